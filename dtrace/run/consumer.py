@@ -14,6 +14,7 @@ from dtrace.d.compile.program import ListedProbe
 from dtrace.d.compile.records import Field, Recorded
 from dtrace.d.language.formats import Conversion
 from dtrace.d.language.identifiers import AggregationInfo
+from dtrace.d.language.options import OptionError, Options
 from dtrace.d.language.types import LONG, UNSIGNED_LONG
 from dtrace.run import render
 from dtrace.run.aggregations import (
@@ -28,7 +29,6 @@ from dtrace.run.aggregations import (
     scalar,
     symbol,
 )
-from dtrace.run.options import OptionError, Options
 from dtrace.run.render import ConvertedValue, Symbols, Typed
 from emu.host.append_file import appending
 

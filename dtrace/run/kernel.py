@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from dtrace.d.compile.program import ListedProbe, UnmatchedError
+from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.spelled_types import spelled_type
 from dtrace.d.language.surroundings import Located
 from dtrace.d.language.types import LONG, Universe
@@ -30,9 +30,11 @@ from kinst.probes.arguments import Arguments
 from kinst.probes.probe_table import ProbeError, ProbeTable
 from kinst.probes.system_calls import arguments
 from kinst.probes.traced_program import TracedProgram
+from kinst.providers import fbt, kinst_provider
 from kinst.providers.patterns import matches
 from kinst.providers.pid import Pid
 
+OF_CODE = (kinst_provider.PROVIDER, fbt.PROVIDER)  # any kernel has functions
 FIRST_PROBE = 100  # the ID of a kernel's first probe: behind DTrace's own
 
 
@@ -86,8 +88,8 @@ class KernelProbes:
             made = create(self.breakpoints, Description(text, provider, module, function, name),
                           self.unsafe, self.index, self.types, self.program)
         except KinstError as error:
-            raise UnmatchedError(str(error).removeprefix(f"invalid probe specifier {text}: "),
-                                 error.tag if isinstance(error, ProbeError) else "") from None
+            raise ProbeError(str(error).removeprefix(f"invalid probe specifier {text}: "),
+                             error.tag if isinstance(error, ProbeError) else "") from None
         self.reports += made.reports
         self.rewritten[parts] = made.text
         self._copies |= {copy.number: copy for found in made.copies.values() for copy in found}
@@ -131,6 +133,16 @@ class KernelProbes:
     def kernel_number(self, number: int) -> int | None:
         """The number of a kernel's probe in its table, by its ID; None for one of DTrace's own."""
         return number - self._base if number >= self._base else None
+
+    def provides(self, provider: str) -> bool:
+        """Whether a provider has probes; those of the kernel's code are not made for it."""
+        if Pid().matches(provider):
+            try:
+                return bool(self.match((provider, "", "", "")))
+            except KinstError:
+                return False
+        return (self.own.provides(provider) or any(matches(provider, name) for name in OF_CODE)
+                or self._declares(lambda one: matches(provider, one.provider)))
 
     def numbered(self, number: int) -> ListedProbe | None:
         if number < self._base:

@@ -18,7 +18,7 @@ class GuestProcesses:
         is not known.
     """
 
-    def __init__(self, machine: Machine, programs: Callable[[], UserPrograms],
+    def __init__(self, machine: Machine, programs: UserPrograms,
                  next_program: Callable[[], str]) -> None:
         self._machine, self._programs, self._next_program = machine, programs, next_program
 
@@ -52,11 +52,11 @@ class GuestProcesses:
         if not name:
             raise KinstError(f"{_missing(process, known)}; the one that a command is given to is "
                              "$target")
-        file, kernel = self._programs().file(name[:NAME]), self._machine.image.machine
+        file, kernel = self._programs.file(name[:NAME]), self._machine.image.machine
         if file.machine != kernel:
             raise KinstError(f"{file.path}: a program for {file.machine}; the kernel is for "
                              f"{kernel}")
-        other = self._programs().other_code(name[:NAME])
+        other = self._programs.other_code(name[:NAME])
         if other is not None:
             raise KinstError(f"process {process} ({name[:NAME]}) has other code at {other:#x} than "
                              f"{file.path}, which its probes would be made from")

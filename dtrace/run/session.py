@@ -20,12 +20,11 @@ from dtrace.bpf.linker import Linker
 from dtrace.bpf.verifier import verify
 from dtrace.d.compile.aggregations import value_count
 from dtrace.d.compile.program import Compiled, Compiler, ListedProbe
-from dtrace.d.compile.records import Defaults
 from dtrace.d.language.identifiers import KINDS, SUBROUTINES
+from dtrace.d.language.options import MAX_TIME, Options
 from dtrace.run.consumer import Consumer, Enabled, Failure
 from dtrace.run.guest_state import GuestState, TracingEnded
 from dtrace.run.hosted import Hosted, Values
-from dtrace.run.options import MAX_TIME, Options
 from dtrace.run.render import Symbols
 from dtrace.run.structured import Row, Structured, aggregations, shown_name
 from dtrace.run.timers import interval
@@ -641,10 +640,3 @@ def parent(pid: int) -> int:
             return int(file.read().rpartition(")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def defaults(options: Options) -> Defaults:
-    """What options say of code."""
-    return Defaults(options.number("stackframes"), options.number("ustackframes"),
-                    options.number("jstackframes"), options.number("jstackstrsize"),
-                    options.text("amin"))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dtrace.d.compile.program import ListedProbe
-from dtrace.run.options import UNITS
+from dtrace.d.language.options import UNITS
 from kinst.providers.patterns import matches
 
 MOST = 1 << 62  # nanoseconds
@@ -62,6 +62,9 @@ class OwnProbes:
         return [probe for probe in self.probes
                 if matches(provider, probe.provider) and matches(module, probe.module)
                 and matches(function, probe.function) and matches(name, probe.name)]
+
+    def provides(self, provider: str) -> bool:
+        return bool(self.match((provider, "", "", "")))
 
     def numbered(self, number: int) -> ListedProbe | None:
         return self.probes[number - 1] if 0 < number <= len(self.probes) else None

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from dtrace.run.kernel_session import kernel_session
-from dtrace.run.options import OptionError, Options
+from dtrace.d.language.options import OptionError, Options
+from dtrace.pipeline import Pipeline, linked
 from dtrace.run.session import Session
 from dtrace.run.structured import Row
+from dtrace.run.target import new_target
 from dtrace.run.values import Value
 from dtrace.stacks.user_programs import UserPrograms
 from emu.host.errors import KinstError
@@ -67,10 +68,12 @@ class Program:
             except OptionError as error:
                 raise KinstError(f"option '{name}': {error}") from None
         chosen.set("quiet", None)
-        return kernel_session(
-            breakpoints, self._machine.kernel.prototypes.types(), self._source,
-            ["program", *map(str, arguments)], chosen, unsafe, self.messages.append, self._took,
-            programs=UserPrograms(program_files(breakpoints.image), files), target=target)
+        traced = new_target(
+            breakpoints, self._machine.kernel.prototypes.types(), unsafe,
+            UserPrograms(program_files(breakpoints.image), files), lambda: target, stops=False)
+        return linked(Pipeline(chosen, traced, self.messages.append), self._source,
+                      ["program", *map(str, arguments)], self._took,
+                      {"target": traced.processes.made_next} if target else {})
 
     def _took(self, row: Row) -> None:
         if "actions" in row:

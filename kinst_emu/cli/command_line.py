@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from dtrace.run.options import OptionError, Options
+from dtrace.d.language.options import OptionError, Options
 from dtrace.stacks.stack import DEFAULT_FRAMES, MAX_FRAMES
 from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT
@@ -19,7 +19,7 @@ from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, parse_count
 
 # The part that is the last of a description, by the option's letter.
-LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
+LAST = {"P": "provider", "m": "module", "f": "function"}
 FLAGS = {"q": "quiet", "F": "flowindent", "w": "destructive", "C": "cpp", "Z": "zdefs"}
 UNICORN, QEMU = "unicorn", "qemu"
 BOOT, COMMAND = "boot", "$"  # workloads that are no call; the second, how one begins
@@ -54,6 +54,11 @@ kdtrace --help says what each is
 
 
 FLAG = re.compile(r"-\d")
+
+
+def last_part(letter: str) -> str:
+    """The part of a description that its last word is, by the letter of its option."""
+    return LAST.get(letter, "name")
 
 
 class UsageError(Exception):

@@ -21,6 +21,7 @@ from kinst.relocation.verdict import Refuse
 from kinst_emu.terminal.json_lines import JsonLines
 
 MOST_OF_A_REASON = 200  # instructions that are listed one by one
+ArgumentTypes = Callable[[ListedProbe], list[str]]
 HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
 
 
@@ -32,7 +33,7 @@ def every_probe(probes: OwnProbes | KernelProbes) -> Sequence[ListedProbe]:
 
 
 def show(listed: Sequence[ListedProbe], as_json: bool,
-         arguments: Callable[[ListedProbe], list[str]] | None = None) -> None:
+         arguments: ArgumentTypes | None = None) -> None:
     """Print a list of probes.
 
     :param arguments: gives the types of a probe's arguments, which are printed, too, with what is
@@ -77,7 +78,7 @@ def stability(what: str, shown: str, compiled: Sequence[Compiled]) -> str:
 
 
 def show_clauses(compiled: Sequence[Compiled],
-                 arguments: Callable[[ListedProbe], list[str]]) -> None:
+                 arguments: ArgumentTypes) -> None:
     """Print each description of a program, and what is promised of its probe where it has just one.
     """
     for one in compiled:

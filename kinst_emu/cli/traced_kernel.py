@@ -14,14 +14,9 @@ from dtrace.calls.calls import Evaluation, Statement, check
 from dtrace.calls.calls import parse as parse_calls
 from dtrace.calls.prototypes import Prototypes, plain, result_line
 from dtrace.calls.strings import CallSyntaxError
-from dtrace.debug.debug_index import debug_index
 from dtrace.run.destructive import ActionEnded
-from dtrace.run.guest_state import GuestState
-from dtrace.run.kernel import KernelProbes, KernelSymbols
-from dtrace.run.processes import GuestProcesses
-from dtrace.run.qemu_guest import QemuGuest
 from dtrace.run.session import Session
-from dtrace.run.unicorn_guest import UnicornGuest
+from dtrace.run.target import new_target
 from dtrace.stacks.stack import failure
 from dtrace.stacks.user_programs import UserPrograms
 from dwarf.types import Type, declare
@@ -124,21 +119,18 @@ class TracedKernel:
         memory = parse_size(line.memory or "512M")
         with contextlib.ExitStack() as undo:
             undo.callback(self._resources.close)
-            if line.machine == QEMU:
-                self._on_qemu(booted(self.image, memory))
-            else:
-                self._on_unicorn(self._emulated(memory, runs))
+            breakpoints: Breakpoints | SeamBreakpoints = (
+                self._on_qemu(booted(self.image, memory)) if line.machine == QEMU else
+                self._on_unicorn(self._emulated(memory, runs)))
             for path in line.user_programs:
                 ProgramFile(path)  # what cannot be read is said at once
             named = {path.name: path for path in line.user_programs}
-            self.guest.programs = UserPrograms(program_files(self.image, files), named)
+            self.target = new_target(
+                breakpoints, self.types, line.unsafe,
+                UserPrograms(program_files(self.image, files), named), self._first_word)
             if line.process is not None:
-                self.processes.check(line.process)
+                self.target.processes.check(line.process)
             undo.pop_all()
-
-    @property
-    def symbols(self) -> KernelSymbols:
-        return KernelSymbols(self.image, self.guest.lines, self.guest.programs)
 
     def _emulated(self, memory: int, runs: bool) -> UnicornMachine:
         if self.player is not None:
@@ -155,7 +147,7 @@ class TracedKernel:
         return machine
 
     @property
-    def target(self) -> int:
+    def target_process(self) -> int:
         """``$target``: the process of -p, or the one that our shell makes first for the command; 0:
         there is none.
 
@@ -165,7 +157,7 @@ class TracedKernel:
             return self.line.process
         if self._command is None and self.player is None:
             return 0
-        return self.processes.made_next
+        return self.target.processes.made_next
 
     def _first_word(self) -> str:
         """The name of the program that the command begins with, or the first line that is typed in
@@ -178,34 +170,24 @@ class TracedKernel:
         words = command.split()
         return Path(words[0]).name if words else ""
 
-    def _probes_of(self, breakpoints: Breakpoints | SeamBreakpoints) -> KernelProbes:
-        types = self.types
-        self.processes = GuestProcesses(self.machine, lambda: self.guest.programs, self._first_word)
-        return KernelProbes(breakpoints, self.line.unsafe,
-                            None if types is None else lambda: debug_index(self.image),
-                            None if types is None else lambda: types,
-                            self.processes.program)
-
-    def _on_unicorn(self, machine: UnicornMachine) -> None:
+    def _on_unicorn(self, machine: UnicornMachine) -> Breakpoints:
         line = self.line
         self.machine: Machine = machine
-        self.breakpoints: Breakpoints | None = Breakpoints(
+        self.breakpoints: Breakpoints | None
+        self.breakpoints = breakpoints = Breakpoints(
             machine, path=line.trap_path, trampolines=line.trampolines,
             records=line.report is not None)
         self.collected = Collected(
             catalog.described(self.image), self.workload or _played_words(line),
             tuple(line.sources))
-        self.breakpoints.dispatcher.sink = self.collect
-        self.probes = self._probes_of(self.breakpoints)
-        self.guest: GuestState = UnicornGuest(self.breakpoints, self.probes, self.types)
+        breakpoints.dispatcher.sink = self.collect
+        return breakpoints
 
-    def _on_qemu(self, source: UnicornMachine) -> None:
+    def _on_qemu(self, source: UnicornMachine) -> SeamBreakpoints:
         machine = self._resources.enter_context(QemuMachine.carry(source))
         machine.console.text.clear()
-        breakpoints = SeamBreakpoints(machine)
         self.machine, self.breakpoints = machine, None
-        self.probes = self._probes_of(breakpoints)
-        self.guest = QemuGuest(machine, breakpoints, self.probes, self.types)
+        return SeamBreakpoints(machine)
 
     def __enter__(self) -> "TracedKernel":
         return self

@@ -2,9 +2,11 @@
 
 
 from dtrace.calls.prototypes import Prototypes
-from dtrace.run.kernel_session import kernel_session
-from dtrace.run.options import Options
+from dtrace.d.language.options import Options
+from dtrace.pipeline import Pipeline, linked
 from dtrace.run.structured import Row
+from dtrace.run.target import new_target
+from dtrace.stacks.user_programs import UserPrograms
 from emu.elf.image import Image
 from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
@@ -43,9 +45,10 @@ class DCheck:
 
         options = Options()
         options.set("quiet", None)
-        session = kernel_session(
-            Breakpoints(self._machine), self._types, f"BEGIN {{ trace(({self._text}) ? 1 : 0); }}",
-            ["check"], options, False, said.append, took)
+        target = new_target(Breakpoints(self._machine), self._types, False, UserPrograms(),
+                            lambda: "", stops=False)
+        session = linked(Pipeline(options, target, said.append),
+                         f"BEGIN {{ trace(({self._text}) ? 1 : 0); }}", ["check"], took)
         session.begin()
         session.look()
         session.end()

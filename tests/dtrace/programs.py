@@ -6,12 +6,8 @@ import re
 import subprocess
 import sys
 
-from dtrace.d.compile.program import Compiler
-from dtrace.d.language.surroundings import Nowhere
-from dtrace.d.language.types import Universe
-from dtrace.run.options import Options
-from dtrace.run.session import defaults
-from dtrace.run.timers import OwnProbes
+from dtrace.d.language.options import Options
+from dtrace.pipeline import Pipeline, ProgramText
 from emu.host.errors import KinstError
 from kinst_emu.cli import script
 
@@ -50,8 +46,11 @@ def tag(program, *words):
     return re.search(r"\[(D_\w+)\]", said)[1]
 
 
-def compiler():
-    """What compiles the programs of one trace, without a kernel."""
-    options = Options()
-    return Compiler(OwnProbes(), lambda name, value: options.set(name, value, inside=True),
-                    lambda: defaults(options), lambda: 256, lambda: False, Universe(), Nowhere())
+def compiled(pipeline, source):
+    """The clauses of a program of a command line, which other programs of the pipeline precede."""
+    return pipeline.compile(ProgramText(source, ["test"], string=True))
+
+
+def pipeline():
+    """Of programs that are traced together, without a kernel."""
+    return Pipeline(Options(), None, lambda text: None)

@@ -332,7 +332,7 @@ def stack_frames(code: RecordCode, e: syntax.FunctionCall) -> tuple[int, bool]:
                           or arguments[0].value <= 0):
             raise DError("D_STACK_SIZE", "stack( ) size must be a non-zero positive integral "
                          "constant expression", arguments[0].place)
-        count = code.defaults.frames
+        count = code.options.number("stackframes")
     else:
         if arguments and (not isinstance(arguments[0], syntax.Number)
                           or arguments[0].value <= 0):
@@ -345,7 +345,7 @@ def stack_frames(code: RecordCode, e: syntax.FunctionCall) -> tuple[int, bool]:
         if len(arguments) > 2:
             raise DError("D_USTACK_PROTO", "ustack( ) prototype mismatch: too many arguments",
                          arguments[2].place)
-        count = code.defaults.user_frames if name == "ustack" else code.defaults.java_frames
+        count = code.options.number("ustackframes" if name == "ustack" else "jstackframes")
     if arguments:
         assert isinstance(arguments[0], syntax.Number)
         count = arguments[0].value

@@ -5,10 +5,11 @@ from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import QUANTIZE_BUCKETS, Aggregate, Helper, Region
 from dtrace.d.compile.actions import STACKS, SYMBOLS, stack_frames, symbol_address, walk_stack
 from dtrace.d.compile.code import Storage
-from dtrace.d.compile.records import Defaults, RecordCode
+from dtrace.d.compile.records import RecordCode
 from dtrace.d.language import syntax
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.identifiers import KINDS, AggregationInfo, KeyShape, Part
+from dtrace.d.language.options import Options
 from dtrace.d.language.types import is_scalar, special
 
 INT32 = range(-(1 << 31), 1 << 31)
@@ -22,8 +23,8 @@ class AggregationCode(RecordCode):
     :param functions: all aggregations of the program, by their numbers.
     """
 
-    def __init__(self, storage: Storage, defaults: Defaults, functions: list[KeyShape]) -> None:
-        super().__init__(storage, defaults)
+    def __init__(self, storage: Storage, options: Options, functions: list[KeyShape]) -> None:
+        super().__init__(storage, options)
         self.functions = functions
 
     def part_size(self, e: syntax.Expression) -> int:

@@ -13,10 +13,11 @@ from dtrace.d.checks.checker import Checker
 from dtrace.d.compile.actions import ACTIONS
 from dtrace.d.compile.aggregations import AggregationCode
 from dtrace.d.compile.code import CONTEXT, RECORD, Storage
-from dtrace.d.compile.records import MAX_RECORD, Defaults, Recorded
+from dtrace.d.compile.records import MAX_RECORD, Recorded
 from dtrace.d.language import syntax
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.identifiers import KeyShape, Role
+from dtrace.d.language.options import Options
 from dtrace.d.language.types import is_dynamic, is_scalar
 
 AGGREGATE, EXPRESSION = "aggregate", "expression"  # statements that are no actions
@@ -47,9 +48,9 @@ class ClauseCompiler(AggregationCode):
     :param functions: all aggregations of the program, by their numbers.
     """
 
-    def __init__(self, checker: Checker, storage: Storage, defaults: Defaults,
+    def __init__(self, checker: Checker, storage: Storage, options: Options,
                  functions: list[KeyShape]) -> None:
-        super().__init__(storage, defaults, functions)
+        super().__init__(storage, options, functions)
         self.checker = checker
         self._sized: int | None = None  # the instruction that says the record's size
         self.destructive = False

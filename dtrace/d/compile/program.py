@@ -1,7 +1,11 @@
 """D programs from their text to functions: parsed whole, ``if`` rewritten, clause by clause
-compiled, each for every probe description it has."""
+compiled, each for every probe description it has.
 
-from collections.abc import Callable, Sequence
+Which probes match a description is asked of nobody here: ``Compiler.read`` gives the descriptions,
+one by one, and ``Compiler.clause`` is given what matched.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -9,12 +13,12 @@ from dtrace.bpf.layout import Region
 from dtrace.d.checks.checker import Checker
 from dtrace.d.compile.clauses import ClauseCompiler, ClauseFunction
 from dtrace.d.compile.code import Storage
-from dtrace.d.compile.records import Defaults
 from dtrace.d.language import syntax
 from dtrace.d.language.attributes import parse_attributes, parse_version
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.identifiers import SINCE, KeyShape
 from dtrace.d.language.lexer import Macros, Pragma, Token
+from dtrace.d.language.options import Options
 from dtrace.d.language.parser import Parser
 from dtrace.d.language.sugar import Cutter, error_clause, has_if
 from dtrace.d.language.surroundings import Surroundings
@@ -47,20 +51,41 @@ class ListedProbe:
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"
 
 
-class AvailableProbes(Protocol):
-    """The probes that there are."""
-
-    def match(self, parts: tuple[str, str, str, str]) -> Sequence[ListedProbe]:
-        """Those of a description; an empty part stands for any.
-
-        :raises KinstError: saying why there are none, where more can be said.
-        """
+class KnownProbes(Protocol):
+    """The probes of a system, as far as the compiler looks at them."""
 
     def numbered(self, number: int) -> ListedProbe | None:
-        """The one with an ID."""
+        """The probe with an ID."""
+
+    def provides(self, provider: str) -> bool:
+        """Whether a provider has probes."""
 
 
-SetOption = Callable[[str, str | None], None]
+NO_PROBE = "D_PDESC_ZERO"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A clause and one of its descriptions, of which somebody has to find the probes.
+
+    :param parts: of the description; an empty one stands for any.
+    """
+
+    clause: syntax.Clause
+    specifier: syntax.Specifier
+    parts: tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The probes of a description.
+
+    :param why: there are none, where more can be said; ``tag``: what dtrace(1) calls that.
+    """
+
+    probes: Sequence[ListedProbe]
+    why: str = ""
+    tag: str = NO_PROBE
 
 
 @dataclass
@@ -91,37 +116,19 @@ def split(text: str, last: str = "name") -> tuple[str, str, str, str]:
     return whole[0], whole[1], whole[2], whole[3]
 
 
-NO_PROBE = "D_PDESC_ZERO"
-
-
-class UnmatchedError(KinstError):
-    """Why a description matches no probe.
-
-    :param tag: what dtrace(1) calls it; empty: as it calls all that match none.
-    """
-
-    def __init__(self, text: str, tag: str) -> None:
-        super().__init__(text)
-        self.tag = tag
-
-
 @dataclass
 class Compiler:
     """Compiles the programs of one trace, which share their variables.
 
-    :param set_option: carries out ``#pragma D option``; raises KinstError for what cannot be.
+    :param options: ``#pragma D option`` sets them.
     :param frames: clauses end with ``stack()`` of so many; None: they do not.
     """
 
-    probes: AvailableProbes
-    set_option: SetOption
-    defaults: Callable[[], Defaults]
-    string_size: Callable[[], int]
-    allow_none: Callable[[], bool]
+    probes: KnownProbes
+    options: Options
     universe: Universe
     surroundings: Surroundings
     frames: int | None = None
-    functions: list[Compiled] = field(default_factory=list)
     aggregations: list[KeyShape] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -135,16 +142,16 @@ class Compiler:
     @property
     def storage(self) -> Storage:
         if self._storage is None:
-            self._storage = Storage(self.string_size())
+            self._storage = Storage(self.options.number("strsize"))
         return self._storage
 
     def place(self, content: bytes) -> int:
         """Put bytes among the constants; their address."""
         return Region.STRINGS.address + self.storage.content(content)
 
-    def compile(self, source: str, macros: Macros, *, string: bool = False, last: str = "name",
-                check_arguments: bool = True) -> list[Compiled]:
-        """Compile one program.
+    def read(self, source: str, macros: Macros, *, string: bool = False, last: str = "name",
+             check_arguments: bool = True) -> Iterator[Wanted]:
+        """Read one program; what of it is to be compiled, in order.
 
         :param string: from the command line, not from a file.
         :param last: the part that a description's last word is (``-P`` ... ``-n``).
@@ -177,7 +184,9 @@ class Compiler:
         self._unused(macros, end, check_arguments)
         if not useful:
             raise DError("D_EMPTY", "empty D program translation unit", end)
-        return self._clauses(clauses, last)
+        for clause in self._whole(clauses, last):
+            for specifier in clause.probes:
+                yield Wanted(clause, specifier, self._described(specifier, last))
 
     def library(self, source: str) -> None:
         """Take in a library's declarations, inlines and translators.
@@ -208,7 +217,8 @@ class Compiler:
             raise DError("D_MACRO_UNUSED", f"extraneous argument '{macros.arguments[last]}' "
                          f"(${last} is not referenced)", end)
 
-    def _clauses(self, clauses: list[syntax.Clause], last: str) -> list[Compiled]:
+    def _whole(self, clauses: list[syntax.Clause], last: str) -> list[syntax.Clause]:
+        """Clauses with what the compiler adds, and without ``if``."""
         if self.frames is not None:
             for clause in clauses:
                 if not all(split(s.text, last)[3] in OWN for s in clause.probes):
@@ -227,12 +237,7 @@ class Compiler:
                 else:
                     cut.append(clause)
             clauses = cut
-        found = []
-        for clause in clauses:
-            for specifier in clause.probes:
-                found.append(self._clause(clause, specifier, last))
-        self.functions += found
-        return found
+        return clauses
 
     def _described(self, specifier: syntax.Specifier, last: str) -> tuple[str, str, str, str]:
         """The parts of a description.
@@ -257,25 +262,19 @@ class Compiler:
             raise DError("D_PDESC_INVAL", f'invalid probe description "{specifier.text}": {error}',
                          specifier.place) from None
 
-    def _probes(self, parts: tuple[str, str, str, str]
-                ) -> tuple[Sequence[ListedProbe], str, str]:
-        """Those of a description; where there are none, perhaps why, and what it is called."""
-        try:
-            return self.probes.match(parts), "", NO_PROBE
-        except UnmatchedError as error:
-            return [], f": {error}", error.tag or NO_PROBE
-        except KinstError as error:
-            return [], f": {error}", NO_PROBE
+    def clause(self, wanted: Wanted, matched: Matched) -> Compiled:
+        """Compile a clause for one of its descriptions.
 
-    def _clause(self, clause: syntax.Clause, specifier: syntax.Specifier, last: str) -> Compiled:
-        parts = self._described(specifier, last)
-        probes, why, tag = self._probes(parts)
+        :raises DError: for its first mistake, or when nothing matches that must.
+        """
+        clause, specifier, probes = wanted.clause, wanted.specifier, matched.probes
         if specifier.number is not None:
             one = self.probes.numbered(specifier.number)
             probes = [one] if one is not None else []
-        if not probes and not self.allow_none():
-            raise DError(tag, f"probe description {':'.join(parts)} does not match any "
-                         f"probes{why}", specifier.place)
+        if not probes and not self.options.given("zdefs"):
+            why = f": {matched.why}" * bool(matched.why)
+            raise DError(matched.tag, f"probe description {':'.join(wanted.parts)} does not match "
+                         f"any probes{why}", specifier.place)
         if specifier is not clause.probes[0]:
             if clause is not self._repeats:
                 self._repeats, self._repeated = clause, 0
@@ -288,14 +287,13 @@ class Compiler:
             None if clause.predicate is None else syntax.clone(clause.predicate),
             [syntax.Do(s.place, syntax.clone(s.expression)) for s in clause.statements
              if isinstance(s, syntax.Do)], clause.bare, clause.hidden, clause.body)
-        self.storage.string_size = self.string_size()
-        compiler = ClauseCompiler(
-            self.checker, self.storage, self.defaults(), self.aggregations)
+        self.storage.string_size = self.options.number("strsize")
+        compiler = ClauseCompiler(self.checker, self.storage, self.options, self.aggregations)
         self._made += 1
-        self.checker.least = self.defaults().least
+        self.checker.least = self.options.text("amin")
         self.surroundings.entered(probes)
         function = compiler.compile(copy, specifier, f"clause_{self._made}")
-        return Compiled(function, probes, why.removeprefix(": "))
+        return Compiled(function, probes, matched.why)
 
     # -- control lines -----------------------------------------------------------------------------
 
@@ -346,7 +344,7 @@ class Compiler:
                 "D_PRAGMA_MALFORM", "superfluous arguments specified for #pragma option", place)
         name, mark, value = words[0].text.partition("=")
         try:
-            self.set_option(name, value if mark else None)
+            self.options.set(name, value if mark else None, inside=True)
         except KinstError as error:
             to = f" to '{value}'" if mark else ""
             raise DError("D_PRAGMA_OPTSET", f"failed to set option '{name}'{to}: {error}",
@@ -371,7 +369,7 @@ class Compiler:
             if kind == "library":
                 raise DError("D_PRAGMA_DEPEND",
                              "main program may not explicitly depend on a library", place)
-            if kind == "provider" and not self._probes((what, "", "", ""))[0]:
+            if kind == "provider" and not self.probes.provides(what):
                 raise DError("D_PRAGMA_DEPEND", f"program requires provider {what}", place)
             return
         if name == "attributes":

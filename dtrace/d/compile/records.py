@@ -7,6 +7,7 @@ from dtrace.bpf.layout import Helper
 from dtrace.d.compile.code import RECORD, ExpressionCode, Storage
 from dtrace.d.language import formats, syntax
 from dtrace.d.language.identifiers import AggregationInfo
+from dtrace.d.language.options import Options
 from dtrace.d.language.types import is_scalar, is_string
 from dwarf.types import Type
 
@@ -43,27 +44,15 @@ class Recorded:
     aggregations: list[AggregationInfo] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Defaults:
-    """What options decide about code: frames of ``stack()``, of ``ustack()``, of ``jstack()``,
-    bytes of its strings; the least attributes of variables (``-x amin``; "": any)."""
-
-    frames: int = 20
-    user_frames: int = 20
-    java_frames: int = 50
-    java_strings: int = 512
-    least: str = ""
-
-
 class RecordCode(ExpressionCode):
     """Writes the code of values into a clause's record.
 
-    :param defaults: what options decide.
+    :param options: how many frames a stack has that is given no number.
     """
 
-    def __init__(self, storage: Storage, defaults: Defaults) -> None:
+    def __init__(self, storage: Storage, options: Options) -> None:
         super().__init__(storage)
-        self.defaults = defaults
+        self.options = options
         self.actions: list[Recorded] = []
         self.size = 0
         self.counted = HEAD  # the record's size, as DTrace counts it

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from dtrace.calls.strings import unescape_c
 from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.options import Options
 
 MAX_SOURCE = 1 << 22  # characters
 MAX_ARGUMENT = 1 << 16
@@ -70,13 +71,13 @@ class Macros:
 
     :param arguments: ``$0`` (the script's name), ``$1``, ...
     :param variables: ``$pid``, ``$target``, ...
-    :param default: says whether an argument that is missing is 0 or "" (``-x defaultargs``, which
-        the program itself may set).
+    :param options: with ``defaultargs``, which the program itself may set, an argument that is
+        missing is 0 or "".
     """
 
     arguments: Sequence[str] = ("",)
     variables: Mapping[str, int] = field(default_factory=dict)
-    default: Callable[[], bool] = lambda: False
+    options: Options = field(default_factory=Options)
     used: set[int] = field(default_factory=set)
 
 
@@ -332,7 +333,7 @@ class Lexer:
         """The text of an argument; None: it is missing, and that is allowed."""
         number = int(digits[:9])
         if number >= len(self.macros.arguments):
-            if not self.macros.default():
+            if not self.macros.options.given("defaultargs"):
                 raise DError("D_MACRO_UNDEF", f"macro argument {text} is not defined", place)
             return None
         self.macros.used.add(number)

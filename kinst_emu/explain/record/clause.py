@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from dtrace.bpf.encoding import LOCAL, BpfInstruction, BpfJump, Class, disassemble
 from dtrace.bpf.layout import BASE, REGION_SHIFT, Region
 from dtrace.d.compile.listing import NAMES
+from dtrace.d.language.options import Options
+from dtrace.pipeline import Pipeline, linked
 from dtrace.run.kernel import FIRST_PROBE
-from dtrace.run.kernel_session import kernel_session
-from dtrace.run.options import Options
 from dtrace.run.structured import Row
+from dtrace.run.target import new_target
+from dtrace.stacks.user_programs import UserPrograms
 from dwarf.types import Types
 from emu.elf.symbols import Symbol
 from emu.host.errors import KinstError
@@ -100,11 +102,13 @@ class ExplainedClause:
         self._rows: list[Row] = []
         self._said: list[str] = []
         parts = ("kinst", function.module_name, function.name, str(offset))
-        self._session = kernel_session(
-            breakpoints, types, f"{':'.join(parts)} {text}", ["explain"], options, False,
-            self._said.append, self._rows.append, lambda asked, found: (
-                found if asked != parts else
+        target = new_target(breakpoints, types, False, UserPrograms(), lambda: "", stops=False)
+        pipeline = Pipeline(
+            options, target, self._said.append, choose=lambda wanted, found: (
+                found if wanted.parts != parts else
                 [probe for probe in found if probe.number == FIRST_PROBE + number]))
+        self._session = linked(pipeline, f"{':'.join(parts)} {text}", ["explain"],
+                               self._rows.append)
         probes = {one.probe.number for one in self._session.enabled
                   if not one.function.clause.hidden}  # what the compiler has added
         if len(probes) != 1 or (probe := probes.pop()) != FIRST_PROBE + number:

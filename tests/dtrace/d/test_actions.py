@@ -7,8 +7,8 @@ import pytest
 
 from dtrace.d.compile.actions import ACTIONS, Action
 from dtrace.d.language.identifiers import ACTION_PROTOTYPES, FUNCTIONS, Builtin, Role
+from dtrace.d.language.options import Options
 from dtrace.run.consumer import Consumer
-from dtrace.run.options import Options
 from dtrace.run.render import NoSymbols
 from tests.dtrace.programs import quiet, run, tag
 

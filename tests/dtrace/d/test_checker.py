@@ -3,8 +3,7 @@
 import pytest
 
 from dtrace.d.language.errors import DError
-from dtrace.d.language.lexer import Macros
-from tests.dtrace.programs import compiler
+from tests.dtrace.programs import compiled, pipeline
 
 GOOD = "inline int one = 1; BEGIN { trace(one); }"
 TRANSLATORS = "struct s0 { int m; }; translator struct s0 < int *a > { m = *a; };" + "".join(
@@ -20,10 +19,10 @@ TRANSLATORS = "struct s0 { int m; }; translator struct s0 < int *a > { m = *a; }
     TRANSLATORS + "BEGIN { trace(xlate<struct s69>((int *)arg0).m); }",
 ], ids=["too many", "inlines too deep", "translators too deep"])
 def test_a_refused_expansion_does_not_count_for_the_next_program(refused):
-    found = compiler()
+    found = pipeline()
     with pytest.raises(DError, match=r"more than|nested too deep"):
-        found.compile(refused, Macros(), string=True)
-    assert found.compile(GOOD, Macros(), string=True)
+        compiled(found, refused)
+    assert compiled(found, GOOD)
 
 
 @pytest.mark.parametrize("refused", [
@@ -31,8 +30,8 @@ def test_a_refused_expansion_does_not_count_for_the_next_program(refused):
     "struct s { int m; }; translator struct s < int x > { m = nosuch + x; }; BEGIN { }",
 ])
 def test_a_parameter_is_no_name_behind_a_refused_definition(refused):
-    found = compiler()
+    found = pipeline()
     with pytest.raises(DError, match="nosuch"):
-        found.compile(refused, Macros(), string=True)
+        compiled(found, refused)
     with pytest.raises(DError, match="failed to resolve x"):
-        found.compile("BEGIN { trace(x); }", Macros(), string=True)
+        compiled(found, "BEGIN { trace(x); }")

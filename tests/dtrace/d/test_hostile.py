@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from dtrace.run.options import MAX_TIME
+from dtrace.d.language.options import MAX_TIME
 from tests.dtrace.programs import command, quiet, run, tag
 
 DOUBLED = {

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrace.d.language.errors import DError
-from dtrace.d.language.lexer import Macros
-from tests.dtrace.programs import compiler, run, tag
+from tests.dtrace.programs import compiled, pipeline, run, tag
 
 
 @pytest.mark.parametrize("actions, expected", [
@@ -115,7 +114,7 @@ def test_a_script_says_the_line(tmp_path):
 
 
 def compile_text(text):
-    compiler().compile(text, Macros(), string=True)
+    compiled(pipeline(), text)
 
 
 WORDS = ["BEGIN", "{", "}", "(", ")", "[", "]", "x", "1", "'a'", '"b"', "@", "@a", "+", "-", "*",

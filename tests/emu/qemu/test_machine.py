@@ -195,7 +195,7 @@ def test_a_missing_emulator_is_one_line(booted, monkeypatch):
 def test_a_qemu_that_does_not_start_says_why(booted, monkeypatch):
     from dataclasses import replace
     board = replace(BOARDS[booted.arch.name], cpu="nosuch")
-    monkeypatch.setattr(f"emu.{booted.arch.name}.qemu.BOARD", board)
+    monkeypatch.setattr(f"emu.qemu.{booted.arch.name}.board.BOARD", board)
     with pytest.raises(MachineError, match="nosuch"):
         QemuMachine.carry(booted)
     assert not children()

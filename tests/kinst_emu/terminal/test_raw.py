@@ -19,7 +19,8 @@ SAID = {
 def on_terminal(*words):
     """What a command writes to a terminal: its standard output."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen([sys.executable, "-c", "import sys; from kinst_emu import entry; "
+    with subprocess.Popen([sys.executable, "-c", "import sys\n"
+                           "from kinst_emu.commands import entry\n"
                            "getattr(entry, sys.argv.pop(1))()", *words], stdin=subprocess.DEVNULL,
                           stdout=theirs, stderr=subprocess.PIPE) as process:
         os.close(theirs)
@@ -79,7 +80,8 @@ def test_commands_that_print_nothing_of_the_guest_s_speak_of_no_option():
 
 def test_a_session_s_own_colours_reach_the_terminal():
     ours, theirs = pty.openpty()
-    with subprocess.Popen([sys.executable, "-c", "from kinst_emu import entry; entry.kinst()",
+    with subprocess.Popen([sys.executable, "-c",
+                           "from kinst_emu.commands import entry; entry.kinst()",
                            "shell", "-k", "teaching/amd64"], stdin=theirs, stdout=theirs,
                           stderr=subprocess.PIPE, env={**os.environ, "TERM": "xterm"}) as process:
         os.close(theirs)

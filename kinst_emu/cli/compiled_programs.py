@@ -1,0 +1,108 @@
+"""What kdtrace prints of programs that are compiled: listings, rewritten text, code, stability."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dtrace.d.compile.listing import listing
+from dtrace.d.compile.program import Compiled, ListedProbe, split
+from dtrace.d.language.lexer import between
+from dtrace.pipeline import Pipeline
+from dtrace.run.kernel import KernelProbes
+from kinst_emu.cli import probe_listing
+from kinst_emu.cli.command_line import last_part
+from kinst_emu.cli.say import say
+from kinst_emu.terminal.json_lines import JsonLines
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """:param letter: of its option; ``text``: as it was given; ``source``: what was compiled."""
+
+    letter: str
+    text: str
+    source: str
+    clauses: Sequence[Compiled]
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """What it is, and how messages name it."""
+        if self.letter == "s":
+            return "script", self.text
+        ends = [self.text.find(mark) for mark in "{/;" if mark in self.text]
+        return "description", self.text[: min(ends)] if ends else self.text
+
+
+def show_rewritten(pipeline: Pipeline, programs: Sequence[CompiledProgram], json: bool) -> None:
+    """-d: the programs, with inline functions rewritten to their copies."""
+    probes = pipeline.probes
+    rewritten = probes.rewritten if isinstance(probes, KernelProbes) else {}
+    for program in programs:
+        for one in program.clauses:
+            clause, specifier = one.function.clause, one.function.specifier
+            if clause.body is None and not clause.bare:
+                continue  # a piece of a clause with "if", whose first piece has it whole
+            parts = split(specifier.text, last_part(program.letter))
+            text = rewritten.get(parts) or [":".join(parts)]
+            body = "{\n}" if clause.body is None else between(program.source, *clause.body)
+            if json:
+                JsonLines().row({"rewritten": text, "body": body})
+            else:
+                print(",\n".join(text) + f"\n{body}\n")
+
+
+def show_code(programs: Sequence[CompiledProgram]) -> None:
+    """-S: the code of each clause, on standard error."""
+    for program in programs:
+        for one in program.clauses:
+            title = f"{one.function.name} ({one.function.specifier.text})"
+            sys.stderr.write("".join(f"{row}\n" for row in listing(
+                title, one.function.code, program.source.splitlines())))
+
+
+def show_promises(pipeline: Pipeline, programs: Sequence[CompiledProgram]) -> None:
+    """-e -v: what programs that do not run rely on, clause by clause."""
+    for program in programs:
+        print(probe_listing.stability(*program.shown, program.clauses), end="")
+        probe_listing.show_clauses(program.clauses, _arguments(pipeline))
+
+
+def say_matched(programs: Sequence[CompiledProgram], quiet: bool, verbose: bool) -> None:
+    """How many probes each program has; ``verbose``: and what it relies on."""
+    for program in programs:
+        what, shown = program.shown
+        count = sum(len(one.probes) for one in program.clauses if not one.function.clause.hidden)
+        if not quiet:
+            say(f"{what} '{shown}' matched {count} probe{'' if count == 1 else 's'}")
+        if verbose:
+            print(probe_listing.stability(what, shown, program.clauses), flush=True)
+
+
+def show_list(pipeline: Pipeline, programs: Sequence[CompiledProgram], json: bool, verbose: bool
+              ) -> int:
+    """-l: the probes of the programs, or all; the exit status."""
+    shown = list(_listed(pipeline, programs))
+    if not shown:
+        return 1
+    probe_listing.show(shown, json, _arguments(pipeline) if verbose else None)
+    if verbose and isinstance(pipeline.probes, KernelProbes):
+        probe_listing.show_left_out(pipeline.probes, shown, json)
+    return 0
+
+
+def _listed(pipeline: Pipeline, programs: Sequence[CompiledProgram]) -> Iterator[ListedProbe]:
+    if not programs:
+        yield from probe_listing.every_probe(pipeline.probes)
+    for program in programs:
+        for one in program.clauses:
+            if not one.probes:
+                parts = split(one.function.specifier.text, last_part(program.letter))
+                say(f"failed to match {':'.join(parts)}: "
+                    f"{one.why or 'No probe matches description'}")
+            yield from one.probes
+
+
+def _arguments(pipeline: Pipeline) -> probe_listing.ArgumentTypes:
+    """Gives the types of a probe's arguments."""
+    surroundings = pipeline.surroundings
+    return (lambda _probe: []) if surroundings is None else surroundings.listed

@@ -1,0 +1,159 @@
+"""A trace that kdtrace runs, and the files that it leaves: tracks, plots, pages, BPF objects."""
+
+import contextlib
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from dtrace.bpf.object_file import object_file
+from dtrace.d.compile.program import Compiled
+from dtrace.pipeline import Pipeline
+from dtrace.run.consumer import Enabled
+from dtrace.run.session import Session
+from dtrace.run.tracks import TrackWriter
+from dtrace.run.values import recorded
+from emu.host.atomic_file import replacing
+from emu.host.errors import KinstError
+from emu.unicorn.machine import UnicornMachine
+from kinst_emu.cli.command_line import CommandLine
+from kinst_emu.cli.compiled_programs import CompiledProgram, say_matched
+from kinst_emu.cli.say import say
+from kinst_emu.cli.traced_kernel import IDLE, TracedKernel
+from kinst_emu.report import plot
+from kinst_emu.terminal.json_lines import JsonLines
+from kinst_emu.trace_page.page import write
+
+BEGIN = "dtrace:::BEGIN"
+
+
+class TracedRun:
+    """:param kernel: None: there are only DTrace's own probes.
+    :param out: what is printed goes there.
+    """
+
+    def __init__(self, pipeline: Pipeline, line: CommandLine, kernel: TracedKernel | None,
+                 out: IO[str]) -> None:
+        self._pipeline, self._line, self._kernel, self._out = pipeline, line, kernel, out
+        self._rows = JsonLines(out) if line.json else None
+        self._tracks: TrackWriter | None = None
+        self._ran = False
+
+    def run(self, programs: Sequence[CompiledProgram]) -> int:
+        """Link and run what was compiled; the exit status.
+
+        :raises KinstError: with what dtrace(1) says.
+        """
+        kernel, options, line = self._kernel, self._pipeline.options, self._line
+        everything = [one for program in programs for one in program.clauses]
+        if kernel is not None and kernel.idle and not any(
+                probe.text == BEGIN for one in everything for probe in one.probes):
+            raise KinstError(IDLE)
+        say_matched(programs, options.given("quiet"), line.verbose and not line.json)
+        if not any(one.probes for one in everything) and not options.given("zdefs"):
+            raise KinstError("no probes matched")
+        with self._tracked():
+            return self._run_linked(everything)
+
+    @contextlib.contextmanager
+    def _tracked(self) -> Iterator[None]:
+        """The file of --tracks, which is there when it is whole."""
+        if self._line.tracks is None or self._kernel is None:
+            yield
+            return
+        path = Path(self._line.tracks)
+        failure = None
+        with replacing(path) as file:
+            self._tracks = TrackWriter(file, self._kernel.machine.guest.interrupts)
+            try:
+                yield
+            except KinstError as error:
+                if not self._ran:
+                    raise
+                failure = error  # what was seen before it is kept
+            self._tracks.finish()
+        if failure is not None:
+            raise failure
+        left_out = self._tracks.left_out
+        say(f"wrote {path}" + (f"; {left_out} events were too many" * bool(left_out))
+            + "; https://ui.perfetto.dev shows it")
+
+    def _run_linked(self, everything: list[Compiled]) -> int:
+        line, kernel, options = self._line, self._kernel, self._pipeline.options
+        sink = self._tracks.row if self._tracks else None if self._rows is None else self._rows.row
+        session = self._pipeline.link(everything, self._out, sink)
+        if line.emit_elf is not None:
+            try:
+                with replacing(Path(line.emit_elf)) as file:
+                    file.write(object_file(session.linked,
+                                           bytes(self._pipeline.compiler.storage.strings)))
+            except OSError as error:
+                raise KinstError(f"--emit-elf {line.emit_elf}: {error.strerror}") from None
+        if line.compile_only:
+            return 0
+
+        def interrupted(_number: int, _frame: FrameType | None) -> None:
+            if session.interrupted:
+                raise KeyboardInterrupt
+            session.interrupted = True
+
+        if kernel is None:  # a machine that runs has its own way to be interrupted
+            signal.signal(signal.SIGINT, interrupted)
+        if options.given("destructive") and not options.given("quiet"):
+            say("allowing destructive actions")
+        if line.report is not None and line.frames is not None:
+            session.seen = self._seen
+        self._ran = True
+        try:
+            return self._traced(session)
+        finally:
+            if line.plot is not None:
+                plot.draw(session.aggregated(), session.timed(), line.plot)
+            if line.report is not None and kernel is not None and kernel.breakpoints is not None:
+                kernel.collect()
+                kernel.collected.aggregated(session.aggregated(empty=True))
+                write(line.report, kernel.collected, kernel.breakpoints)
+
+    def _seen(self, enabled: Enabled, _cpu: int, content: bytes) -> None:
+        """A record: the stack that ``--stack`` asks for is one of the page's."""
+        assert self._kernel is not None
+        action = enabled.function.actions[-1] if enabled.function.actions else None
+        if action is not None and action.name == "stack":
+            f = action.fields[0]
+            frames = recorded(f, content[f.offset : f.offset + f.size],
+                              self._kernel.target.symbols)
+            if isinstance(frames, list):
+                self._kernel.collected.stack("--stack", [str(frame).strip() for frame in frames])
+
+    def _traced(self, session: Session) -> int:
+        """Run the trace; the exit status."""
+        kernel, rows = self._kernel, self._rows
+        if kernel is None:
+            return session.run() & 0xFF
+        for reason in dict.fromkeys(session.unknown.values()):
+            names = ", ".join(sorted(name for name, why in session.unknown.items()
+                                     if why == reason))
+            say(f"{kernel.image.path}: {names} cannot be known: {reason}; an action that reads "
+                "one is an illegal operation")
+        session.consumer.shell = lambda command: kernel.shell(command, rows)
+        try:
+            status = session.run(lambda: kernel.run(session, rows)) & 0xFF
+        finally:
+            kernel.forget_commands()
+        player = kernel.player
+        if player is not None and player.recording.problem:
+            say(f"the recording ends at {player.recording.last}: {player.recording.problem}")
+        if player is not None and player.at_end:
+            difference = player.difference()
+            if difference:
+                raise KinstError(f"{player.recording.path}: the run ended in another state: "
+                                 f"{difference}")
+        if self._line.digest:
+            assert isinstance(kernel.machine, UnicornMachine)
+            digest = kernel.machine.digest()
+            if rows is None:
+                print(f"digest {digest}")
+            else:
+                rows.row({"digest": digest})
+        return status
