@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from dwarf.debug_file import DebugDataError, content, elf_file
 from emu.host.errors import KinstError
 from emu.host.printable import name as printable_name
-from kinst.verify.laboratory.store import Store
+from kinst.verify.sweep.store import Store
 from kinst.verify.sweep.workers import Workers, workers
 from kinst_emu.terminal.terminal import parse_count
 

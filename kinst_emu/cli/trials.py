@@ -1,5 +1,6 @@
-"""Trials of modules as parts of a sweep: each worker boots the kernel for itself, once."""
+"""Trials of modules by the workers of a sweep, each of which boots the kernel for itself, once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dtrace.debug.debug_data import Sources
@@ -13,7 +14,8 @@ from emu.host.errors import MemoryAccessError
 from emu.machine.call import CallError
 from images import catalog
 from images.boots import booted
-from kinst.verify.laboratory.finding import Finding, finding
+from kinst.verify.laboratory.finding import Finding, FindingTask, finding
+from kinst.verify.sweep.task import Task, prepared
 from kinst.verify.sweep.workers import check_identity
 from kinst.verify.trial.deciding import deciding
 from kinst.verify.trial.execution import tried
@@ -43,45 +45,60 @@ class Setting:
 NO_LINE = "?"
 MERGED = 8  # functions that are named where the compiler gives no line
 PROVIDERS: dict[str, type[ProviderModule]] = {"kinst": KinstModule, "fbt": FbtModule}
-_beds: dict[Setting, Trial] = {}  # of this process
 
 
-def trial_of(setting: Setting) -> Trial:
-    """A machine with the kernel and its modules, booted and prepared once in a process."""
-    if setting not in _beds:
-        _beds.clear()
-        image = catalog.find(setting.kernel, setting.modules)
-        check_identity(image, setting.identity)
-        _beds[setting] = Trial(booted(image, setting.memory), kernel_types(image), setting.seed,
-                             PROVIDERS[setting.provider])
-    return _beds[setting]
+def _prepared(setting: Setting) -> Trial:
+    """A machine with the kernel and its modules, booted and prepared."""
+    image = catalog.find(setting.kernel, setting.modules)
+    check_identity(image, setting.identity)
+    return Trial(booted(image, setting.memory), kernel_types(image), setting.seed,
+                 PROVIDERS[setting.provider])
 
 
-def execute(part: tuple[Setting, list[bytes]]) -> list[Finding]:
-    """Encodings, executed."""
-    setting, codes = part
-    trial = trial_of(setting)
-    return [finding(one.word, one.mismatch, one.code, one.note, verdict=one.verdict)
-            for one in tried(trial, codes, setting.states)]
+@dataclass(frozen=True)
+class ExecutionTask(FindingTask[Trial]):
+    """Encodings, executed under the module's probes."""
+
+    setting: Setting
+    copied = True
+
+    @property
+    def prepared_for(self) -> Setting:
+        return self.setting
+
+    def prepare(self) -> Trial:
+        return _prepared(self.setting)
+
+    def results(self, prepared: Trial, items: Sequence[bytes]) -> list[Finding]:
+        return [finding(one.word, one.mismatch, one.code, one.note, verdict=one.verdict)
+                for one in tried(prepared, items, self.setting.states)]
 
 
-def compare(part: tuple[Setting, list[tuple[str, int]]]) -> Verdicts:
-    """Functions, by name and address: the verdicts on them."""
-    setting, names = part
-    trial = trial_of(setting)
-    symbols = trial.machine.image.symbols
-    functions = [symbol for name, address in names for symbol in symbols.named(name)
-                 if symbol.address == address and symbol.size]
-    found = Verdicts()
-    look = fbt_verdicts if setting.provider == "fbt" else verdicts
-    for one in look(trial, functions[: len(names)]):
-        found.merge(one)
-    return found
+@dataclass(frozen=True)
+class VerdictsTask(Task[tuple[str, int], Verdicts, Trial]):
+    """The verdicts on functions, each by its name and address."""
+
+    setting: Setting
+    copied = True
+
+    @property
+    def prepared_for(self) -> Setting:
+        return self.setting
+
+    def prepare(self) -> Trial:
+        return _prepared(self.setting)
+
+    def results(self, prepared: Trial, items: Sequence[tuple[str, int]]) -> list[Verdicts]:
+        symbols = prepared.machine.image.symbols
+        functions = [symbol for name, address in items for symbol in symbols.named(name)
+                     if symbol.address == address and symbol.size]
+        look = fbt_verdicts if self.setting.provider == "fbt" else verdicts
+        return list(look(prepared, functions[: len(items)]))
 
 
 def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
     """The instructions at which FBT's probes stand, each with its first place."""
-    trial, found = trial_of(setting), dict[bytes, str]()
+    trial, found = prepared(ExecutionTask(setting)), dict[bytes, str]()
     for function in functions:
         try:
             entry, returns = sites(trial, function)
@@ -94,7 +111,7 @@ def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
 
 def located(setting: Setting, one: Finding, plain: bytes) -> str:
     """The lines of the module's source that decided, one a row."""
-    trial = trial_of(setting)
+    trial = prepared(ExecutionTask(setting))
     image = trial.machine.image
     sources = Sources(image)
     try:

@@ -1,7 +1,8 @@
-"""Calls cross-checked as parts of a sweep: each worker has its own two machines."""
+"""Calls cross-checked by the workers of a sweep, each of which has its own two machines."""
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,9 @@ from kinst.verify.crosscheck.agreement import Agreement
 from kinst.verify.crosscheck.crosscheck import Crosscheck
 from kinst.verify.crosscheck.faults import FaultyCrosscheck
 from kinst.verify.crosscheck.lockstep import MAX_STEPS, Divergence, TooLongError
-from kinst.verify.laboratory.finding import Finding
+from kinst.verify.laboratory import finding
+from kinst.verify.sweep.store import Kept
+from kinst.verify.sweep.sweep import KeptTask
 from kinst.verify.sweep.workers import check_identity
 
 LIMIT = 1_000_000  # instructions of a call
@@ -72,13 +75,15 @@ class _Check:
                 else SystemCaller(where, self.numbers, LIMIT))
 
 
-_checks: dict[Pair, _Check] = {}  # of this process
+@dataclass(frozen=True)
+class CrosscheckTask(KeptTask[str, Checked, _Check]):
+    """Calls, each on both machines."""
 
+    pair: Pair
 
-def _check_of(pair: Pair) -> _Check:
-    if pair not in _checks:
+    def prepare(self) -> _Check:
+        pair = self.pair
         known: dict[str, int] | None = None
-        _checks.clear()
         image = catalog.find(pair.kernel, pair.modules)
         if pair.system:
             image = with_userland(image)
@@ -93,13 +98,23 @@ def _check_of(pair: Pair) -> _Check:
         most = SYSTEM_STEPS if pair.system else MAX_STEPS
         crosscheck = (FaultyCrosscheck(machine, pair.fault, most) if pair.fault
                       else Crosscheck(machine, most))
-        _checks[pair] = _Check(crosscheck, known)
-    return _checks[pair]
+        return _Check(crosscheck, known)
+
+    def results(self, prepared: _Check, items: Sequence[str]) -> list[Checked]:
+        return [_checked(prepared, call) for call in items]
+
+    def named(self, item: str) -> bytes:
+        return item.encode()
+
+    def kept(self, item: str, result: Checked) -> Kept | None:
+        return None if result.word == WAITED else to_kept(result)
+
+    def known(self, kept: Kept) -> Checked:
+        return from_kept(kept)
 
 
-def checked(pair: Pair, call: str) -> Checked:
-    """Check one call."""
-    check, program = _check_of(pair), parse(call)
+def _checked(check: _Check, call: str) -> Checked:
+    program = parse(call)
 
     def workload(where: Machine, program: list[Statement] = program) -> int:
         return Evaluation(check.caller(where)).run(program)
@@ -112,12 +127,6 @@ def checked(pair: Pair, call: str) -> Checked:
         return Checked(call, WAITED, problem=f"{call}: waited too long: {error}")
     except (TooLongError, CallError) as error:
         return Checked(call, NOT_COMPARED, problem=f"{call}: not compared: {error}")
-
-
-def check(part: tuple[Pair, list[bytes]]) -> list[Finding]:
-    """Calls, for workers; each comes as the bytes of its text."""
-    pair, calls = part
-    return [to_finding(checked(pair, call.decode())) for call in calls]
 
 
 def _report(machine: UnicornMachine, call: str, divergence: Divergence) -> dict[str, object]:
@@ -143,8 +152,9 @@ def _place(machine: UnicornMachine, address: int) -> dict[str, object]:
     return found
 
 
-def to_finding(one: Checked) -> Finding:
-    """As a store keeps it: a call that differs is wrong in state 0."""
+def to_kept(one: Checked) -> Kept:
+    """As a store keeps it, in the shape of findings, which ``kinst report`` reads: a call that
+    differs is wrong in state 0."""
     agreed = one.agreed
     row = {"calls": agreed.calls, "instructions": agreed.instructions, "firings": agreed.firings,
            "functions": sorted(agreed.functions), "refused": agreed.refused,
@@ -154,12 +164,13 @@ def to_finding(one: Checked) -> Finding:
            "reasons": dict(agreed.reasons), "report": one.report, "problem": one.problem}
     wrong = one.word == DIFFERS
     lines = (str(one.report.get("what", "")),) if wrong else ()
-    return Finding(one.call.encode(), one.word, 0 if wrong else None, lines=lines,
-                   note=json.dumps(row))
+    return finding.to_kept(finding.Finding(
+        one.call.encode(), one.word, 0 if wrong else None, lines=lines, note=json.dumps(row)))
 
 
-def from_finding(one: Finding) -> Checked:
-    """:raises ValueError: for what ``to_finding`` has not made."""
+def from_kept(kept: Kept) -> Checked:
+    """:raises ValueError: for what ``to_kept`` has not made."""
+    one = finding.from_kept(kept)
     try:
         row = json.loads(one.note)
         report = row["report"]

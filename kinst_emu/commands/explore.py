@@ -2,6 +2,7 @@
 wrong."""
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -11,11 +12,14 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
+from emu.elf.image import Image
 from emu.host.atomic_file import replacing
 from emu.host.errors import KinstError
 from emu.host.printable import plain
 from emu.host.progress import PROGRESS
 from images import catalog
+from kinst.verify.sweep.task import hold
+from kinst.verify.sweep.workers import Cluster, workers
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.cli.sweeps import progress_bar
 from kinst_emu.explain.steps.explained import source_trees
@@ -142,16 +146,14 @@ def run(arguments: argparse.Namespace) -> int:
     with PROGRESS.working("starting the runs"):
         stage, judge = stage_of(image, runs, parse_size(arguments.memory),
                                 unchecked=arguments.unchecked)
-    with progress_bar(asked.limit, "orders") as advance:
+    with progress_bar(asked.limit, "orders") as advance, contextlib.ExitStack() as ending:
         others = None
         if arguments.cluster is not None:
-            from kinst_emu.explore.order_cluster import OrderWork, order_workers
+            from kinst_emu.explore.order_cluster import ClusterTask
 
-            others = order_workers(arguments.cluster, OrderWork(
-                os.path.abspath(image.path), tuple(
-                    os.path.abspath(catalog.module_path(image, one)) for one in arguments.module),
-                image.identity, runs, parse_size(arguments.memory), arguments.unchecked, cpus,
-                asked))
+            others = (ending.enter_context(Cluster(arguments.cluster)), ClusterTask(
+                0, *_files(image, arguments), runs, parse_size(arguments.memory),
+                arguments.unchecked, cpus, asked))
         explorer = Explorer(stage, asked, judge, lambda tried, of: advance(1, of), others)
         explored = explorer.only(order) if order is not None else explorer.run()
     if arguments.record is not None:
@@ -176,6 +178,13 @@ def run(arguments: argparse.Namespace) -> int:
     return FOUND if explored.findings else 0
 
 
+def _files(image: Image, arguments: argparse.Namespace) -> tuple[str, tuple[str, ...], str]:
+    """The files of a kernel and its modules, for workers elsewhere, and the kernel's identity."""
+    return os.path.abspath(image.path), tuple(
+        os.path.abspath(catalog.module_path(image, one)) for one in arguments.module
+    ), image.identity
+
+
 def _refuse(arguments: argparse.Namespace, options: Sequence[str], why: str) -> None:
     for option in options:
         if getattr(arguments, option) not in (None, "", [], False):
@@ -185,11 +194,10 @@ def _refuse(arguments: argparse.Namespace, options: Sequence[str], why: str) -> 
 def _pairs(arguments: argparse.Namespace) -> int:
     """A corpus, pair by pair."""
     from dtrace.calls.prototypes import Prototypes
-    from kinst_emu.explore.pair_cluster import PairWork, rows_of_cluster
     from kinst_emu.explore.pairs import (
-        PairExplorer,
         PairStage,
         PairStore,
+        PairTask,
         asked_of,
         left,
         ranked,
@@ -222,20 +230,17 @@ def _pairs(arguments: argparse.Namespace) -> int:
     wanted = list(left(pairs[:most], corpus, store))
     known = store.found(pairs[:most], corpus)
     tried = wrong = 0
-    with progress_bar(len(wanted), "pairs") as advance:
-        rows = PairExplorer(stage, corpus, orders, seed).rows(wanted, jobs)
-        if arguments.cluster is not None:
-            work = PairWork(
-                os.path.abspath(image.path), tuple(
-                    os.path.abspath(catalog.module_path(image, one)) for one in arguments.module),
-                image.identity, tuple(call.text for call in corpus), parse_size(arguments.memory),
-                arguments.unchecked, cpus, orders, seed)
-            rows = rows_of_cluster(arguments.cluster, work, wanted)
-        for row in rows:
-            store.add(row)
-            tried += 1
-            advance(1)
-            wrong += _show_row(row, arguments.json)
+    task = PairTask(*_files(image, arguments), tuple(call.text for call in corpus),
+                    parse_size(arguments.memory), arguments.unchecked, cpus, orders, seed)
+    hold(task, (stage, corpus))
+    some = workers(jobs, arguments.cluster, losses=0)
+    with progress_bar(len(wanted), "pairs") as advance, some:
+        for done in some.done(task, [[pair] for pair in wanted], arguments.cluster is None):
+            for row in done.results:
+                store.add(row)
+                tried += 1
+                advance(1)
+                wrong += _show_row(row, arguments.json)
     if not arguments.json:
         before, not_tried = len(pairs[:most]) - len(wanted), len(pairs) - len(pairs[:most])
         print(f"{len(pairs)} pairs of {len(corpus)} calls have something in common; {tried} were "

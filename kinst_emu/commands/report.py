@@ -10,10 +10,10 @@ from emu.arch.architectures import ARCHITECTURES
 from emu.host.errors import KinstError
 from emu.host.printable import printable
 from emu.host.progress import PROGRESS
-from kinst.verify.laboratory.comparing import Comparison, Place, compare
+from kinst.verify.laboratory.comparing import Comparison, Place, compare, findings_of
 from kinst.verify.laboratory.finding import Finding
 from kinst.verify.laboratory.memory_map import CODE
-from kinst.verify.laboratory.store import Build, Store
+from kinst.verify.sweep.store import Build, Store
 from kinst_emu.terminal.terminal import parse_count
 
 SHOWN = 20  # encodings of a kind
@@ -63,7 +63,7 @@ def _listed(arguments: argparse.Namespace, store: Store, builds: list[Build]) ->
     for build in builds:
         words, wrong, unshown = Counter[str](), 0, 0
         with PROGRESS.working(f"reading the results of {build.path}"):
-            for _place, finding in store.results(build):
+            for _place, finding in findings_of(store, build):
                 words[finding.word] += 1
                 wrong += finding.wrong
                 unshown += finding.unshown
@@ -98,7 +98,7 @@ def _compared(arguments: argparse.Namespace, one: tuple[Store, Build], two: tupl
         raise KinstError(f"a {one[1].kind} for {one[1].architecture} and a {two[1].kind} for "
                          f"{two[1].architecture} cannot be compared")
     with PROGRESS.working("comparing"):
-        found = compare(one[0].results(one[1]), two[0].results(two[1]))
+        found = compare(findings_of(*one), findings_of(*two))
     if arguments.json:
         print(json.dumps(_as_json(found, one[1], two[1])))
     else:

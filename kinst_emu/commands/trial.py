@@ -16,12 +16,12 @@ from kinst.code.survey import survey
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Copy
 from kinst.verify.laboratory.encodings import Report, made_by
-from kinst.verify.laboratory.finding import Finding
-from kinst.verify.laboratory.foreign import judge
+from kinst.verify.laboratory.finding import Finding, to_kept
+from kinst.verify.laboratory.foreign import RelocatorTask
 from kinst.verify.laboratory.memory_map import CODE
 from kinst.verify.laboratory.protocol import identity
-from kinst.verify.laboratory.store import Key
-from kinst.verify.laboratory.sweep import sweep
+from kinst.verify.sweep.store import Key
+from kinst.verify.sweep.sweep import sweep
 from kinst.verify.trial.architecture import TRIALS
 from kinst.verify.trial.verdicts import Verdicts
 from kinst_emu.cli.assembler import assemble
@@ -30,9 +30,9 @@ from kinst_emu.cli.encodings import read_encodings
 from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.cli.trials import (
     PROVIDERS,
+    ExecutionTask,
     Setting,
-    compare,
-    execute,
+    VerdictsTask,
     functions_of,
     located,
     sites_of,
@@ -192,10 +192,8 @@ def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
         if jobs.store is not None and image is not None and not given:
             jobs.store.begin(key, image.kernel_identity, str(image.path), compiler_of(image.path),
                              places)
-        for findings in sweep(list(places), judge,
-                              lambda some: (arguments.relocator, arch, seed, states, some,
-                                            program),
-                              jobs.workers, jobs.store, key, CHUNK):
+        task = RelocatorTask(arguments.relocator, arch, seed, states, program)
+        for findings in sweep(task, list(places), jobs.workers, jobs.store, key, CHUNK):
             found |= {one.code: one for one in findings}
             progress(len(findings))
     for code in places:
@@ -225,12 +223,13 @@ def _compared(setting: Setting, image: Image, arguments: argparse.Namespace,
     functions = functions_of(image, arguments.function)
     functions = _drawn(setting.seed, arguments.random, functions)
     names = [(function.name, function.address) for function in functions]
-    parts = [(setting, names[at : at + FUNCTIONS]) for at in range(0, len(names), FUNCTIONS)]
+    parts = [names[at : at + FUNCTIONS] for at in range(0, len(names), FUNCTIONS)]
     found = Verdicts()
     with progress_bar(len(names), "functions") as progress:
-        for number, one in jobs.workers.results(compare, parts):
-            found.merge(one)
-            progress(len(parts[number][1]))
+        for done in jobs.workers.done(VerdictsTask(setting), parts):
+            for one in done.results:
+                found.merge(one)
+            progress(len(done.items))
     return found
 
 
@@ -276,15 +275,15 @@ def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str
                          places)
     found: dict[bytes, Finding] = {}
     with progress_bar(len(places), "encodings") as progress:
-        for findings in sweep(list(places), execute, lambda some: (setting, some), jobs.workers,
-                              jobs.store, key, CHUNK, most=1):
+        for findings in sweep(ExecutionTask(setting), list(places), jobs.workers, jobs.store, key,
+                              CHUNK, most=1):
             found |= {one.code: one for one in findings}
             progress(len(findings))
     for code in places:
         report.add(found[code])
     _locate(setting, arch, report)
     if jobs.store is not None:
-        jobs.store.put(key, report.mismatches)
+        jobs.store.put(key, list(map(to_kept, report.mismatches)))
 
 
 def _locate(setting: Setting, arch: str, report: Report) -> None:

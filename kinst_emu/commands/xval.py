@@ -19,13 +19,13 @@ from kinst.providers.patterns import is_glob, matches
 from kinst.verify.crosscheck import call_table, system_call_table
 from kinst.verify.crosscheck.agreement import Agreement
 from kinst.verify.crosscheck.faults import FAULTS
-from kinst.verify.laboratory.store import Key
-from kinst.verify.laboratory.sweep import sweep
+from kinst.verify.sweep.store import Key
+from kinst.verify.sweep.sweep import sweep
+from kinst.verify.sweep.task import carry_out
 from kinst.verify.sweep.workers import Here
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar, sweep_options
-from kinst_emu.cli.xvals import DIFFERS, WAITED, Checked, Pair, checked, from_finding
-from kinst_emu.cli.xvals import check as check_part
+from kinst_emu.cli.xvals import DIFFERS, WAITED, Checked, CrosscheckTask, Pair
 from kinst_emu.terminal.terminal import parse_count, parse_size, progress
 
 CHUNK = 5  # calls of a part
@@ -99,29 +99,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterator[Checked]:
     """What becomes of the calls, as it comes."""
+    task = CrosscheckTask(pair)
     if isinstance(jobs.workers, Here) and jobs.store is None:
         for call in progress(calls, "calls"):
-            yield checked(pair, call)
+            yield from carry_out(task, [call])
         return
     arch = arch_of(image).name
     made_by = fingerprint(
         (*machine_modules(arch), *MADE_BY, f"kinst.{arch}", f"emu.qemu.{arch}"), ("unicorn",))
     key = Key("xval", f"{made_by}{f' with the fault {pair.fault}' * bool(pair.fault)} "
               f"{image.identity} with {pair.memory >> 20} MB", arch, 0, 0)
-    distinct = {call.encode(): call.partition("(")[0] for call in calls}
+    distinct = list(dict.fromkeys(calls))
     if jobs.store is not None:
-        jobs.store.begin(key, image.identity, pair.kernel, compiler_of(image.path), distinct)
+        jobs.store.begin(key, image.identity, pair.kernel, compiler_of(image.path),
+                         {call.encode(): call.partition("(")[0] for call in distinct})
     with progress_bar(len(distinct), "calls") as advance:
-        for findings in sweep(list(distinct), check_part, lambda some: (pair, some), jobs.workers,
-                              jobs.store, key, CHUNK, most=1,
-                              final=lambda one: one.word != WAITED):
-            for finding in findings:
-                try:
-                    yield from_finding(finding)
-                except ValueError as error:
-                    raise KinstError(f"{jobs.store.path if jobs.store else 'a worker'}: damaged: "
-                                     f"{error}") from None
-            advance(len(findings))
+        for found in sweep(task, distinct, jobs.workers, jobs.store, key, CHUNK, most=1):
+            yield from found
+            advance(len(found))
 
 
 def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:

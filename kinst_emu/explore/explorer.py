@@ -1,11 +1,9 @@
 """Tries the orders of a few runs, and says which of them go wrong."""
 
 import itertools
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from dtrace.calls.prototypes import plain
@@ -15,8 +13,10 @@ from dwarf.types import Pointer, Void, strip
 from emu.host.errors import KinstError
 from emu.machine.machine import StopReason
 from emu.unicorn.machine import UnicornMachine
+from kinst.verify.sweep.task import Task, hold
+from kinst.verify.sweep.workers import Workers, workers
 from kinst_emu.explore.accesses import RunAccesses, of_serial
-from kinst_emu.explore.order import Order, OrderTurn, order_text, read_order
+from kinst_emu.explore.order import Order, OrderTurn, order_text
 from kinst_emu.explore.races import MAX_RACES, DataRace, data_races
 from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.strategies import (
@@ -28,7 +28,6 @@ from kinst_emu.explore.strategies import (
 )
 from kinst_emu.explore.threads import StartedRun
 from kinst_emu.explore.waiting import all_wait, nobody_goes_on, waits
-from kinst_emu.explore.workers import workers
 
 PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE = (
     "panic", "fault", "deadlock", "livelock", "result", "check", "data race")
@@ -46,8 +45,9 @@ MOST_PREEMPTIONS, MOST_ORDERS, MOST_JOBS = 8, 100_000_000, 64
 FACTOR, LEAST_LIMIT = 40, 20_000_000  # how much longer than a serial order one may take
 
 Judge = Callable[[Played], str | None]
-Others = AbstractContextManager[Callable[[Iterable[str]], Iterator[tuple[str, str]]]]
-Judged = tuple[Order, list[tuple[str, str]]]
+Wrong = list[tuple[str, str]]  # of an order: what kinds of wrong it is, and what is said of each
+Judged = tuple[Order, Wrong]
+CHUNK = 32  # orders that a worker is asked at once
 
 
 @dataclass(frozen=True)
@@ -140,13 +140,14 @@ def preemptions_of(order: Sequence[OrderTurn]) -> int:
 class Explorer:
     """:param judge: what is wrong with an order in which all runs were done; None: nothing.  The
     machine is where they ended.
-    :param others: who tries the orders, instead of this process and its ``jobs``.
+    :param others: who tries the orders, and the task that they are given; None: this process and
+        its ``jobs``.
     :param progress: is told how many orders were tried, and of about how many (0: not known).
     """
 
     def __init__(self, stage: Stage, asked: Search, judge: Judge | None = None,
                  progress: Callable[[int, int], None] = lambda tried, of: None,
-                 others: Others | None = None) -> None:
+                 others: "tuple[Workers, JudgeTask] | None" = None) -> None:
         self._others = others
         self.stage, self.asked, self._judge, self._progress = stage, asked, judge, progress
         self.explored = Explored()
@@ -255,21 +256,30 @@ class Explorer:
             return
         explored, left_out = self.explored, deque[int]()
 
-        def listed() -> Iterator[str]:
+        def listed() -> Iterator[Order]:
             for order in orders:  # some are listed before they are wanted
                 left_out.append(explored.left_out)
-                yield order_text(order)
+                yield order
             left_out.append(explored.left_out)
-        with self._others or workers(self, self.asked.jobs) as answers:
-            for text, answer in answers(listed()):
-                explored.left_out = left_out.popleft()
-                yield read_order(text, len(self.stage.runs)), [
-                    (kind, said) for kind, said in json.loads(answer)]
-            explored.left_out = left_out.popleft()
 
-    def answer(self, asked: str) -> str:
-        """``judged``, for ``workers``."""
-        return json.dumps(self.judged(read_order(asked, len(self.stage.runs)))[1])
+        def parts() -> Iterator[list[Order]]:
+            left = listed()
+            while part := list(itertools.islice(left, CHUNK)):
+                yield part
+
+        others, task = self._others or (
+            workers(self.asked.jobs, None, losses=0), JudgeTask(id(self)))
+        if self._others is None:
+            hold(task, self)
+        try:
+            for done in others.done(task, parts(), ordered=True):
+                for order, wrong in zip(done.items, done.results, strict=True):
+                    explored.left_out = left_out.popleft()
+                    yield order, wrong
+            explored.left_out = left_out.popleft()
+        finally:
+            if self._others is None:
+                hold(None, None)
 
     def judged(self, order: Order) -> Judged:
         """Execute an order: it, and (what kind of wrong it is, what is said of it) for all that
@@ -400,3 +410,20 @@ def _gives(run: StartedRun) -> bool:
 
 def _number(value: int) -> str:
     return str(value) if value < 1 << 32 else f"{value:#x}"
+
+
+@dataclass(frozen=True)
+class JudgeTask(Task[Order, Wrong, Explorer]):
+    """What is wrong with orders, by an explorer that this process holds, and its copies.
+
+    :param explorer: its number.
+    """
+
+    explorer: int
+    copied = True
+
+    def prepare(self) -> Explorer:
+        raise LookupError("this process holds no such explorer")
+
+    def results(self, prepared: Explorer, items: Sequence[Order]) -> list[Wrong]:
+        return [prepared.judged(order)[1] for order in items]

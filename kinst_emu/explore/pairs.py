@@ -16,13 +16,14 @@ from emu.elf.image import Image
 from emu.host.append_file import appending
 from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
-from images import boots
-from kinst_emu.explore.exploration import made_stage
+from images import boots, catalog
+from kinst.verify.sweep.task import Task
+from kinst.verify.sweep.workers import check_identity
+from kinst_emu.explore.exploration import for_runs, made_stage
 from kinst_emu.explore.explorer import Explorer, Search
 from kinst_emu.explore.programs import begin_programs, command_of, is_command, with_c_files
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.threads import CURRENT, begin_runs, caller_of, make_threads
-from kinst_emu.explore.workers import workers
 
 MAX_CALLS, MAX_CORPUS = 5000, 1 << 20  # lines and bytes of a corpus
 MAX_STORE = 1 << 30  # bytes
@@ -169,10 +170,13 @@ def ranked(uses: Sequence[Use], programs: Sequence[bool] = ()) -> list[tuple[int
     return [(i, j) for _score, i, j in sorted(scored)]
 
 
+Row = dict[str, object]  # of the store: what was found with a pair
+
+
 def explore_pair(stage: PairStage, one: CorpusCall, other: CorpusCall, orders: int, seed: int
-                 ) -> dict[str, object]:
+                 ) -> Row:
     """A row of the store: what was found with a pair."""
-    row: dict[str, object] = {"pair": [one.text, other.text], "kernel": stage.image.identity}
+    row: Row = {"pair": [one.text, other.text], "kernel": stage.image.identity}
     try:
         explorer = Explorer(stage.begin(one, other), Search(limit=orders, seed=seed))
         explored = explorer.run()
@@ -183,33 +187,43 @@ def explore_pair(stage: PairStage, one: CorpusCall, other: CorpusCall, orders: i
         for found in explored.findings]}
 
 
-@dataclass
-class PairExplorer:
-    """Tries pairs of a corpus.
+Prepared = tuple[PairStage, Sequence[CorpusCall]]
 
+
+@dataclass(frozen=True)
+class PairTask(Task[tuple[int, int], Row, Prepared]):
+    """What is found with pairs, each the numbers of two lines of a corpus.  On a worker of a
+    cluster the kernel's file, and files of C, are where they are here.
+
+    :param identity: of the kernel.
+    :param lines: of the corpus.
     :param orders: of a pair, at the most.
     """
 
-    stage: PairStage
-    corpus: Sequence[CorpusCall]
+    kernel: str
+    modules: tuple[str, ...]
+    identity: str
+    lines: tuple[str, ...]
+    memory: int
+    unchecked: bool
+    cpus: int | None
     orders: int
     seed: int
+    copied = True
 
-    def answer(self, asked: str) -> str:
-        """A row, of the numbers of two calls; for ``workers``."""
-        one, other = (self.corpus[int(number)] for number in asked.split())
-        return json.dumps(explore_pair(self.stage, one, other, self.orders, self.seed))
+    def prepare(self) -> Prepared:
+        """:raises KinstError: where the worker has no such kernel, or another one."""
+        image = for_runs(catalog.find(self.kernel, list(self.modules)), 2, self.cpus)
+        check_identity(image, self.identity)
+        prototypes = None if self.unchecked else Prototypes(image)
+        image, corpus = with_programs(
+            image, read_lines("the corpus", self.lines, image, prototypes))
+        return PairStage(image, self.memory, prototypes), corpus
 
-    def rows(self, pairs: Iterable[tuple[int, int]], jobs: int) -> Iterator[dict[str, object]]:
-        """What comes of each pair."""
-        asked = (f"{i} {j}" for i, j in pairs)
-        if jobs == 1:
-            for one in asked:
-                yield json.loads(self.answer(one))
-            return
-        with workers(self, jobs, 1) as answers:
-            for _one, answer in answers(asked):
-                yield json.loads(answer)
+    def results(self, prepared: Prepared, items: Sequence[tuple[int, int]]) -> list[Row]:
+        stage, corpus = prepared
+        return [explore_pair(stage, corpus[one], corpus[other], self.orders, self.seed)
+                for one, other in items]
 
 
 class PairStore:

@@ -16,7 +16,7 @@ import zstandard
 
 from emu.replay.parts import HEAD, PartReader, PartWriter
 from emu.unicorn import snapshot
-from kinst.verify.laboratory.store import APPLICATION, FORMAT
+from kinst.verify.sweep.store import APPLICATION, FORMAT
 from tests.fuzzing.changes import bytes_changed, text_changed, value_changed
 
 LARGE = 64 << 20  # bytes that a small part may become

@@ -16,7 +16,8 @@ from kinst.verify.crosscheck.agreement import Agreement
 from kinst.verify.crosscheck.crosscheck import Crosscheck
 from kinst.verify.crosscheck.faults import FaultyCrosscheck
 from kinst.verify.crosscheck.lockstep import Divergence
-from kinst_emu.cli.xvals import AGREES, NOT_COMPARED, Pair, checked
+from kinst.verify.sweep.task import carry_out
+from kinst_emu.cli.xvals import AGREES, NOT_COMPARED, CrosscheckTask, Pair
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.commands.test_commands import run
 
@@ -52,7 +53,7 @@ def test_random_system_calls_of_a_program_agree(arch):
     entries = call_table.available(image, system_call_table.ENTRIES)
     assert len(entries) > 100
     for entry in generator.sample(entries, min(CALLS, len(entries))):
-        one = checked(pair, call_table.call(entry, generator))
+        (one,) = carry_out(CrosscheckTask(pair), [call_table.call(entry, generator)])
         assert one.word in (AGREES, NOT_COMPARED), (one, f"KINST_SEED={SEED}")
         assert one.word == AGREES or "more than" in one.problem, one.problem
         agreed.add(one.agreed)

@@ -1,13 +1,26 @@
 """Two sweeps compared: what was fixed, what broke, what is new."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from kinst.verify.laboratory.finding import Finding
+from kinst.verify.laboratory.finding import Finding, from_kept
+from kinst.verify.sweep.store import Build, Store
 
 Place = tuple[str, Finding]  # where an encoding stands first, and what became of it
 KEPT = 1000  # encodings of a kind that are kept one by one
+
+
+def findings_of(store: Store, build: Build) -> Iterator[Place]:
+    """The finding of every encoding of a build that has one; of several the worst: what goes wrong,
+    in the earliest state, before what was not shown, and that before what is right.
+
+    :raises KinstError: when the store is damaged.
+    """
+    with store.reading():
+        for place, kept in store.results(build):
+            yield place, min(map(from_kept, kept), key=lambda one: (
+                not one.wrong, not one.unshown, one.state or 0))
 
 
 @dataclass

@@ -8,11 +8,11 @@ from emu.host.fingerprint import fingerprint, machine_modules
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import summary
 from kinst.verify.laboratory.architecture import LABORATORIES
-from kinst.verify.laboratory.finding import NOT_SHOWN, Finding, finding
+from kinst.verify.laboratory.finding import NOT_SHOWN, Finding, UnpreparedTask, finding
 from kinst.verify.laboratory.laboratory import Laboratory
 from kinst.verify.laboratory.memory_map import CODE
-from kinst.verify.laboratory.store import Key, Store
-from kinst.verify.laboratory.sweep import sweep
+from kinst.verify.sweep.store import Key, Store
+from kinst.verify.sweep.sweep import sweep
 from kinst.verify.sweep.workers import Workers
 
 # What decides a result: the tables and what executes them.
@@ -72,9 +72,6 @@ class Report:
         return 1 if self.mismatches else UNSHOWN if self.unshown else 0
 
 
-Part = tuple[str, int, int, bool, list[bytes]]  # architecture, seed, states, host's CPU, encodings
-
-
 def tested(
     arch: str, codes: Sequence[bytes], seed: int, states: int, host: bool = False
 ) -> list[Finding]:
@@ -94,10 +91,17 @@ def tested(
     return found
 
 
-def work(part: Part) -> list[Finding]:
-    """``tested``, for workers."""
-    arch, seed, states, host, codes = part
-    return tested(arch, codes, seed, states, host)
+@dataclass(frozen=True)
+class RelocationTask(UnpreparedTask):
+    """What becomes of encodings: see ``tested``."""
+
+    arch: str
+    seed: int
+    states: int
+    host: bool = False
+
+    def results(self, prepared: None, items: Sequence[bytes]) -> list[Finding]:
+        return tested(self.arch, items, self.seed, self.states, self.host)
 
 
 def made_by(arch: str, *more: str) -> str:
@@ -127,8 +131,7 @@ def relocate(
     """
     order, found = list(codes), dict[bytes, Finding]()
     key = key_of(arch, seed, states, host) if store is not None else None
-    for findings in sweep(order, work, lambda some: (arch, seed, states, host, some),
-                          jobs, store, key):
+    for findings in sweep(RelocationTask(arch, seed, states, host), order, jobs, store, key):
         found |= {one.code: one for one in findings}
         progress(len(findings))
     report = Report()

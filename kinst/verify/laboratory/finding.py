@@ -5,6 +5,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from kinst.verify.laboratory.outcome import Mismatch
+from kinst.verify.sweep.store import Kept
+from kinst.verify.sweep.sweep import KeptTask
+from kinst.verify.sweep.task import Prepared
 
 NOT_SHOWN = "not shown: "
 FAULTS = "which faults in every state"
@@ -79,19 +82,19 @@ def finding(word: str, mismatch: Mismatch | None, code: bytes, note: str = "", j
                    tuple(mismatch.differences()), note, judged, source, mismatch)
 
 
-def to_text(one: Finding) -> str:
-    """As a store keeps it, without code and word: JSON; empty where there is nothing more."""
+def to_kept(one: Finding) -> Kept:
+    """As a store keeps it: the rest is JSON, empty where there is nothing more."""
     row: dict[str, Any] = {}
     if one.wrong:
         row |= {"state": one.state, "how": one.how, "lines": one.lines}
     row |= {name: value for name in ("verdict", "note", "judged", "source")
             if (value := getattr(one, name))}
-    return json.dumps(row) if row else ""
+    return Kept(one.code, one.word, json.dumps(row) if row else "")
 
 
-def from_text(code: bytes, word: str, text: str) -> Finding:
-    """:raises ValueError: for what ``to_text`` has not written."""
-    row = json.loads(text) if text else {}
+def from_kept(kept: Kept) -> Finding:
+    """:raises ValueError: for what ``to_kept`` has not written."""
+    row = json.loads(kept.detail) if kept.detail else {}
     if not isinstance(row, dict):
         raise ValueError("not an object")
     state, lines = row.get("state"), row.get("lines", [])
@@ -100,4 +103,28 @@ def from_text(code: bytes, word: str, text: str) -> Finding:
             isinstance(one, str) for one in (*words, *lines)):
         raise ValueError("a finding of another shape")
     verdict, how, note, judged, source = words
-    return Finding(code, word, state, verdict, how, tuple(lines), note, judged, source)
+    return Finding(kept.item, kept.word, state, verdict, how, tuple(lines), note, judged, source)
+
+
+class FindingTask(KeptTask[bytes, Finding, Prepared]):
+    """A task that judges encodings."""
+
+    def named(self, item: bytes) -> bytes:
+        return item
+
+    def kept(self, item: bytes, result: Finding) -> Kept:
+        return to_kept(result)
+
+    def known(self, kept: Kept) -> Finding:
+        return from_kept(kept)
+
+
+class UnpreparedTask(FindingTask[None]):
+    """One for which a process has nothing to prepare."""
+
+    @property
+    def prepared_for(self) -> None:
+        return None
+
+    def prepare(self) -> None:
+        return None

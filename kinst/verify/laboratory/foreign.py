@@ -4,6 +4,7 @@ instruction in place."""
 import socket
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import chain
 
 from emu.host.errors import KinstError
@@ -11,7 +12,13 @@ from kinst.relocation.trap import TRAPS, GuestTrap
 from kinst.relocation.verdict import Copy, Refuse, Rewrite, summary
 from kinst.verify.laboratory.architecture import LABORATORIES, LaboratoryArch
 from kinst.verify.laboratory.emulated_state import EmulatedState, Unreachable
-from kinst.verify.laboratory.finding import NOT_TOLD, Finding, finding, not_shown
+from kinst.verify.laboratory.finding import (
+    NOT_TOLD,
+    Finding,
+    UnpreparedTask,
+    finding,
+    not_shown,
+)
 from kinst.verify.laboratory.flat_cpu import FlatCpu
 from kinst.verify.laboratory.laboratory import HALVES, MIXED, UNKNOWN, Laboratory, Told
 from kinst.verify.laboratory.memory_map import CODE, MASK, SLOTS
@@ -25,8 +32,6 @@ from kinst.verify.laboratory.protocol import (
     identity,
 )
 
-# program, architecture, seed, states, encodings, the program's identity
-Part = tuple[str, str, int, int, list[bytes], str]
 STEPS = 64  # instructions of a trampoline, beside what the displaced one repeats
 BY_PROGRAM = "by the relocator"
 
@@ -139,10 +144,21 @@ def judged(program: str, arch: str, codes: Sequence[bytes], seed: int, states: i
         return [laboratory.judge_one(code, states) for code in codes]
 
 
-def judge(part: Part) -> list[Finding]:
-    """``judged``, for workers."""
-    program, arch, seed, states, codes, wanted = part
-    if identity(program) != wanted:
-        raise KinstError(f"--relocator {program}: a worker on {socket.gethostname()} finds other "
-                         "files of it than this machine")
-    return judged(program, arch, codes, seed, states)
+@dataclass(frozen=True)
+class RelocatorTask(UnpreparedTask):
+    """What a program makes of encodings: see ``judged``.
+
+    :param wanted: the program's identity, where the sweep was begun.
+    """
+
+    program: str
+    arch: str
+    seed: int
+    states: int
+    wanted: str
+
+    def results(self, prepared: None, items: Sequence[bytes]) -> list[Finding]:
+        if identity(self.program) != self.wanted:
+            raise KinstError(f"--relocator {self.program}: a worker on {socket.gethostname()} "
+                             "finds other files of it than this machine")
+        return judged(self.program, self.arch, items, self.seed, self.states)

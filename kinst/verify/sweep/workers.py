@@ -1,8 +1,4 @@
-"""Who carries out the parts of a sweep: this process, several on this machine, or a Dask cluster.
-
-A part is a function of a module and its argument; parts depend on nothing but that, so that one
-that was lost is done again by another worker.
-"""
+"""Who carries out the parts of a task: this process, copies of it, or a Dask cluster."""
 
 import ctypes
 import functools
@@ -13,22 +9,23 @@ import platform
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any, TypeVar
+from typing import Any, Generic, Self
 
 from emu.elf.image import Image
 from emu.host.child_processes import end_with, ended_pool, uninterrupted
 from emu.host.errors import KinstError
 from emu.host.fingerprint import our_code
+from kinst.verify.sweep.task import Item, Result, Task, begin_copy, carry_out
 
-Part = TypeVar("Part")
-Result = TypeVar("Result")
 MAX_JOBS = 64
-AHEAD = 2  # parts that wait for each thread of a cluster
+AHEAD = 4  # parts that wait for each process
+AHEAD_OF_THREAD = 2  # for each thread of a cluster
 EVERY = 5.0  # seconds after which a cluster's workers are counted again
 LOSSES = 20  # workers that may be lost with one part before it is taken to be what ends them
 # malloc.h: mallopt's parameters, and what glibc itself comes to when nobody sets one (malloc.c)
@@ -36,54 +33,93 @@ MALLOPT = {-1: 64 << 20, -3: 32 << 20}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: by
 WAIT = 30  # seconds for a scheduler to answer
 
 
+@dataclass(frozen=True)
+class Done(Generic[Item, Result]):
+    """A part that was done: its items, and the result of each."""
+
+    items: Sequence[Item]
+    results: list[Result]
+
+
 class Workers(ABC):
     """:raises KinstError: when they cannot be used."""
 
     @abstractmethod
-    def results(self, function: Callable[[Part], Result], parts: Sequence[Part]
-                ) -> Iterator[tuple[int, Result]]:
-        """The number and the result of each part, as they come."""
+    def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
+             ordered: bool = False) -> Iterator[Done[Item, Result]]:
+        """Do the parts of a task; they are asked for while others are done.
+
+        :param ordered: they come in their order, otherwise as they are done.
+        """
 
     def close(self) -> None:
-        """They are not needed any more."""
+        """End them."""
         return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
 
 class Here(Workers):
     """This process alone."""
 
-    def results(self, function: Callable[[Part], Result], parts: Sequence[Part]
-                ) -> Iterator[tuple[int, Result]]:
-        yield from enumerate(map(function, parts))
+    def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
+             ordered: bool = False) -> Iterator[Done[Item, Result]]:
+        for items in parts:
+            yield Done(items, carry_out(task, items))
 
 
 class Processes(Workers):
-    """Processes on this machine; one that is lost is replaced."""
+    """Copies of this process, which have what it holds for a task.
 
-    def __init__(self, jobs: int) -> None:
-        self._jobs = min(jobs, MAX_JOBS)
+    :param losses: how often a lost one is replaced.
+    """
 
-    def results(self, function: Callable[[Part], Result], parts: Sequence[Part]
-                ) -> Iterator[tuple[int, Result]]:
-        rest, losses = set(range(len(parts))), 0
-        while rest:
-            # By fork: what is killed here leaves no process that waits for what it should do.
-            pool = ProcessPoolExecutor(min(self._jobs, len(rest)), get_context("fork"),
-                                       end_with, (os.getpid(),))
+    def __init__(self, jobs: int, losses: int = LOSSES) -> None:
+        self._jobs, self._losses = min(jobs, MAX_JOBS), losses
+
+    def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
+             ordered: bool = False) -> Iterator[Done[Item, Result]]:
+        left, losses = iter(parts), 0
+        while True:
+            # Copies wait for nothing: when this process is killed, nothing is left of them.
+            pool = ProcessPoolExecutor(self._jobs, get_context("fork"), _begin,
+                                       (os.getpid(), task.copied))
+            waiting: deque[tuple[Sequence[Item], Future[list[Result]]]] = deque()
             try:
                 with ended_pool(pool):
-                    with uninterrupted():
-                        futures = {pool.submit(function, parts[number]): number
-                                   for number in sorted(rest)}
-                    for future in as_completed(futures):
-                        result = future.result()
-                        rest.discard(futures[future])
-                        yield futures[future], result
+                    while True:
+                        for items in itertools.islice(left, AHEAD * self._jobs - len(waiting)):
+                            with uninterrupted():
+                                waiting.append((items, pool.submit(carry_out, task, items)))
+                        if not waiting:
+                            return
+                        if not ordered:
+                            wait([future for _items, future in waiting],
+                                 return_when=FIRST_COMPLETED)
+                            waiting.rotate(-next(number for number, (_items, future)
+                                                 in enumerate(waiting) if future.done()))
+                        items, future = waiting[0]
+                        results = future.result()
+                        waiting.popleft()
+                        yield Done(items, results)
             except BrokenProcessPool:
                 losses += 1
-                if losses > LOSSES:
-                    raise KinstError(f"--jobs: {losses} times a process was lost with its part of "
-                                     "the sweep: is there too little memory?") from None
+                if losses > self._losses:
+                    lost = "a worker process was lost" if losses == 1 else (
+                        f"{losses} times a worker process was lost with its part")
+                    raise KinstError(f"--jobs: {lost}: is there too little memory? Give fewer "
+                                     "jobs, or less --memory") from None
+                left = itertools.chain([items for items, _future in waiting], left)
+
+
+def _begin(parent: int, copied: bool) -> None:
+    """What a process of a pool does first."""
+    end_with(parent)
+    begin_copy(copied)
 
 
 @functools.cache
@@ -98,17 +134,17 @@ def _keep_memory() -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """A part and what is to be done with it, as one thing: Dask looks through lists for futures,
-    element by element."""
+    """A part and its task, as one thing: Dask looks through lists for futures, element by element.
+    """
 
-    function: Callable[[Any], Any]
-    part: Any
+    task: Task[Any, Any, Any]
+    items: Sequence[Any]
     code: str  # ``our_code()`` of whoever asks
 
 
-def carry_out(work: Work) -> bytes:
-    """A part, on a worker of a cluster; as Dask sends it, which else looks at each object of the
-    result, and does it in the thread that keeps up the worker's connections.
+def carry_out_remotely(work: Work) -> bytes:
+    """Do a part on a worker of a cluster; the results as Dask sends them, which otherwise looks at
+    each object, in the thread that keeps up the worker's connections.
 
     :raises KinstError: on a worker that has another version of us.
     """
@@ -116,7 +152,7 @@ def carry_out(work: Work) -> bytes:
         raise KinstError(f"--cluster: the worker on {platform.node()} has another version of "
                          "kinst-emu, whose answers would not be these: install the same there")
     _keep_memory()
-    return bytes(_protocol().serialize_bytes(work.function(work.part)))
+    return bytes(_protocol().serialize_bytes(carry_out(work.task, work.items)))
 
 
 def _protocol() -> Any:
@@ -143,55 +179,64 @@ class Cluster(Workers):
         self._address = address
         self._threads, self._ask_at = 0, 0.0
 
-    def results(self, function: Callable[[Part], Result], parts: Sequence[Part]
-                ) -> Iterator[tuple[int, Result]]:
-        client, losses = self._client, [0] * len(parts)
+    def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
+             ordered: bool = False) -> Iterator[Done[Item, Result]]:
+        client, code = self._client, our_code()
         lost = (self._dask.KilledWorker, self._dask.client.FutureCancelledError)
-        numbers: dict[Any, int] = {}
-        waiting = iter(range(len(parts)))
-        running = self._dask.as_completed(loop=client.loop)
+        left = enumerate(parts)
+        waiting: dict[Any, tuple[int, Sequence[Item], int]] = {}  # number, items, losses
+        early: dict[int, Done[Item, Result]] = {}
+        running, wanted = self._dask.as_completed(loop=client.loop), 0
 
-        def submit(number: int) -> None:
-            future = client.submit(carry_out, Work(function, parts[number], our_code()), pure=False)
-            numbers[future] = number
+        def submit(number: int, items: Sequence[Item], losses: int) -> None:
+            future = client.submit(carry_out_remotely, Work(task, items, code), pure=False)
+            waiting[future] = number, items, losses
             running.add(future)
 
         def fill() -> None:
             """Give everybody enough to do: workers may have come."""
-            for number in itertools.islice(waiting, max(0, self._room() - len(numbers))):
-                submit(number)
+            room = self._room() - len(waiting) - (len(early) if ordered else 0)
+            for number, items in itertools.islice(left, max(0 if waiting else 1, room)):
+                submit(number, items, 0)
 
         fill()
         for future in running:
-            number = numbers.pop(future)
+            number, items, losses = waiting.pop(future)
             try:
-                result = _protocol().deserialize_bytes(future.result())
+                results = _protocol().deserialize_bytes(future.result())
             except lost:
-                losses[number] += 1
-                if losses[number] > LOSSES:
+                if losses == LOSSES:
                     raise KinstError(f"--cluster {self._address}: a part of the sweep ends every "
                                      f"worker that it is given to ({LOSSES} are lost)") from None
-                submit(number)
+                submit(number, items, losses + 1)
                 continue
+            early[number] = Done(items, results)
             fill()
-            yield number, result
+            if not ordered:
+                wanted = number
+            while wanted in early:
+                yield early.pop(wanted)
+                wanted += 1
 
     def _room(self) -> int:
         """How many parts are given away at once."""
         if time.monotonic() >= self._ask_at:
             self._threads = sum(self._client.nthreads().values())
             self._ask_at = time.monotonic() + EVERY
-        return AHEAD * max(1, self._threads)
+        return AHEAD_OF_THREAD * max(1, self._threads)
 
     def close(self) -> None:
         self._client.close()
 
 
-def workers(jobs: int, cluster: str | None) -> Workers:
-    """Those that a user has asked for."""
+def workers(jobs: int, cluster: str | None, losses: int = LOSSES) -> Workers:
+    """Those that a user has asked for.
+
+    :param losses: of processes on this machine: see ``Processes``.
+    """
     if cluster is not None:
         return Cluster(cluster)
-    return Here() if jobs <= 1 else Processes(jobs)
+    return Here() if jobs <= 1 else Processes(jobs, losses)
 
 
 def check_identity(image: Image, identity: str) -> None:

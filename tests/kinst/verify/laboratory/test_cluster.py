@@ -12,8 +12,8 @@ from emu.host.errors import KinstError
 from images import catalog
 from kinst.code.survey import survey
 from kinst.relocation.trap import TRAPS
-from kinst.verify.laboratory.encodings import key_of, relocate
-from kinst.verify.laboratory.store import Store
+from kinst.verify.laboratory.encodings import RelocationTask, key_of, relocate
+from kinst.verify.sweep.store import Store
 from kinst.verify.sweep.workers import Cluster, Here
 
 distributed = pytest.importorskip("distributed")
@@ -83,7 +83,7 @@ def test_a_worker_of_another_version_is_refused(codes, cluster, monkeypatch):
     jobs = Cluster(cluster.scheduler_address)
     try:
         with pytest.raises(KinstError, match="another version of kinst-emu"):
-            list(jobs.results(len, [codes]))
+            list(jobs.done(RelocationTask(ARCH, 1, 2), [codes]))
     finally:
         jobs.close()
 

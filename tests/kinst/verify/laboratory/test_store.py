@@ -3,6 +3,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
@@ -10,12 +11,15 @@ from hypothesis import strategies as st
 
 from emu.host.errors import KinstError
 from kinst.verify.crosscheck.agreement import Agreement
-from kinst.verify.laboratory.comparing import compare
-from kinst.verify.laboratory.finding import Finding, from_text, to_text
-from kinst.verify.laboratory.store import Key, Store
-from kinst.verify.laboratory.sweep import sweep
-from kinst.verify.sweep.workers import Here, Processes, Workers
-from kinst_emu.cli.xvals import Checked, from_finding, to_finding
+from kinst.verify.laboratory.comparing import compare, findings_of
+from kinst.verify.laboratory.finding import Finding, UnpreparedTask, from_kept, to_kept
+from kinst.verify.sweep.store import Kept, Key, Store
+from kinst.verify.sweep.sweep import sweep
+from kinst.verify.sweep.task import carry_out
+from kinst.verify.sweep.workers import Done, Here, Processes, Workers
+from kinst_emu.cli.xvals import Checked
+from kinst_emu.cli.xvals import from_kept as checked
+from kinst_emu.cli.xvals import to_kept as kept_check
 
 KEY = Key("relocate", "tables 1", "amd64", 1, 2)
 GOOD = Finding(b"\x90", "copy")
@@ -29,7 +33,7 @@ TEXT = st.text(max_size=20)
                  state=st.none() | st.integers(0, 1 << 40), verdict=TEXT, how=TEXT,
                  lines=st.lists(TEXT, max_size=3).map(tuple), note=TEXT, judged=TEXT, source=TEXT))
 def test_a_finding_comes_back_from_its_text(one):
-    back = from_text(one.code, one.word, to_text(one))
+    back = from_kept(to_kept(one))
     if one.wrong:
         assert back == one
     else:
@@ -41,13 +45,13 @@ def test_a_finding_comes_back_from_its_text(one):
 @given(st.text(max_size=60))
 def test_a_damaged_text_is_refused(text):
     with contextlib.suppress(ValueError):
-        from_text(b"\x90", "copy", text)
+        from_kept(Kept(b"\x90", "copy", text))
 
 
 def filled(path):
     store = Store(path)
     store.begin(KEY, "kernel 1", "/k", "clang 19", {one.code: "f+1" for one in (GOOD, WRONG)})
-    store.put(KEY, [GOOD, WRONG, NOTED])
+    store.put(KEY, list(map(to_kept, [GOOD, WRONG, NOTED])))
     store.close()
     return path.read_bytes()
 
@@ -61,11 +65,12 @@ def used(store):
     """All that is done with a store."""
     codes = [GOOD.code, WRONG.code]
     for build in store.builds():
-        list(store.results(build))
-    list(store.known(KEY, codes))
+        list(findings_of(store, build))
+    with store.reading():
+        list(map(from_kept, store.known(KEY, codes)))
     store.digest_rows()
     store.begin(KEY, "kernel 2", "/k", "clang 19", {code: "f+1" for code in codes})
-    store.put(KEY, [GOOD, NOTED])
+    store.put(KEY, list(map(to_kept, [GOOD, NOTED])))
 
 
 @settings(deadline=None, max_examples=200)
@@ -96,16 +101,16 @@ def test_a_good_store_can_be_used_in_all_ways(tmp_path):
 def test_what_is_stored_is_known_and_is_of_its_key_alone(tmp_path):
     store = Store(tmp_path / "s.db")
     store.begin(KEY, "kernel 1", "/k", "clang 19", {one.code: "f+1" for one in (GOOD, WRONG)})
-    store.put(KEY, [GOOD, WRONG, NOTED])
+    store.put(KEY, list(map(to_kept, [GOOD, WRONG, NOTED])))
     store.close()
     store = Store(tmp_path / "s.db")
-    assert {one.code: one for one in store.known(KEY, [GOOD.code, WRONG.code, b"\xcc"])} == {
-        GOOD.code: GOOD, WRONG.code: WRONG}
+    known = store.known(KEY, [GOOD.code, WRONG.code, b"\xcc"])
+    assert {one.item: from_kept(one) for one in known} == {GOOD.code: GOOD, WRONG.code: WRONG}
     other = Key("relocate", "tables 2", "amd64", 1, 2)
     assert not list(store.known(other, [GOOD.code]))
     (build,) = store.builds()
     assert (build.compiler, build.path, build.kind) == ("clang 19", "/k", "relocate")
-    assert dict((finding.code, place) for place, finding in store.results(build)) == {
+    assert dict((finding.code, place) for place, finding in findings_of(store, build)) == {
         GOOD.code: "f+1", WRONG.code: "f+1"}
 
 
@@ -120,10 +125,10 @@ def test_of_several_results_the_worst_counts_whatever_is_said_of_it(tmp_path, fi
     for seed, one in enumerate(findings):
         key = Key("relocate", "tables 1", "amd64", seed, 2)
         store.begin(key, "kernel 1", "/k", "clang 19", {one.code: "f+1"})
-        store.put(key, [one])
+        store.put(key, list(map(to_kept, [one])))
     (build,) = store.builds()
-    assert [found.state for _place, found in store.results(build)] == [findings[worst].state]
-    assert [found.word for _place, found in store.results(build)] == [findings[worst].word]
+    assert [found.state for _place, found in findings_of(store, build)] == [findings[worst].state]
+    assert [found.word for _place, found in findings_of(store, build)] == [findings[worst].word]
 
 
 def test_two_builds_are_compared(tmp_path):
@@ -178,7 +183,7 @@ def test_a_store_that_somebody_has_changed_is_one_clear_line(tmp_path, statement
     path = tmp_path / "s.db"
     store = Store(path)
     store.begin(KEY, "kernel 1", "/k", "clang 19", {WRONG.code: "f+1"})
-    store.put(KEY, [WRONG])
+    store.put(KEY, list(map(to_kept, [WRONG])))
     store.close()
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.executescript(statement)
@@ -198,7 +203,7 @@ def test_a_report_names_calls_as_calls_and_the_lines_that_decided(tmp_path):
     for subject, one in (("a", call), ("b", Finding(call.code, "differs", 0, source="f (x.c:3)"))):
         key = Key("xval", subject, "arm64", 0, 0)
         store.begin(key, "kernel", "/k", "", {call.code: "strlen"})
-        store.put(key, [one])
+        store.put(key, list(map(to_kept, [one])))
     store.close()
     status, shown, error = report(path, "--compare", "1", "2")
     assert (status, error) == (1, "")
@@ -210,22 +215,22 @@ def test_a_report_names_calls_as_calls_and_the_lines_that_decided(tmp_path):
 ])
 def test_a_cross_check_that_nobody_made_is_refused(note):
     with pytest.raises(ValueError):
-        from_finding(Finding(b"f(1)", "differs", 0, note=note))
+        checked(to_kept(Finding(b"f(1)", "differs", 0, note=note)))
 
 
 def test_a_cross_check_comes_back_from_its_finding():
     agreed = Agreement(1, 20, 3, {"f"}, {"copy": {b"\x90"}}, Counter({1: 3}), Counter({"why": 1}),
                        2)
     one = Checked("f(1)", "agrees", agreed)
-    assert from_finding(to_finding(one)) == one
+    assert checked(kept_check(one)) == one
     report = {"call": "f(1)", "what": "a register", "address": 5,
               "registers": [{"name": "rax", "ours": 1, "qemu": 2}]}
     wrong = Checked("f(1)", "differs", agreed, report)
-    assert from_finding(to_finding(wrong)) == wrong
+    assert checked(kept_check(wrong)) == wrong
     for broken in ({**report, "call": 1}, {**report, "address": "x"}, {"call": "f(1)"},
                    {**report, "registers": [{"name": "rax", "ours": 1}]}):
         with pytest.raises(ValueError):
-            from_finding(to_finding(Checked("f(1)", "differs", agreed, broken)))
+            checked(kept_check(Checked("f(1)", "differs", agreed, broken)))
 
 
 def test_somebody_elses_database_is_left_alone(tmp_path):
@@ -238,8 +243,12 @@ def test_somebody_elses_database_is_left_alone(tmp_path):
     assert path.read_bytes() == before
 
 
-def work(codes):
-    return [Finding(code, f"of {len(code)} bytes") for code in codes]
+@dataclass(frozen=True)
+class Lengths(UnpreparedTask):
+    """Says how long encodings are."""
+
+    def results(self, prepared, items):
+        return [Finding(code, f"of {len(code)} bytes") for code in items]
 
 
 class Killed(Workers):
@@ -248,31 +257,37 @@ class Killed(Workers):
     def __init__(self, after):
         self.after = after
 
-    def results(self, function, parts):
-        for number, part in enumerate(parts):
+    def done(self, task, parts, ordered=False):
+        for number, items in enumerate(parts):
             if number == self.after:
                 raise KeyboardInterrupt
-            yield number, function(part)
+            yield Done(items, carry_out(task, items))
+
+
+class Counted(Here):
+    """Counts the items of the parts."""
+
+    items = 0
+
+    def done(self, task, parts, ordered=False):
+        for one in super().done(task, parts, ordered):
+            self.items += len(one.items)
+            yield one
 
 
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
     codes = [n.to_bytes(2, "little") for n in range(1000)]
     store, done = Store(tmp_path / "s.db"), []
     with pytest.raises(KeyboardInterrupt):
-        for some in sweep(codes, work, lambda part: part, Killed(3), store, KEY, 50, most=1):
+        for some in sweep(Lengths(), codes, Killed(3), store, KEY, 50, most=1):
             done += some
     assert len(done) == 150
-    again, parts = [], []
-
-    def counted(part):
-        parts.append(part)
-        return work(part)
-
-    for some in sweep(codes, counted, lambda part: part, Here(), store, KEY, 50, most=1):
+    again, workers = [], Counted()
+    for some in sweep(Lengths(), codes, workers, store, KEY, 50, most=1):
         again += some
     assert sorted(one.code for one in again) == sorted(codes)
-    assert sum(map(len, parts)) == 850
+    assert workers.items == 850
     whole = Store(tmp_path / "whole.db")
-    for _some in sweep(codes, work, lambda part: part, Processes(2), whole, KEY, 50, most=1):
+    for _some in sweep(Lengths(), codes, Processes(2), whole, KEY, 50, most=1):
         pass
     assert whole.digest_rows() == store.digest_rows()

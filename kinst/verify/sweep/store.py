@@ -1,9 +1,10 @@
 """Results of sweeps in a file: SQLite.
 
 A result is of a subject (what was judged: our relocation at one version, a module by its build id),
-an encoding, a seed and a number of states.  Which encodings a kernel has, and where, is kept for
-each build, so that a second kernel runs only what is new, and two can be compared.  What a sweep
-has done is written as it goes: a killed one goes on where it was.
+an item (an encoding, a call), a seed and a number of states.  Which items a kernel has, and where,
+is kept for each build, so that a second kernel runs only what is new, and two can be compared.
+What a sweep has done is written as it goes: a killed one goes on where it was.  The tables call
+items encodings, as the first sweeps were of nothing else.
 """
 
 import contextlib
@@ -17,7 +18,6 @@ from pathlib import Path
 from emu.arch.architectures import ARCHITECTURES
 from emu.host.errors import KinstError
 from emu.host.printable import printable
-from kinst.verify.laboratory.finding import Finding, from_text, to_text
 
 FORMAT = 1
 APPLICATION = 0x4B494E53  # "KINS": what this file is, for the file's header
@@ -58,6 +58,19 @@ class Key:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A result, as a store keeps it.
+
+    :param item: the bytes of an encoding, the text of a call.
+    :param word: what became of it, in a few words; ``detail``: all else, as its task writes it.
+    """
+
+    item: bytes
+    word: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
 class Build:
     """:param identity: of the kernel.
     :param subject: what was judged on it; ``kind`` as in ``Key``.
@@ -80,17 +93,11 @@ OF_THE_HOST = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOP
                sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM)
 
 
-def _finding(code: object, word: object, detail: object) -> Finding:
+def _kept(item: object, word: object, detail: object) -> Kept:
     """:raises ValueError: for what no sweep has written."""
-    if not (isinstance(code, bytes) and isinstance(word, str) and isinstance(detail, str)):
+    if not (isinstance(item, bytes) and isinstance(word, str) and isinstance(detail, str)):
         raise ValueError("a result that is none")
-    return from_text(code, word, detail)
-
-
-def _goodness(one: Finding) -> tuple[bool, bool, int]:
-    """What is wrong comes before what was not shown, and that before what is right; what goes wrong
-    in an earlier state, before what does in a later one."""
-    return not one.wrong, not one.unshown, one.state or 0
+    return Kept(item, word, detail)
 
 
 def _expected() -> set[tuple[object, ...]]:
@@ -107,7 +114,7 @@ class Store:
         self.path = path
         if must_exist and not path.is_file():
             raise KinstError(f"{path}: no such file; --store writes one")
-        with self._used():
+        with self.reading():
             self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
             self._db.execute("PRAGMA trusted_schema = OFF")
             self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_DETAIL)
@@ -127,8 +134,8 @@ class Store:
         return set(db.execute(f"SELECT type, name, sql FROM sqlite_master LIMIT {MAX_TABLES}"))
 
     @contextlib.contextmanager
-    def _used(self) -> Iterator[None]:
-        """Whatever reads or writes the file is inside this.
+    def reading(self) -> Iterator[None]:
+        """Whatever reads or writes the file, or makes something of what it has, is inside this.
 
         :raises KinstError: when the file is damaged, or cannot be used.
         """
@@ -191,7 +198,7 @@ class Store:
     def begin(self, key: Key, identity: str, path: str, compiler: str,
               places: dict[bytes, str]) -> None:
         """A sweep begins: what build it is of, and what encodings that has."""
-        with self._used(), self._db:
+        with self.reading(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             subject = self._subject(key.kind, key.subject)
             self._db.execute(
@@ -205,18 +212,17 @@ class Store:
                 "INSERT OR REPLACE INTO place (build, encoding, place) VALUES (?, ?, ?)",
                 ((build, numbers[code], place) for code, place in places.items()))
 
-    def put(self, key: Key, findings: Sequence[Finding]) -> None:
+    def put(self, key: Key, results: Sequence[Kept]) -> None:
         """Keep results, all of them or none."""
-        texts = [to_text(one) for one in findings]
-        with self._used(), self._db:
+        with self.reading(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             subject = self._subject(key.kind, key.subject)
-            numbers = self._encodings(key.architecture, [one.code for one in findings])
+            numbers = self._encodings(key.architecture, [one.item for one in results])
             self._db.executemany(
                 "INSERT OR REPLACE INTO result (subject, encoding, seed, states, word, detail) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
-                ((subject, numbers[one.code], key.seed, key.states, self._word(one.word), text)
-                 for one, text in zip(findings, texts, strict=True)))
+                ((subject, numbers[one.item], key.seed, key.states, self._word(one.word),
+                  one.detail) for one in results))
 
     def _word(self, text: str) -> int:
         if text not in self._words:
@@ -229,26 +235,26 @@ class Store:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def known(self, key: Key, codes: Sequence[bytes]) -> Iterator[Finding]:
+    def known(self, key: Key, items: Sequence[bytes]) -> Iterator[Kept]:
         """The results that are there already."""
-        with self._used():
+        with self.reading():
             subject = self._one("SELECT id FROM subject WHERE kind = ? AND name = ?",
                                 (key.kind, key.subject))
             if subject is None:
                 return
-            for at in range(0, len(codes), QUESTIONS):
-                some = codes[at : at + QUESTIONS]
+            for at in range(0, len(items), QUESTIONS):
+                some = items[at : at + QUESTIONS]
                 marks = ", ".join("?" * len(some))
-                for code, word, detail in self._db.execute(
+                for row in self._db.execute(
                         "SELECT code, word.text, detail FROM result JOIN encoding ON "
                         "encoding.id = result.encoding JOIN word ON word.id = result.word WHERE "
                         "subject = ? AND seed = ? AND states = ? AND architecture = ? AND code IN "
                         f"({marks})", (subject, key.seed, key.states, key.architecture, *some)):
-                    yield _finding(code, word, detail)
+                    yield _kept(*row)
 
     def builds(self) -> list[Build]:
         """All builds, in the order of their sweeps."""
-        with self._used():
+        with self.reading():
             found = [Build(int(number), *(str(text) for text in rest)) for number, *rest in
                      self._db.execute(
                          "SELECT build.id, identity, kind, name, architecture, path, compiler FROM "
@@ -260,10 +266,10 @@ class Store:
                                  f"'{printable(build.architecture, 40)}'")
         return found
 
-    def results(self, build: Build) -> Iterator[tuple[str, Finding]]:
-        """(place, finding) of every encoding of a build that has a result; of several seeds and
-        numbers of states the worst."""
-        with self._used():
+    def results(self, build: Build) -> Iterator[tuple[str, list[Kept]]]:
+        """(place, results) of every item of a build that has some: for several seeds and numbers of
+        states."""
+        with self.reading():
             rows: Iterable[tuple[bytes, str, str, str]] = self._db.execute(
                 "SELECT code, place, word.text, detail FROM place JOIN encoding ON "
                 "encoding.id = place.encoding JOIN build ON build.id = place.build JOIN result ON "
@@ -271,13 +277,13 @@ class Store:
                 "word.id = result.word WHERE place.build = ? ORDER BY code, seed, states",
                 (build.number,))
             for (code, place), group in itertools.groupby(rows, lambda row: row[:2]):
-                yield str(place), min((_finding(code, word, detail)
-                                       for _code, _place, word, detail in group), key=_goodness)
+                yield str(place), [_kept(code, word, detail)
+                                   for _code, _place, word, detail in group]
 
     def digest_rows(self) -> list[tuple[object, ...]]:
         """Everything a sweep has found, in an order of its own: two stores of one sweep are equal.
         """
-        with self._used():
+        with self.reading():
             return list(self._db.execute(
                 "SELECT kind, name, architecture, code, seed, states, word.text, detail FROM "
                 "result JOIN subject ON subject.id = subject JOIN encoding ON encoding.id = "
