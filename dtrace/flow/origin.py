@@ -21,7 +21,7 @@ from emu.replay.inputs import MEMORY as GIVEN_MEMORY
 from emu.replay.inputs import REGISTER, Position
 from emu.replay.player import Player
 from emu.replay.writes import last_write
-from emu.unicorn._engine import StepKind, Steps
+from emu.unicorn._steps import StepKind, Steps
 from emu.unicorn.guest_memory import PAGE
 from kinst.code.dataflow import EFFECTS, MEMORY, Effect
 

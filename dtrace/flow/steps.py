@@ -10,7 +10,8 @@ from emu.machine.machine import StopReason, Until
 from emu.replay.flow import Executed, Piece
 from emu.replay.inputs import Position
 from emu.replay.player import Player
-from emu.unicorn._engine import Flow, StepKind, Steps
+from emu.unicorn._flow import Flow
+from emu.unicorn._steps import StepKind, Steps
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.running_thread import newer, thread_words
 from kinst.code.dataflow import EFFECTS

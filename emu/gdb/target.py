@@ -13,7 +13,7 @@ from emu.machine.machine import Stop, StopReason, Until
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.replay.writes import last_write
-from emu.unicorn._engine import WatchLimit, WriteWatch
+from emu.unicorn._watch import WatchLimit, WriteWatch
 from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.run_loop import MAX_STOPS

@@ -24,7 +24,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
 
-from emu.unicorn._engine import FlowKind
+from emu.unicorn._flow import FlowKind
 
 cpdef enum PieceLimit:
     MAX_PIECES = 1 << 26  # different ones

@@ -23,7 +23,7 @@ from emu.replay.inputs import Position, ReplayError, position_from_json, positio
 from emu.replay.parts import FEW_VALUES, PartReader, PartWriter
 from emu.replay.player import Player
 from emu.replay.recording import BUILD_ID, SHAPE
-from emu.unicorn._engine import Flow, FlowKind
+from emu.unicorn._flow import Flow, FlowKind
 from emu.unicorn.running_thread import newer, thread_words
 
 HEAD, FLOW, STEPS, TAIL = b"FLOW", b"PCES", b"STEP", b"TAIL"

@@ -11,7 +11,7 @@ from emu.host.errors import KinstError
 from emu.machine.machine import StopReason, Until
 from emu.replay.inputs import MEMORY, Position, ReplayError
 from emu.replay.player import Player
-from emu.unicorn._engine import WatchLimit, WriteWatch
+from emu.unicorn._watch import WatchLimit, WriteWatch
 from emu.unicorn.guest_memory import PAGE
 
 MAX_SIZE = int(WatchLimit.MAX_WATCHED)  # bytes

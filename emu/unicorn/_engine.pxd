@@ -32,6 +32,18 @@ cdef extern from *:
                                       ...) noexcept nogil
     ctypedef int (*kinst_ctl_fn)(void *, unsigned int, ...) noexcept nogil
 
+# unicorn.h: uc_hook_type, uc_mem_type
+cdef enum:
+    HOOK_INTR = 1
+    HOOK_INSN = 2
+    HOOK_CODE = 4
+    HOOK_BLOCK = 8
+    HOOK_MEM_READ = 1 << 10
+    HOOK_MEM_WRITE = 1 << 11
+    UC_MEM_WRITE = 17
+    HOOK_INSN_INVALID = 1 << 14
+    HOOK_EDGE_GENERATED = 1 << 15
+
 # An exception came: answered here (True), or for the board.
 ctypedef bint (*trap_fn)(void *data, uint32_t vector) noexcept nogil
 # Deliver a breakpoint exception at ``pc`` to the guest; false: it has nowhere to go.
@@ -482,10 +494,11 @@ cdef void thaw_now(Clock *c) noexcept nogil
 cdef bint defer(Clock *c, int register, uint64_t value) noexcept nogil
 cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nogil
 cdef void request_stop(Clock *c, int why) noexcept nogil
+cdef bint interruptible(Clock *c) noexcept nogil
 cdef void resume(Clock *c, uint64_t address) noexcept nogil
 
 
-cdef class Engine:
+cdef class EngineWiring:
     cdef void *uc
     cdef Clock clock
     cdef ClockRead counter
@@ -522,16 +535,19 @@ cdef class Engine:
     cdef int _made(self) except -1
     cdef int _still(self) except -1
     cdef int _context(self, size_t place) except -1
-    cdef int _has_breakpoint(self) except -1
     cdef int _read(self, what, int register, void *value, size_t size) except -1
     cdef int _write(self, what, int register, const void *value, size_t size) except -1
     cdef int _hook(self, int kind, void *callback) except -1
+    cdef void failed(self, error)
+    cdef void _set_counter(self, ClockRead *r, uint64_t cost, uint64_t numerator,
+                           uint64_t denominator)
+
+
+cdef class Engine(EngineWiring):
+    cdef int _has_breakpoint(self) except -1
     cdef int hook_seam(self, uint64_t address, seam_fn call) except -1
     cdef int unhook_seam(self) except -1
     cdef size_t hook_range(self, uint64_t begin, uint64_t end, void *call, void *data) except? 0
     cdef int _remove_hook(self, uint64_t address, size_t hook) except -1
     cdef int _unhook(self, size_t hook) noexcept
     cdef int _drop(self, uint64_t begin, uint64_t end) except -1
-    cdef void failed(self, error)
-    cdef void _set_counter(self, ClockRead *r, uint64_t cost, uint64_t numerator,
-                           uint64_t denominator)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from emu.unicorn._engine import AccessKind, AccessLimit
+from emu.unicorn._accesses import AccessKind, AccessLimit
 
 ENTRY = struct.Struct("<4QI2HQ")  # AccessEntry of emu/unicorn/_accesses.pxi
 MOST_REPEATED = 4  # accesses of one instruction to one place that are told apart

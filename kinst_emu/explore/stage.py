@@ -11,7 +11,7 @@ from emu.host.errors import KinstError
 from emu.machine.machine import Stop, StopReason, Until
 from emu.replay.recording import Recorder
 from emu.replay.starts import STATE
-from emu.unicorn._engine import Accesses, shared_entries
+from emu.unicorn._accesses import Accesses, shared_entries
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.running_thread import thread_of, watch_threads
 from kinst_emu.explore.accesses import ENTRY, RunStretch, in_order, read_accesses

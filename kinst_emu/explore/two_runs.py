@@ -10,7 +10,7 @@ from emu.elf.image import Image
 from emu.guests.registry import guest_of
 from emu.host.errors import KinstError
 from emu.machine.machine import StopReason
-from emu.unicorn._engine import Flow, FlowKind
+from emu.unicorn._flow import Flow, FlowKind
 from images import catalog
 from kinst.probes.rewritten_trampolines import PER_THREAD, SHARED
 from kinst.relocation.trap import NO_TRAMPOLINES, trap_of

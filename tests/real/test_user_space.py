@@ -18,7 +18,8 @@ from emu.elf.boot_options import DiskImage
 from emu.elf.symbols import STT_FUNC
 from emu.machine.machine import StopReason, Until
 from emu.unicorn import snapshot
-from emu.unicorn._engine import Flow, Steps
+from emu.unicorn._flow import Flow
+from emu.unicorn._steps import Steps
 from images import boots, ufs
 from images.build_userland import FREE, TOOLS, built, root
 from images.distribution_set import make_root

@@ -23,7 +23,7 @@ from emu.qemu.gdb_remote import GdbRemote
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording
 from emu.replay.starts import BOOT
-from emu.unicorn._engine import WriteWatch
+from emu.unicorn._watch import WriteWatch
 from tests.emu.replay.test_recording import started, use
 
 

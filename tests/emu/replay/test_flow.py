@@ -23,7 +23,8 @@ from emu.replay.inputs import Position, ReplayError
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording
 from emu.replay.starts import BOOT
-from emu.unicorn._engine import Flow, Steps
+from emu.unicorn._flow import Flow
+from emu.unicorn._steps import Steps
 from tests.emu.replay.test_recording import started, use
 
 

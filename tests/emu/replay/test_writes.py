@@ -11,7 +11,7 @@ from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording
 from emu.replay.starts import BOOT
 from emu.replay.writes import last_write, physical_of
-from emu.unicorn._engine import WriteWatch
+from emu.unicorn._watch import WriteWatch
 from tests.emu.replay.test_recording import started, use
 
 PAGE = 4096

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emu.host.errors import KinstError
-from emu.unicorn._engine import shared_entries
+from emu.unicorn._accesses import shared_entries
 from kinst_emu.explore.accesses import (
     ENTRY,
     HELD,

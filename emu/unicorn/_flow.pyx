@@ -1,9 +1,26 @@
-"""The way that the guest takes through its code; part of the engine (``_engine.pyx`` includes it).
+# cython: language_level=3, boundscheck=True, cdivision=True
+"""The way that the guest takes through its code.
 
 Collected are pieces of straight code: an address, and how many instructions from there on were
 executed before the guest went on elsewhere, or something made it begin a new block.  What happens
 while time stands still (probe code) is none of it.
 """
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from emu.unicorn._engine cimport (
+    HOOK_BLOCK,
+    MAX_CPUS,
+    Clock,
+    Engine,
+    host_physical,
+    time_at,
+)
 
 cpdef enum FlowKind:
     FLOW_PIECE = 0  # value: an address; count: instructions

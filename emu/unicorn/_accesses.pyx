@@ -1,5 +1,27 @@
-"""What the CPUs read and write, one access behind the other; part of the engine (``_engine.pyx`` includes
-it).  What happens while time stands still (probe code) is none of it."""
+# cython: language_level=3, boundscheck=True, cdivision=True
+"""What the CPUs read and write, one access behind the other.  What happens while time stands still
+(probe code) is none of it.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+
+from emu.unicorn._engine cimport (
+    HOOK_BLOCK,
+    HOOK_CODE,
+    HOOK_MEM_READ,
+    HOOK_MEM_WRITE,
+    MAX_CPUS,
+    UC_MEM_WRITE,
+    Clock,
+    Engine,
+    host_physical,
+    interruptible,
+)
 
 cpdef enum AccessKind:  # bits
     ACCESS_LOAD = 0

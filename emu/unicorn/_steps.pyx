@@ -1,11 +1,28 @@
-"""What single instructions do: the registers they change, the memory they write; part of the engine
-(``_engine.pyx`` includes it).  What happens while time stands still (probe code) is none of it.
+# cython: language_level=3, boundscheck=True, cdivision=True
+"""What single instructions do: the registers they change, the memory they write.  What happens while
+time stands still (probe code) is none of it.
 
 What an instruction changed is seen when the next one begins.  One that the CPU model leaves to its
 host as it translates it (a clock is read, riscv64) is not seen to begin: it is told with the address
 0 when the next one begins, behind what both have changed.  One that was about to be executed
 when the run was stopped is told again, with the same count of instructions before it.
 """
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from emu.unicorn._engine cimport (
+    HOOK_BLOCK,
+    HOOK_CODE,
+    HOOK_MEM_READ,
+    HOOK_MEM_WRITE,
+    UC_MEM_WRITE,
+    Clock,
+    Engine,
+)
 
 cpdef enum StepKind:
     STEP_INSTRUCTION = 0  # a: its address; b: instructions before it

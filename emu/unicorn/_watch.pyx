@@ -1,9 +1,24 @@
-"""A look at who writes to a piece of RAM; part of the engine (``_engine.pyx`` includes it).
+# cython: language_level=3, boundscheck=True, cdivision=True
+"""A look at who writes to a piece of RAM.
 
 Stores are seen as Unicorn carries them out, also those of the value that is there already.  What
 writes beside its stores (DC ZVA, a page walk that marks an entry, a device) is seen when the bytes
 are other ones at the next block's start.
 """
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
+
+cimport cython
+
+from emu.unicorn._engine cimport (
+    HOOK_BLOCK,
+    HOOK_MEM_READ,
+    HOOK_MEM_WRITE,
+    Clock,
+    Engine,
+    Region,
+)
 
 cpdef enum WatchLimit:
     MAX_WATCHED = 64  # bytes
