@@ -138,7 +138,7 @@ def test_a_declaration_that_only_has_a_signature_is_the_type_of_that_unit(tmp_pa
     assert declare(thing) == "struct box" and strip(thing).size == 12
 
 
-def test_units_that_share_tables_without_end_are_refused_soon(tmp_path):
+def test_units_that_share_tables_without_end_are_refused(tmp_path):
     """Many units, each with another table of abbreviations: the rest of one long table."""
     tables = b"".join(abbrev(code, 0x11, 0) for code in range(1, 20_000)) + b"\0"
     units = b"".join(compile_unit(4, b"\0", 5 * n) for n in range(2000))
@@ -150,13 +150,10 @@ def test_units_that_share_tables_without_end_are_refused_soon(tmp_path):
 
 
 def test_what_is_not_read_is_not_called_damaged(tmp_path):
-    path, _common = shared(tmp_path)
-    content = path.read_bytes()
-    at = content.index(struct.pack("<HBBI", 5, 1, 8, 0))
-    old = struct.pack("<HIB", 2, 0, 8)  # a header of version 2, one byte shorter
-    path.write_bytes(content[:at] + old + content[at + 8 :] + b"\0")
+    path, _common = shared(tmp_path, version=2)
     said = run("kinst", "type", "-k", str(path), "long")
-    assert said.returncode == 1 and "Traceback" not in said.stderr
+    refused(said, "of a shape that is not read: a reference to another part in a unit of DWARF 2")
+    assert "damaged" not in said.stderr
 
 
 # -- dwz -------------------------------------------------------------------------------------------
@@ -166,14 +163,14 @@ STRINGS, THEIR_STRINGS = b"zero\0value\0", b"none\0long int\0"
 BUILD_ID = bytes(range(20))
 
 
-def shared(tmp_path, sup=False):
+def shared(tmp_path, sup=False, version=5):
     """A file with ``long int value``, whose type's entry and name are in another file."""
     ref, strp = (0x1C, 0x1D) if sup else (0x1F20, 0x1F21)
     abbrevs = (abbrev(1, 0x11, 1, (0x03, 0x08)) + abbrev(2, 0x34, 0, (0x03, 0x0E), (0x49, ref),
                                                          (0x02, 0x18))
                + abbrev(3, 0x16, 0, (0x03, strp), (0x49, ref)) + b"\0")
     at = 12 + 1  # in their unit
-    info = compile_unit(5, b"\1g.c\0\2" + struct.pack("<II", 5, at) + ADDRESS
+    info = compile_unit(version, b"\1g.c\0\2" + struct.pack("<II", 5, at) + ADDRESS
                         + b"\3" + struct.pack("<II", 5, at) + b"\0")
     checksum = uleb(len(BUILD_ID)) + BUILD_ID
     own = {".debug_info": info, ".debug_abbrev": abbrevs, ".debug_str": STRINGS}

@@ -2,7 +2,9 @@
 lock that is taken out of a function is missed."""
 
 import io
+import itertools
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -179,8 +181,18 @@ def test_programs_that_are_right_give_nothing(kernel, cpus):
 
 
 def test_three_programs_take_turns(kernel):
-    found = explore(kernel, "$ echo 1", "$ cat /etc/motd", "$ ls /", races=False, limit=20)
+    programs = "$ echo 1", "$ cat /etc/motd", "$ ls /"
+    found = explore(kernel, *programs, races=False, limit=20)
     assert found.findings == [] and found.tried == 20 and len(found.results) == 1
+    words = [word for text in programs for word in ("--run", text)]
+    traced = run("kdtrace", "-k", str(kernel.path), *words, "--schedule", "A5000 B5000 C A B",
+                 "-qn", 'syscall:::entry { printf("%d %s\\n", cpu, execname); }')
+    assert traced.returncode == 0, traced.stderr
+    rows = re.findall(r"^(\d) (echo|cat|ls)$", traced.stdout, re.MULTILINE)
+    assert {name for _cpu, name in rows} == {"echo", "cat", "ls"} and len(set(rows)) == 3
+    # Each has a CPU of its own, and the first two go on in the midst of what the others do.
+    turns = [cpu for cpu, _rows in itertools.groupby(cpu for cpu, _name in rows)]
+    assert turns[:5] == ["0", "1", "2", "0", "1"]
 
 
 @pytest.mark.parametrize("cpus", ["1", "2"])

@@ -103,6 +103,7 @@ def test_what_single_steps_show_is_what_the_native_look_shows(player):
     machine = player.machine
     native = [s for piece in steps(player, end, True, True) if not isinstance(piece, bytes)
               for s in piece]
+    assert len(native) == 1_000 and sum(len(step.stores) for step in native) > 20
     player.seek(at)
     before = machine.registers()
     for step in native:

@@ -99,6 +99,7 @@ def test_every_copy_that_is_entered_is_left_but_where_a_thread_is_inside_or_has_
 
 
 def test_a_copy_that_is_entered_and_has_an_end_without_a_probe_is_reported(followed):
+    assert followed.alone
     for name in set(followed.alone):
         assert any(f":{name}:return: " in one for one in followed.reports), name
 

@@ -66,7 +66,7 @@ def numbers(lines):
 
 
 @pytest.mark.parametrize("word", ["who-wrote", "origin", "gdb", "trace-insns"])
-def test_the_page_and_the_readme_name_what_is_used(word):
+def test_the_page_or_the_readme_names_what_is_used(word):
     assert f"--{word}" in (ROOT / "README.md").read_text() + (ROOT / "docs/replay.md").read_text()
 
 

@@ -88,6 +88,7 @@ def test_variables_have_no_more_room_than_was_given():
     for key in range(2000):
         runtime.write(WORK, key.to_bytes(8, "little") + bytes(400))
         runtime.call(Helper.ASSIGN, 0, WORK, 408, 7)
+    assert runtime.take_drops()[1] == 0
     runtime = made(variables=[(8, 0, False, 8)], dynamic=1024)
     for key in range(2000):
         runtime.write(WORK, key.to_bytes(8, "little"))

@@ -59,7 +59,9 @@ def test_entries_of_an_inline_function_are_those_of_its_copies(image):
 
 def test_a_line_whose_calls_are_all_inline_is_where_these_are_entered(image):
     index, sources = debug_index(image), Sources(image)
-    for copy in index.copies("charge"):
+    copies = index.copies("charge")
+    assert len(copies) == 5
+    for copy in copies:
         line = sources.call(index, copy)
         caller = {place.function for place in code_places(image, line)}
         assert image.symbols.function_at(copy.pieces[0][0]) in caller

@@ -177,7 +177,9 @@ def test_a_flame_graph_is_well_formed_and_as_wide_as_the_run(played):
 
 def test_names_in_a_flame_graph_are_escaped():
     tree = {0: Node("", below={"a<b>&\"c\"": Node("a<b>&\"c\"", 1, 10, 10)}, total=10)}
-    assert ET.fromstring("".join(svg(of_threads(tree, {}), "<k>"))) is not None
+    root = ET.fromstring("".join(svg(of_threads(tree, {}), "<k>")))
+    titles = [one.text for one in root.iter() if one.tag.endswith("}title")]
+    assert any('a<b>&"c"' in title for title in titles), titles
 
 
 def test_lines_of_json_are_the_instructions(image, played):

@@ -310,6 +310,10 @@ def test_probes_are_listed():
 def test_the_flow_is_indented():
     _status, out, _said = run("-F", "-n", "BEGIN { exit(0); }")
     assert out.startswith(f"{'CPU':>3} {'FUNCTION':<41}\n  0 | :BEGIN ")
+    _status, out, _said = run("-F", "-k", "teaching/amd64", "-n", "fbt::fibonacci: { }", "-c",
+                              "fibonacci(2)")
+    assert [line.rstrip() for line in out.splitlines()[1:5]] == [
+        "  0  -> fibonacci", "  0    -> fibonacci", "  0    <- fibonacci", "  0  <- fibonacci"]
 
 
 def test_typed_values_are_printed():

@@ -114,7 +114,8 @@ def test_llvm_reads_the_object_file(tmp_path):
     path = tmp_path / "program.o"
     status, out, said = run("-e", "--emit-elf", str(path), "-n",
                             'BEGIN { @[strlen("a")] = count(); }')
-    assert (status, out, said) == (0, "", said)
+    assert (status, out, said) == (
+        0, "", "dtrace: description 'BEGIN ' matched 1 probe\n")
     shown = subprocess.run(["llvm-objdump", "-d", "-t", path], capture_output=True, text=True,
                            check=True).stdout
     assert "<clause_1>:" in shown and "<probe_0>:" in shown and "exit" in shown

@@ -62,7 +62,7 @@ def test_versions_of_others_count(monkeypatch):
 
 
 def test_a_distribution_that_is_not_there_is_told():
-    with pytest.raises(ImportError):
+    with pytest.raises(ImportError, match="no-such-distribution"):
         version_of("no-such-distribution")
 
 

@@ -126,15 +126,14 @@ def test_a_name_that_no_file_can_have_is_refused(name):
 @pytest.mark.parametrize("make", [
     lambda path: os.mkfifo(path), lambda path: path.mkdir(), lambda path: path.write_bytes(b""),
     lambda path: path.symlink_to("/dev/zero")], ids=["FIFO", "directory", "empty", "device"])
-def test_what_is_no_file_with_bytes_is_refused_at_once(tmp_path, make):
+def test_what_is_no_file_with_bytes_is_refused_in_one_line(tmp_path, make):
+    """Nothing is read: a FIFO would never end, nor would /dev/zero."""
     path = tmp_path / "kernel"
     make(path)
-    before = time.monotonic()
     for read in (load_image, disk_image):
         with pytest.raises(ImageError) as caught:
             read(path)
         assert str(caught.value).startswith(f"{path}: is ") and "\n" not in str(caught.value)
-    assert time.monotonic() - before < 1
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF"])

@@ -227,7 +227,7 @@ def test_a_file_holds_what_was_written(tmp_path):
 
 def test_a_file_that_is_cut_off_has_what_came_before(tmp_path):
     content = written(tmp_path / "a.trace").read_bytes()
-    cut = tmp_path / "b.trace"
+    cut, counts = tmp_path / "b.trace", []
     for length in range(len(content)):
         cut.write_bytes(content[:length])
         try:
@@ -238,6 +238,8 @@ def test_a_file_that_is_cut_off_has_what_came_before(tmp_path):
         assert found.problem and found.tail is None
         pieces = list(found.pieces())
         assert pieces == PIECES[: len(pieces)]
+        counts.append(len(pieces))
+    assert counts == sorted(counts) and set(counts) == set(range(len(PIECES) + 1))
 
 
 @given(place=st.integers(0, 10_000), byte=st.integers(1, 255))

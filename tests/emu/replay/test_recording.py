@@ -418,7 +418,7 @@ def test_another_kernel_s_recording_is_told(image, recorded):
 def test_a_run_that_parts_is_told(image, recorded):
     played = player(recorded[0], image)
     played.machine.write_physical(played.machine.board.ram_base, bytes(4 << 20))
-    with pytest.raises(KinstError):
+    with pytest.raises(KinstError, match="the run parted from its recording: at instruction 0 "):
         played.advance_to_end()
 
 

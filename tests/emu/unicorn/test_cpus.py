@@ -249,9 +249,12 @@ def test_where_a_waiting_cpu_is_sent_it_goes_and_a_restored_one_does_too(image):
     target = machine.symbol("collatz").address
     machine.schedule.begins_to_wait(machine.pc)
     machine.pc = target
+    second = target + machine.arch.instruction_length(machine.read(target, 16))
     kept = machine.snapshot()
     results = []
     for _ in range(2):
+        stop = machine.run(Until(instructions=machine.instructions + TURN, addresses=[second]))
+        assert stop.reason is StopReason.ADDRESS and machine.cpu.number == 0
         machine.run(Until(instructions=machine.instructions + 3 * TURN, addresses=[back]))
         results.append(machine.digest())
         machine.restore(kept)
@@ -265,6 +268,7 @@ def test_marks_hold_behind_snapshots_and_other_marks(image):
     machine.run(Until(instructions=machine.instructions + 3 * TURN, addresses=[back]))
     other = machine.mark(), machine.digest()
     machine.snapshot()
+    assert one[1] != other[1]
     for mark, digest in (one, other, one, other):
         machine.back_to(mark)
         assert machine.digest() == digest

@@ -69,10 +69,12 @@ def test_a_state_that_nobody_has_closes_no_file_of_others(machine, tmp_path):
     del state
     gc.collect()
     with open(tmp_path / "mine", "w") as mine:
+        own = os.fstat(mine.fileno())
         del copied
         gc.collect()
+        assert os.fstat(mine.fileno()) == own
         mine.write("x")
-        mine.flush()
+    assert (tmp_path / "mine").read_text() == "x"
 
 
 def test_states_take_one_descriptor_and_their_memory_goes_back_to_the_host(machine):

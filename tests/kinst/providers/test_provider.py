@@ -114,7 +114,8 @@ def test_the_registers_of_a_firing_are_those_before_the_instruction(booted):
     create(kinst, "fibonacci", "0")
     kinst.enable()
     run(booted, "fibonacci", [3])
-    assert seen[0][0] == 3 and seen[1][0] == 2
+    begin = booted.symbol("fibonacci").address
+    assert seen[0] == (3, begin) and seen[1] == (2, begin)
 
 
 def test_disabling_leaves_memory_as_it_was(booted):

@@ -183,6 +183,7 @@ def test_every_help_has_examples_that_the_command_takes(name):
     parser = command_line.make_parser() if name == "kdtrace" else argparse.ArgumentParser()
     if name != "kdtrace":
         module.add_options(parser)
+    assert module.EXAMPLES
     for example in module.EXAMPLES:
         assert f"  {example}\n" in shown
         given = shlex.split(example)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -185,6 +186,8 @@ def test_a_workload_may_be_imported_or_assigned(tmp_path):
         program.write_text(begin + text)
         result = run("kinst", "record", "-k", "teaching/amd64", "-o", str(path), str(program))
         assert result.returncode == 0, result.stderr
+        executed = re.match(r"recorded (\d+) instructions", result.stdout)
+        assert executed and int(executed[1]) > 10 and replayed(path)["same"] is True
         path.unlink()
 
 

@@ -125,5 +125,6 @@ def test_processes_find_what_one_finds(arch, jobs):
     for which in ("bad", "good"):
         one, other = (explored(arch, "a lock let go in the middle", which, jobs=n,
                                all_findings=True)[0] for n in (1, jobs))
+        assert bool(one.findings) == (which == "bad")
         assert (one.findings, one.tried, one.left_out, one.whole) == (
             other.findings, other.tried, other.left_out, other.whole)

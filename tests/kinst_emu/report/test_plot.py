@@ -1,5 +1,6 @@
 """``--plot``: pictures of aggregations."""
 
+import re
 import subprocess
 import sys
 
@@ -48,8 +49,8 @@ def test_a_time_axis_says_its_unit(tmp_path, key, texts):
 
 def test_the_same_trace_gives_the_same_picture(tmp_path):
     for name in ("a.svg", "b.svg"):
-        drawn(tmp_path / name, PROGRAM)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+        assert drawn(tmp_path / name, PROGRAM)[0] == 0
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes() != b""
 
 
 def test_a_png_is_one(tmp_path):
@@ -57,14 +58,18 @@ def test_a_png_is_one(tmp_path):
     assert (tmp_path / "trace.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("program", [
-    'BEGIN { @[timestamp ? "yes" : "no"] = quantize(1); @["x"] = quantize(2); exit(0); }',
-    '''BEGIN { @[strjoin("a", lltostr(timestamp))] = quantize(1); @["\u65e5"] = quantize(1);
-             exit(0); }''',
-    "tick-1ms { @[timestamp] = quantize(1); } tick-5ms { clear(@); exit(0); }"])
-def test_a_key_that_is_no_time_and_counts_that_are_none_are_drawn_too(tmp_path, program):
+@pytest.mark.parametrize(("program", "keys"), [
+    ('BEGIN { @[timestamp ? "yes" : "no"] = quantize(1); @["x"] = quantize(2); exit(0); }',
+     ["no", "x"]),
+    ('''BEGIN { @[strjoin("a", lltostr(timestamp))] = quantize(1); @["\u65e5"] = quantize(1);
+             exit(0); }''', ["a0", "\u65e5"]),
+    ("tick-1ms { @[timestamp] = quantize(1); } tick-5ms { clear(@); exit(0); }",
+     [f"{n}000000" for n in range(1, 6)])])
+def test_a_key_that_is_no_time_and_counts_that_are_none_are_drawn_too(tmp_path, program, keys):
     status, _out, said = drawn(tmp_path / "trace.svg", program)
-    assert status == 0 and not said and (tmp_path / "trace.svg").exists()
+    text = (tmp_path / "trace.svg").read_text()
+    assert status == 0 and not said
+    assert re.findall(r"<!-- @ = quantize\(\) (\S+) -->", text) == keys
 
 
 def test_a_trace_without_aggregations_says_so(tmp_path):

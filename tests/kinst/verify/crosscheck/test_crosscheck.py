@@ -1,6 +1,8 @@
 """Our machine and QEMU agree on the teaching kernels; faults put into ours are found."""
 
 import random
+import re
+from collections import Counter
 
 import pytest
 
@@ -8,8 +10,10 @@ from dtrace.calls.calls import Evaluation, parse
 from emu.host.errors import KinstError
 from emu.machine.call import Caller, PatienceError
 from emu.qemu.machine import QemuMachine
+from kinst.probes.breakpoints import Breakpoints
 from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst.providers import kinst_provider
+from kinst.relocation.verdict import Refuse
 from kinst.verify.crosscheck import call_table
 from kinst.verify.crosscheck.agreement import Agreement
 from kinst.verify.crosscheck.crosscheck import Crosscheck
@@ -58,9 +62,10 @@ def test_a_fault_is_found_at_its_instruction(booted, fault):
 @pytest.mark.parametrize("call", ["fibonacci(3)", 'strlen("")'])
 def test_a_fault_in_the_last_emulation_is_found_in_the_result(booted, call):
     crosscheck = FaultyCrosscheck(booted, "emulation")
-    with pytest.raises(Divergence):
+    with pytest.raises(Divergence) as found:
         crosscheck.check(workload_of(call))
-    assert crosscheck.faulty
+    assert crosscheck.faulty and found.value.address == crosscheck.faulty
+    assert re.fullmatch(rf"{booted.arch.result} differs at firing \d+, behind", found.value.what)
 
 
 REGISTERS = {
@@ -86,9 +91,14 @@ def test_vector_and_system_registers_are_compared_at_the_end(booted, monkeypatch
 
 def test_a_hot_function_is_probed_at_its_rarest_instruction_or_refused(booted, few_firings):
     crosscheck = Crosscheck(booted)
-    assert crosscheck.check(workload_of("fibonacci(12)")).firings > 0
-    with pytest.raises(TooLongError):
-        crosscheck.check(workload_of("fibonacci(18)"))
+    checked = crosscheck.check(workload_of("fibonacci(13)"))
+    recording, _end = record(booted, workload_of("fibonacci(13)"))
+    probes = {i.address for i in Breakpoints(booted).instructions(booted.symbol("fibonacci"))
+              if not isinstance(i.verdict, Refuse)}
+    counts = Counter(step[recording.pc] for step in recording.steps)
+    assert checked.firings == min(counts[at] for at in probes if at in counts) > 120
+    with pytest.raises(TooLongError, match="each instruction more than 240 times"):
+        crosscheck.check(workload_of("fibonacci(15)"))
 
 
 def test_waiting_too_long_for_qemu_is_no_divergence(booted, monkeypatch):

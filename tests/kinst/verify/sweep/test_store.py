@@ -95,6 +95,7 @@ def test_a_good_store_can_be_used_in_all_ways(tmp_path):
     filled(tmp_path / "s.db")
     store = Store(tmp_path / "s.db")
     used(store)
+    assert sorted(build.identity for build in store.builds()) == ["kernel 1", "kernel 2"]
     store.close()
 
 
