@@ -82,13 +82,17 @@ def begin_programs(machine: UnicornMachine, texts: Sequence[str]) -> list[Starte
     starting.all_stand()
     machine.schedule.held.clear()
     machine.give_turn(0, range(1, len(texts)) if machine.schedule.several else ())
-    return starting.runs
+    return [run for _number, run in sorted(starting.runs.items())]
 
 
 class _Starting:
     """Programs that come to their first instructions, one behind the other.
 
-    :ivar standing: the numbers of those that have been there.
+    With a CPU each, they need not come there in the order in which they were given: what tells them
+    apart is the number of the process, which the shell's children have in that order.
+
+    :ivar runs: those that begin, by their numbers; ``standing``: who has been at the first
+        instruction.
     """
 
     def __init__(self, machine: UnicornMachine, texts: Sequence[str]) -> None:
@@ -102,18 +106,21 @@ class _Starting:
         self._executed = machine.symbol(guest.program_start.executed).address
         self._reads = machine.symbol(guest.thread_start.stands).address
         self._limit = machine.instructions + PATIENCE
-        self.runs: list[StartedRun] = []
+        self.runs: dict[int, StartedRun] = {}
+        self._first = 0  # the process of the first one
         self.standing: set[int] = set()
         self._shell = self._unread = 0  # its thread; characters of the line that it has not read
 
     def _here(self) -> int | None:
         """The program that stands at its first instruction, on the CPU whose turn it is."""
-        return next((n for n, run in enumerate(self.runs) if self.machine.pc == run.address
+        return next((n for n, run in self.runs.items() if self.machine.pc == run.address
                      and thread_of(self.machine) == run.thread), None)
 
     def type(self, line: str) -> None:
         """The shell is in the call that reads the first character, or about to make it."""
         self._unread = len(line)
+        last = self.machine.symbol(self.machine.guest.last_process).address
+        self._first = int.from_bytes(self.machine.read(last, 4), "little") + 1
         self.machine.type(line.encode())
 
     @property
@@ -131,7 +138,7 @@ class _Starting:
     def _run(self) -> Stop:
         """To where a program begins, or stands, or the shell reads."""
         stop = self.machine.run(Until(
-            addresses=[self._reads, self._executed, *(run.address for run in self.runs)],
+            addresses=[self._reads, self._executed, *(run.address for run in self.runs.values())],
             console=NOT_FOUND, instructions=self._limit))
         if stop.reason is StopReason.ADDRESS:
             return stop
@@ -168,8 +175,10 @@ class _Starting:
 
     def _begins(self) -> None:
         """A thread comes to the first instruction of a program soon; no other CPU goes on."""
-        machine, number = self.machine, len(self.runs)
-        text, thread = self._texts[number], machine.read_register(machine.arch.arguments[0])
+        machine = self.machine
+        thread = machine.read_register(machine.arch.arguments[0])
+        number = self._number_of(thread)
+        text = self._texts[number]
         held = set(machine.schedule.held)
         if machine.schedule.several:
             machine.schedule.held |= {cpu.number for cpu in machine.cpus} - {machine.cpu.number}
@@ -186,7 +195,20 @@ class _Starting:
         entry = machine.guest.trap_frame.read(
             machine, int(members[self._start.frame]),
             trap.names.get(machine.arch.pc, machine.arch.pc))
-        self.runs.append(StartedRun(text, text, thread, None, entry, (), program=True))
+        self.runs[number] = StartedRun(text, text, thread, None, entry, (), program=True)
+
+    def _number_of(self, thread: int) -> int:
+        """Which of the programs a thread begins, by the number of its process.
+
+        :raises StartError: when it is none of them.
+        """
+        members = self.machine.guest.process_members
+        assert members is not None
+        process = CStruct(self._kind, thread, self.machine)[members.process]
+        number = int(process[members.number]) - self._first
+        if not 0 <= number < len(self._texts) or number in self.runs:
+            raise StartError("the shell has started other processes than the programs of --run")
+        return number
 
     def all_stand(self) -> None:
         """On one CPU the first stands; on several each does, on its own, and is held there."""

@@ -190,9 +190,19 @@ def test_three_programs_take_turns(kernel):
     assert traced.returncode == 0, traced.stderr
     rows = re.findall(r"^(\d) (echo|cat|ls)$", traced.stdout, re.MULTILINE)
     assert {name for _cpu, name in rows} == {"echo", "cat", "ls"} and len(set(rows)) == 3
-    # Each has a CPU of its own, and the first two go on in the midst of what the others do.
+    # Each has a CPU of its own; the first goes on when the third has begun, the second at the end.
     turns = [cpu for cpu, _rows in itertools.groupby(cpu for cpu, _name in rows)]
-    assert turns[:5] == ["0", "1", "2", "0", "1"]
+    assert turns[:4] == ["0", "1", "2", "0"] and turns[-1] == "1"
+    assert dict(rows[::-1]) == {"0": "echo", "1": "cat", "2": "ls"}
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_each_of_three_programs_has_a_result_of_its_own(kernel, place):
+    """With a CPU each, they need not begin in the order in which they were given."""
+    programs = ["$ echo 1", "$ ls /"]
+    programs.insert(place, "$ false")
+    found = explore(kernel, *programs, races=False, limit=6)
+    assert found.results == {tuple(int(number == place) for number in range(3))}
 
 
 @pytest.mark.parametrize("cpus", ["1", "2"])
