@@ -4,8 +4,8 @@ from dtrace.bpf.encoding import FRAME
 from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import QUANTIZE_BUCKETS, Aggregate, Helper, Region
 from dtrace.d.compile.actions import STACKS, SYMBOLS, stack_frames, symbol_address, walk_stack
-from dtrace.d.compile.code import Storage
 from dtrace.d.compile.records import RecordCode
+from dtrace.d.compile.storage import Storage
 from dtrace.d.language import syntax
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.identifiers import KINDS, AggregationInfo, KeyShape, Part

@@ -12,8 +12,9 @@ from dtrace.bpf.layout import ContextOffset, Helper
 from dtrace.d.checks.checker import Checker
 from dtrace.d.compile.actions import ACTIONS
 from dtrace.d.compile.aggregations import AggregationCode
-from dtrace.d.compile.code import CONTEXT, RECORD, Storage
+from dtrace.d.compile.code import CONTEXT, RECORD
 from dtrace.d.compile.records import MAX_RECORD, Recorded
+from dtrace.d.compile.storage import Storage
 from dtrace.d.language import syntax
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.identifiers import KeyShape, Role

@@ -5,11 +5,11 @@ structure the address.  r6 is the context, r7 the record; intermediate values li
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from dtrace.bpf.assembler import Assembler, Label
-from dtrace.bpf.encoding import FRAME, STACK, Alu, BpfInstruction, BpfJump, Class, X
+from dtrace.bpf.assembler import Label
+from dtrace.bpf.encoding import FRAME, Alu, BpfInstruction, BpfJump, Class, X
 from dtrace.bpf.layout import ContextOffset, Fault, Helper, Region
+from dtrace.d.compile.values import IMMEDIATE, ValueCode
 from dtrace.d.language import syntax
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.identifiers import Scope, Variable
@@ -22,14 +22,11 @@ from dtrace.d.language.types import (
     is_scalar,
     is_signed,
     is_string,
-    pointed,
     width,
 )
 from dwarf.types import Pointer, Type, strip
 
 CONTEXT, RECORD = 6, 7  # registers
-SLOTS = STACK // 8
-IMMEDIATE = range(-(1 << 31), 1 << 31)
 ALU = {"+": Alu.ADD, "-": Alu.SUB, "*": Alu.MUL, "&": Alu.AND, "|": Alu.OR, "^": Alu.XOR,
        "<<": Alu.LSH}
 UNSIGNED = {"==": BpfJump.JEQ, "!=": BpfJump.JNE, "<": BpfJump.JLT, ">": BpfJump.JGT,
@@ -37,7 +34,6 @@ UNSIGNED = {"==": BpfJump.JEQ, "!=": BpfJump.JNE, "<": BpfJump.JLT, ">": BpfJump
             ">=": BpfJump.JGE}
 OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 SIGNED = UNSIGNED | {"<": BpfJump.JSLT, ">": BpfJump.JSGT, "<=": BpfJump.JSLE, ">=": BpfJump.JSGE}
-MAX_ZEROS = 1 << 16
 MAX_TABLE = 1 << 22  # probes from the first to the last of a clause
 MAX_CASES = 1 << 16
 ABSENT = -(1 << 63)
@@ -59,78 +55,6 @@ def window(offset: int, bits: int) -> tuple[int, int, int]:
     return offset // 8, 8 if low + bits <= 64 else 9, low
 
 
-@dataclass
-class Storage:
-    """Where a program's variables and constants are.
-
-    :param string_size: the most bytes of a string.
-    :param keyed: (size of the value, 0 a number / 1 a string / 2 bytes, thread-local, size of the
-        key) of each variable that has a key.
-    :param hosted: the names of the variables that are the guest's, as far as they are read.
-    """
-
-    string_size: int
-    strings: bytearray = field(default_factory=lambda: bytearray(8))
-    globals_size: int = 0
-    locals_size: int = 0
-    work_size: int = 0
-    keyed: list[tuple[int, int, bool, int]] = field(default_factory=list)
-    hosted: set[str] = field(default_factory=set)
-    _texts: dict[bytes, int] = field(default_factory=dict)
-    _zeros: int = 0
-
-    def text(self, content: bytes) -> int:
-        """The offset of a string constant."""
-        content = content.split(b"\0")[0]
-        if content not in self._texts:
-            self._texts[content] = len(self.strings)
-            self.strings += content + b"\0"
-        return self._texts[content]
-
-    def content(self, content: bytes) -> int:
-        """The offset of bytes that nobody writes."""
-        self.strings += bytes(-len(self.strings) % 8)
-        at = len(self.strings)
-        self.strings += content
-        return at
-
-    def size(self, kind: Type) -> int:
-        """Bytes of a value in memory."""
-        return self.string_size if is_string(kind) else width(kind)
-
-    def place(self, variable: Variable) -> None:
-        """Give a variable its place."""
-        if variable.number >= 0 or variable.offset >= 0:
-            return
-        size = 8 if is_scalar(variable.type) else self.size(variable.type)
-        if variable.keys is not None or variable.scope is Scope.THREAD:
-            what = 0 if is_scalar(variable.type) else 1 if is_string(variable.type) else 2
-            variable.number = len(self.keyed)
-            self.keyed.append((max(8, -(-size // 8) * 8), what, variable.scope is Scope.THREAD,
-                               sum(self.key_size(k) for k in variable.keys or ())))
-        else:
-            room = 8 + -(-size // 8) * 8  # a word before a string says whether it is NULL
-            if variable.scope is Scope.LOCAL:
-                variable.offset, self.locals_size = self.locals_size + 8, self.locals_size + room
-            else:
-                variable.offset, self.globals_size = self.globals_size + 8, self.globals_size + room
-
-    def key_size(self, kind: Type) -> int:
-        """The most that a key of a type takes."""
-        if is_string(kind):
-            return 8 + -(-self.string_size // 8) * 8
-        return 8 if is_scalar(kind) else -(-self.size(kind) // 8) * 8
-
-    def zeros(self, size: int) -> int:
-        """The offset of so many zero bytes among the constants; what is larger is refused when the
-        program is to run."""
-        size = min(size, MAX_ZEROS)
-        if self._zeros < size:
-            self._zeros_at = len(self.strings)
-            self.strings += bytes(size)
-            self._zeros = size
-        return self._zeros_at
-
 
 REGISTERS = 7  # of DTrace's own machine, for one expression
 
@@ -145,30 +69,8 @@ def registers(e: syntax.Expression) -> int:
     return 1
 
 
-class ExpressionCode:
+class ExpressionCode(ValueCode):
     """Writes the code of expressions into a function."""
-
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
-        self.out = Assembler()
-        self._slot = 0
-        self._work = 0
-
-    # -- intermediate values -----------------------------------------------------------------------
-
-    def keep(self, place: SourcePlace) -> int:
-        """Put r0 into a slot of the stack; the slot's offset.
-
-        :raises DError: when there are too many.
-        """
-        self._slot += 1
-        if self._slot >= SLOTS:
-            raise DError("D_NOREG", "Insufficient registers to generate code", place)
-        self.out.store(FRAME, -8 * self._slot, 0)
-        return -8 * self._slot
-
-    def drop(self, count: int = 1) -> None:
-        self._slot -= count
 
     def _simple(self, e: syntax.Expression, to: int) -> bool:
         """Put a value that needs no other register into one; whether that was possible."""
@@ -285,22 +187,6 @@ class ExpressionCode:
         else:
             self.value(e)
             self.out.branch_constant(BpfJump.JNE, 0, 0, true)
-
-    def convert(self, given: Type, to: Type) -> None:
-        """Make r0 a value of another type."""
-        if not is_scalar(to) or not is_scalar(given):
-            return
-        size, wanted = width(given), width(to)
-        if size == wanted and is_signed(given) != is_signed(to):
-            return
-        if wanted > size:
-            if not is_signed(given):
-                return
-            self.out.extend(0, size, True)
-            if not is_signed(to) and wanted < 8:
-                self.out.extend(0, wanted, False)
-            return
-        self.out.extend(0, wanted, is_signed(to))
 
     def _variable(self, e: syntax.VariableUse) -> None:
         """A variable with a key, a string, a structure."""
@@ -518,13 +404,6 @@ class ExpressionCode:
         else:
             self.address(base)
 
-    def _add(self, amount: int) -> None:
-        if amount in IMMEDIATE:
-            self.out.alu_constant(Alu.ADD, 0, amount)
-        else:
-            self.out.constant(1, amount)
-            self.out.alu(Alu.ADD, 0, 1)
-
     def _memory(self, e: syntax.Expression) -> None:
         """What lies at an address."""
         self.address(e)
@@ -547,32 +426,6 @@ class ExpressionCode:
                 self.out.alu_constant(Alu.LSH, 0, 64 - bits - low)
             self.out.alu_constant(Alu.ARSH if is_signed(e.kind) else Alu.RSH, 0, 64 - bits)
 
-    def _load_nine(self, low: int, place: SourcePlace) -> None:
-        """A bit-field whose lowest bit is bit ``low`` of the first of nine bytes."""
-        address = self.keep(place)
-        self._load_word(8)
-        self.out.alu_constant(Alu.RSH, 0, low)
-        rest = self.keep(place)
-        self.out.load(0, FRAME, address)
-        self.out.alu_constant(Alu.ADD, 0, 8)
-        self._load_word(1)
-        self.out.alu_constant(Alu.LSH, 0, 64 - low)
-        self.out.load(1, FRAME, rest)
-        self.out.alu(Alu.OR, 0, 1)
-        self.drop(2)
-
-    def _load(self, kind: Type) -> None:
-        size = width(kind) or 8
-        self._load_word(size)
-        if is_signed(kind):
-            self.out.extend(0, size, True)
-
-    def _load_word(self, size: int) -> None:
-        """The number at an address, without a sign."""
-        self.out.move(1, 0)
-        self.out.constant(2, size)
-        self.out.helper(Helper.LOAD)
-
     # -- operators ---------------------------------------------------------------------------------
 
     def _unary(self, e: syntax.Unary) -> None:
@@ -594,15 +447,6 @@ class ExpressionCode:
                 self.out.negate(0)
             elif operator == "~":
                 self.out.alu_constant(Alu.XOR, 0, -1)
-
-    def _truth(self, condition: BpfJump) -> None:
-        """r0 becomes whether it compares so with 0."""
-        yes = self.out.label()
-        self.out.move(1, 0)
-        self.out.constant(0, 1)
-        self.out.branch_constant(condition, 1, 0, yes)
-        self.out.constant(0, 0)
-        self.out.place(yes)
 
     def _binary(self, e: syntax.Binary) -> None:
         operator, left, right = e.operator, e.left, e.right
@@ -656,14 +500,6 @@ class ExpressionCode:
             self.out.alu(Alu.ARSH if is_signed(left) else Alu.RSH, 0, 1)
         else:
             self.out.alu(ALU[operator], 0, 1)
-
-    def _step(self, kind: Type) -> int:
-        return 1 if is_string(kind) else max(width(pointed(kind)), 1)
-
-    def _scale(self, register: int, kind: Type) -> None:
-        size = self._step(kind)
-        if size > 1:
-            self.out.alu_constant(Alu.MUL, register, size)
 
     def _logical(self, e: syntax.Binary) -> None:
         end, other = self.out.label(), self.out.label()
@@ -757,13 +593,6 @@ class ExpressionCode:
             self._store_memory(left, slot)
         self.out.load(0, FRAME, slot)
         self.drop()
-
-    def _copy(self, kind: Type, slot: int) -> None:
-        """Copy a string or structure to where r0 points."""
-        self.out.move(1, 0)
-        self.out.load(2, FRAME, slot)
-        self.out.constant(3, self.storage.size(kind))
-        self.out.helper(Helper.COPY_TEXT if is_string(kind) else Helper.COPY)
 
     def _store_variable(self, left: syntax.VariableUse, slot: int) -> None:
         v = left.variable

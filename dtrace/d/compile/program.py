@@ -12,7 +12,7 @@ from typing import Protocol
 from dtrace.bpf.layout import Region
 from dtrace.d.checks.checker import Checker
 from dtrace.d.compile.clauses import ClauseCompiler, ClauseFunction
-from dtrace.d.compile.code import Storage
+from dtrace.d.compile.storage import Storage
 from dtrace.d.language import syntax
 from dtrace.d.language.attributes import parse_attributes, parse_version
 from dtrace.d.language.errors import DError, SourcePlace

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from dtrace.bpf.encoding import Alu
 from dtrace.bpf.layout import Helper
-from dtrace.d.compile.code import RECORD, ExpressionCode, Storage
+from dtrace.d.compile.code import RECORD, ExpressionCode
+from dtrace.d.compile.storage import Storage
 from dtrace.d.language import formats, syntax
 from dtrace.d.language.identifiers import AggregationInfo
 from dtrace.d.language.options import Options
