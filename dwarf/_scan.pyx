@@ -28,66 +28,7 @@ cdef uint64_t SPREAD2 = 0xBF58476D1CE4E5B9  # of SplitMix64
 cdef uint64_t SPREAD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
 cdef uint64_t IN_SECTION = (<uint64_t>1 << 60) - 1
 
-# Tags and attributes that matter.
-cdef enum:
-    TAG_ENUMERATION_TYPE = 0x04
-    TAG_MEMBER = 0x0D
-    TAG_COMPILE_UNIT = 0x11
-    TAG_STRUCTURE_TYPE = 0x13
-    TAG_TYPEDEF = 0x16
-    TAG_UNION_TYPE = 0x17
-    TAG_INLINED_SUBROUTINE = 0x1D
-    TAG_BASE_TYPE = 0x24
-    TAG_ENUMERATOR = 0x28
-    TAG_SUBPROGRAM = 0x2E
-    TAG_VARIABLE = 0x34
-    TAG_PARTIAL_UNIT = 0x3C
-    TAG_TYPE_UNIT = 0x41
-    TAG_SKELETON_UNIT = 0x4A
-    AT_LOCATION = 0x02
-    AT_NAME = 0x03
-    AT_BYTE_SIZE = 0x0B
-    AT_STMT_LIST = 0x10
-    AT_LOW_PC = 0x11
-    AT_HIGH_PC = 0x12
-    AT_COMP_DIR = 0x1B
-    AT_CONST_VALUE = 0x1C
-    AT_INLINE = 0x20
-    AT_ABSTRACT_ORIGIN = 0x31
-    AT_DATA_MEMBER_LOCATION = 0x38
-    AT_DECL_FILE = 0x3A
-    AT_DECL_LINE = 0x3B
-    AT_DECLARATION = 0x3C
-    AT_SPECIFICATION = 0x47
-    AT_TYPE = 0x49
-    AT_RANGES = 0x55
-    AT_ENTRY_PC = 0x52
-    AT_CALL_COLUMN = 0x57
-    AT_CALL_FILE = 0x58
-    AT_CALL_LINE = 0x59
-    AT_STR_OFFSETS_BASE = 0x72
-    AT_ADDR_BASE = 0x73
-    AT_RNGLISTS_BASE = 0x74
-    AT_DWO_NAME = 0x76
-    AT_GNU_DWO_NAME = 0x2130
-
-# Operations of a location that is an address (DWARF 5, 2.5.1.1).
-cdef enum:
-    OP_ADDR = 0x03
-    OP_ADDRX = 0xA1
-
-cdef struct Attribute:
-    uint16_t name
-    uint16_t form
-    int64_t implicit
-
-cdef struct Abbrev:
-    uint64_t code
-    uint32_t tag
-    uint32_t first
-    uint32_t count
-    int fixed  # bytes of the whole entry, or -1
-    bint children
+include "_tags.pxi"
 
 include "_forms.pxi"
 
@@ -153,23 +94,18 @@ class SplitError(ScanError):
     """The entries of a unit are in another file (.dwo, .dwp)."""
 
 
-cdef class Scan:
+include "_abbreviations.pxi"
+
+
+cdef class Scan(Abbreviations):
     """The scan of one file's sections (any of them may be empty).
 
     :param limit: of records and pieces; more are taken for damage.
     :raises ScanError: when the sections do not hold together.
     """
 
-    cdef Section info, abbrev, ranges, rnglists, addr, str_offsets
+    cdef Section info, ranges, rnglists, addr, str_offsets
     cdef object keep  # the sections' bytes
-    cdef Abbrev *abbrevs
-    cdef uint32_t abbrev_count, abbrev_room
-    cdef Attribute *attributes
-    cdef uint32_t attribute_count, attribute_room
-    cdef uint64_t abbrevs_of
-    cdef uint32_t abbrevs_version
-    cdef uint8_t abbrevs_address_size, abbrevs_offset_size
-    cdef uint64_t work, most_work
     cdef Record *records
     cdef uint32_t record_count, record_room
     cdef Piece *pieces
@@ -182,15 +118,9 @@ cdef class Scan:
     cdef uint32_t known_room
     cdef uint64_t limit
     cdef uint64_t at  # of the entry in progress, for errors
-    cdef const char *wrong
     cdef bint split
 
-    def __cinit__(self):
-        self.abbrevs_of = NOTHING
-
     def __dealloc__(self):
-        free(self.abbrevs)
-        free(self.attributes)
         free(self.records)
         free(self.pieces)
         free(self.units)
@@ -228,18 +158,6 @@ cdef class Scan:
 
     # -- reading --------------------------------------------------------------------------------
 
-    cdef int fail(self, const char *what) noexcept nogil:
-        if self.wrong == NULL:
-            self.wrong = what
-        return 0
-
-    cdef int spend(self, uint64_t work) noexcept nogil:
-        """Count work, and refuse what no honest file causes."""
-        self.work += work
-        if self.work > self.most_work:
-            return self.fail(b"more work than sections of this size cause")
-        return 1
-
     cdef int some_units(self, uint64_t *at) noexcept nogil:
         cdef Unit u
         cdef uint32_t i
@@ -265,89 +183,6 @@ cdef class Scan:
                 or u.offset_size != self.abbrevs_offset_size) and not self.read_abbrevs(u):
             return 0
         return self.spend(1) and self.entries(u, p)
-
-    cdef int read_abbrevs(self, const Unit *u) noexcept nogil:
-        cdef uint64_t p = u.abbrevs
-        cdef uint64_t code = 0
-        cdef uint64_t tag = 0
-        cdef uint64_t name = 0
-        cdef uint64_t form = 0
-        cdef uint64_t flag = 0
-        cdef int64_t implicit = 0
-        cdef int size
-        cdef Abbrev *a
-        cdef void *more
-        self.abbrev_count = 0
-        self.attribute_count = 0
-        self.abbrevs_of = NOTHING
-        while True:
-            if not uleb(&self.abbrev, &p, &code):
-                return self.fail(b"abbreviations are cut off")
-            if code == 0:
-                break
-            if not (uleb(&self.abbrev, &p, &tag) and number(&self.abbrev, &p, 1, &flag)):
-                return self.fail(b"abbreviations are cut off")
-            if self.abbrev_count == MAX_ABBREVS:
-                return self.fail(b"more abbreviations than a unit can have")
-            if self.abbrev_count == self.abbrev_room:
-                more = realloc(self.abbrevs, (self.abbrev_room * 2 + 64) * sizeof(Abbrev))
-                if more == NULL:
-                    return self.fail(b"no memory")
-                self.abbrevs = <Abbrev *>more
-                self.abbrev_room = self.abbrev_room * 2 + 64
-            a = &self.abbrevs[self.abbrev_count]
-            self.abbrev_count += 1
-            a.code = code
-            a.tag = <uint32_t>(tag if tag < 0x10000 else 0)
-            a.children = flag != 0
-            a.first = self.attribute_count
-            a.count = 0
-            a.fixed = 0
-            while True:
-                implicit = 0
-                if not (uleb(&self.abbrev, &p, &name) and uleb(&self.abbrev, &p, &form)):
-                    return self.fail(b"abbreviations are cut off")
-                if form == 0x21 and not sleb(&self.abbrev, &p, &implicit):
-                    return self.fail(b"abbreviations are cut off")
-                if name == 0 and form == 0:
-                    break
-                if self.attribute_count == self.attribute_room:
-                    if self.attribute_room > MAX_ABBREVS * 16:
-                        return self.fail(b"more attributes than a unit can have")
-                    more = realloc(self.attributes,
-                                   (self.attribute_room * 2 + 256) * sizeof(Attribute))
-                    if more == NULL:
-                        return self.fail(b"no memory")
-                    self.attributes = <Attribute *>more
-                    self.attribute_room = self.attribute_room * 2 + 256
-                self.attributes[self.attribute_count].name = <uint16_t>(
-                    name if name < 0x10000 else 0xFFFF)
-                self.attributes[self.attribute_count].form = <uint16_t>(
-                    form if form < 0x10000 else 0xFFFF)
-                self.attributes[self.attribute_count].implicit = implicit
-                self.attribute_count += 1
-                a.count += 1
-                if not self.spend(1):
-                    return 0
-                size = fixed_size(<uint32_t>(form if form < 0x10000 else 0xFFFF), u)
-                a.fixed = -1 if size < 0 or a.fixed < 0 else a.fixed + size
-        self.abbrevs_of = u.abbrevs
-        self.abbrevs_version = u.version
-        self.abbrevs_address_size = u.address_size
-        self.abbrevs_offset_size = u.offset_size
-        return 1
-
-    cdef const Abbrev *find_abbrev(self, uint64_t code) noexcept nogil:
-        cdef uint32_t i
-        # Compilers number them from one.
-        if 0 < code <= self.abbrev_count and self.abbrevs[code - 1].code == code:
-            return &self.abbrevs[code - 1]
-        for i in range(self.abbrev_count):  # rare
-            if self.abbrevs[i].code == code:
-                self.work += i
-                return &self.abbrevs[i]
-        self.work += self.abbrev_count
-        return NULL
 
     cdef int entries(self, Unit *u, uint64_t p) noexcept nogil:
         """All entries of a unit."""
