@@ -54,7 +54,7 @@ def _left_out() -> str:
              "is placed in them without \\-\\-unsafe. With \\-lv, kdtrace lists those a kernel "
              "has, and why single instructions are left out."]
     for arch in NAMES:
-        unsafe = FREEBSD[arch].exclusions
+        unsafe = FREEBSD[arch].traps.exclusions
         names = [*sorted(unsafe.names),
                  *(f"{prefix}* (but for {unsafe.allowed}*)" if unsafe.allowed.startswith(prefix)
                    else f"{prefix}*" for prefix in unsafe.prefixes)]

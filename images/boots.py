@@ -38,13 +38,13 @@ def at_start(machine: UnicornMachine) -> None:
 
     :raises BootError: when it does not get there.
     """
-    starts = machine.guest.starts
+    starts = machine.guest.boot.starts
     found = [machine.image.symbols.find(name) for name in starts]
     addresses = [symbol.address for symbol in found if symbol is not None]
     if not addresses:
         raise BootError(f"{machine.image.path}: has none of the functions {', '.join(starts)} "
                         "from which the boot is traced", b"")
-    stop = machine.run(Until(addresses=addresses, console=machine.guest.prompts))
+    stop = machine.run(Until(addresses=addresses, console=machine.guest.boot.prompts))
     if stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
     if stop.reason is not StopReason.ADDRESS:
@@ -59,7 +59,7 @@ def boot_to_prompt(machine: UnicornMachine, limit: int | None = None) -> Stop:
     :param limit: instructions after which the boot is given up.
     :raises BootError: when it stops otherwise.
     """
-    stop = machine.run(Until(console=machine.guest.prompts, instructions=limit))
+    stop = machine.run(Until(console=machine.guest.boot.prompts, instructions=limit))
     if stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
     if stop.reason is not StopReason.CONSOLE:
@@ -70,7 +70,7 @@ def boot_to_prompt(machine: UnicornMachine, limit: int | None = None) -> Stop:
 
 def settle_at_reader(machine: UnicornMachine) -> None:
     """From the prompt to the function that waits for input, so that no lock is held."""
-    found = [machine.image.symbols.find(name) for name in machine.guest.readers]
+    found = [machine.image.symbols.find(name) for name in machine.guest.boot.readers]
     addresses = [reader.address for reader in found if reader is not None]
     if addresses:
         machine.run(Until(addresses=addresses, instructions=machine.instructions + SETTLING))
@@ -109,7 +109,7 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
         machine = UnicornMachine(image, memory)
         machine.boot()
         stop = boot_to_prompt(machine, limit)
-        if stop.detail != machine.guest.shell_prompt:
+        if stop.detail != machine.guest.boot.shell_prompt:
             settle_at_reader(machine)
     try:
         snapshot.save(machine, path)

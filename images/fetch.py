@@ -54,7 +54,7 @@ def fetch(name: str, progress: Progress, site: str | None = None,
             f"'{name}': give RELEASE/ARCH, like 15.0-RELEASE/amd64 (or {', '.join(NAMES[1:])})"
         )
     site = site or os.environ.get("KINST_SITE") or SITE
-    where = f"{site}/{FREEBSD[arch].releases}/{release}"
+    where = f"{site}/{FREEBSD[arch].boot.releases}/{release}"
     sums = _manifest(where)
     wanted = [*SETS, *([BASE] if base else [])]
     for file in wanted:

@@ -134,7 +134,7 @@ def from_start(player: Player) -> None:
     vectors."""
     if player.recording.start.kind != BOOT:
         return
-    found = [player.machine.image.symbols.find(name) for name in player.machine.guest.starts]
+    found = [player.machine.image.symbols.find(name) for name in player.machine.guest.boot.starts]
     stop = player.run(Until(addresses=[symbol.address for symbol in found if symbol is not None]))
     if stop is None:
         raise ReplayError(f"{player.recording.path}: ends before the kernel can be probed, in the "

@@ -59,7 +59,7 @@ def with_userland(image: Image) -> Image:
     :raises ImageError: when our userland was not built.
     """
     arch = arch_of(image).name
-    if not guest_of(image, arch).shell_prompt:
+    if not guest_of(image, arch).boot.shell_prompt:
         raise CommandError(f"{image.path}: the teaching kernel runs no programs; give a FreeBSD "
                            "kernel")
     if image.options.programs:
@@ -114,24 +114,24 @@ def without_marks(show: Callable[[int], None]) -> Callable[[int], None]:
 
 def at_shell(machine: UnicornMachine) -> None:
     """:raises CommandError: when a machine is not at our shell's prompt."""
-    prompt, text = machine.guest.shell_prompt, machine.console.text
+    prompt, text = machine.guest.boot.shell_prompt, machine.console.text
     if prompt and (text.endswith(prompt.encode())
                    or (not text and machine.instructions and has_our_shell(machine.image))):
         return  # a recording begins at the prompt, with nothing said
     lines = [bytes(line) for line in text.replace(b"\r", b"").split(b"\n") if line.strip()]
-    found = [n for n, line in enumerate(lines) if machine.guest.unmounted
-             and re.search(machine.guest.unmounted, line)]
+    found = [n for n, line in enumerate(lines) if machine.guest.boot.unmounted
+             and re.search(machine.guest.boot.unmounted, line)]
     if not found:
         raise CommandError(f"{machine.image.path}: is not at our shell's prompt."
                            + _quoted(lines[-QUOTED:]))
     where, error = (word.decode() for word in re.findall(
-        machine.guest.unmounted, lines[found[-1]])[0])
-    missing = [option for option, symbol in machine.guest.needs.items()
+        machine.guest.boot.unmounted, lines[found[-1]])[0])
+    missing = [option for option, symbol in machine.guest.boot.needs.items()
                if machine.image.symbols.find(symbol) is None]
     why = f"error {error}"
     if missing:
         why = f"it was built without {' and '.join(missing)}"
-    elif int(error) in machine.guest.no_file_system:
+    elif int(error) in machine.guest.boot.no_file_system:
         why += ", it is no image of a file system that it knows"
     raise CommandError(f"{machine.image.path}: the kernel cannot mount {where}: {why}."
                        + _quoted([lines[found[-1]]]))
@@ -165,7 +165,7 @@ def run_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
 
 def give_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
     """The same, of a machine that is known to be there."""
-    prompt = machine.guest.shell_prompt
+    prompt = machine.guest.boot.shell_prompt
     begin = len(machine.console.text)
     machine.type(command.encode() + b"\r")
     stop = machine.run(Until(console=prompt, instructions=machine.instructions + limit))

@@ -71,7 +71,7 @@ class Files:
             machine = UnicornMachine(opened(kernel, module, disk), self.memory)
             machine.boot()
             stop = boot_to_prompt(machine)
-            if stop.detail != machine.guest.shell_prompt:
+            if stop.detail != machine.guest.boot.shell_prompt:
                 settle_at_reader(machine)
             found[contents] = machine.digest()
             shutil.rmtree(place)

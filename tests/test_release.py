@@ -52,7 +52,7 @@ def test_the_manual_has_the_functions_that_are_left_out(manuals):
     page = manuals["kdtrace.1"].replace("\\-", "-")
     section = page[page.index(".SH FUNCTIONS THAT ARE LEFT OUT") : page.index(".SH EXAMPLES")]
     for arch in NAMES:
-        unsafe = FREEBSD[arch].exclusions
+        unsafe = FREEBSD[arch].traps.exclusions
         part = section[section.index(f"\n{arch}\n"):].split(".TP")[0]
         words = set(re.findall(r"[\w*]+", part))
         assert unsafe.names | unsafe.copied <= words

@@ -156,13 +156,13 @@ class Places:
     def _thread(self) -> _At:
         """``struct thread *curthread``, as D has it."""
         machine = self._machine
-        if machine.guest.shell_prompt and not machine.pc >> 63:
+        if machine.guest.boot.shell_prompt and not machine.pc >> 63:
             raise self._wrong("a program runs there, and curthread is the kernel's")
         kind = self._asked(lambda types: next(iter(types.named("struct thread")), None))
         if kind is None:
             raise self._wrong("the kernel has no type 'struct thread', so that curthread is not "
                               "known")
-        thread = machine.read_u64(machine.read_register(machine.guest.per_cpu))
+        thread = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
         return _At(thread, Pointer(lambda: kind), True)
 
     def _asked(self, ask: Callable[[Types], Type | None]) -> Type | None:

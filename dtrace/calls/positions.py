@@ -62,7 +62,7 @@ def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
                                 + int(rest.ljust(9, "0")[:9] or "0") * unit // 10**9)
     if text == "panic":
         return _count(player, text, ReachedAt([
-            _function(player, player.machine.guest.panic, text)]), 1, begin)
+            _function(player, player.machine.guest.boot.panic, text)]), 1, begin)
     if text == "fault":
         return _fault(player, begin)
     named = NTH.fullmatch(text)

@@ -131,7 +131,7 @@ class Origin:
     def __init__(self, player: Player, code: KernelCode) -> None:
         self._player, self._code = player, code
         arch = player.machine.arch
-        self._user = bool(player.machine.guest.shell_prompt)  # it runs programs
+        self._user = bool(player.machine.guest.boot.shell_prompt)  # it runs programs
         self._effects = EFFECTS[arch.name]
         self._followed = [name for name in arch.dwarf_registers if name and name != arch.pc]
         self._programs = UserCode(player.machine, self._seek)

@@ -37,13 +37,13 @@ class DestructiveActions:
         """
         if name in ("panic", "breakpoint"):
             raise ActionEnded(f"{name} action at probe {self._fired()}")
-        members = self._machine.guest.signal_members
+        members = self._machine.guest.programs.signals
         if members is None:
             raise RuntimeFault(Fault.ILLEGAL_OPERATION)
         self._signal(members.stop if name == "stop" else value)
 
     def _signal(self, number: int) -> None:
-        members, thread = self._machine.guest.signal_members, self._thread()
+        members, thread = self._machine.guest.programs.signals, self._thread()
         if members is None or self._types is None or not thread or (
                 not 0 < number <= members.count):
             raise RuntimeFault(Fault.ILLEGAL_OPERATION)

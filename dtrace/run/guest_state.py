@@ -160,18 +160,19 @@ class GuestState(ABC):
     @property
     def outside(self) -> bool:
         """Whether a program runs, not the kernel."""
-        return bool(self._machine.guest.shell_prompt) and not self._machine.pc >> 63
+        return bool(self._machine.guest.boot.shell_prompt) and not self._machine.pc >> 63
 
     @property
     def user_end(self) -> int:
         """The first address that no program has; 0 where the kernel runs none."""
-        return 1 << 63 if self._machine.guest.shell_prompt else 0
+        return 1 << 63 if self._machine.guest.boot.shell_prompt else 0
 
     @property
     def thread(self) -> int:
         """``struct thread *curthread``: ``struct pcpu`` begins with it; 0 where there is none."""
         try:
-            return self._machine.read_u64(self._machine.read_register(self._machine.guest.per_cpu))
+            register = self._machine.guest.threads.per_cpu
+            return self._machine.read_u64(self._machine.read_register(register))
         except MemoryAccessError:
             return 0
 
@@ -309,7 +310,7 @@ class GuestState(ABC):
     def unknown(self, names: Collection[str]) -> dict[str, str]:
         """Which of some variables cannot be known, whatever thread the kernel runs, and why."""
         guest = self._machine.guest
-        paths = dict(guest.members) | {"execargs": guest.program_arguments}
+        paths = dict(guest.members) | {"execargs": guest.programs.arguments}
         found = {name: NO_THREADS for name in names if name in paths and (
             not paths[name] or None in [self._member(*member) for member in paths[name]])}
         if "vtimestamp" in names:
@@ -335,7 +336,7 @@ class GuestState(ABC):
     @functools.cached_property
     def _thread_time(self) -> ThreadTime | None:
         """None: the kernel does not count the time of its threads."""
-        clock = self._machine.guest.thread_clock
+        clock = self._machine.guest.threads.clock
         return None if clock is None else ThreadTime(
             self._machine, clock, self._member, self._number)
 
@@ -358,7 +359,7 @@ class GuestState(ABC):
 
         :raises RuntimeFault: when they cannot be read.
         """
-        places = [self._member(*member) for member in self._machine.guest.program_arguments]
+        places = [self._member(*member) for member in self._machine.guest.programs.arguments]
         if not places or None in places:
             return None
         process, arguments, length, text = (place for place in places if place is not None)
@@ -412,7 +413,7 @@ class GuestState(ABC):
     @property
     def lock(self) -> Callable[[int], LockState | None] | None:
         """Gives the state of a lock, by its address; None: nothing is known of locks."""
-        members = self._machine.guest.lock_members
+        members = self._machine.guest.threads.locks
         if members is None or self._types is None:
             return None
         return Locks(self._types, members, self._number).state
@@ -427,10 +428,10 @@ class GuestState(ABC):
             return self._machine.read_register(name) if name in arch.registers else (
                 0 if name == "zero" else None)
         field = TRAPS[arch.name].names.get(name, name)
-        found = self._machine.guest.trap_frame.fields.get(field)
+        found = self._machine.guest.traps.trap_frame.fields.get(field)
         if found is None:
             return 0 if name == "zero" else None
-        place = self._member("thread", self._machine.guest.threads.frame)
+        place = self._member("thread", self._machine.guest.threads.lists.frame)
         frame = 0 if place is None else self._number(self.thread + place[0])
         if not frame:  # a thread that has never been outside the kernel, as FreeBSD says it
             raise RuntimeFault(Fault.BAD_ADDRESS, 0)

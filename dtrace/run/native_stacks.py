@@ -33,7 +33,7 @@ def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks]
     runtime.walk_stacks(StackShape(
         {name: places[name] for name in names}, arch.pc, arch.sp, trap_step(machine).saved,
         min(begins), image.virtual_end, machine.guest.entry_address(image),
-        bool(machine.guest.shell_prompt),
+        bool(machine.guest.boot.shell_prompt),
         (MARKS, INSTRUCTION, CALLER) if marked else (0, 0, 0), HOSTED_NUMBERS["stackdepth"],
         HOSTED_NUMBERS["caller"], HOSTED_NUMBERS["ustackdepth"], HOSTED_NUMBERS["ucaller"]), step)
 
@@ -45,7 +45,7 @@ def walk_program(runtime: Runtime, machine: Machine, programs: UserPrograms, thr
     """
     arch, names = machine.arch, TRAPS[machine.arch.name].names
     register, saved, returns = arch.frame_record
-    fields = machine.guest.trap_frame.fields
+    fields = machine.guest.traps.trap_frame.fields
     found = {index: fields[names.get(name, name)]
              for index, name in machine.guest.registers.places.items()
              if names.get(name, name) in fields}

@@ -28,9 +28,9 @@ class GuestProcesses:
 
         :raises KinstError: when the kernel does not say which it made last.
         """
-        if not self._machine.guest.shell_prompt:
+        if not self._machine.guest.boot.shell_prompt:
             return 0
-        made = find_symbol(self._machine.image, self._machine.guest.last_process)
+        made = find_symbol(self._machine.image, self._machine.guest.programs.last_process)
         last = int.from_bytes(self._machine.read(made, 4), "little")
         return last + 1 if last else 0
 

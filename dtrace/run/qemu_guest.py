@@ -44,7 +44,7 @@ class QemuGuest(GuestState):
 
     def unknown(self, names: Collection[str]) -> dict[str, str]:
         found = super().unknown(names)
-        if "vtimestamp" in names and self._machine.guest.thread_clock is not None:
+        if "vtimestamp" in names and self._machine.guest.threads.clock is not None:
             found["vtimestamp"] = "only the guest itself can read QEMU's counter"
         return found
 

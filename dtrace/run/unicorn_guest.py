@@ -54,14 +54,14 @@ class UnicornGuest(GuestState):
     def _attach(self, runtime: Runtime) -> None:
         machine = self._emulated
         watch_threads(machine)
-        number = machine.cpu.model.registers[machine.guest.per_cpu]
+        number = machine.cpu.model.registers[machine.guest.threads.per_cpu]
         runtime.attach(machine.engine, number, len(self._breakpoints.probes))
 
     def walk_natively(self, marked: bool) -> None:
         runtime, machine = self._runtime, self._machine
         assert runtime is not None
         walk_kernel(runtime, machine, self._walk, marked)
-        frame = self._member("thread", machine.guest.threads.frame)
+        frame = self._member("thread", machine.guest.threads.lists.frame)
         name = [self._member(*member) for member in machine.guest.members["execname"]]
         *_path, last = name
         if frame and last and None not in name and 0 < last[1] <= LONGEST_NAME:

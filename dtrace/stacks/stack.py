@@ -55,7 +55,7 @@ class FrameStep:
 
 def trap_step(machine: Machine) -> FrameStep:
     """From the function that the kernel's vector has called when it had built a trap frame."""
-    arch, layout = machine.arch, machine.guest.trap_frame.fields
+    arch, layout = machine.arch, machine.guest.traps.trap_frame.fields
     fields = TRAPS[arch.name].names
     names = [name for name in (*arch.dwarf_registers, arch.pc) if name]
     saved = tuple((name, *layout[fields.get(name, name)]) for name in names
@@ -172,7 +172,7 @@ class Stacks:
 
     def _find_step(self, pc: int, is_return: bool) -> FrameStep | None:
         arch, guest = self._machine.arch, self._machine.guest
-        if is_return and self._function(pc - 1).name in guest.trap_entries:
+        if is_return and self._function(pc - 1).name in guest.traps.trap_entries:
             return trap_step(self._machine)
         rule, known = self._sources.rule(pc - is_return), arch.dwarf_registers
         if not is_return and (rule is None or arch.link is not None):

@@ -48,7 +48,7 @@ class Threads:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._lists = machine.guest.threads
+        self._lists = machine.guest.threads.lists
         self._types: Types | None = None
         self._thread = self._process = None
         try:
@@ -117,7 +117,7 @@ class Threads:
 
         :raises KinstError: when there is no such process, or the kernel does not tell.
         """
-        path, register = self._machine.guest.page_tables
+        path, register = self._machine.guest.programs.page_tables
         if self._process is None or not path:
             raise KinstError(f"{self._machine.image.path}: does not tell of its processes: it has "
                              "no types (debug data), or none")

@@ -359,118 +359,165 @@ class ThreadClock:
 
 
 @dataclass(frozen=True)
-class Guest:
-    """A kernel on an architecture.  Names are those of its symbols, types and members.
+class GuestBoot:
+    """How a kernel is entered, what its console says, and how it ends.
 
-    :param recognized_by: a symbol that no other guest has; empty: whatever no other guest is.
     :param load: plays the boot loader: the CPU is about to execute the kernel's first instruction.
     :param place: puts the image into memory, maps it and RAM by page tables of ours, gives the CPU
         a stack.  Both raise ``ImageError`` when the image does not fit.
-    :param hole: unused address space for executable memory: see ``emu.guest.hole.FindHole``.
-    :param trap_entries: where the vectors call the kernel's C code, with the trap frame at the
-        stack pointer.
-    :param per_cpu: the register that leads to a CPU's ``struct pcpu``, which begins with the
-        thread; ``per_cpu_outside``: while a program runs, a register that has it, or
-        (True) leads to a word that has it.
-    :param seam: the pointer through which the kernel hands on a breakpoint.
-    :param seam_word: a word of the kernel that its breakpoint path writes; empty: it has none.
-    :param trap: the module of ``kinst/<architecture>`` that has the host's half of its breakpoints.
-    :param trap_stack: a symbol, the top of the stack that breakpoints come on; empty: on the
-        interrupted one.
-    :param releases: where they are on the download server, under its releases/.
     :param prompts: what the console ends with when a boot is over.
+    :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
+    :param readers: functions that wait for the console's input, with no lock held.
+    :param panic: where a panic begins; ``panic_ends``: what the console says at its end.
+    :param releases: where they are on the download server, under its releases/.
     :param later_prompt: behind the first of these, the second is a prompt, too.
     :param shell_prompt: that of these which our shell ends with; empty: it runs no programs.
     :param unmounted: a pattern of what it says where its root file system cannot be mounted: the
         file system's name, the error's number; empty: there is none.
-    :param last_process: the variable (C int) that has the number of the process made last.
-    :param system_calls: of its programs; None: it has none.
-    :param page_tables: the members that lead from a process to the root of its page tables, and the
-        register that has that while it runs.
-    :param signal_members: how a thread is told of a signal; None: it is not.
-    :param process_members: what a thread says of its process; None: there are none.
-    :param call_probes: reads those of its system calls, in one that was started; ``call_members``:
-        where a thread has what it says of one.
-    :param operations: provider and module of static probes of functions that are inline in their
-        callers and go by the tracepoints; ``unseen``: what of a provider does, and is not found.
-    :param interrupts: the functions that handle them.
-    :param thread_start: how threads are made, and ``thread_switch``, how they take turns;
-        ``program_start``: how a program begins and ends.
-        ``wait_members``: what one says that waits; ``thread_clock``: how long each has run; None:
-        the kernel does not count it.
-    :param thread_begins: a symbol, where a new thread executes its first instruction; empty: not
-        known.
     :param needs: what a kernel must be built with to run our userland: an option or device -> a
         symbol that a kernel with it has.
     :param no_file_system: errors of a mount that mean that the disk holds no file system it knows.
-    :param program_arguments: the members that lead from a thread to the arguments of its process's
-        program, and there the bytes of all of them, and the strings behind each other; empty: it
-        does not keep them.
-    :param atomics: what the names of its inline functions for atomic accesses begin with.
-    :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
-        the functions that its tracepoints call, with so many arguments behind the first;
-        ``tracepoint``: the instruction that one is, which does nothing; ``guard``: the kernel's
-        variable that says whether any is enabled, and the probes (provider, name) whose code looks
-        at it.
-    :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
-    :param readers: functions that wait for the console's input, with no lock held.
-    :param panic: where a panic begins; ``panic_ends``: what the console says at its end.
-    :param members: of D's variables: the members that lead to them, from the thread on.
     """
 
-    name: str
-    recognized_by: str
     load: Loader
     place: Loader
-    hole: FindHole
-    trap_frame: TrapFrame
-    trap_entries: frozenset[str]
-    registers: GuestRegisters
-    per_cpu: str
-    seam: str
     prompts: tuple[str, ...]
     starts: tuple[str, ...]
     readers: tuple[str, ...]
     panic: str
     panic_ends: tuple[bytes, ...]
-    allocator: Allocator
-    members: Mapping[str, tuple[tuple[str, str], ...]]
-    threads: ThreadLists
+    releases: str = ""
+    later_prompt: tuple[str, str] = ("", "")
+    shell_prompt: str = ""
+    unmounted: bytes = b""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    no_file_system: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class GuestTraps:
+    """How a kernel takes exceptions, and breakpoints among them.
+
+    :param hole: unused address space for executable memory: see ``emu.guest.hole.FindHole``.
+    :param trap_entries: where the vectors call the kernel's C code, with the trap frame at the
+        stack pointer.
+    :param seam: the pointer through which the kernel hands on a breakpoint.
+    :param exclusions: functions that breakpoints must not be in.
+    :param seam_word: a word of the kernel that its breakpoint path writes; empty: it has none.
+    :param trap: the module of ``kinst/<architecture>`` that has the host's half of its breakpoints.
+    :param trap_stack: a symbol, the top of the stack that breakpoints come on; empty: on the
+        interrupted one.
+    :param page_faults: how it takes them; None: it has none.
+    :param interrupts: the functions that handle them.
+    """
+
+    hole: FindHole
+    trap_frame: TrapFrame
+    trap_entries: frozenset[str]
+    seam: str
     exclusions: Exclusions
     seam_word: str = ""
     trap: str = "trap"
     trap_stack: str = ""
-    releases: str = ""
-    shell_prompt: str = ""
-    unmounted: bytes = b""
-    last_process: str = ""
-    system_calls: SystemCalls | None = None
-    page_tables: tuple[str, str] = ("", "")
-    later_prompt: tuple[str, str] = ("", "")
-    per_cpu_outside: tuple[str, bool] = ("", False)
-    static_probes: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
-    call_probes: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
-    call_members: CallMembers | None = None
     page_faults: PageFaults | None = None
-    process_members: ProcessMembers | None = None
-    signal_members: SignalMembers | None = None
-    lock_members: LockMembers | None = None
+    interrupts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GuestThreads:
+    """Which thread a CPU runs, how threads are made, take turns and wait.
+
+    :param per_cpu: the register that leads to a CPU's ``struct pcpu``, which begins with the
+        thread; ``per_cpu_outside``: while a program runs, a register that has it, or
+        (True) leads to a word that has it.
+    :param lists: where the kernel keeps its threads.
+    :param start: how threads are made, and ``switch``, how they take turns; ``waits``: what one
+        says that waits; ``locks``: what a lock says; ``clock``: how long each has run; None: the
+        kernel does not count it.
+    :param begins: a symbol, where a new thread executes its first instruction; empty: not known.
+    :param atomics: what the names of its inline functions for atomic accesses begin with.
+    """
+
+    per_cpu: str
+    lists: ThreadLists
+    per_cpu_outside: tuple[str, bool] = ("", False)
+    start: ThreadStart | None = None
+    switch: ThreadSwitch | None = None
+    waits: WaitMembers | None = None
+    locks: LockMembers | None = None
+    clock: ThreadClock | None = None
+    begins: str = ""
+    atomics: str = ""
+
+
+@dataclass(frozen=True)
+class GuestPrograms:
+    """The processes of a kernel, and their system calls.
+
+    :param last_process: the variable (C int) that has the number of the process made last.
+    :param members: what a thread says of its process; None: there are none.
+    :param system_calls: of its programs; None: it has none.
+    :param call_members: where a thread has what it says of a system call.
+    :param page_tables: the members that lead from a process to the root of its page tables, and the
+        register that has that while it runs.
+    :param signals: how a thread is told of a signal; None: it is not.
+    :param start: how a program begins and ends.
+    :param arguments: the members that lead from a thread to the arguments of its process's program,
+        and there the bytes of all of them, and the strings behind each other; empty: it does not
+        keep them.
+    """
+
+    last_process: str = ""
+    members: ProcessMembers | None = None
+    system_calls: SystemCalls | None = None
+    call_members: CallMembers | None = None
+    page_tables: tuple[str, str] = ("", "")
+    signals: SignalMembers | None = None
+    start: ProgramStart | None = None
+    arguments: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class GuestProbes:
+    """The probes that a kernel declares itself.
+
+    :param declared: reads its static probes, in a kernel that was started; ``calls``: those of its
+        system calls.
+    :param gates: the functions that its tracepoints call, with so many arguments behind the first.
+    :param tracepoint: the instruction that a tracepoint is, which does nothing.
+    :param guard: the kernel's variable that says whether any is enabled, and the probes (provider,
+        name) whose code looks at it.
+    :param operations: provider and module of static probes of functions that are inline in their
+        callers and go by the tracepoints; ``unseen``: what of a provider does, and is not found.
+    """
+
+    declared: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
+    calls: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
     gates: Mapping[str, int] = field(default_factory=dict)
     tracepoint: bytes = b""
     guard: tuple[str, frozenset[tuple[str, str]]] = ("", frozenset())
     operations: tuple[str, str] = ("", "")
     unseen: Mapping[str, str] = field(default_factory=dict)
-    interrupts: tuple[str, ...] = ()
-    thread_start: ThreadStart | None = None
-    thread_switch: ThreadSwitch | None = None
-    program_start: ProgramStart | None = None
-    wait_members: WaitMembers | None = None
-    thread_clock: ThreadClock | None = None
-    atomics: str = ""
-    thread_begins: str = ""
-    program_arguments: tuple[tuple[str, str], ...] = ()
-    needs: Mapping[str, str] = field(default_factory=dict)
-    no_file_system: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A kernel on an architecture.  Names are those of its symbols, types and members.
+
+    :param recognized_by: a symbol that no other guest has; empty: whatever no other guest is.
+    :param members: of D's variables: the members that lead to them, from the thread on.
+    """
+
+    name: str
+    recognized_by: str
+    registers: GuestRegisters
+    allocator: Allocator
+    boot: GuestBoot
+    traps: GuestTraps
+    threads: GuestThreads
+    programs: GuestPrograms
+    probes: GuestProbes
+    members: Mapping[str, tuple[tuple[str, str], ...]]
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

@@ -15,7 +15,7 @@ POINTER = 8
 
 def calls_of(machine: Machine) -> SystemCalls:
     """:raises KinstError: for a kernel that runs no programs."""
-    calls = machine.guest.system_calls
+    calls = machine.guest.programs.system_calls
     if calls is None or machine.image.symbols.find(calls.names) is None:
         raise KinstError(f"{machine.image.path}: a kernel without system calls")
     return calls

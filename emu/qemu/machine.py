@@ -321,7 +321,7 @@ class QemuMachine(Machine):
             self._handlers[address] = handler
 
     def _watch_panic(self) -> None:
-        panic = self.image.symbols.find(self.guest.panic)
+        panic = self.image.symbols.find(self.guest.boot.panic)
         if panic is not None:
             self.handle(panic.address, self._panicked)
 
@@ -468,7 +468,7 @@ class QemuMachine(Machine):
         """
         seen, self._looked = self._looked, len(self.console.text)
         if self._panicking is not None:
-            text, ends = self.console.text, self.guest.panic_ends
+            text, ends = self.console.text, self.guest.boot.panic_ends
             first = max(self._panicking, text.rfind(b"\n", 0, seen) + 1)
             if text.endswith(b"\n") and any(
                     line.startswith(ends) for line in bytes(text[first:]).splitlines()):

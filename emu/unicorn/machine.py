@@ -297,13 +297,13 @@ class UnicornMachine(Machine):
     def boot(self) -> None:
         """Play the boot loader: the machine is then about to execute the kernel's first
         instruction."""
-        self.guest.load(self, self.image)
+        self.guest.boot.load(self, self.image)
         self._loaded()
 
     def place_image(self) -> None:
         """Put the image into memory and map it where it was linked, without starting it: its leaf
         functions can be called then."""
-        self.guest.place(self, self.image)
+        self.guest.boot.place(self, self.image)
         for module in self.image.modules:
             self.write(module.address, module.memory)
         self._loaded()
@@ -313,7 +313,7 @@ class UnicornMachine(Machine):
         self._watch_panic()
 
     def _watch_panic(self) -> None:
-        panic = self.image.symbols.find(self.guest.panic)
+        panic = self.image.symbols.find(self.guest.boot.panic)
         if panic is not None:
             self.handle(panic.address, self._loop.panicked)
 
@@ -449,7 +449,7 @@ class UnicornMachine(Machine):
     @property
     def trap_stack(self) -> int:
         """The top of the stack that breakpoints come on; 0: on the interrupted one."""
-        name = self.guest.trap_stack
+        name = self.guest.traps.trap_stack
         return self.symbol(name).address if name else 0
 
     def at_breakpoint(self, address: int) -> bool:

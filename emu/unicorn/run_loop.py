@@ -162,7 +162,7 @@ class RunLoop:
         if self.panicking is not None and data == 0x0A:
             begin = self.panicking[0]
             line = text[max(begin, text.rfind(b"\n", begin, len(text) - 1) + 1) :]
-            if line.startswith(self.machine.guest.panic_ends):
+            if line.startswith(self.machine.guest.boot.panic_ends):
                 self.request_stop(Stop(StopReason.PANIC, 0))
         for wanted in self._console_wanted:
             if data == wanted[-1] and text.endswith(wanted, self._console_start):

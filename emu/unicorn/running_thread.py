@@ -7,9 +7,9 @@ from emu.unicorn.machine import UnicornMachine
 def per_cpu(machine: UnicornMachine) -> int | None:
     """The virtual address of the running CPU's ``struct pcpu``; None: there is none yet."""
     guest = machine.guest
-    register, saved = guest.per_cpu_outside
-    programs = bool(register and guest.shell_prompt)
-    base = machine.read_register(guest.per_cpu)
+    register, saved = guest.threads.per_cpu_outside
+    programs = bool(register and guest.boot.shell_prompt)
+    base = machine.read_register(guest.threads.per_cpu)
     if not programs or (machine.pc >> 63 and base >> 63):
         saved = False
     else:  # a program, or the kernel's first instructions behind one

@@ -45,14 +45,14 @@ class IllumosTrap(Amd64Trap):
         return length, verdict if told.returns else Nothing(address + length)
 
     def at_seam(self, machine: Machine) -> int:
-        return machine.guest.trap_frame.read(machine, self._frame(machine), "rip")
+        return machine.guest.traps.trap_frame.read(machine, self._frame(machine), "rip")
 
     def _frame(self, machine: Machine) -> int:
         return machine.read_register(self.frame_register) + self.frame_bias
 
     def enter(self, machine: Machine) -> CpuState:
         frame = self._frame(machine)
-        return FrameState(machine, self.at_seam(machine), machine.guest.trap_frame, frame, {})
+        return FrameState(machine, self.at_seam(machine), machine.guest.traps.trap_frame, frame, {})
 
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
         """Not by the kernel's vectors: the registers are the interrupted ones."""

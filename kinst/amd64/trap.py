@@ -106,7 +106,7 @@ class Amd64Trap(GuestTrap):
         return _encoding.SPLIT
 
     def at_seam(self, machine: Machine) -> int:
-        frame = machine.guest.trap_frame
+        frame = machine.guest.traps.trap_frame
         return frame.read(machine, machine.sp, "rip") - self.guest_breakpoint.bias
 
     def enter(self, machine: Machine) -> CpuState:
@@ -114,7 +114,8 @@ class Amd64Trap(GuestTrap):
         frame, address = machine.sp, self.at_seam(machine)
         for name in registers.NAMES:
             if name != "rip":
-                machine.write_register(name, machine.guest.trap_frame.read(machine, frame, name))
+                value = machine.guest.traps.trap_frame.read(machine, frame, name)
+                machine.write_register(name, value)
         return CpuState(machine, address)
 
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
@@ -123,13 +124,13 @@ class Amd64Trap(GuestTrap):
     def leave_by_frame(self, machine: Machine, frame: int, pc: int, at: int) -> None:
         """As ``dtrace_invop_start`` goes back: the registers are the interrupted ones, and the last
         words of the trap frame are at the stack pointer for IRETQ."""
-        machine.guest.trap_frame.write(machine, frame, "rip", pc)
+        machine.guest.traps.trap_frame.write(machine, frame, "rip", pc)
         machine.write_register("rflags", machine.read_register("rflags") & ~registers.RFLAGS_IF)
-        machine.write_register("rsp", frame + machine.guest.trap_frame.fields["rip"][0])
+        machine.write_register("rsp", frame + machine.guest.traps.trap_frame.fields["rip"][0])
         machine.pc = at
 
     def decline(self, machine: Machine) -> None:
-        machine.pc = machine.read_u64(machine.symbol(machine.guest.seam_word).address)
+        machine.pc = machine.read_u64(machine.symbol(machine.guest.traps.seam_word).address)
 
 
 TRAP = Amd64Trap()

@@ -41,7 +41,7 @@ def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol
     """Look at every instruction of a kernel's functions; those at one address are one."""
     guest = guest_of(image, arch.name)
     return _survey(arch, trap, guest, functions, lambda function: image_code(image, function),
-                   lambda function: bool(guest.exclusions.reason(function.name)))
+                   lambda function: bool(guest.traps.exclusions.reason(function.name)))
 
 
 def survey_program(arch: Arch, trap: GuestTrap, file: ProgramFile) -> Survey:
@@ -55,7 +55,7 @@ def survey_program(arch: Arch, trap: GuestTrap, file: ProgramFile) -> Survey:
 
 def _survey(arch: Arch, trap: GuestTrap, guest: Guest, functions: Sequence[Symbol],
             code_of: Callable[[Symbol], bytes], excluded: Callable[[Symbol], bool]) -> Survey:
-    reader, templates = new_reader(arch, trap, guest.trap_frame)
+    reader, templates = new_reader(arch, trap, guest.traps.trap_frame)
     result = Survey()
     encodings: dict[bytes, tuple[int, int]] = {}
     seen: set[int] = set()

@@ -97,8 +97,8 @@ class Breakpoints(ProbeTable):
         self._seam_at: int | None = None
         self._seam_before = 0  # a module may have set it (dtrace.ko does)
         self._state = NativeState(self.dispatcher, self.templates.names)
-        begins = machine.image.symbols.find(machine.guest.thread_begins)
-        self.dispatcher.follow_threads(self.trap.numbers[machine.guest.per_cpu],
+        begins = machine.image.symbols.find(machine.guest.threads.begins)
+        self.dispatcher.follow_threads(self.trap.numbers[machine.guest.threads.per_cpu],
                                        0 if begins is None else begins.address)
         self._saved_mask = self._scratch = self._scratch_value = 0
 
@@ -123,9 +123,9 @@ class Breakpoints(ProbeTable):
         machine, dispatcher = self.machine, self.dispatcher
         if machine.patches:
             raise ProbeError("other probes are enabled on this machine: disable them first")
-        seam = machine.image.symbols.find(machine.guest.seam)
+        seam = machine.image.symbols.find(machine.guest.traps.seam)
         if seam is None and self.path != DIRECT:
-            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.seam}': "
+            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.traps.seam}': "
                              f"built without DTrace hooks; "
                              "give --trap-path=direct")
         changed = dispatcher.changed()
@@ -153,7 +153,8 @@ class Breakpoints(ProbeTable):
             machine.patch(dispatcher, dispatcher.displaced)
             undo.callback(machine.unpatch)
             self._scratch = self._scratch_value = 0
-            if (name := machine.guest.seam_word) and (word := machine.image.symbols.find(name)):
+            name = machine.guest.traps.seam_word
+            if name and (word := machine.image.symbols.find(name)):
                 self._scratch = word.address
                 self._scratch_value = machine.read_u64(word.address)
             if self.path != DIRECT and seam is not None:

@@ -87,7 +87,7 @@ class ProbeTable:
         self.trap = trap_of(machine.guest, machine.arch.name)
         engine = machine.engine if isinstance(machine, UnicornMachine) else None
         self.dispatcher, self.templates = new_dispatcher(
-            machine.arch, self.trap, machine.guest.trap_frame, engine)
+            machine.arch, self.trap, machine.guest.traps.trap_frame, engine)
         self.probes = ProbeList(self)
         self.functions: list[Symbol] = []
         self._function_index: dict[tuple[str, int, str], int] = {}
@@ -173,7 +173,7 @@ class ProbeTable:
         """
         if self._declared is None:
             guest = self.machine.guest
-            self._declared = [probe for read in (guest.static_probes, guest.call_probes)
+            self._declared = [probe for read in (guest.probes.declared, guest.probes.calls)
                               if read is not None for probe in read(self.image, self.machine)]
         return self._declared
 
@@ -192,7 +192,7 @@ class ProbeTable:
         if self.declared[index].call is not None:
             return self._add_call(index, types)
         if not self._gates:
-            for name, count in self.machine.guest.gates.items():
+            for name, count in self.machine.guest.probes.gates.items():
                 gate = self.image.symbols.find(name)
                 if gate is None:
                     raise ProbeError(f"{self.image.path}: has no '{name}', which its tracepoints "
@@ -204,7 +204,7 @@ class ProbeTable:
             self._gates = True
         points = [(point.address, self._code_at(point.address), point.target)
                   for point in self.declared[index].tracepoints]
-        wanted = self.machine.guest.tracepoint
+        wanted = self.machine.guest.probes.tracepoint
         for address, code, _target in points:
             if not code.startswith(wanted):
                 raise ProbeError(
@@ -223,7 +223,7 @@ class ProbeTable:
 
     def _add_operation(self, probe: StaticProbe, number: int,
                        debug: Callable[[], DebugIndex] | None) -> None:
-        if (probe.provider, probe.module) != self.machine.guest.operations or debug is None:
+        if (probe.provider, probe.module) != self.machine.guest.probes.operations or debug is None:
             return
         try:
             index = debug()
@@ -251,7 +251,7 @@ class ProbeTable:
             return 0
 
     def _add_guard(self, probe: StaticProbe, address: int) -> None:
-        name, guarded = self.machine.guest.guard
+        name, guarded = self.machine.guest.probes.guard
         variable, function = self.image.symbols.find(name), self.image.symbols.function_at(address)
         if (probe.provider, probe.name) not in guarded or variable is None or function is None:
             return
@@ -286,7 +286,7 @@ class ProbeTable:
 
     def _add_call_sites(self, types: Types) -> None:
         guest = self.machine.guest
-        members, calls = guest.call_members, guest.system_calls
+        members, calls = guest.programs.call_members, guest.programs.system_calls
         assert members is not None and calls is not None
         try:
             offsets = system_calls.offsets(types, members)
@@ -300,7 +300,7 @@ class ProbeTable:
             raise ProbeError(f"{self.image.path}: where {calls.handler} carries a system call out "
                              "is not found: its system calls cannot be probed")
         self.dispatcher.use_calls(
-            self.trap.numbers[guest.per_cpu], arguments=offsets.arguments,
+            self.trap.numbers[guest.threads.per_cpu], arguments=offsets.arguments,
             entry=offsets.entry, value=offsets.value, error=offsets.error, flags=offsets.flags,
             error_set=members.error_set)
         for pair in found:
@@ -316,7 +316,7 @@ class ProbeTable:
         """
         if program in self.programs:
             return self.programs.index(program) + 1
-        machine, members = self.machine, self.machine.guest.process_members
+        machine, members = self.machine, self.machine.guest.programs.members
         if not isinstance(machine, UnicornMachine) or members is None:
             raise ProbeError("probes in programs are for FreeBSD's kernels on our own machine")
         if types is None:

@@ -82,9 +82,9 @@ class SeamBreakpoints(ProbeTable):
         :raises ProbeError: when this kernel has no seam, or its code has changed.
         """
         machine, trap = self.machine, self.trap
-        seam = machine.image.symbols.find(machine.guest.seam)
+        seam = machine.image.symbols.find(machine.guest.traps.seam)
         if seam is None:
-            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.seam}': "
+            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.traps.seam}': "
                              f"built without DTrace hooks")
         found: dict[int, list[int]] = {}
         for number in range(len(self.probes)):
@@ -117,7 +117,7 @@ class SeamBreakpoints(ProbeTable):
         self.forget_text()
         for site in self._sites.values():
             machine.write_code(site.address, trap.breakpoint(len(site.code)))
-        if (name := machine.guest.seam_word) and (word := machine.image.symbols.find(name)):
+        if (name := machine.guest.traps.seam_word) and (word := machine.image.symbols.find(name)):
             self._scratch, self._scratch_value = word.address, machine.read_u64(word.address)
         self._seam_before = machine.read_u64(seam.address)
         machine.write_u64(seam.address, area.seam)
@@ -137,7 +137,7 @@ class SeamBreakpoints(ProbeTable):
         machine = self.machine
         machine.handle(self._area.seam, None)
         if self.enabled:
-            machine.write_u64(machine.symbol(machine.guest.seam).address, self._seam_before)
+            machine.write_u64(machine.symbol(machine.guest.traps.seam).address, self._seam_before)
             for site in self._sites.values():
                 machine.write_code(site.address, site.code)
         for address in self._awaited:
@@ -251,7 +251,7 @@ class SeamBreakpoints(ProbeTable):
         """What is kept of the thread that runs."""
         machine = self.machine
         try:
-            thread = machine.read_u64(machine.read_register(machine.guest.per_cpu))
+            thread = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
         except MemoryAccessError:  # there is none: a kernel without threads
             thread = 0
         if thread not in self._copies and len(self._copies) == MAX_THREADS:

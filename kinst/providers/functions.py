@@ -32,7 +32,7 @@ def functions(
         near = symbols.similar(name)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise ProbeError(f"{where}: {_there(module)} no function '{name}'{hint}")
-    reason = breakpoints.machine.guest.exclusions.reason(name)
+    reason = breakpoints.machine.guest.traps.exclusions.reason(name)
     if reason and not unsafe:
         raise ProbeError(f"{where}: {name} {reason} (--unsafe probes it)")
     return list(found.values())
@@ -42,7 +42,7 @@ def _by_pattern(
     breakpoints: ProbeTable, where: str, pattern: str, unsafe: bool, module: str
 ) -> list[Symbol]:
     accept = regular(pattern).match
-    exclusions = breakpoints.machine.guest.exclusions
+    exclusions = breakpoints.machine.guest.traps.exclusions
     found: dict[int, Symbol] = {}
     for s in breakpoints.image.symbols.functions():
         if accept(s.name) and matches(module, s.module_name):

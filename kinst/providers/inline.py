@@ -74,7 +74,7 @@ class Entrances:
         guest = guest_of(image, arch.name)
         self._trap = trap_of(guest, arch.name)
         self._dispatcher, _templates = new_dispatcher(
-            arch, self._trap, guest.trap_frame, None)
+            arch, self._trap, guest.traps.trap_frame, None)
 
     def of(self, copy: Function) -> list[int]:
         """Addresses; the one that the debug data leads to where the code does not tell."""
@@ -155,7 +155,7 @@ def create(
 def _place(breakpoints: ProbeTable, copy: _Copy, found: MadeProbes, where: str, unsafe: bool,
            module: str) -> bool:
     """Find the functions that a copy has code in; false when it is not to be probed."""
-    symbols, exclusions = breakpoints.image.symbols, breakpoints.machine.guest.exclusions
+    symbols, exclusions = breakpoints.image.symbols, breakpoints.machine.guest.traps.exclusions
     if len(copy.ranges) > MAX_PIECES:
         found.reports.append(f"{where}: the copy at {copy.entry:#x} is not probed: it has "
                              f"{len(copy.ranges)} pieces of code, and at most {MAX_PIECES} are "

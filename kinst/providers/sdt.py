@@ -45,12 +45,12 @@ class Sdt(Provider):
         if not made:
             raise ProbeError(refusals[0])
         operations = [n for n in found if (declared[n].provider, declared[n].module)
-                      == probes.machine.guest.operations]
+                      == probes.machine.guest.probes.operations]
         if operations and not _has_debug_data(wanted):
             refusals.append(f"{wanted.text}: calls that go by the tracepoints of "
                             f"{declared[operations[0]].provider}:{declared[operations[0]].module}: "
                             "the kernel has no DWARF")
-        for provider, what in probes.machine.guest.unseen.items():
+        for provider, what in probes.machine.guest.probes.unseen.items():
             if any(declared[n].provider == provider for n in found) and not is_glob(
                     wanted.provider) and wanted.provider:
                 refusals.append(f"{wanted.text}: {what}")

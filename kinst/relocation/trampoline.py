@@ -32,7 +32,7 @@ class Trampolines:
         if LARGE + self.size > HIDDEN:
             raise MachineError(f"{slots} trampolines: at most {(HIDDEN - LARGE) // SLOT} fit")
         machine.write_physical(tables, bytes(4096))
-        hole = machine.guest.hole(machine, near, self.physical, pages, tables)
+        hole = machine.guest.traps.hole(machine, near, self.physical, pages, tables)
         self._undo: list[tuple[int, bytes]] = []
         if hole is None:
             self.base = self.physical

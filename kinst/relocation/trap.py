@@ -318,7 +318,7 @@ class CalledSeam(GuestTrap):
     def enter(self, machine: Machine) -> FrameState:
         arch = machine.arch
         frame = machine.read_register(arch.arguments[0])
-        return FrameState(machine, 0, machine.guest.trap_frame, frame, self.names,
+        return FrameState(machine, 0, machine.guest.traps.trap_frame, frame, self.names,
                           self.unrestored, self.untold)
 
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
@@ -353,4 +353,4 @@ TRAPS: Parts[GuestTrap] = Parts("kinst.{}.trap", "TRAP")
 
 def trap_of(guest: Guest, arch: str) -> GuestTrap:
     """The host's half for a guest, on an architecture."""
-    return Parts[GuestTrap](f"kinst.{{}}.{guest.trap}", "TRAP")[arch]
+    return Parts[GuestTrap](f"kinst.{{}}.{guest.traps.trap}", "TRAP")[arch]

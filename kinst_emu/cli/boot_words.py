@@ -108,7 +108,7 @@ def with_disks(image: Image, disks: Sequence[Path]) -> Image:
 
 
 def _told(image: Image, options: BootOptions) -> Image:
-    if options.programs and not guest_of(image, arch_of(image).name).shell_prompt:
+    if options.programs and not guest_of(image, arch_of(image).name).boot.shell_prompt:
         what = "--disk" if options.disks else "--memory-disk"
         raise KinstError(f"{what}: the teaching kernel has no file systems; give a FreeBSD "
                          "kernel")

@@ -118,7 +118,7 @@ def _check(line: CommandLine, kernel: TracedKernel | None) -> None:
             raise KinstError("--tracks: is for FreeBSD's kernels, with debug data or CTF, on "
                              "our own machine")
         check_writable(Path(line.tracks), "--tracks")
-        line.programs.append(("n", tracks_program(kernel.machine.guest.interrupts)))
+        line.programs.append(("n", tracks_program(kernel.machine.guest.traps.interrupts)))
         line.options.set("quiet", None)
         if line.options.number("bufsize") == DEFAULTS["bufsize"]:
             line.options.set("bufsize", TRACKS_BUFFER)

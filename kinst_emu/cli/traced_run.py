@@ -65,7 +65,7 @@ class TracedRun:
         path = Path(self._line.tracks)
         failure = None
         with replacing(path) as file:
-            self._tracks = TrackWriter(file, self._kernel.machine.guest.interrupts)
+            self._tracks = TrackWriter(file, self._kernel.machine.guest.traps.interrupts)
             try:
                 yield
             except KinstError as error:

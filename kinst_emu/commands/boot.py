@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         machine.boot()
     if not arguments.quiet and not arguments.json:
         machine.console.stream = show_byte
-    prompt: str | tuple[str, ...] = arguments.until or machine.guest.prompts
+    prompt: str | tuple[str, ...] = arguments.until or machine.guest.boot.prompts
     if arguments.gdb is not None:
         return _debugged(machine, arguments)
     kind = STATE if arguments.restore else BOOT
@@ -133,16 +133,16 @@ def _debugged(machine: UnicornMachine, arguments: argparse.Namespace) -> int:
 def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
             prompt: str | tuple[str, ...], limit: int | None, typed: list[bytes]) -> Stop | None:
     """Run it to its prompt, type, hand it over; the last stop, None where nothing was to run."""
-    found = [machine.image.symbols.find(name) for name in machine.guest.readers]
+    found = [machine.image.symbols.find(name) for name in machine.guest.boot.readers]
     readers = [reader.address for reader in found if reader is not None]
 
-    asking = tuple(text.encode() for text in machine.guest.prompts)
+    asking = tuple(text.encode() for text in machine.guest.boot.prompts)
 
     def prompts() -> str | tuple[str, ...]:
         """Those that may come now."""
-        asked, answer = machine.guest.later_prompt
+        asked, answer = machine.guest.boot.later_prompt
         if not arguments.until and asked and asked.encode() in machine.console.text:
-            return (*machine.guest.prompts, answer)
+            return (*machine.guest.boot.prompts, answer)
         return prompt
 
     def go_on(keys: str = "") -> Stop:
@@ -159,7 +159,8 @@ def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
         return stop
 
     stop: Stop | None = None
-    waits = machine.console.text.endswith(tuple(text.encode() for text in machine.guest.prompts))
+    known = tuple(text.encode() for text in machine.guest.boot.prompts)
+    waits = machine.console.text.endswith(known)
     if not waits or arguments.until or limit is not None:
         stop = go_on()
     for keys, data in zip(arguments.keys, typed, strict=True):

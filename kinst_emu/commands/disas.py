@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     arch = arch_of(image)
     guest = guest_of(image, arch.name)
-    trap, exclusions = trap_of(guest, arch.name), guest.exclusions
+    trap, exclusions = trap_of(guest, arch.name), guest.traps.exclusions
     rows = []
     for symbol, marked in _chosen(image, arguments.function):
         table = instructions(trap, image_code(image, symbol), symbol)

@@ -343,7 +343,7 @@ def _space(player: Player, process: str) -> tuple[str, AddressSpace]:
 
 def _written(player: Player, write: Write) -> dict[str, object]:
     by = "from outside"
-    if write.pc is not None and in_program(write.pc) and player.machine.guest.shell_prompt:
+    if write.pc is not None and in_program(write.pc) and player.machine.guest.boot.shell_prompt:
         by = _in_program(player, write.pc, UserPrograms(program_files(player.machine.image)))
     elif write.pc is not None:
         where = player.machine.image.symbols.where(write.pc)

@@ -378,7 +378,7 @@ class Explorer:
         """Whether the instruction is of a function that the kernel has for atomic accesses, by the
         debug data; it takes long to ask."""
         machine = self.stage.machine
-        atomics = machine.guest.atomics
+        atomics = machine.guest.threads.atomics
         if not atomics or pc in self._asked:
             return False
         self._asked.add(pc)

@@ -44,11 +44,11 @@ class OneCpuStage(Stage):
     """The first run is about to be executed, the threads of the others are queued."""
 
     def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], limit: int) -> None:
-        switch, symbols = machine.guest.thread_switch, machine.image.symbols
+        switch, symbols = machine.guest.threads.switch, machine.image.symbols
         assert switch is not None  # there are threads
         self._switch: ThreadSwitch = switch
         found = [one for one in map(symbols.find, switch.functions) if one is not None]
-        start = machine.guest.thread_start
+        start = machine.guest.threads.start
         thread = None if start is None else structure(kernel_types(machine.image), start.thread)
         if not found or thread is None:
             raise KinstError("the kernel, or its debug data, does not tell how its threads take "

@@ -97,14 +97,14 @@ class _Starting:
 
     def __init__(self, machine: UnicornMachine, texts: Sequence[str]) -> None:
         guest = machine.guest
-        kind = structure(kernel_types(machine.image), guest.threads.thread)
-        if (guest.program_start is None or guest.thread_start is None or kind is None
-                or guest.thread_switch is None):
+        kind = structure(kernel_types(machine.image), guest.threads.lists.thread)
+        if (guest.programs.start is None or guest.threads.start is None or kind is None
+                or guest.threads.switch is None):
             raise StartError("the kernel runs no programs, or its debug data has no threads")
         self.machine, self._texts, self._kind = machine, texts, kind
-        self._start, self._switch = guest.program_start, guest.thread_switch
-        self._executed = machine.symbol(guest.program_start.executed).address
-        self._reads = machine.symbol(guest.thread_start.stands).address
+        self._start, self._switch = guest.programs.start, guest.threads.switch
+        self._executed = machine.symbol(guest.programs.start.executed).address
+        self._reads = machine.symbol(guest.threads.start.stands).address
         self._limit = machine.instructions + PATIENCE
         self.runs: dict[int, StartedRun] = {}
         self._first = 0  # the process of the first one
@@ -119,7 +119,7 @@ class _Starting:
     def type(self, line: str) -> None:
         """The shell is in the call that reads the first character, or about to make it."""
         self._unread = len(line)
-        last = self.machine.symbol(self.machine.guest.last_process).address
+        last = self.machine.symbol(self.machine.guest.programs.last_process).address
         self._first = int.from_bytes(self.machine.read(last, 4), "little") + 1
         self.machine.type(line.encode())
 
@@ -192,7 +192,7 @@ class _Starting:
         for name, value in self._start.levels:
             members[name] = value
         trap = TRAPS[machine.arch.name]
-        entry = machine.guest.trap_frame.read(
+        entry = machine.guest.traps.trap_frame.read(
             machine, int(members[self._start.frame]),
             trap.names.get(machine.arch.pc, machine.arch.pc))
         self.runs[number] = StartedRun(text, text, thread, None, entry, (), program=True)
@@ -202,7 +202,7 @@ class _Starting:
 
         :raises StartError: when it is none of them.
         """
-        members = self.machine.guest.process_members
+        members = self.machine.guest.programs.members
         assert members is not None
         process = CStruct(self._kind, thread, self.machine)[members.process]
         number = int(process[members.number]) - self._first

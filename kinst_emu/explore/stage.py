@@ -95,10 +95,10 @@ class Stage:
     def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], limit: int) -> None:
         self.machine, self.runs, self.limit = machine, runs, limit
         self.back = place_of_return(machine)
-        program = machine.guest.program_start
+        program = machine.guest.programs.start
         if runs[0].program and program is not None:
             self.back = machine.symbol(program.ends).address
-        start = machine.guest.thread_start
+        start = machine.guest.threads.start
         leave = None if start is None else machine.image.symbols.find(start.exit)
         self._leave = leave.address if leave is not None and runs[0].thread else None
         self.looked_at: tuple[Sequence[int], Sequence[int]] = (

@@ -149,7 +149,7 @@ class SourceLines:
         return self._known[pc]
 
     def _look(self, pc: int) -> str:
-        line, atomics = self._sources.line(pc), self._machine.guest.atomics
+        line, atomics = self._sources.line(pc), self._machine.guest.threads.atomics
         if atomics:
             index = debug_index(self._machine.image)
             for function in index.stack(pc):

@@ -63,7 +63,7 @@ def stand_in_thread(machine: UnicornMachine) -> None:
 
     :raises StartError: when it does not come there.
     """
-    start = machine.guest.thread_start
+    start = machine.guest.threads.start
     if start is None or not start.stands:
         return
     place = machine.image.symbols.find(start.stands)
@@ -80,7 +80,7 @@ def stand_in_thread(machine: UnicornMachine) -> None:
 
 def runs_threads(machine: UnicornMachine) -> bool:
     """Whether runs are threads of the kernel; else its CPUs run what they are given."""
-    start = machine.guest.thread_start
+    start = machine.guest.threads.start
     return start is not None and not (start.alone and machine.schedule.several)
 
 
@@ -96,7 +96,7 @@ def make_threads(machine: UnicornMachine, count: int, caller: Caller) -> list[in
 
     :raises StartError: when the kernel does not start them.
     """
-    start = machine.guest.thread_start
+    start = machine.guest.threads.start
     if start is None or not runs_threads(machine):
         return [0] * count
     stand_in_thread(machine)

@@ -24,7 +24,7 @@ UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, Valu
 def all_wait(stage: Stage, played: Played) -> bool:
     """Whether each run that is not done sleeps, or waits for a lock by going round."""
     machine = stage.machine
-    members = machine.guest.wait_members
+    members = machine.guest.threads.waits
     spins = () if members is None else members.spins
     running = {thread_of(machine): machine.pc for _cpu in machine.schedule.each()}
     for number, run in enumerate(stage.runs):
@@ -112,11 +112,11 @@ def _place(machine: UnicornMachine, pc: int) -> str:
 
 
 def _sleep(machine: UnicornMachine, stage: Stage, thread: int) -> str:
-    members = machine.guest.wait_members
-    kind = structure(kernel_types(machine.image), machine.guest.threads.thread)
+    members = machine.guest.threads.waits
+    kind = structure(kernel_types(machine.image), machine.guest.threads.lists.thread)
     if members is None or kind is None:
         return "does not run"
-    switch = machine.guest.thread_switch
+    switch = machine.guest.threads.switch
     try:
         one = CStruct(kind, thread, machine)
         if switch is not None and int(one[switch.state]) == switch.queued:

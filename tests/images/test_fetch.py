@@ -177,7 +177,7 @@ def entries(disk, number):
 
 def test_every_architecture_has_its_directory(site):
     for arch, guest in FREEBSD.items():
-        directory = guest.releases
+        directory = guest.boot.releases
         get(site, f"{RELEASE}/{arch}")
         assert any(path.startswith(f"/releases/{directory}/{RELEASE}/") for path, _ in
                    site.requests)

@@ -120,7 +120,7 @@ def test_what_has_no_place_for_an_entry_or_a_return_is_listed(traced):
     machine, breakpoints, _ended, _stacks = traced
     listed = breakpoints.left_out
     for function in machine.image.symbols.functions():
-        if machine.guest.exclusions.reason(function.name):
+        if machine.guest.traps.exclusions.reason(function.name):
             continue
         first, left, _framed, leaving = breakpoints.boundaries(function)
         named = [listed.get(function.name, "")]

@@ -245,4 +245,4 @@ def test_the_stack_of_a_panic_goes_on_behind_the_trap(arch):
         Caller(machine).call(machine.symbol("strlen").address, [16], "strlen")
     (culprit,) = [line for line in failure(machine) if "kernel`strlen+" in line]
     entry = failure(machine)[failure(machine).index(culprit) - 1]
-    assert any(f"kernel`{name}+" in entry for name in machine.guest.trap_entries)
+    assert any(f"kernel`{name}+" in entry for name in machine.guest.traps.trap_entries)

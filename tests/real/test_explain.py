@@ -50,15 +50,15 @@ def check(firing, table, words):
     absent += told(by_name["exception"], f"{first.address:#x}", f"{firing.rows[1].address:#x}")
     frame = firing.frames[0]
     for name in trap.saved:
-        offset, size = words.guest.trap_frame.fields[name]
+        offset, size = words.guest.traps.trap_frame.fields[name]
         value = int.from_bytes(frame.before[offset : offset + size], "little")
         absent += told(by_name["exception"], f"{value:#x}")
     (vector,) = tables(by_name["vector"])
     assert [row[0] for row in vector.rows] == [
         words.where(row.address) for row in firing.rows[1 : frame.row]]
     (fields,) = tables(by_name["frame"])
-    assert len(fields.rows) == len(words.guest.trap_frame.fields)
-    for name, (offset, size) in words.guest.trap_frame.fields.items():
+    assert len(fields.rows) == len(words.guest.traps.trap_frame.fields)
+    for name, (offset, size) in words.guest.traps.trap_frame.fields.items():
         before = int.from_bytes(frame.before[offset : offset + size], "little")
         row = next(row for row in fields.rows if row[1] == name)
         assert row[:3] == (f"{frame.address + offset:#x}", name, f"{before:#x}")

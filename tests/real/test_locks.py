@@ -49,8 +49,8 @@ def test_a_threads_lock_is_a_spin_mutex_of_its_own_and_the_process_tree_is_locke
 def test_owners_are_those_that_the_kernels_own_functions_find(kernel):
     """Of words as locks have them: free, owned with each flag, shared by some."""
     machine, types = boots.booted(kernel), kernel_types(kernel)
-    thread = machine.read_u64(machine.read_register(machine.guest.per_cpu))
-    locks = Locks(types, machine.guest.lock_members, lambda address, size: int.from_bytes(
+    thread = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
+    locks = Locks(types, machine.guest.threads.locks, lambda address, size: int.from_bytes(
         machine.read(address, size), "little"))
     kept, seen = machine.snapshot(), set()
     for name, (word, function) in LOCKS.items():

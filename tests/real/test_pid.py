@@ -64,10 +64,10 @@ def entries(steps):
 
 
 def run_command_typed(machine):
-    prompt = machine.guest.shell_prompt.encode()
+    prompt = machine.guest.boot.shell_prompt.encode()
     count = machine.console.text.count(prompt)
     while machine.console.text.count(prompt) == count:
-        machine.run(Until(console=machine.guest.shell_prompt,
+        machine.run(Until(console=machine.guest.boot.shell_prompt,
                           instructions=machine.instructions + LIMIT))
 
 

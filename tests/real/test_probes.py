@@ -77,7 +77,7 @@ def test_tracing_200_functions_that_run_leaves_the_boot_as_it_is(boot, path):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_the_boot_works_with_500_functions_traced(kernel, boot, path):
-    exclusions = boot[0].guest.exclusions
+    exclusions = boot[0].guest.traps.exclusions
     names = sorted({s.name for s in kernel.symbols.functions() if not exclusions.reason(s.name)
                     and boot[4].get(s.name, 0) < HOT})
     print(f"KINST_SEED={SEED}")

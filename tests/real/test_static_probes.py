@@ -128,7 +128,7 @@ def test_all_together_leave_the_run_as_it_is_and_fire_as_often_as_kinst_at_their
 def guarded(breakpoints, number):
     """Whether the kernel executes a probe's tracepoint only where probes are enabled."""
     static = breakpoints.static(number)
-    return (static.provider, static.name) in breakpoints.machine.guest.guard[1]
+    return (static.provider, static.name) in breakpoints.machine.guest.probes.guard[1]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -200,7 +200,7 @@ def test_arguments_are_those_that_the_kernel_makes_on_a_machine_that_is_stopped_
             first.setdefault(record.probe.id - 1, record)
     assert len(first) > 30
     gates = {machine.image.symbols.find(name).address: count
-             for name, count in machine.guest.gates.items()}
+             for name, count in machine.guest.probes.gates.items()}
     wanted = sorted(first.items(), key=lambda one: one[1].instructions)
     machine = boots.booted(kernel)
     machine.type(f"{COMMAND}\r".encode())

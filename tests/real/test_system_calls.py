@@ -44,8 +44,8 @@ class Thread:
 
     def __init__(self, machine, types):
         self.machine, self.types = machine, types
-        self.at = system_calls.offsets(types, machine.guest.call_members)
-        self.here = machine.read_u64(machine.read_register(machine.guest.per_cpu))
+        self.at = system_calls.offsets(types, machine.guest.programs.call_members)
+        self.here = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
 
     def number(self, offset, size=4):
         value = int.from_bytes(self.machine.read(self.here + offset, size), "little")
@@ -63,7 +63,7 @@ def by_the_kernels_hook(kernel, types):
     machine = boots.booted(kernel)
     symbols = machine.image.symbols
     entries = {}
-    for probe in machine.guest.call_probes(machine.image, machine):
+    for probe in machine.guest.probes.calls(machine.image, machine):
         at = probe.call.table.base + probe.call.table.size * probe.call.index
         if not probe.call.returns:
             entries[at] = probe
@@ -72,7 +72,7 @@ def by_the_kernels_hook(kernel, types):
     machine.write(symbols.find("systrace_enabled").address, b"\1")
     found = defaultdict(list)
     machine.type(f"{COMMAND}\r".encode())
-    prompt = machine.guest.shell_prompt.encode()
+    prompt = machine.guest.boot.shell_prompt.encode()
     prompts = machine.console.text.count(prompt)
     while machine.console.text.count(prompt) == prompts:
         stop = machine.run(Until(addresses=[symbols.find(HOOK).address], instructions=LIMIT))

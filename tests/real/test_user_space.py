@@ -273,7 +273,8 @@ def test_a_program_that_never_ends_is_given_up_and_the_machine_goes_on(kernel):
     with pytest.raises(CommandError, match="has not ended after 50,000,000 instructions"):
         run_command(machine, "sleep 1000000", 50_000_000)
     machine.type(b"\x03")
-    assert machine.run(Until(console=machine.guest.shell_prompt, instructions=machine.instructions
+    prompt = machine.guest.boot.shell_prompt
+    assert machine.run(Until(console=prompt, instructions=machine.instructions
                              + LIMIT)).reason is StopReason.CONSOLE
     assert run_command(machine, "echo $?", LIMIT).status == 0
 
@@ -450,7 +451,7 @@ def test_a_state_in_user_mode_is_saved_and_goes_on(kernel, tmp_path):
     assert machine.digest() == digest
     machine.restore(in_user_mode)
     for one in (machine, snapshot.restore(tmp_path / "s", kernel)):
-        one.run(Until(console=machine.guest.shell_prompt))
+        one.run(Until(console=machine.guest.boot.shell_prompt))
         assert (one.instructions, one.digest()) == (end, digest)
 
 

@@ -88,7 +88,7 @@ def test_a_page_fault_ends_in_the_same_instruction_which_then_finds_its_page(mac
 def test_the_trap_frame_of_a_fault_has_the_program_s_registers(machine):
     recorder = FaultRecorder(machine, COMMAND, 1, LIMIT, RunningThread(machine))
     seen = recorder.record()
-    first, layout = seen.entry[0], machine.guest.trap_frame.fields
+    first, layout = seen.entry[0], machine.guest.traps.trap_frame.fields
     held = {name: int.from_bytes(seen.before[at : at + size], "little")
             for name, (at, size) in layout.items()}
     names = [name for name in first.registers if name in held]
@@ -143,7 +143,7 @@ def test_faults_of_the_kernel_itself_are_not_counted(kernel, command, hits):
             break
         first, last = seen.entry[0], seen.leaving[-1]
         assert not first.address >> 63 and first.address == last.address, hit
-        assert first.code != machine.guest.system_calls.instruction, hit
+        assert first.code != machine.guest.programs.system_calls.instruction, hit
         assert recorder.after is not None and len(seen.leaving) < 2000, hit
 
 

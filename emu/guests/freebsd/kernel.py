@@ -7,7 +7,12 @@ from emu.guest.guest import (
     CallMembers,
     Exclusions,
     Guest,
+    GuestBoot,
+    GuestProbes,
+    GuestPrograms,
     GuestRegisters,
+    GuestThreads,
+    GuestTraps,
     Loader,
     LockKind,
     LockMembers,
@@ -118,42 +123,46 @@ def freebsd(
     :param ticks: as of ``ThreadClock``.
     """
     return Guest(
-        name="FreeBSD", recognized_by="", load=load, place=place, hole=hole,
-        trap_frame=trap_frame, trap_entries=trap_entries, registers=registers, per_cpu=per_cpu[0],
-        per_cpu_outside=per_cpu[1:],
-        system_calls=system_calls,
-        page_tables=(f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), releases=releases,
-        seam="dtrace_invop_jump_addr", seam_word=seam_word,
-        # It asks for its root file system, and waits in the function that reads the console.
-        prompts=PROMPTS, later_prompt=(SINGLE_USER, "\r\n# "), shell_prompt=SHELL_PROMPT,
-        starts=("mi_startup",),
-        unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})(?:: [ -~]{1,200})?\.",
-        last_process="lastpid",
-        # vm_fault_trap(map, vaddr, fault_type, fault_flags, signo, ucode) of sys/vm/vm_fault.c.
-        page_faults=PageFaults("vm_fault_trap", 2, *page_faults),
-        call_probes=call_probes, call_members=CALL_MEMBERS, process_members=PROCESS_MEMBERS,
-        signal_members=SIGNAL_MEMBERS, lock_members=LOCK_MEMBERS,
-        static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
-        tracepoint=tracepoint, interrupts=interrupts, thread_start=THREAD_START,
-        thread_switch=THREAD_SWITCH, program_start=PROGRAM_START, wait_members=WAIT_MEMBERS,
-        # kern/kern_synch.c, kern_thread.c, kern_clock.c, kern_resource.c; set_cputicker() of
-        # kern/kern_tc.c.
-        thread_clock=ThreadClock(
-            ("thread", "td_runtime"), ("pcpu", "pc_switchtime"), ("thread", "td_tid"),
-            frozenset({"mi_switch", "thread_exit", "statclock", "calcru", "rufetchtd"}),
-            "cpu_ticks", "tc_cpu_ticks", "timehands",
-            (("timehands", "th_counter"), ("timecounter", "tc_get_timecount")), ticks),
-        atomics="atomic_", thread_begins="fork_trampoline",
-        guard=("sdt_probes_enabled", GUARDED),
-        operations=("vfs", "vop"), unseen={
-            "lockstat": "locks taken or released at once, and times of waiting, go by its "
-            "tracepoints"},
-        readers=("cngets", "cncheckc", "cngetc"),
-        panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "),
+        name="FreeBSD", recognized_by="", registers=registers,
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),
-        threads=THREADS,
-        exclusions=Exclusions(EXCLUDED | entry_path, EXCLUDED_PREFIXES + entry_prefixes,
-                              "dtrace_safe_", COPIED),
+        boot=GuestBoot(
+            load, place,
+            # It asks for its root file system, and waits in the function that reads the console.
+            prompts=PROMPTS, later_prompt=(SINGLE_USER, "\r\n# "), shell_prompt=SHELL_PROMPT,
+            starts=("mi_startup",), readers=("cngets", "cncheckc", "cngetc"),
+            panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "), releases=releases,
+            unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})"
+            rb"(?:: [ -~]{1,200})?\.",
+            needs={"options FFS": "ffs_mount", "device md": "g_md_class"},
+            no_file_system=frozenset({22, 97})),  # EINVAL, EINTEGRITY (sys/errno.h)
+        traps=GuestTraps(
+            hole, trap_frame, trap_entries, seam="dtrace_invop_jump_addr", seam_word=seam_word,
+            exclusions=Exclusions(EXCLUDED | entry_path, EXCLUDED_PREFIXES + entry_prefixes,
+                                  "dtrace_safe_", COPIED),
+            # vm_fault_trap(map, vaddr, fault_type, fault_flags, signo, ucode): sys/vm/vm_fault.c.
+            page_faults=PageFaults("vm_fault_trap", 2, *page_faults), interrupts=interrupts),
+        threads=GuestThreads(
+            per_cpu[0], THREADS, per_cpu[1:], THREAD_START, THREAD_SWITCH, WAIT_MEMBERS,
+            LOCK_MEMBERS,
+            # kern/kern_synch.c, kern_thread.c, kern_clock.c, kern_resource.c; set_cputicker() of
+            # kern/kern_tc.c.
+            clock=ThreadClock(
+                ("thread", "td_runtime"), ("pcpu", "pc_switchtime"), ("thread", "td_tid"),
+                frozenset({"mi_switch", "thread_exit", "statclock", "calcru", "rufetchtd"}),
+                "cpu_ticks", "tc_cpu_ticks", "timehands",
+                (("timehands", "th_counter"), ("timecounter", "tc_get_timecount")), ticks),
+            begins="fork_trampoline", atomics="atomic_"),
+        programs=GuestPrograms(
+            "lastpid", PROCESS_MEMBERS, system_calls, CALL_MEMBERS,
+            (f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), SIGNAL_MEMBERS, PROGRAM_START,
+            (("thread", "td_proc"), ("proc", "p_args"), ("pargs", "ar_length"),
+             ("pargs", "ar_args"))),
+        probes=GuestProbes(
+            static_probes, call_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
+            tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),
+            operations=("vfs", "vop"), unseen={
+                "lockstat": "locks taken or released at once, and times of waiting, go by its "
+                "tracepoints"}),
         members={
             "tid": (("thread", "td_tid"),), "errno": (("thread", "td_errno"),),
             "pid": (("thread", "td_proc"), ("proc", "p_pid")),
@@ -165,8 +174,4 @@ def freebsd(
             **dict.fromkeys(("jailname", "zonename"), (
                 ("thread", "td_ucred"), ("ucred", "cr_prison"), ("prison", "pr_name"))),
         },
-        needs={"options FFS": "ffs_mount", "device md": "g_md_class"},
-        no_file_system=frozenset({22, 97}),  # EINVAL, EINTEGRITY (sys/errno.h)
-        program_arguments=(("thread", "td_proc"), ("proc", "p_args"), ("pargs", "ar_length"),
-                           ("pargs", "ar_args")),
     )

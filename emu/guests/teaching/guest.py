@@ -10,10 +10,11 @@ LESSON = "run_lesson"  # a function of its own
 
 def teaching(freebsd: Guest) -> Guest:
     """The teaching kernel, on the architecture of a FreeBSD kernel."""
-    assert freebsd.thread_start is not None
+    assert freebsd.threads.start is not None
     # Of the kernel with races in it: the plain one has no such functions.
-    threads = replace(freebsd.thread_start, stands="", lock="", alone=True)
-    return replace(freebsd, name="teaching kernel", recognized_by=LESSON, prompts=PROMPTS,
-                   shell_prompt="", thread_start=threads, thread_clock=None,
-                   starts=("machine_thread",),
-                   readers=("cngetc",))
+    start = replace(freebsd.threads.start, stands="", lock="", alone=True)
+    return replace(
+        freebsd, name="teaching kernel", recognized_by=LESSON,
+        boot=replace(freebsd.boot, prompts=PROMPTS, shell_prompt="", starts=("machine_thread",),
+                     readers=("cngetc",)),
+        threads=replace(freebsd.threads, start=start, clock=None))

@@ -63,7 +63,7 @@ class CallComparison:
             return
         names, ours, theirs, different = [], [], [], []
         trampoline = self.trap.names.get("pc") if one.second else None
-        for name, (offset, size) in self.machine.guest.trap_frame.fields.items():
+        for name, (offset, size) in self.machine.guest.traps.trap_frame.fields.items():
             a, b = (int.from_bytes(e.frame[offset : offset + size], "little")
                     for e in (one, other))
             names.append(name)
@@ -80,7 +80,7 @@ class CallComparison:
     def stack_pointer(self, machine: Machine, frame: int) -> int:
         """The interrupted one, of a trap frame."""
         arch, names = machine.arch, self.trap.names
-        return machine.guest.trap_frame.read(machine, frame, names.get(arch.sp, arch.sp))
+        return machine.guest.traps.trap_frame.read(machine, frame, names.get(arch.sp, arch.sp))
 
     def stack_before(
         self, ours: Sequence[Event], theirs: Sequence[Event]

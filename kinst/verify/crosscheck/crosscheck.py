@@ -57,8 +57,8 @@ class Crosscheck:
     """
 
     def __init__(self, machine: UnicornMachine, most: int = MAX_STEPS) -> None:
-        if machine.image.symbols.find(machine.guest.seam) is None:
-            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.seam}': "
+        if machine.image.symbols.find(machine.guest.traps.seam) is None:
+            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.traps.seam}': "
                              f"built without DTrace hooks")
         self.machine, self._most = machine, most
         self._base: Snapshot = machine.snapshot()
@@ -157,7 +157,7 @@ class Crosscheck:
         machine = written.machine
         site, is_second = address if second is None else second, second is not None
         return Event(
-            site, is_second, machine.read(frame, machine.guest.trap_frame.size),
+            site, is_second, machine.read(frame, machine.guest.traps.trap_frame.size),
             written=written.at(site, is_second, self.compare.stack_pointer(machine, frame)))
 
     def _fire(self, seen: list[Event], probe: Probe, state: CpuState | NativeState) -> None:
@@ -172,7 +172,7 @@ class Crosscheck:
 
         :raises TooLongError: when all are executed too often.
         """
-        symbols, exclusions = self.machine.image.symbols, self.machine.guest.exclusions
+        symbols, exclusions = self.machine.image.symbols, self.machine.guest.traps.exclusions
         place, steps = recording.pc, recording.steps
         counts = Counter(step[place] for step in steps)
         after: dict[int, set[int]] = {}

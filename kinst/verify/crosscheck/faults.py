@@ -111,7 +111,7 @@ class FaultyCrosscheck(Crosscheck):
         assert inner is not None
 
         def wrong(address: int, frame: int) -> None:
-            fields = machine.guest.trap_frame.fields
+            fields = machine.guest.traps.trap_frame.fields
             offset, _size = fields[trap.names.get(trap.status, trap.status)]
             machine.write(frame + offset,
                           bytes([machine.read(frame + offset, 1)[0] ^ FLIPPED]))

@@ -107,7 +107,7 @@ class Laboratory:
     def _new_beds(self) -> None:
         self.plain, self.probed = FlatCpu(self.facts, self.seed), FlatCpu(self.facts, self.seed)
         self.dispatcher, self.templates = new_dispatcher(
-            self.facts.arch, self.trap, FREEBSD[self.facts.arch.name].trap_frame,
+            self.facts.arch, self.trap, FREEBSD[self.facts.arch.name].traps.trap_frame,
             self.probed.engine
         )
         self.dispatcher.choose(TrapPath.DIRECT)

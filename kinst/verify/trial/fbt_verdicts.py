@@ -37,7 +37,7 @@ def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
         return 0
     trial.module.make(function.name, function.address, function.size)
     probes = trial.module.probes(function.address, function.address + function.size)
-    excluded = trial.machine.guest.exclusions.reason(function.name)
+    excluded = trial.machine.guest.traps.exclusions.reason(function.name)
     if not probes or excluded:
         if not probes and (excluded or entry is None):
             found.left_out += 1

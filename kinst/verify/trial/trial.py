@@ -152,7 +152,7 @@ class Trial:
         self._flags = machine.read_register(self.arch.flags)
         self._fixed = {name: machine.read_register(name) for name in self.arch.fixed}
         self.base = machine.snapshot()
-        self._cpu = machine.read_register(machine.guest.per_cpu)
+        self._cpu = machine.read_register(machine.guest.threads.per_cpu)
         self._thread = machine.read_u64(self._cpu)
         # FBT has probes on every function from the beginning, also on those that stood here.
         self._old = {p.place for f in self.functions
@@ -440,7 +440,7 @@ class Trial:
         self.fault_at, self.unknown = 0, False
         if register is None:
             return {}
-        frame, layout = machine.read_register(register), machine.guest.trap_frame
+        frame, layout = machine.read_register(register), machine.guest.traps.trap_frame
         pc = self.trap.names.get(machine.arch.pc, machine.arch.pc)
         found = {}
         try:

@@ -103,7 +103,7 @@ def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
     probes = trial.module.probes(function.address, function.address + function.size)
     if error:
         found.errors[error] += 1
-    excluded = trial.machine.guest.exclusions.reason(function.name)
+    excluded = trial.machine.guest.traps.exclusions.reason(function.name)
     if not probes:
         if excluded:
             found.left_out += 1

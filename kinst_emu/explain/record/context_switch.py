@@ -83,13 +83,13 @@ class SwitchRecorder(EachInstruction):
                  running: RunningThread) -> None:
         super().__init__(machine)
         self.command, self.hit, self._limit = command, hit, limit
-        self._running, switch = running, machine.guest.thread_switch
-        kind = structure(running.types, machine.guest.threads.registers)
+        self._running, switch = running, machine.guest.threads.switch
+        kind = structure(running.types, machine.guest.threads.lists.registers)
         if switch is None or kind is None:
             raise KinstError(f"{machine.image.path}: nothing is known of its context switches")
         self._kind = kind
         self._function = machine.symbol(switch.functions[0])
-        self._root = machine.guest.page_tables[1]
+        self._root = machine.guest.programs.page_tables[1]
         at_shell(machine)
         check_command(command)
         self.seen: SeenSwitch | None = None
@@ -128,7 +128,7 @@ class SwitchRecorder(EachInstruction):
     def _thread(self, address: int, stack: tuple[str, ...] = ()) -> SwitchedThread:
         guest = self.machine.guest
         found = next((one for one in Threads(self.machine).all() if one.address == address), None)
-        saved = int(self._running.at(address)[guest.threads.saved])
+        saved = int(self._running.at(address)[guest.threads.lists.saved])
         kept = dict[str, int]()
         for name, (member, index) in guest.registers.saved.items():
             place = find_member(self._kind, member)

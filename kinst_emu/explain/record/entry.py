@@ -98,7 +98,7 @@ def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime,
     :param counts: whether a time is one of those that are counted.
     :raises CommandError: when it does not come to that.
     """
-    until = Until(addresses=[function.address], console=machine.guest.shell_prompt,
+    until = Until(addresses=[function.address], console=machine.guest.boot.shell_prompt,
                   instructions=machine.instructions + limit)
     counted, command = 0, wanted.command[:60]
     while counted < wanted.hit:
@@ -163,13 +163,13 @@ class EntryRecorder(EachInstruction):
         count = self._reached()
         running = next((one for one in Threads(machine).all()
                         if one.address == machine.read_u64(
-                            machine.read_register(machine.guest.per_cpu))), None)
+                            machine.read_register(machine.guest.threads.per_cpu))), None)
         seen.process, seen.pid = ("", 0) if running is None else (running.process, running.pid)
         machine.restore(start)
         self._type()
         if machine.instructions < count - BEFORE:
             machine.run(Until(instructions=count - BEFORE))
-        size = machine.guest.trap_frame.size
+        size = machine.guest.traps.trap_frame.size
         stop = self.watch(range(seen.frame & -WORD, seen.frame + size, WORD), count + MAX_WORK)
         if not self.over:
             raise KinstError(f"{seen.function.name}: it has not come back to the program within "
@@ -262,7 +262,7 @@ class EntryRecorder(EachInstruction):
             seen.code, seen.code_at = self._read(begin, end - begin), begin
             if seen.code:
                 break
-        seen.before = machine.read(seen.frame, machine.guest.trap_frame.size)
+        seen.before = machine.read(seen.frame, machine.guest.traps.trap_frame.size)
         self._back = self._returns_to()
         self._sp = arch.stack_after_return(machine)
         self._inside = True
@@ -292,7 +292,7 @@ class EntryRecorder(EachInstruction):
         seen.leaving, seen.changed = list(self._rows), list(self._words)
         seen.handled = next((number for number, row in enumerate(seen.leaving)
                              if row.address == self._handled), 0)
-        seen.after = self.machine.read(seen.frame, self.machine.guest.trap_frame.size)
+        seen.after = self.machine.read(seen.frame, self.machine.guest.traps.trap_frame.size)
         self.left()
         self.over = True
         self.machine.request_stop(Stop(StopReason.INTERRUPTED, self.machine.pc))

@@ -38,7 +38,7 @@ class FaultRecorder(EntryRecorder):
     def __init__(self, machine: UnicornMachine, command: str, hit: int, limit: int,
                  running: RunningThread) -> None:
         calls_of(machine)
-        faults = machine.guest.page_faults
+        faults = machine.guest.traps.page_faults
         if faults is None:
             raise KinstError(f"{machine.image.path}: nothing is known of its page faults")
         self._faults = faults
@@ -56,10 +56,10 @@ class FaultRecorder(EntryRecorder):
         return self._field(field) & bits in values
 
     def _field(self, name: str) -> int:
-        return self.machine.guest.trap_frame.read(self.machine, self.running.frame(), name)
+        return self.machine.guest.traps.trap_frame.read(self.machine, self.running.frame(), name)
 
     def program(self, row: SeenInstruction) -> SeenInstruction:
-        machine, layout = self.machine, self.machine.guest.trap_frame
+        machine, layout = self.machine, self.machine.guest.traps.trap_frame
         self.address = self._field(self._faults.address)
         self.access = machine.read_register(machine.arch.arguments[self._faults.access])
         self.before = self._mapping()

@@ -212,9 +212,9 @@ class FiringRecorder:
         number = self._breakpoints.add(function, ProbeKind.OFFSET, found)
         self.firing = SeenFiring(machine.arch.name, function, found, number, hit,
                                  asked or ChosenPlace(function, offset, hit),
-                                 layout=machine.guest.trap_frame.fields, what_if=what_if,
+                                 layout=machine.guest.traps.trap_frame.fields, what_if=what_if,
                                  other=other)
-        self._words = StackWords(machine, machine.guest.trap_frame.size)
+        self._words = StackWords(machine, machine.guest.traps.trap_frame.size)
         self._slot = self._others_slot = 0
         if other is not None:
             self._breakpoints.add(function, ProbeKind.OFFSET, other)
@@ -397,7 +397,7 @@ class FiringRecorder:
         if self._waiting:
             frame = firing.frames[-1]
             if self._breakpoints.trap.called:
-                frame.after = machine.read(frame.address, machine.guest.trap_frame.size)
+                frame.after = machine.read(frame.address, machine.guest.traps.trap_frame.size)
             self._waiting = False
         if firing.what_if and firing.rows and not firing.strayed and self._strays(address):
             firing.strayed = len(firing.rows)
@@ -503,7 +503,7 @@ class FiringRecorder:
             return
         if address != firing.instruction.address:
             firing.second = address
-        content = machine.read(frame, machine.guest.trap_frame.size)
+        content = machine.read(frame, machine.guest.traps.trap_frame.size)
         firing.frames.append(SeenFrame(len(firing.rows), frame, address, content,
                                    self._row(machine.pc, b""), self._stack(),
                                    self._words.changed(), self._written()))

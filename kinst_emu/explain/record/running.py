@@ -15,7 +15,7 @@ class RunningThread:
     def __init__(self, machine: Machine) -> None:
         self._machine, guest = machine, machine.guest
         self.types = kernel_types(machine.image)
-        thread = structure(self.types, guest.threads.thread)
+        thread = structure(self.types, guest.threads.lists.thread)
         if thread is None:
             raise KinstError(f"{machine.image.path}: has no types (debug data) to find a trap "
                              "frame by")
@@ -25,7 +25,7 @@ class RunningThread:
     def address(self) -> int:
         """Of its structure; 0: there is none yet."""
         machine = self._machine
-        return machine.read_u64(machine.read_register(machine.guest.per_cpu))
+        return machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
 
     def at(self, address: int) -> CStruct:
         """Another one."""
@@ -33,7 +33,7 @@ class RunningThread:
 
     def frame(self) -> int:
         """The address of the trap frame of its last entry into the kernel."""
-        return int(self.at(self.address)[self._machine.guest.threads.frame])
+        return int(self.at(self.address)[self._machine.guest.threads.lists.frame])
 
     def pid(self) -> int:
         """The number of its process."""

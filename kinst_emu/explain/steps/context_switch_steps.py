@@ -41,7 +41,8 @@ def _call(seen: SeenSwitch, words: Words) -> Step:
 
 
 def _why(seen: SeenSwitch, words: Words) -> str:
-    interrupted = any(name in line for line in seen.before.stack for name in words.guest.interrupts)
+    interrupts = words.guest.traps.interrupts
+    interrupted = any(name in line for line in seen.before.stack for name in interrupts)
     return ("An interrupt has come, and what runs behind it gives the CPU away." if interrupted else
             "It has called for that itself.")
 
@@ -71,7 +72,7 @@ def _save(seen: SeenSwitch, words: Words) -> Step:
 
 def _space(seen: SeenSwitch, words: Words) -> Step:
     begin, end = saved(seen), loading(seen)
-    register = words.guest.page_tables[1]
+    register = words.guest.programs.page_tables[1]
     old, new = seen.roots[begin], seen.roots[end]
     changes = old != new
     return Step("space", "Another address space" if changes else "The address space stays", (

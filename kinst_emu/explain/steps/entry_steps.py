@@ -61,7 +61,7 @@ def entry(seen: SeenEntry, words: Words) -> Step:
 def frame(seen: SeenEntry, words: Words) -> Step:
     rows = tuple((f"{seen.frame + offset:#x}", name,
                   f"{int.from_bytes(seen.before[offset : offset + size], 'little'):#x}")
-                 for name, (offset, size) in words.guest.trap_frame.fields.items())
+                 for name, (offset, size) in words.guest.traps.trap_frame.fields.items())
     return Step("frame", "The trap frame", (
         f"It is at {seen.frame:#x}: what the program had in its registers, and where it goes on.",
         Table(("address", "field", "value"), rows)))
@@ -91,7 +91,7 @@ def worked(seen: SeenEntry) -> list[str | Table]:
 def changed_fields(seen: SeenEntry, words: Words) -> tuple[tuple[str, ...], ...]:
     """Of the trap frame, from when the function is called to when the program goes on."""
     rows = []
-    for name, (offset, size) in words.guest.trap_frame.fields.items():
+    for name, (offset, size) in words.guest.traps.trap_frame.fields.items():
         before, after = (int.from_bytes(content[offset : offset + size], "little")
                          for content in (seen.before, seen.after))
         if before != after:

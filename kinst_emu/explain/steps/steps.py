@@ -188,7 +188,7 @@ def _exception(firing: SeenFiring, words: Words) -> Step:
     if firing.entry:
         parts.append(firing.entry)
     if firing.frames:
-        frame, layout = firing.frames[0], words.guest.trap_frame
+        frame, layout = firing.frames[0], words.guest.traps.trap_frame
         pushed = firing.stacks[1].content if not words.trap.return_register else b""
         rows = []
         for number, (name, meaning) in enumerate(saved.items()):
@@ -231,8 +231,8 @@ def _vector(name: str, title: str, rows: Sequence[SeenInstruction], words: Words
 
 def _to_handler(firing: SeenFiring, words: Words) -> str:
     how = "calls" if words.trap.called else "jumps to"
-    return (f"The last of them {how} what the kernel's pointer {words.guest.seam} leads to: the "
-            "handler. In a real kernel that is DTrace's; here it is this program, which "
+    return (f"The last of them {how} what the kernel's pointer {words.guest.traps.seam} leads to: "
+            "the handler. In a real kernel that is DTrace's; here it is this program, which "
             f"{'looks at' if words.trap.told else 'works on'} the frame.")
 
 
@@ -243,7 +243,7 @@ def _executed(rows: Sequence[SeenInstruction], words: Words) -> Table:
 
 def _fields(frame: SeenFrame, words: Words) -> Iterable[tuple[str, int, int, int, int]]:
     """(field, address, bytes, value, value afterwards)."""
-    for name, (offset, size) in words.guest.trap_frame.fields.items():
+    for name, (offset, size) in words.guest.traps.trap_frame.fields.items():
         before, after = (int.from_bytes((content or frame.before)[offset : offset + size], "little")
                          for content in (frame.before, frame.after))
         yield name, frame.address + offset, size, before, after
@@ -274,7 +274,7 @@ def _lookup(firing: SeenFiring, words: Words, row: int) -> Step:
     pc = trap.names.get(words.arch.pc, words.arch.pc)
     parts = []
     if firing.frames:
-        offset, size = words.guest.trap_frame.fields[pc]
+        offset, size = words.guest.traps.trap_frame.fields[pc]
         value = int.from_bytes(firing.frames[0].before[offset : offset + size], "little")
         bias = value - firing.frames[0].breakpoint
         parts.append(f"The frame's {pc} is {value:#x}. "

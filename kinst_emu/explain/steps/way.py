@@ -125,7 +125,7 @@ def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
     made.add(program, rows[-1], changed[-1])
     numbers["after"] = made.last
     labels: dict[int, tuple[str, ...]] = {}
-    for name, (offset, size) in sorted(words.guest.trap_frame.fields.items(),
+    for name, (offset, size) in sorted(words.guest.traps.trap_frame.fields.items(),
                                        key=lambda one: one[1]):
         for word in range((seen.frame + offset) & -WORD, seen.frame + offset + size, WORD):
             labels[word] = (*labels.get(word, ()), name)

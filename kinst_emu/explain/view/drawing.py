@@ -316,7 +316,7 @@ class Pictures:
             if moment.handles is None:
                 found.append(self._words.arch.disassemble(moment.code, moment.pc))
             else:
-                found.append(f"{self._words.guest.seam} leads to it")
+                found.append(f"{self._words.guest.traps.seam} leads to it")
         return found[::-1]
 
     def _clause(self, number: int, name: str = "") -> list[str]:

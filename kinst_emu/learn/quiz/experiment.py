@@ -60,12 +60,12 @@ class Experimenter:
         # The stack pointer and what the kernel keeps in others stay.
         arch = machine.arch
         self._flags, self._bits = self.facts.flags
-        kept = {arch.sp, arch.pc, machine.guest.per_cpu, self.trap.status, self._flags,
+        kept = {arch.sp, arch.pc, machine.guest.threads.per_cpu, self.trap.status, self._flags,
                 *self.facts.control}
         self._random = [name for name in self.facts.general
                         if name in arch.registers and name not in kept]
         self._table = ProbeTable(machine)
-        exclusions = machine.guest.exclusions
+        exclusions = machine.guest.traps.exclusions
         self._functions = [f for f in machine.image.symbols.functions()
                            if 0 < f.size <= MAX_SIZE and not exclusions.reason(f.name)]
         if not self._functions:

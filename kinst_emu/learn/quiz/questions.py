@@ -72,7 +72,7 @@ def questions(machine: UnicornMachine, seed: int, level: int | None,
 class _Maker:
     def __init__(self, machine: UnicornMachine) -> None:
         self._arch: Arch = machine.arch
-        self._layout = machine.guest.trap_frame
+        self._layout = machine.guest.traps.trap_frame
         self._trap = trap_of(machine.guest, machine.arch.name)
         if self._trap.told:
             raise KinstError(f"{machine.image.path}: {NO_TRAMPOLINES}: there is nothing to ask "

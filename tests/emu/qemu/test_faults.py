@@ -88,7 +88,7 @@ class Ground:
         machine = self.machine
         machine.write_register("efer", machine.read_register("efer") | 1 << 11)  # no-execute
         near = machine.symbol("strlen").address
-        hole = machine.guest.hole(machine, near, self.free, 1, self.free + (1 << 20))
+        hole = machine.guest.traps.hole(machine, near, self.free, 1, self.free + (1 << 20))
         for place, entry in hole.writes:
             self._put(place, self.free | 7 if place == self.free + (1 << 20) else entry | 4)
         root = (machine.read_register("cr3") & 0xFFFFFFFFF000) + 8 * (hole.virtual >> 39 & 0x1FF)

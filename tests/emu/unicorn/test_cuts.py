@@ -416,7 +416,7 @@ def test_what_the_cpu_keeps_of_page_tables_is_not_seen_by_who_looks(cut):
     machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
     free = machine.board.ram_base + (32 << 20)
     near = machine.symbol("strlen").address
-    hole = machine.guest.hole(machine, near, free, 1, free + (1 << 20))
+    hole = machine.guest.traps.hole(machine, near, free, 1, free + (1 << 20))
     text, page, tables = hole.virtual, hole.virtual + 0x14000, hole.virtual + 0x15000
 
     def put(at, entry):

@@ -162,7 +162,7 @@ def mapped(machine, *physical):
     if machine.arch.name == "arm64":  # the eighth GiB
         tables = machine.read_register("ttbr0_el1")
         return 8 << 30, [((tables + 64, free | 3), (free, at | 0x701)) for at in physical]
-    holes = [machine.guest.hole(machine, near, at, 1, free) for at in physical]
+    holes = [machine.guest.traps.hole(machine, near, at, 1, free) for at in physical]
     return holes[0].virtual, [hole.writes for hole in holes]
 
 

@@ -23,7 +23,7 @@ MASK = (1 << 64) - 1
 
 
 def dispatcher(arch):
-    return new_dispatcher(ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)[0]
+    return new_dispatcher(ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].traps.trap_frame, None)[0]
 
 
 class State:

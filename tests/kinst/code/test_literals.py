@@ -30,7 +30,7 @@ def listing(arch, code):
 def native(arch, code):
     """(offsets with probes, pieces of data), by the native core."""
     dispatcher, _templates = new_dispatcher(
-        ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)
+        ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].traps.trap_frame, None)
     numbers = dispatcher.add_all(PC, code, 0, len(code), 0, 0)
     counts = []
     _inside, _rest, data = dispatcher.tally(PC, code, 0, len(code), {}, 0, counts)

@@ -18,7 +18,7 @@ from kinst.verify.laboratory.laboratory import Laboratory
 
 ROWS = {"arm64": ARM64, "riscv64": (*WIDE, *COMPRESSED)}
 DISPATCHERS = {arch: new_dispatcher(
-        ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)[0]
+        ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].traps.trap_frame, None)[0]
                for arch in ("amd64", "arm64", "riscv64")}
 # What the instruction is, the bits that are its displacement, bytes.
 BRANCHES = [

@@ -31,7 +31,7 @@ from tests.kinst.verify.test_upstream_mistakes import (
 
 
 def dispatcher(arch):
-    return new_dispatcher(ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)[0]
+    return new_dispatcher(ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].traps.trap_frame, None)[0]
 
 
 def test_the_decoder_sees_the_instructions_the_tables_see(booted):

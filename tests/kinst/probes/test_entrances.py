@@ -154,6 +154,6 @@ def test_the_stack_pointer_s_depth_is_known_on_all_ways_from_the_begin(tmp_path)
     arch = ARCHITECTURES["amd64"]
     guest = guest_of(image, "amd64")
     dispatcher, _templates = new_dispatcher(
-        arch, trap_of(guest, "amd64"), guest.trap_frame, None)
+        arch, trap_of(guest, "amd64"), guest.traps.trap_frame, None)
     found = stack_depths(arch, code, dispatcher.ways(BASE, code, 0, len(code)))
     assert found == {0: 0, 2: 0, 3: 8, 8: 8, 9: 0, 0xC: 0, 0x10: 0x18}

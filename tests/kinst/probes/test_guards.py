@@ -10,6 +10,7 @@ import struct
 
 import pytest
 
+from emu.guest.guest import GuestProbes
 from emu.guest.static_probe import Argument, StaticProbe, Tracepoint
 from kinst.code.listing import instructions
 from kinst.probes import guards
@@ -56,8 +57,9 @@ def machine(booted):
     start = StaticProbe("lesson", "kernel", "none", "start", (Argument("int", ""),) * 2,
                         (Tracepoint(site + at, target),))
     booted.guest = dataclasses.replace(
-        booted.guest, static_probes=lambda image, memory: [start], gates={"machine_off": 5},
-        tracepoint=bytes.fromhex(point), guard=(VARIABLE, frozenset({("lesson", "start")})))
+        booted.guest, probes=GuestProbes(
+            declared=lambda image, memory: [start], gates={"machine_off": 5},
+            tracepoint=bytes.fromhex(point), guard=(VARIABLE, frozenset({("lesson", "start")}))))
     return booted
 
 

@@ -84,7 +84,7 @@ def hammer(arch, where, seed):
     rng = random.Random(seed)
     machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     if where == "none":
-        parts = ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame
+        parts = ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].traps.trap_frame
         unmade = [_engine.Engine.__new__(_engine.Engine), Dispatcher.__new__(Dispatcher),
                   CodeReader.__new__(CodeReader), new_dispatcher(*parts, None)[0],
                   new_reader(*parts)[0]]
@@ -139,7 +139,7 @@ def test_there_are_public_methods_to_call(booted):
 @pytest.fixture
 def shaped():
     return new_dispatcher(
-        ARCHITECTURES["arm64"], TRAPS["arm64"], FREEBSD["arm64"].trap_frame, None)[0]
+        ARCHITECTURES["arm64"], TRAPS["arm64"], FREEBSD["arm64"].traps.trap_frame, None)[0]
 
 
 @pytest.mark.parametrize("call", [

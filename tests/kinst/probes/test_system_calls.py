@@ -11,7 +11,7 @@ import struct
 import pytest
 
 from dwarf.types import Integer, Member, Parameter, Pointer, Procedure, Structure, Void
-from emu.guest.guest import CallMembers, SystemCalls
+from emu.guest.guest import CallMembers, GuestProbes, GuestPrograms, SystemCalls
 from emu.guest.static_probe import CallTable, StaticProbe, SystemCall
 from emu.machine.call import Caller
 from kinst.probes import system_calls
@@ -64,9 +64,12 @@ def machine(booted):
         table, index, "describe", kind == "return"))
         for index, name in ((1, "read"), (2, "write")) for kind in ("entry", "return")]
     booted.guest = dataclasses.replace(
-        booted.guest, call_probes=lambda image, memory: probes, per_cpu=register,
-        system_calls=SystemCalls(b"", "", (), "", ("", 0), "describe"),
-        call_members=CallMembers("struct thread", "args", "entry", "value", "error", "flags", KEPT))
+        booted.guest, probes=GuestProbes(calls=lambda image, memory: probes),
+        threads=dataclasses.replace(booted.guest.threads, per_cpu=register),
+        programs=GuestPrograms(
+            system_calls=SystemCalls(b"", "", (), "", ("", 0), "describe"),
+            call_members=CallMembers("struct thread", "args", "entry", "value", "error", "flags",
+                                     KEPT)))
     return booted
 
 
@@ -102,7 +105,7 @@ def test_arguments_value_and_error_are_told_and_nothing_is_left_of_it(machine, p
     def fire(probe, state):
         static = breakpoints.static(probe.id - 1)
         if static is not None:
-            at = machine.read_u64(machine.read_register(machine.guest.per_cpu))
+            at = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
             error = int.from_bytes(machine.read(at + ERROR, 4), "little", signed=True)
             told.append((static.function, static.name, breakpoints.dispatcher.made[:3], error))
 

@@ -10,6 +10,7 @@ import struct
 
 import pytest
 
+from emu.guest.guest import GuestProbes
 from emu.guest.static_probe import Argument, StaticProbe, Tracepoint
 from emu.host.errors import MachineError
 from kinst.probes.breakpoints import PATHS, Breakpoints
@@ -47,8 +48,8 @@ def machine(booted):
                         (Tracepoint(site, target),))
     never = StaticProbe("lesson", "kernel", "none", "never", (), ())
     booted.guest = dataclasses.replace(
-        booted.guest, static_probes=lambda image, memory: [start, never],
-        gates={"machine_off": 5}, tracepoint=bytes.fromhex(point))
+        booted.guest, probes=GuestProbes(declared=lambda image, memory: [start, never],
+                                         gates={"machine_off": 5}, tracepoint=bytes.fromhex(point)))
     return booted
 
 

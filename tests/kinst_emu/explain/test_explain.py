@@ -128,7 +128,7 @@ def test_another_byte_of_the_trampoline_is_told(recorded):
 def test_another_word_of_the_trap_frame_is_told(recorded):
     firing = recorded[0]
     frame = firing.frames[0]
-    layout = recorded[2].guest.trap_frame
+    layout = recorded[2].guest.traps.trap_frame
     for name, (offset, _size) in layout.fields.items():
         content = bytearray(frame.before)
         content[offset] ^= 1

@@ -19,8 +19,10 @@ WAY = frozenset(
 def illumos(freebsd: Guest) -> Guest:
     """The flavour, as a guest, of what the teaching kernel is on amd64."""
     kernel = teaching(freebsd)
+    exclusions = replace(kernel.traps.exclusions, names=kernel.traps.exclusions.names | WAY)
     return replace(
         kernel, name="teaching kernel with illumos's vectors", recognized_by="tr_brktrap",
-        trap_frame=REGS, trap_entries=frozenset({"invop_kernel"}), seam="dtrace_invop_handler",
-        seam_word="", trap="illumos_trap", trap_stack="dbg_stack_top",
-        exclusions=replace(kernel.exclusions, names=kernel.exclusions.names | WAY))
+        traps=replace(
+            kernel.traps, trap_frame=REGS, trap_entries=frozenset({"invop_kernel"}),
+            seam="dtrace_invop_handler", seam_word="", trap="illumos_trap",
+            trap_stack="dbg_stack_top", exclusions=exclusions))
