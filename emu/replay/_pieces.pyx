@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""Codes the guest's flow (``emu/unicorn/_flow.pxi``) in few bits, and decodes it.
+"""Codes the guest's flow (``emu/unicorn/_flow.pyx``) in few bits, and decodes it.
 
 A piece of code (address, instructions) has a number, in the order of first appearance.  The next
 piece is guessed from the two before it, then from the one before it: what it was the last time.  A

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from emu.unicorn._accesses import AccessKind, AccessLimit
 
-ENTRY = struct.Struct("<4QI2HQ")  # AccessEntry of emu/unicorn/_accesses.pxi
+ENTRY = struct.Struct("<4QI2HQ")  # AccessEntry of emu/unicorn/_accesses.pyx
 MOST_REPEATED = 4  # accesses of one instruction to one place that are told apart
 GRANULE = 8  # bytes that are looked at as one place
 assert ENTRY.size == AccessLimit.ACCESS_SIZE
