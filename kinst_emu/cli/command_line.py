@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -228,10 +228,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 @dataclass
-class CommandLine:
-    """What was asked for; the names are those of the options.
+class ProgramTexts:
+    """The programs, and how they are compiled.
 
     :param programs: (letter, text) of -P, -m, -f, -n, -i and -s, in their order.
+    :param words: ``$1`` and so on.
     :param frames: of ``--stack``.
     """
 
@@ -239,23 +240,57 @@ class CommandLine:
     words: list[str]
     options: Options
     preprocess: list[str]
+    libraries: list[Path]
+    frames: int | None
+
+
+@dataclass(frozen=True)
+class System:
+    """The computer with the kernel, and how its breakpoints are taken."""
+
     kernel: str | None
     module: list[str]
-    replay: Path | None
+    disks: list[Path]
+    cpus: int | None
+    memory: str | None
+    machine: str
+    trap_path: TrapPath
+    trampolines: str
+    unsafe: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the kernel is to do meanwhile.
+
+    :param limit: instructions after which it is given up.
+    """
+
     workload: str | None
     files: Path | None
-    libraries: list[Path]
-    disks: list[Path]
-    user_programs: list[Path]
     process: int | None
+    replay: Path | None
+    schedule: str | None
+    runs: tuple[str, ...]
+    setup: str
+    unchecked: bool
+    limit: int | None
+    user_programs: list[Path]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is printed and written.
+
+    :param file: of ``-o``.
+    """
+
     listing: bool
     verbose: bool
     rewritten: bool
-    output: str | None
+    file: str | None
     compile_only: bool
     show_code: bool
-    version: bool
-    frames: int | None
     json: bool
     report: Path | None
     sources: list[Path]
@@ -263,18 +298,36 @@ class CommandLine:
     tracks: str | None
     emit_elf: str | None
     digest: bool
-    machine: str
-    trap_path: TrapPath
-    trampolines: str
-    unchecked: bool
-    unsafe: bool
-    memory: str | None
-    limit: int | None
-    cpus: int | None = None
-    schedule: str | None = None
-    runs: tuple[str, ...] = ()
-    setup: str = ""
-    of_kernel: list[str] = field(default_factory=list)  # what was given that needs a kernel
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What was asked for; the names are those of the options.
+
+    :param version: of D, which is to be printed.
+    """
+
+    texts: ProgramTexts
+    system: System
+    work: Work
+    shown: Shown
+    version: bool
+
+    @property
+    def of_kernel(self) -> list[str]:
+        """What was given that needs a kernel."""
+        system, work, shown = self.system, self.work, self.shown
+        return [option for option, wanted in (
+            ("-c", work.workload is not None), ("--files", work.files is not None),
+            ("--disk", bool(system.disks)), ("--cpus", system.cpus is not None),
+            ("--schedule", work.schedule is not None), ("--program", bool(work.user_programs)),
+            ("-p", work.process is not None), ("--tracks", shown.tracks is not None),
+            ("--digest", shown.digest), ("--machine", system.machine != UNICORN),
+            ("--report", shown.report is not None), ("--module", bool(system.module)),
+            ("--memory", system.memory is not None), ("--limit", work.limit is not None),
+            ("--unsafe", system.unsafe), ("--unchecked", work.unchecked),
+            ("--trap-path", system.trap_path != PATHS[0]),
+            ("--trampolines", system.trampolines != PER_PROBE)) if wanted]
 
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
@@ -318,35 +371,28 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     elif not (given.programs or given.version or given.compile_only or given.tracks is not None):
         raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
     line = CommandLine(
-        given.programs, given.words, options, given.preprocess, given.kernel, given.module,
-        None if given.replay is None else Path(given.replay), given.workload,
-        None if given.files is None else Path(given.files),
-        [Path(path) for path in given.libraries], [Path(file) for file in given.disk],
-        [Path(file) for file in given.program],
-        None if given.process is None else parse_count(given.process, "-p"),
-        given.listing, given.verbose, given.rewritten, given.output, given.compile_only,
-        given.show_code, given.version, frames, given.json, given.report, given.sources, given.plot,
-        given.tracks,
-        given.emit_elf, given.digest, given.machine, given.trap_path, given.trampolines,
-        given.unchecked, given.unsafe, given.memory,
-        None if given.limit is None else parse_count(given.limit, "--limit"), given.cpus,
-        given.schedule, tuple(given.runs), given.setup)
-    if line.schedule is None and (line.runs or line.setup):
+        ProgramTexts(given.programs, given.words, options, given.preprocess,
+                     [Path(path) for path in given.libraries], frames),
+        System(given.kernel, given.module, [Path(file) for file in given.disk], given.cpus,
+               given.memory, given.machine, given.trap_path, given.trampolines, given.unsafe),
+        Work(given.workload, _path(given.files),
+             None if given.process is None else parse_count(given.process, "-p"),
+             _path(given.replay), given.schedule, tuple(given.runs), given.setup, given.unchecked,
+             None if given.limit is None else parse_count(given.limit, "--limit"),
+             [Path(file) for file in given.program]),
+        Shown(given.listing, given.verbose, given.rewritten, given.output, given.compile_only,
+              given.show_code, given.json, given.report, given.sources, given.plot, given.tracks,
+              given.emit_elf, given.digest),
+        given.version)
+    work = line.work
+    if work.schedule is None and (work.runs or work.setup):
         raise KinstError("--run, --setup: are for --schedule; kinst explore finds one")
-    if line.schedule is not None and (line.replay is not None or line.workload is not None
-                                      or (line.cpus or 1) > 1 or line.disks):
+    if work.schedule is not None and (work.replay is not None or work.workload is not None
+                                      or (line.system.cpus or 1) > 1 or line.system.disks):
         raise KinstError("--schedule: has its own workload and CPUs; leave out -c, --replay, "
                          "--disk, and --cpus but for --cpus 1")
-    line.of_kernel = [option for option, wanted in (
-        ("-c", line.workload is not None), ("--files", line.files is not None),
-        ("--disk", bool(line.disks)), ("--cpus", line.cpus is not None),
-        ("--schedule", line.schedule is not None),
-        ("--program", bool(line.user_programs)),
-        ("-p", line.process is not None),
-        ("--tracks", line.tracks is not None), ("--digest", line.digest),
-        ("--machine", line.machine != UNICORN), ("--report", line.report is not None),
-        ("--module", bool(line.module)), ("--memory", line.memory is not None),
-        ("--limit", line.limit is not None), ("--unsafe", line.unsafe),
-        ("--unchecked", line.unchecked), ("--trap-path", line.trap_path != PATHS[0]),
-        ("--trampolines", line.trampolines != PER_PROBE)) if wanted]
     return line
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

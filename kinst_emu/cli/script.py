@@ -60,7 +60,7 @@ def trace(arguments: list[str]) -> int:
     if line.version:
         print(f"dtrace: Sun D {VERSION}")
         return 0
-    if line.kernel is None and line.replay is None:
+    if line.system.kernel is None and line.work.replay is None:
         if line.of_kernel:
             raise KinstError(f"{line.of_kernel[0]}: is about a kernel: give one with -k")
         return _run(line, None)
@@ -70,58 +70,59 @@ def trace(arguments: list[str]) -> int:
 
 def _run(line: CommandLine, kernel: TracedKernel | None) -> int:
     _check(line, kernel)
-    pipeline = Pipeline(line.options, None if kernel is None else kernel.target, say, line.frames)
+    pipeline = Pipeline(line.texts.options, None if kernel is None else kernel.target, say,
+                        line.texts.frames)
     arch = ARCHITECTURES[pipeline.arch]
-    sources = [source_of(letter, text, line.options, line.preprocess, arch)
-               for letter, text in line.programs]
-    named = line.options.text("libdir")
-    pipeline.take_libraries([*sources, *line.words],
-                            [*line.libraries, *([Path(named)] if named else [])])
+    sources = [source_of(letter, text, line.texts.options, line.texts.preprocess, arch)
+               for letter, text in line.texts.programs]
+    named = line.texts.options.text("libdir")
+    pipeline.take_libraries([*sources, *line.texts.words],
+                            [*line.texts.libraries, *([Path(named)] if named else [])])
     with PROGRESS.working("making the probes"):
         programs = [
             CompiledProgram(letter, text, source, _compiled(pipeline, line, kernel, letter, text,
                                                             source))
-            for (letter, text), source in zip(line.programs, sources, strict=True)]
+            for (letter, text), source in zip(line.texts.programs, sources, strict=True)]
     if isinstance(pipeline.probes, KernelProbes):
         for report in pipeline.probes.reports:
             say(f"not probed: {report}")
-    with _output(line.output) as out:
-        if line.rewritten:
-            show_rewritten(pipeline, programs, line.json)
-        if line.listing:
-            return show_list(pipeline, programs, line.json, line.verbose)
-        if line.show_code:
+    with _output(line.shown.file) as out:
+        if line.shown.rewritten:
+            show_rewritten(pipeline, programs, line.shown.json)
+        if line.shown.listing:
+            return show_list(pipeline, programs, line.shown.json, line.shown.verbose)
+        if line.shown.show_code:
             show_code(programs)
-        if line.compile_only and line.verbose:
+        if line.shown.compile_only and line.shown.verbose:
             show_promises(pipeline, programs)
-        if line.compile_only and line.emit_elf is None:
+        if line.shown.compile_only and line.shown.emit_elf is None:
             return 0
         return TracedRun(pipeline, line, kernel, out).run(programs)
 
 
 def _check(line: CommandLine, kernel: TracedKernel | None) -> None:
     """:raises KinstError: for what cannot be, before anything is done."""
-    if line.report is not None:
-        for option, given in (("-l", line.listing), ("-e", line.compile_only)):
+    if line.shown.report is not None:
+        for option, given in (("-l", line.shown.listing), ("-e", line.shown.compile_only)):
             if given:
                 raise KinstError(f"--report: is of a trace, and {option} makes none")
         assert kernel is not None
-        check_writable(line.report, "--report")
-        source_trees(kernel.image, line.sources)
-    elif line.sources:
+        check_writable(line.shown.report, "--report")
+        source_trees(kernel.image, line.shown.sources)
+    elif line.shown.sources:
         raise KinstError("--sources: is for --report")
-    if line.plot is not None:
-        plot.check(line.plot)
-    if line.tracks is not None and kernel is not None:
+    if line.shown.plot is not None:
+        plot.check(line.shown.plot)
+    if line.shown.tracks is not None and kernel is not None:
         if kernel.types is None or kernel.breakpoints is None or not any(
                 one.provider == "sched" for one in kernel.breakpoints.declared):
             raise KinstError("--tracks: is for FreeBSD's kernels, with debug data or CTF, on "
                              "our own machine")
-        check_writable(Path(line.tracks), "--tracks")
-        line.programs.append(("n", tracks_program(kernel.machine.guest.traps.interrupts)))
-        line.options.set("quiet", None)
-        if line.options.number("bufsize") == DEFAULTS["bufsize"]:
-            line.options.set("bufsize", TRACKS_BUFFER)
+        check_writable(Path(line.shown.tracks), "--tracks")
+        line.texts.programs.append(("n", tracks_program(kernel.machine.guest.traps.interrupts)))
+        line.texts.options.set("quiet", None)
+        if line.texts.options.number("bufsize") == DEFAULTS["bufsize"]:
+            line.texts.options.set("bufsize", TRACKS_BUFFER)
 
 
 def _compiled(pipeline: Pipeline, line: CommandLine, kernel: TracedKernel | None, letter: str,
@@ -129,10 +130,10 @@ def _compiled(pipeline: Pipeline, line: CommandLine, kernel: TracedKernel | None
     script = letter == "s"
     try:
         return pipeline.compile(ProgramText(
-            source, [text if script else "dtrace", *line.words], _variables(source, kernel),
+            source, [text if script else "dtrace", *line.texts.words], _variables(source, kernel),
             string=not script, last=last_part(letter)))
     except DError as error:
-        tags = line.options.given("errtags")
+        tags = line.texts.options.given("errtags")
         if script:
             raise Failed(f"failed to compile script {text}: {error.said(tags)}") from None
         tag = f"[{error.tag}] " if tags and error.tag else ""

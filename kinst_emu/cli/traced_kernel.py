@@ -68,43 +68,45 @@ class TracedKernel:
     """
 
     def __init__(self, line: CommandLine) -> None:
-        self.line, self.workload = line, line.workload
+        self.line, self.workload = line, line.work.workload
         self.player: Player | None = None
         self._resources = contextlib.ExitStack()
         self._waiting: list[str] = []  # for the guest's shell
         self._left, self._ended, self._done = MOST_COMMANDS, False, False
-        if line.machine == QEMU:
+        if line.system.machine == QEMU:
             _check_qemu(line)
-        if line.schedule is not None:
+        if line.work.schedule is not None:
             folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
-            line = self.line = _with_order(line, line.schedule, folder / "order")
-        if line.replay is not None:
-            for option, given in (("--memory", line.memory), ("-c", line.workload),
-                                  ("--disk", line.disks or None),
-                                  ("--cpus", line.cpus)):
+            line = self.line = _with_order(line, line.work.schedule, folder / "order")
+        if line.work.replay is not None:
+            for option, given in (("--memory", line.system.memory), ("-c", line.work.workload),
+                                  ("--disk", line.system.disks or None),
+                                  ("--cpus", line.system.cpus)):
                 if given is not None:
                     raise KinstError(f"{option}: cannot be used with --replay, which runs the "
                                      "recording, on the recording's own machine")
-            self.player = played(line.replay, line.kernel, line.limit or LIMIT, line.module)
+            self.player = played(line.work.replay, line.system.kernel, line.work.limit or LIMIT,
+                                 line.system.module)
             self.image = self.player.machine.image
         else:
-            assert line.kernel is not None
+            system = line.system
+            assert system.kernel is not None
             self.image = with_cpus(
-                with_disks(catalog.find(line.kernel, line.module), line.disks), line.cpus)
-        self.limit = line.limit or DEFAULT_LIMIT
+                with_disks(catalog.find(system.kernel, system.module), system.disks), system.cpus)
+        self.limit = line.work.limit or DEFAULT_LIMIT
         self.prototypes = Prototypes(self.image)
         self.types = self.prototypes.types()
-        runs = not line.listing and not line.compile_only
+        runs = not line.shown.listing and not line.shown.compile_only
         self.idle = runs and self.workload is None and self.player is None
         self._calls = None
         self._changed: list[str] = []
         self._command, source = _command_of(line)
         for option in ("setenv", "unsetenv"):
-            if self._command is not None and line.options.given(option):
+            if self._command is not None and line.texts.options.given(option):
                 raise KinstError(f"-x {option}: the guest's shell gives its own variables to all "
                                  "commands")
-        files = line.files
-        if line.disks and (source is not None or files is not None):
+        files = line.work.files
+        if line.system.disks and (source is not None or files is not None):
             raise KinstError("--disk: has the programs that it has; leave out --files, or compile "
                              "the program into it")
         if source is not None and self.player is None:
@@ -112,24 +114,24 @@ class TracedKernel:
             compile_program(self.image, source, files)
         if self._command is not None and self.player is None:
             self.image = with_folder(with_userland(self.image), files)
-        self._checked = None if line.unchecked else self.prototypes
+        self._checked = None if line.work.unchecked else self.prototypes
         if self._command is None and self.workload not in (None, BOOT):
             self._calls = _parsed(self.workload)
             check(self.image, self._calls, self._checked)
-        memory = parse_size(line.memory or "512M")
+        memory = parse_size(line.system.memory or "512M")
         with contextlib.ExitStack() as undo:
             undo.callback(self._resources.close)
             breakpoints: Breakpoints | SeamBreakpoints = (
-                self._on_qemu(booted(self.image, memory)) if line.machine == QEMU else
+                self._on_qemu(booted(self.image, memory)) if line.system.machine == QEMU else
                 self._on_unicorn(self._emulated(memory, runs)))
-            for path in line.user_programs:
+            for path in line.work.user_programs:
                 ProgramFile(path)  # what cannot be read is said at once
-            named = {path.name: path for path in line.user_programs}
+            named = {path.name: path for path in line.work.user_programs}
             self.target = new_target(
-                breakpoints, self.types, line.unsafe,
+                breakpoints, self.types, line.system.unsafe,
                 UserPrograms(program_files(self.image, files), named), self._first_word)
-            if line.process is not None:
-                self.target.processes.check(line.process)
+            if line.work.process is not None:
+                self.target.processes.check(line.work.process)
             undo.pop_all()
 
     def _emulated(self, memory: int, runs: bool) -> UnicornMachine:
@@ -153,8 +155,8 @@ class TracedKernel:
 
         :raises KinstError: when the kernel does not say which it made last.
         """
-        if self.line.process is not None:
-            return self.line.process
+        if self.line.work.process is not None:
+            return self.line.work.process
         if self._command is None and self.player is None:
             return 0
         return self.target.processes.made_next
@@ -175,11 +177,11 @@ class TracedKernel:
         self.machine: Machine = machine
         self.breakpoints: Breakpoints | None
         self.breakpoints = breakpoints = Breakpoints(
-            machine, path=line.trap_path, trampolines=line.trampolines,
-            records=line.report is not None)
+            machine, path=line.system.trap_path, trampolines=line.system.trampolines,
+            records=line.shown.report is not None)
         self.collected = Collected(
             catalog.described(self.image), self.workload or _played_words(line),
-            tuple(line.sources))
+            tuple(line.shown.sources))
         breakpoints.dispatcher.sink = self.collect
         return breakpoints
 
@@ -238,7 +240,7 @@ class TracedKernel:
         if shown is not None:
             session.look()
             kind, value = shown
-            if rows is None and not self.line.options.given("quiet"):
+            if rows is None and not self.line.texts.options.given("quiet"):
                 print("".join(f"{line}\n" for line in self._changed), end="")
                 print(result_line(str(self.workload), machine, kind, value))
             elif rows is not None:
@@ -313,8 +315,8 @@ class TracedKernel:
 
     def _run_command(self, machine: UnicornMachine, command: str) -> None:
         """As dtrace(1) does, it says when a command has failed."""
-        ran = run_command(machine, command, self.line.limit or LIMIT)
-        if ran.status and not self.line.options.given("quiet"):
+        ran = run_command(machine, command, self.line.work.limit or LIMIT)
+        if ran.status and not self.line.texts.options.given("quiet"):
             print(f"dtrace: '{command}' exited with status {ran.status}", file=sys.stderr)
 
 
@@ -382,50 +384,54 @@ def _command_of(line: CommandLine) -> tuple[str | None, Path | None]:
 
     :raises KinstError: when files are given for no command.
     """
-    workload = line.workload or ""
+    workload = line.work.workload or ""
     if workload.startswith(COMMAND):
         return workload.removeprefix(COMMAND).strip(), None
     words = c_file_words(workload)
-    if words and line.files is None:
+    if words and line.work.files is None:
         source = Path(words[0])
         return shlex.join((f"/files/{source.stem}", *words[1:])), source
-    if line.files is not None:
+    if line.work.files is not None:
         raise KinstError("--files: goes with a command, as in -c '$ ls /files'")
     return None, None
 
 
 def _played_words(line: CommandLine) -> str:
-    if line.schedule is None:
-        return f"--replay {line.replay}"
-    return order_title(line.runs, read_order(line.schedule, len(line.runs)))
+    if line.work.schedule is None:
+        return f"--replay {line.work.replay}"
+    return order_title(line.work.runs, read_order(line.work.schedule, len(line.work.runs)))
 
 
 def _with_order(line: CommandLine, schedule: str, path: Path) -> CommandLine:
     """The line with a recording of the order, in the file."""
-    assert line.kernel is not None
+    system, work = line.system, line.work
+    assert system.kernel is not None
     with PROGRESS.working("recording the order"):
-        record_order(catalog.find(line.kernel, line.module), Runs(line.runs, line.setup), schedule,
-                     parse_size(line.memory or "512M"), path, line.unchecked, line.cpus)
-    return replace(line, replay=path, memory=None, cpus=None)
+        record_order(catalog.find(system.kernel, system.module), Runs(work.runs, work.setup),
+                     schedule, parse_size(system.memory or "512M"), path, work.unchecked,
+                     system.cpus)
+    return replace(line, work=replace(work, replay=path),
+                   system=replace(system, memory=None, cpus=None))
 
 
 def _check_qemu(line: CommandLine) -> None:
     """:raises KinstError: for what needs our own machine."""
-    if (line.workload or "").startswith(COMMAND):
+    system, work, shown = line.system, line.work, line.shown
+    if (work.workload or "").startswith(COMMAND):
         raise KinstError("--machine qemu runs calls: its devices are not those that a command is "
                          "typed at")
-    if line.workload == BOOT or line.trap_path == DIRECT or line.trampolines != PER_PROBE:
+    if work.workload == BOOT or system.trap_path == DIRECT or system.trampolines != PER_PROBE:
         raise KinstError("--machine qemu runs calls on a booted kernel, by the guest's trap path, "
                          "with a trampoline for each probe: not -c boot, --trap-path=direct, "
                          "--trampolines=thread")
-    if line.disks or line.process is not None:
+    if system.disks or work.process is not None:
         raise KinstError("--machine qemu: no --disk or -p (it runs no programs)")
-    if (line.cpus or 1) > 1:
+    if (system.cpus or 1) > 1:
         raise KinstError("--machine qemu: has one CPU; leave out --cpus")
-    if line.digest or line.replay or line.schedule is not None or line.report is not None:
+    if shown.digest or work.replay or work.schedule is not None or shown.report is not None:
         raise KinstError("--machine qemu: no --digest, --replay, --schedule or --report (its "
                          "devices and its clock are its own)")
-    if line.unsafe or line.limit is not None:
+    if system.unsafe or work.limit is not None:
         raise KinstError("--machine qemu: no --unsafe (a probe on the breakpoints' own path would "
                          "never end there) and no --limit (QEMU does not count "
                          "instructions; a call is given up after a minute)")

@@ -36,7 +36,7 @@ class TracedRun:
     def __init__(self, pipeline: Pipeline, line: CommandLine, kernel: TracedKernel | None,
                  out: IO[str]) -> None:
         self._pipeline, self._line, self._kernel, self._out = pipeline, line, kernel, out
-        self._rows = JsonLines(out) if line.json else None
+        self._rows = JsonLines(out) if line.shown.json else None
         self._tracks: TrackWriter | None = None
         self._ran = False
 
@@ -50,7 +50,7 @@ class TracedRun:
         if kernel is not None and kernel.idle and not any(
                 probe.text == BEGIN for one in everything for probe in one.probes):
             raise KinstError(IDLE)
-        say_matched(programs, options.given("quiet"), line.verbose and not line.json)
+        say_matched(programs, options.given("quiet"), line.shown.verbose and not line.shown.json)
         if not any(one.probes for one in everything) and not options.given("zdefs"):
             raise KinstError("no probes matched")
         with self._tracked():
@@ -59,10 +59,10 @@ class TracedRun:
     @contextlib.contextmanager
     def _tracked(self) -> Iterator[None]:
         """The file of --tracks, which is there when it is whole."""
-        if self._line.tracks is None or self._kernel is None:
+        if self._line.shown.tracks is None or self._kernel is None:
             yield
             return
-        path = Path(self._line.tracks)
+        path = Path(self._line.shown.tracks)
         failure = None
         with replacing(path) as file:
             self._tracks = TrackWriter(file, self._kernel.machine.guest.traps.interrupts)
@@ -83,14 +83,14 @@ class TracedRun:
         line, kernel, options = self._line, self._kernel, self._pipeline.options
         sink = self._tracks.row if self._tracks else None if self._rows is None else self._rows.row
         session = self._pipeline.link(everything, self._out, sink)
-        if line.emit_elf is not None:
+        if line.shown.emit_elf is not None:
             try:
-                with replacing(Path(line.emit_elf)) as file:
+                with replacing(Path(line.shown.emit_elf)) as file:
                     file.write(object_file(session.linked,
                                            bytes(self._pipeline.compiler.storage.strings)))
             except OSError as error:
-                raise KinstError(f"--emit-elf {line.emit_elf}: {error.strerror}") from None
-        if line.compile_only:
+                raise KinstError(f"--emit-elf {line.shown.emit_elf}: {error.strerror}") from None
+        if line.shown.compile_only:
             return 0
 
         def interrupted(_number: int, _frame: FrameType | None) -> None:
@@ -102,18 +102,18 @@ class TracedRun:
             signal.signal(signal.SIGINT, interrupted)
         if options.given("destructive") and not options.given("quiet"):
             say("allowing destructive actions")
-        if line.report is not None and line.frames is not None:
+        if line.shown.report is not None and line.texts.frames is not None:
             session.seen = self._seen
         self._ran = True
         try:
             return self._traced(session)
         finally:
-            if line.plot is not None:
-                plot.draw(session.aggregated(), session.timed(), line.plot)
-            if line.report is not None and kernel is not None and kernel.breakpoints is not None:
+            if line.shown.plot is not None:
+                plot.draw(session.aggregated(), session.timed(), line.shown.plot)
+            if line.shown.report is not None and kernel is not None and kernel.breakpoints:
                 kernel.collect()
                 kernel.collected.aggregated(session.aggregated(empty=True))
-                write(line.report, kernel.collected, kernel.breakpoints)
+                write(line.shown.report, kernel.collected, kernel.breakpoints)
 
     def _seen(self, enabled: Enabled, _cpu: int, content: bytes) -> None:
         """A record: the stack that ``--stack`` asks for is one of the page's."""
@@ -149,7 +149,7 @@ class TracedRun:
             if difference:
                 raise KinstError(f"{player.recording.path}: the run ended in another state: "
                                  f"{difference}")
-        if self._line.digest:
+        if self._line.shown.digest:
             assert isinstance(kernel.machine, UnicornMachine)
             digest = kernel.machine.digest()
             if rows is None:
