@@ -23,6 +23,8 @@ class CpuModel:
 class Cpu(ABC):
     """One CPU.  Those of a machine share its engine, and take turns.
 
+    Large because it is all that a machine and its schedule ask of a CPU, in one place.
+
     :param number: among them, from 0.
     """
 

@@ -12,6 +12,8 @@ from kinst.relocation.trap import Breakpoint, GuestTrap
 class Shape:
     """Registers, trap frame and breakpoint of an architecture, as the native core wants them.
 
+    Large because the native core takes it as one structure, field by field.
+
     :param registers: Unicorn's number, offset in the trap frame or -1, whether the kernel's return
         path restores it; the other fields are indices into it.
     :param frame: the register that holds the frame's address at the seam.
