@@ -26,7 +26,7 @@ from dtrace.run.target import Target
 from dtrace.run.timers import OwnProbes
 from emu.arch.architectures import ARCHITECTURES
 from emu.host.errors import KinstError
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 
 Say = Callable[[str], None]
 Choose = Callable[[Wanted, Sequence[ListedProbe]], Sequence[ListedProbe]]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from emu.machine.call import CallError
     from emu.machine.machine import Stop, StopReason
     from images.boots import BootError
-    from kinst.probes.probe_table import ProbeError
+    from kinst.probes.probed_code import ProbeError
     from kinst_emu.api.assert_relocates import assert_relocates
     from kinst_emu.api.firing import Fired, Firing
     from kinst_emu.api.kernel import Kernel, images
@@ -46,7 +46,7 @@ _FROM = {
     "emu.machine.machine": ("Stop", "StopReason"),
     "emu.guests.registry": ("PROMPTS",),
     "images.boots": ("BootError",),
-    "kinst.probes.probe_table": ("ProbeError",),
+    "kinst.probes.probed_code": ("ProbeError",),
     "kinst_emu.api.firing": ("Fired", "Firing"),
     "kinst_emu.api.kernel": ("Kernel", "images", "open"),
     "kinst_emu.api.kernel_file": ("Instruction",),

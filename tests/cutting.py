@@ -8,7 +8,7 @@ from emu.machine.machine import StopReason, Until
 from emu.replay.inputs import MEMORY, Input, give, position_of
 from emu.unicorn import snapshot
 from kinst.probes.breakpoints import PATHS, Breakpoints
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import kinst_provider
 
 

@@ -13,7 +13,8 @@ from dwarf.types import Types
 from emu.elf.image import Image
 from emu.elf.symbols import KERNEL
 from emu.host.errors import KinstError
-from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.probes.probe_table import ProbeTable
+from kinst.probes.probed_code import ProbeError
 from kinst.probes.traced_program import TracedProgram
 from kinst.providers.kinst_provider import PROVIDER as KINST
 from kinst.providers.patterns import matches

@@ -27,7 +27,8 @@ from emu.guests.registry import guest_of
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 from kinst.probes.arguments import Arguments
-from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.probes.probe_table import ProbeTable
+from kinst.probes.probed_code import ProbeError
 from kinst.probes.system_calls import arguments
 from kinst.probes.traced_program import TracedProgram
 from kinst.providers import fbt, kinst_provider

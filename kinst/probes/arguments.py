@@ -18,7 +18,8 @@ from kinst.code.convention import CONVENTIONS, WORD, Convention, Passed, Word, s
 from kinst.code.dataflow import EFFECTS
 from kinst.code.frame import FrameFollower
 from kinst.code.stack_effect import STACK_EFFECTS
-from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.probes.probe_table import ProbeTable
+from kinst.probes.probed_code import ProbeError
 
 MASK = (1 << 64) - 1
 

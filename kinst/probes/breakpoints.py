@@ -16,7 +16,8 @@ from emu.unicorn.machine import UnicornMachine
 from kinst.probes._dispatch import Dispatcher
 from kinst.probes.inline_copies import CALLS_OUT, ENTERS, WAY_OUT
 from kinst.probes.kinds import TrapPath
-from kinst.probes.probe_table import Probe, ProbeError, ProbeTable
+from kinst.probes.probe_table import Probe, ProbeTable
+from kinst.probes.probed_code import ProbeError
 from kinst.probes.traced_program import TracedProgram
 from kinst.relocation.trampoline import RESERVED, Trampolines
 from kinst.relocation.trap import CpuState, returns_to

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from emu.machine.machine import Machine
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.probes.seam_breakpoints import SeamBreakpoints, Site
 from kinst.relocation.trampoline import SLOT
 from kinst.relocation.trap import CpuState

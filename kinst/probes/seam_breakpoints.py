@@ -14,7 +14,8 @@ from emu.guest.static_probe import StaticProbe
 from emu.host.errors import MemoryAccessError
 from emu.machine.machine import Machine, nothing_displaced
 from kinst.probes.inline_copies import CALLS_OUT, ENTERS, WAY_OUT, InlineCopies
-from kinst.probes.probe_table import Probe, ProbeError, ProbeTable
+from kinst.probes.probe_table import Probe, ProbeTable
+from kinst.probes.probed_code import ProbeError
 from kinst.relocation.trampoline import RESERVED, SLOT, Trampolines
 from kinst.relocation.trap import CpuState, returns_to
 from kinst.relocation.verdict import Copy, Refuse, Rewrite, Verdict

@@ -11,7 +11,8 @@ them.
 
 from emu.elf.symbols import Symbol
 from kinst.code.listing import ProbedInstruction
-from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.probes.probe_table import ProbeTable
+from kinst.probes.probed_code import ProbeError
 from kinst.providers.functions import functions
 from kinst.providers.patterns import matches
 from kinst.providers.provider import MadeProbes, Provider, Wanted, inlined_only

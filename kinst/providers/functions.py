@@ -3,7 +3,8 @@
 from emu.elf.symbols import KERNEL, STT_FUNC, STT_GNU_IFUNC, Symbol
 from emu.machine.call import Caller
 from emu.unicorn.machine import UnicornMachine
-from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.probes.probe_table import ProbeTable
+from kinst.probes.probed_code import ProbeError
 from kinst.providers.patterns import is_glob, matches, regular
 
 

@@ -21,7 +21,8 @@ from kinst.code.cold_parts import is_cold
 from kinst.code.listing import image_code
 from kinst.probes.dispatcher import new_dispatcher
 from kinst.probes.kinds import ProbeKind
-from kinst.probes.probe_table import CopyEnd, ProbeError, ProbeTable
+from kinst.probes.probe_table import CopyEnd, ProbeTable
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import fbt
 from kinst.providers.patterns import matches
 from kinst.providers.provider import MadeProbes

@@ -11,7 +11,8 @@ from dwarf.index import DebugIndex
 from emu.elf.symbols import Symbol
 from kinst.code.listing import ProbedInstruction
 from kinst.probes.kinds import ProbeKind
-from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.probes.probe_table import ProbeTable
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import fbt, inline
 from kinst.providers.functions import functions
 from kinst.providers.patterns import is_glob, matches, regular

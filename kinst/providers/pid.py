@@ -14,7 +14,8 @@ from emu.elf.symbols import Symbol
 from emu.host.errors import ImageError
 from kinst.code.listing import DATA, NO_INSTRUCTION, ProbedInstruction, instructions
 from kinst.probes.kinds import ProbeKind
-from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.probes.probe_table import ProbeTable
+from kinst.probes.probed_code import ProbeError
 from kinst.probes.traced_program import TracedProgram
 from kinst.providers import fbt
 from kinst.providers.patterns import is_glob, matches

@@ -7,7 +7,8 @@ clock stands still (``kinst/probes/_tracepoint.pxi``), and goes on as if nothing
 
 from dwarf.debug_file import DebugDataError
 from emu.guest.static_probe import StaticProbe
-from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.probes.probe_table import ProbeTable
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import fbt, kinst_provider
 from kinst.providers.patterns import is_glob, matches
 from kinst.providers.pid import Pid

@@ -13,7 +13,8 @@ from emu.elf.symbols import Symbol
 from emu.host.errors import KinstError
 from kinst.probes.arguments import Arguments
 from kinst.probes.breakpoints import Breakpoints
-from kinst.probes.probe_table import Probe, ProbeError
+from kinst.probes.probe_table import Probe
+from kinst.probes.probed_code import ProbeError
 from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst_emu.api.firing import Fired, Firing, Placed, full_name
 from kinst_emu.api.inspected import Inspected

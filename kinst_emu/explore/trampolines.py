@@ -8,7 +8,7 @@ from dtrace.descriptions.code_places import code_place
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.running_thread import thread_of
 from kinst.probes.kinds import ProbeKind
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.probes.rewritten_trampolines import PER_THREAD, SHARED, RewrittenTrampolines
 from kinst.probes.seam_breakpoints import Site
 from kinst.relocation.verdict import Refuse

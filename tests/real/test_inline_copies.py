@@ -12,7 +12,7 @@ from images.boots import LIMIT, at_start, boot_to_prompt
 from images.shell import run_command, with_userland
 from kinst.probes.breakpoints import Breakpoints
 from kinst.probes.kinds import ProbeKind
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import fbt, inline
 from tests.conftest import ARCHES, real_kernel
 from tests.real.test_boundaries import LAST, only_told

@@ -14,7 +14,7 @@ from images import boots
 from images.shell import run_command, with_userland
 from kinst.probes.breakpoints import PATHS, Breakpoints
 from kinst.probes.kinds import ProbeKind
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import fbt
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.commands.test_commands import run

@@ -13,7 +13,7 @@ from emu.unicorn.machine import UnicornMachine
 from images import boots
 from kinst.code.listing import literals
 from kinst.probes.breakpoints import DIRECT, PATHS, Breakpoints
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import fbt, kinst_provider
 from tests.conftest import ARCHES, real_kernel
 

@@ -17,7 +17,7 @@ from emu.unicorn.machine import UnicornMachine
 from images.boots import boot_to_prompt
 from images.recordings import from_start, machine_at
 from kinst.probes.breakpoints import DIRECT, GUEST, Breakpoints
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers.fbt import create
 from tests.conftest import real_kernel
 from tests.dtrace.programs import command

@@ -22,7 +22,8 @@ from emu.unicorn.state import Snapshot
 from kinst.code.listing import ProbedInstruction
 from kinst.probes.breakpoints import Breakpoints, Fire, NativeState
 from kinst.probes.kinds import ProbeKind
-from kinst.probes.probe_table import Probe, ProbeError, ProbeTable
+from kinst.probes.probe_table import Probe, ProbeTable
+from kinst.probes.probed_code import ProbeError
 from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst.relocation.trap import CpuState
 from kinst.relocation.verdict import Copy, Refuse, Rewrite, summary

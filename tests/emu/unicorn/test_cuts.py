@@ -20,7 +20,7 @@ from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.run_loop import GONE, MAX_STOPS
 from images import boots, catalog
 from kinst.probes.breakpoints import PATHS, Breakpoints
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import kinst_provider
 from tests.conftest import ARCHES, MEMORY
 from tests.cutting import Cutting

@@ -27,7 +27,7 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from kinst.probes.breakpoints import PATHS, Breakpoints
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import kinst_provider
 from kinst_emu.api.kernel import Kernel
 from kinst_emu.api.machine import Machine

@@ -16,7 +16,7 @@ from images import boots
 from kinst.code.listing import image_code
 from kinst.probes.breakpoints import PATHS, Breakpoints
 from kinst.probes.dispatcher import new_dispatcher
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import fbt, kinst_provider
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Copy, Refuse, Rewrite

@@ -9,7 +9,7 @@ from emu.machine.call import Caller
 from emu.machine.machine import Until
 from images import boots, catalog
 from kinst.probes.breakpoints import DIRECT, DOUBLE, Breakpoints
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers.fbt import create
 from tests.conftest import MEMORY
 from tests.kinst_emu.commands.test_front import refused, run

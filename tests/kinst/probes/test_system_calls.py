@@ -16,7 +16,7 @@ from emu.guest.static_probe import CallTable, StaticProbe, SystemCall
 from emu.machine.call import Caller
 from kinst.probes import system_calls
 from kinst.probes.breakpoints import PATHS, Breakpoints
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers.kinst_provider import create
 from kinst.relocation.trap import TRAPS
 

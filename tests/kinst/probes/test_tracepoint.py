@@ -14,7 +14,7 @@ from emu.guest.guest import GuestProbes
 from emu.guest.static_probe import Argument, StaticProbe, Tracepoint
 from emu.host.errors import MachineError
 from kinst.probes.breakpoints import PATHS, Breakpoints
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst.providers.kinst_provider import create
 from tests.kinst.providers.test_provider import run

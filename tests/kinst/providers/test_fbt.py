@@ -2,7 +2,7 @@ import pytest
 
 from emu.machine.call import Caller, CallError
 from kinst.probes.breakpoints import Breakpoints
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import fbt
 from kinst.providers.kinst_provider import create as kinst
 from tests.kinst.providers.test_provider import run

@@ -8,7 +8,7 @@ import pytest
 from dwarf.index import Function
 from emu.machine.call import Caller
 from kinst.probes.breakpoints import Breakpoints
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers import inline
 from kinst.relocation.trap import trap_of
 from kinst.relocation.verdict import ConditionalJump

@@ -6,7 +6,7 @@ from emu.host.errors import MachineError
 from emu.machine.call import Caller
 from kinst.code.listing import image_code, instructions
 from kinst.probes.breakpoints import Breakpoints
-from kinst.probes.probe_table import ProbeError
+from kinst.probes.probed_code import ProbeError
 from kinst.providers.kinst_provider import create
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Refuse

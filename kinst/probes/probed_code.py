@@ -1,0 +1,116 @@
+"""The code that probes stand in: functions as they are in memory, and a dispatcher for them."""
+
+
+from emu.elf.symbols import Symbol
+from emu.host.errors import KinstError, MemoryAccessError
+from emu.machine.machine import Machine
+from emu.unicorn.machine import UnicornMachine
+from kinst.code.listing import ProbedInstruction, check_size, instructions
+from kinst.probes.dispatcher import new_dispatcher
+from kinst.relocation.trap import trap_of
+
+LONGEST_CODE = 15  # bytes of an instruction
+
+
+class ProbeError(KinstError):
+    """A probe description matches nothing that can be probed.
+
+    :param tag: what dtrace(1) calls it, where it does not say D_PDESC_ZERO.
+    """
+
+    def __init__(self, text: str, tag: str = "") -> None:
+        super().__init__(text)
+        self.tag = tag
+
+
+class ProbedCode:
+    """The code of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.arch, self.image, self.machine = machine.arch, machine.image, machine
+        self.trap = trap_of(machine.guest, machine.arch.name)
+        engine = machine.engine if isinstance(machine, UnicornMachine) else None
+        self.dispatcher, self.templates = new_dispatcher(
+            machine.arch, self.trap, machine.guest.traps.trap_frame, engine)
+        self.functions: list[Symbol] = []
+        self._function_index: dict[tuple[str, int, str], int] = {}
+        self._text: tuple[int, bytes] | None = None
+        self.enabled = False
+
+    def remove_all(self) -> None:
+        """Forget all probes; they must not be enabled."""
+        assert not self.enabled
+        self.dispatcher.clear()
+        self.functions.clear()
+        self._function_index.clear()
+
+    def code(self, function: Symbol) -> bytes:
+        """A function as it is in memory, without our breakpoints: kernels patch their code at boot
+        (ifuncs, CPU features).
+
+        :raises ProbeError: when its pages are not mapped.
+        :raises KinstError: when it is too large to be taken apart.
+        """
+        check_size(function)
+        try:
+            code = bytearray(self.machine.read(function.address, function.size))
+        except MemoryAccessError as error:
+            raise ProbeError(f"{function.name}: {error}") from None
+        if self.enabled:
+            for at in range(len(code)):
+                original = self.dispatcher.displaced(function.address + at)
+                if function.address + at in self.dispatcher:
+                    code[at : at + len(original)] = original
+        return bytes(code)
+
+    def instructions(self, function: Symbol) -> list[ProbedInstruction]:
+        """A function's instructions with their verdicts.
+
+        :raises ProbeError: when its pages are not mapped.
+        """
+        return list(instructions(self.trap, self.code(function), function))
+
+    def _function(self, function: Symbol) -> int:
+        key = (function.name, function.address, function.module)
+        index = self._function_index.get(key)
+        if index is None:
+            index = self._function_index[key] = len(self.functions)
+            self.functions.append(function)
+        return index
+
+    def _added(self, number: int, address: int) -> int:
+        if number < 0:
+            raise ProbeError(f"{self.image.symbols.where(address)}: it cannot be probed")
+        return number
+
+    def _code_at(self, address: int) -> bytes:
+        """:raises ProbeError: when it is not mapped."""
+        try:
+            return self.machine.read(address, LONGEST_CODE)
+        except MemoryAccessError as error:
+            raise ProbeError(f"{self.image.symbols.where(address)}: {error}") from None
+
+    def _around(self, function: Symbol) -> tuple[bytes, int]:
+        """Memory that holds a function, and where in it."""
+        if self.enabled:
+            return self.code(function), 0
+        if self._text is not None:
+            base, text = self._text
+            if base <= function.address and function.address + function.size <= base + len(text):
+                return text, function.address - base
+        return self.code(function), 0
+
+    def read_text(self) -> None:
+        """Read all code at once, for probes on much of the kernel; forgotten when they are enabled.
+        """
+        for segment in self.machine.image.segments:
+            if segment.executable:
+                size = min(segment.memory_size, len(segment.data))
+                try:
+                    self._text = segment.virtual, self.machine.read(segment.virtual, size)
+                except MemoryAccessError:
+                    continue  # not all of it is mapped: functions are read one by one
+                return
+
+    def forget_text(self) -> None:
+        self._text = None
