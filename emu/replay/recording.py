@@ -56,9 +56,10 @@ from emu.replay.parts import (
 from emu.replay.starts import BOOTED, STARTS, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.guest_memory import PAGE
-from emu.unicorn.machine import Go, UnicornMachine
+from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.schedule import MOST_CPUS
 from emu.unicorn.state import MachineState
+from emu.unicorn.wired_machine import Go
 
 START, DISK, INPUTS, MARK, CHECKPOINT, END = b"STRT", b"DISK", b"INPT", b"MARK", b"CHCK", b"DONE"
 MARK_EVERY = 25_000_000  # instructions

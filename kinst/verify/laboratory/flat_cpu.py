@@ -8,8 +8,8 @@ import unicorn
 
 from emu.unicorn._engine import Engine, EngineStop
 from emu.unicorn.guest_memory import GuestMemory
-from emu.unicorn.machine import library_symbols
 from emu.unicorn.new_engine import new_engine
+from emu.unicorn.wired_machine import library_symbols
 from kinst.verify.laboratory.architecture import LaboratoryArch
 from kinst.verify.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
 from kinst.verify.laboratory.outcome import ChangedPages

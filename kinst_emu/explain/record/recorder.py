@@ -17,7 +17,8 @@ from dwarf.types import Types
 from emu.elf.symbols import Symbol
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.machine.machine import Stop, StopReason, Until
-from emu.unicorn.machine import Go, UnicornMachine
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.wired_machine import Go
 from kinst.code.listing import ProbedInstruction
 from kinst.probes.breakpoints import DOUBLE, Breakpoints, NativeState
 from kinst.probes.kinds import ProbeKind

@@ -13,7 +13,7 @@ from emu.arch.architectures import ARCHITECTURES
 from emu.guests.registry import FREEBSD
 from emu.machine.call import Caller
 from emu.unicorn import _engine
-from emu.unicorn.machine import library_symbols
+from emu.unicorn.wired_machine import library_symbols
 from kinst.code._reader import CodeReader
 from kinst.code.reader import new_reader
 from kinst.probes._dispatch import Dispatcher
