@@ -1,0 +1,324 @@
+"""Programs that are linked: the executor that has their code, and what the host does for it."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import IO
+
+from dtrace.bpf._runtime import NATIVE, Runtime, RuntimeFault
+from dtrace.bpf.assembler import ProgramTooLarge
+from dtrace.bpf.layout import ARGUMENTS, ContextOffset, Fault, Policy, Region
+from dtrace.bpf.linker import Linker
+from dtrace.bpf.verifier import verify
+from dtrace.d.compile.aggregations import value_count
+from dtrace.d.compile.program import Compiled, Compiler, ListedProbe
+from dtrace.d.language.identifiers import KINDS, SUBROUTINES
+from dtrace.d.language.options import Options
+from dtrace.run.consumer import Enabled, Failure
+from dtrace.run.guest_state import GuestState
+from dtrace.run.hosted import Hosted, Values
+from dtrace.run.render import Symbols
+from dtrace.run.structured import Row
+from emu.devices import cmos
+from emu.host.errors import KinstError
+
+RECORD_SIZE = 1 << 20
+SCRATCH = 1 << 20
+GUEST_EPOCH = int(cmos.EPOCH.timestamp()) * 10**9  # what the guest's clock shows at its start
+AGGREGATION_HEAD = 8  # bytes of its number, before the keys, as DTrace counts
+MAX_FAILURES = 10_000  # that are kept, where nothing is printed before the end
+CHILLED_PER, MOST_CHILLED = 10**9, 500 * 10**6  # ns: of each such time chill() may take so much
+MAX_VARIABLE = 16 << 10
+MAX_SIZE = 256 << 20
+RANGES = {"strsize": (2, 1 << 16), "nspec": (0, 4096), "stackindent": (0, 1024)}
+SIZES = {"bufsize": "buffer size", "aggsize": "aggregation size", "specsize": "speculation size",
+         "dynvarsize": "dynamic variable size"}
+POLICIES = {"switch": Policy.SWITCH, "fill": Policy.FILL, "ring": Policy.RING}
+NAMES = (ContextOffset.PROVIDER, ContextOffset.MODULE, ContextOffset.FUNCTION, ContextOffset.NAME)
+
+
+@dataclass
+class FiredProbe:
+    """A probe that is enabled: its program, and the number of its first clause."""
+
+    probe: ListedProbe
+    entry: int
+    first: int
+
+
+@dataclass
+class LinkedPrograms:
+    """:param compiler: which has compiled the programs.
+    :param say: prints a message on standard error.
+    :param guest: where there is a kernel.
+    :param sink: is given objects, instead of text for ``out``.
+    """
+
+    compiler: Compiler
+    options: Options
+    symbols: Symbols
+    out: IO[str]
+    say: Callable[[str], None]
+    guest: GuestState | None = None
+    sink: Callable[[Row], None] | None = None
+    now: int = 0
+    enabled: list[Enabled] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._by_probe: dict[int, FiredProbe] = {}
+        self._names: dict[int, list[int]] = {}  # addresses, in the order of NAMES
+        self._records: list[tuple[Enabled, int, bytes] | Failure] = []
+        self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
+
+    def link(self, compiled: Sequence[Compiled]) -> None:
+        """Make the executor and give it the programs.
+
+        :raises KinstError: when they may not run.
+        """
+        options, storage = self.options, self.compiler.storage
+        if any(c.function.destructive for c in compiled) and not options.given("destructive"):
+            raise KinstError("could not enable tracing: Destructive actions not allowed")
+        if not options.allowed_outside:
+            self._only_the_guest(compiled)
+        self._limits(compiled)
+        by_probe: dict[int, list[Compiled]] = {}
+        probes: dict[int, ListedProbe] = {}
+        for one in compiled:
+            for probe in one.probes:
+                by_probe.setdefault(probe.number, []).append(one)
+                probes[probe.number] = probe
+        linker = Linker()
+        for one in compiled:
+            linker.add(one.function.name, one.function.code)
+        first: dict[int, int] = {}
+        programs: dict[tuple[tuple[str, ...], bool], str] = {}  # probes with the same clauses share
+        program: dict[int, str] = {}
+        self._place_names(probes.values())
+        for number, clauses in by_probe.items():
+            probe = probes[number]
+            first[number] = len(self.enabled) + 1
+            for one in clauses:
+                self.enabled.append(Enabled(len(self.enabled) + 1, one.function, probe))
+            names = tuple([c.function.name for c in clauses])
+            always = probe.provider == "dtrace" and probe.name in ("END", "ERROR")
+            if (names, always) not in programs:
+                programs[names, always] = f"probe_{len(programs)}"
+                linker.add_probe(programs[names, always], names, always)
+            program[number] = programs[names, always]
+        try:
+            linked = linker.link()
+        except ProgramTooLarge:
+            raise KinstError("failed to enable program: DIF program exceeds maximum program size "
+                             "(a jump of its code is too far)") from None
+        values: Values = {
+            "pid": os.getpid, "ppid": os.getppid, "uid": os.getuid, "gid": os.getgid,
+            "execname": lambda: b"dtrace", "tid": os.getpid, "cpu": lambda: 0, "errno": lambda: 0,
+            "vtimestamp": self._time, "walltimestamp": self._wall, "jid": lambda: 0,
+            "jailname": lambda: b"0", "zonename": lambda: b"0", "execargs": lambda: b"dtrace",
+            "stackdepth": lambda: 0, "ustackdepth": lambda: 0, "caller": lambda: 0,
+            "ucaller": lambda: 0, "ipl": lambda: 0, "curthread": lambda: 0}
+        if self.guest is not None:
+            values |= self.guest.values()
+        self.hosted = Hosted(values)
+        self.unknown = {} if self.guest is None else self.guest.unknown(storage.hosted)
+        self.hosted.destructive = self._destructive
+        self._chilled = 0, 0  # since when, how long
+        if self.guest is None:
+            self.hosted.parent = parent
+        else:
+            self.guest.by_line = options.given("stackline")
+            self.hosted.stack = partial(
+                self.guest.stack, marked=self.guest.by_line or options.given("stackinline"))
+            self.hosted.registers = self.guest.register
+            self.hosted.in_program = self.guest.in_program
+            self.hosted.lock = self.guest.lock
+            self.hosted.user_end = self.guest.user_end
+            self.hosted.copy_out = self.guest.destructive.copy_out
+        bufsize = options.number("bufsize")
+        sizes: dict[int, int] = {
+                 Region.GLOBALS: storage.globals_size, Region.LOCALS: storage.locals_size,
+                 Region.WORK: storage.work_size + storage.string_size + 64,
+                 Region.RECORD: RECORD_SIZE + 64, Region.SCRATCH: SCRATCH}
+        self.runtime = Runtime(
+            sizes, bytes(storage.strings), storage.keyed, options.number("dynvarsize"),
+            [(KINDS[shape.info.function.name], value_count(shape.info), shape.info.parameters,
+              AGGREGATION_HEAD + 8 * value_count(shape.info)
+              + sum(size for _kind, _how, size in shape.parts))
+             for shape in self.compiler.aggregations if shape.info.function is not None],
+            options.number("aggsize"), bufsize, POLICIES[options.text("bufpolicy")],
+            (options.number("nspec"), options.number("specsize")), storage.string_size,
+            self.hosted.helpers())
+        self.hosted.runtime = self.runtime
+        self.runtime.faults, self.runtime.actions = self._fault, self._action
+        if self.guest is not None:
+            self.guest.attach(self.runtime)
+            if not self.guest.by_line:
+                self.guest.walk_natively(options.given("stackinline"))
+            self.now = self.guest.now
+        self.runtime.thread = 1
+        self.linked = linked
+        helpers = {*NATIVE, *self.hosted.helpers()}
+        for name, function in SUBROUTINES.items():
+            if function.number not in helpers and function.number in linked.helpers:
+                raise KinstError(f"failed to enable program: {name}() is not here yet (docs/d.md)")
+        verify(linked.code, linked.offsets.values(), helpers)
+        base = self._base = self.runtime.load(linked.code)
+        for number, probe in probes.items():
+            self._by_probe[number] = FiredProbe(
+                probe, base + linked.offsets[program[number]], first[number])
+        if self.guest is not None:
+            for number, fired in self._by_probe.items():
+                self.guest.add(fired.probe, fired.entry, fired.first, self._names[number],
+                               linked.arguments[program[number]])
+        error = next((p for p in probes.values() if p.text == "dtrace:::ERROR"), None)
+        if error is not None:
+            fired = self._by_probe[error.number]
+            self._context(fired, ())
+            self.runtime.set_error(fired.entry)
+
+    def _only_the_guest(self, compiled: Sequence[Compiled]) -> None:
+        """Check that no action does something to this computer.
+
+        :raises KinstError: when one does.
+        """
+        reaching = {"freopen", "system"} if self.guest is None else {"freopen"}
+        for action in (action for one in compiled for action in one.function.actions):
+            if action.name in reaching:
+                what = "runs a command" if action.name == "system" else "writes to a file"
+                raise KinstError(f"could not enable tracing: {action.name}() {what} on this "
+                                 "computer: give -w (the option destructive, within a program, "
+                                 "allows what is done to the kernel)")
+
+    def _destructive(self, name: str, value: int) -> None:
+        """``chill()``.  A firing takes none of a kernel's time, and this is no exception; without a
+        kernel the clock moves.  The others are the guest's.
+
+        :raises RuntimeFault: for too much of it, and without a kernel for all others.
+        """
+        if name != "chill" and self.guest is not None:
+            self.guest.destructive.carry_out(name, value)
+            return
+        since, chilled = self._chilled
+        now = self._time()
+        if now - since > CHILLED_PER:
+            since, chilled = now, 0
+        if name != "chill" or chilled + value > MOST_CHILLED:
+            raise RuntimeFault(Fault.ILLEGAL_OPERATION)
+        self._chilled = since, chilled + value
+        if self.guest is None:
+            self.now += value
+            self.runtime.set_context(ContextOffset.TIMESTAMP, self.now)
+
+    def _place_names(self, probes: Iterable[ListedProbe]) -> None:
+        """Give the names of probes, of which most are the same, their addresses."""
+        text = self.compiler.storage.text
+        known: dict[str, int] = {}
+
+        def place(name: str) -> int:
+            found = known.get(name)
+            if found is None:
+                found = known[name] = Region.STRINGS.address + text(name.encode())
+            return found
+
+        for p in probes:
+            self._names[p.number] = [place(p.provider), place(p.module), place(p.function),
+                                     place(p.name)]
+
+    def _limits(self, compiled: Sequence[Compiled]) -> None:
+        """Hold sizes to what can be had.
+
+        :raises KinstError: when it cannot.
+        """
+        for variable in self.compiler.checker.variables.values():
+            if variable.offset >= 0 and self.compiler.storage.size(variable.type) > MAX_VARIABLE:
+                raise KinstError("failed to enable program: DIF program content is invalid "
+                                 f"({variable.name} has more than {MAX_VARIABLE} bytes)")
+        options = self.options
+        for name, (least, most) in RANGES.items():
+            if not least <= options.number(name) <= most:
+                raise KinstError(f"could not enable tracing: {name} is from {least} to {most}")
+        for size, _what, _thread, key in self.compiler.storage.keyed:
+            if size + key > MAX_VARIABLE:
+                raise KinstError("failed to enable program: DIF program content is invalid (an "
+                                 f"array's element has more than {MAX_VARIABLE} bytes)")
+        for name, what in SIZES.items():
+            size = wanted = options.number(name)
+            while size > MAX_SIZE:
+                size //= 2
+            if size == wanted:
+                continue
+            if options.text("bufresize") == "manual" and name != "dynvarsize":
+                raise KinstError("could not enable tracing: Memory allocation failure")
+            options.values[name] = size
+            if not options.given("quiet"):
+                self.say(f"{what} lowered to {_in_units(size)}")
+        if not options.number("bufsize"):
+            raise KinstError("could not enable tracing: Enabling exceeds size of buffer")
+        if options.text("bufpolicy") == "fill":
+            needed = sum(one.function.counted for one in compiled
+                         for probe in one.probes if probe.text == "dtrace:::END"
+                         if one.function.size is not None)
+            if needed > options.number("bufsize"):
+                raise KinstError("could not enable tracing: END enablings exceed size of principal "
+                                 "buffer")
+
+    def _time(self) -> int:
+        """Now, also in a firing, which does not tell us."""
+        return self.now if self.guest is None else self.guest.now
+
+    def _wall(self) -> int:
+        return self._started + self._time()
+
+    def _fault(self, number: int, fault: int, value: int, at: int) -> None:
+        if self.options.text("bufpolicy") == "switch":
+            self._take()
+        elif len(self._records) >= MAX_FAILURES:
+            return
+        e = self.enabled[number - 1] if 0 < number <= len(self.enabled) else None
+        action, storing = self._action(at)
+        self._records.append(Failure(e, number, fault, value, action, None if storing else at))
+
+    def _action(self, at: int) -> tuple[int, bool]:
+        """The action, from 1, that an instruction belongs to (0: the predicate), and whether it
+        stores the action's value."""
+        at -= self._base
+        return self.linked.actions[at] if 0 <= at < len(self.linked.actions) else (0, False)
+
+    def _take(self) -> None:
+        self._records += [(self.enabled[number - 1], cpu, content)
+                          for number, cpu, content in self.runtime.records()
+                          if 0 < number <= len(self.enabled)]
+
+    def _context(self, fired: FiredProbe, arguments: Sequence[int]) -> None:
+        """What the probe's program is given."""
+        rt = self.runtime
+        rt.set_context(ContextOffset.PROBE, fired.probe.number)
+        rt.set_context(ContextOffset.FIRST, fired.first)
+        rt.set_context(ContextOffset.CLAUSE, fired.first)
+        rt.set_context(ContextOffset.TIMESTAMP, self.now)
+        for offset, address in zip(NAMES, self._names[fired.probe.number], strict=True):
+            rt.set_context(offset, address)
+        for n in range(ARGUMENTS):
+            rt.set_context(ContextOffset.ARGUMENTS + 8 * n,
+                           arguments[n] if n < len(arguments) else 0)
+
+
+def _in_units(size: int) -> str:
+    """A size with the largest unit that it is a multiple of, as dtrace(1) says it."""
+    unit = 0
+    while size >> 10 * (unit + 1):
+        unit += 1
+    if unit and size % (1 << 10 * unit) == 0:
+        return f"{size >> 10 * unit}{' kmgtpe'[unit]}"
+    return f"{size} bytes"
+
+
+def parent(pid: int) -> int:
+    """The parent of a process of the host; 0 where it is not known."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
