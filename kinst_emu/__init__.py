@@ -67,10 +67,10 @@ __all__ = [
 ]
 
 
-def _check_rooms() -> None:
+def check_rooms() -> None:
     """Refuse to go on when another file hides a package of ours, as a script's ``images.py`` does.
 
-    :raises ImportError: with the file that hides it; in a command the line alone is printed.
+    :raises ImportError: with the file that hides it.
     """
     ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     for room in ("dtrace", "dwarf", "emu", "images", "kinst"):
@@ -81,23 +81,16 @@ def _check_rooms() -> None:
                      for path in (os.path.join(folder, room, "__init__.py"),
                                   os.path.join(folder, f"{room}.py")) if os.path.isfile(path)]
         place = os.path.realpath(found[0]) if found else ""
-        if not place or place == os.path.join(ours, room, "__init__.py"):
-            continue
-        line = (f"{place} hides the package '{room}' of kinst-emu: rename that file, or start "
-                "Python where it is not found")
-        # While ``python -m`` looks for a command, sys.argv[0] is -m.
-        if sys.argv and os.path.basename(sys.argv[0]) in ("-m", "kinst", "kdtrace"):
-            sys.exit(f"kinst-emu: {line}")
-        raise ImportError(line)
-
-
-_check_rooms()
+        if place and place != os.path.join(ours, room, "__init__.py"):
+            raise ImportError(f"{place} hides the package '{room}' of kinst-emu: rename that file, "
+                              "or start Python where it is not found")
 
 
 def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    check_rooms()
     found = getattr(importlib.import_module(module), "open_kernel" if name == "open" else name)
     globals()[name] = found
     return found

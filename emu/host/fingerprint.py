@@ -40,8 +40,9 @@ def fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -
 def machine_modules(arch: str) -> tuple[str, ...]:
     """The packages that decide what a machine of an architecture does, for ``fingerprint``."""
     return tuple(f"emu.{name}" for name in (
-        "host", "arch", "elf", "guest", "guests", "guests.teaching", "guests.freebsd", "machine",
-        "devices", "unicorn", arch, f"unicorn.{arch}", f"guests.freebsd.{arch}"))
+        "host", "arch", "elf", "guest", "guests", "guests.teaching", "guests.freebsd",
+        "guests.illumos.amd64", "machine", "devices", "unicorn", arch, f"unicorn.{arch}",
+        f"guests.freebsd.{arch}"))
 
 
 @functools.cache

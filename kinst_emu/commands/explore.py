@@ -195,6 +195,7 @@ def _pairs(arguments: argparse.Namespace) -> int:
     """A corpus, pair by pair."""
     from dtrace.calls.prototypes import Prototypes
     from kinst_emu.explore.pairs import (
+        ClusterPairTask,
         PairStage,
         PairStore,
         PairTask,
@@ -230,9 +231,13 @@ def _pairs(arguments: argparse.Namespace) -> int:
     wanted = list(left(pairs[:most], corpus, store))
     known = store.found(pairs[:most], corpus)
     tried = wrong = 0
-    task = PairTask(*_files(image, arguments), tuple(call.text for call in corpus),
-                    parse_size(arguments.memory), arguments.unchecked, cpus, orders, seed)
-    hold(task, (stage, corpus))
+    task = PairTask(id(stage), orders, seed)
+    if arguments.cluster is None:
+        hold(task, (stage, corpus))
+    else:
+        task = ClusterPairTask(
+            0, orders, seed, *_files(image, arguments), tuple(call.text for call in corpus),
+            parse_size(arguments.memory), arguments.unchecked, cpus)
     some = workers(jobs, arguments.cluster, losses=0)
     with progress_bar(len(wanted), "pairs") as advance, some:
         for done in some.done(task, [[pair] for pair in wanted], arguments.cluster is None):
@@ -241,6 +246,7 @@ def _pairs(arguments: argparse.Namespace) -> int:
                 tried += 1
                 advance(1)
                 wrong += _show_row(row, arguments.json)
+    hold(None, None)
     if not arguments.json:
         before, not_tried = len(pairs[:most]) - len(wanted), len(pairs) - len(pairs[:most])
         print(f"{len(pairs)} pairs of {len(corpus)} calls have something in common; {tried} were "

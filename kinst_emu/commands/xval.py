@@ -30,7 +30,7 @@ from kinst_emu.terminal.terminal import parse_count, parse_size, progress
 
 CHUNK = 5  # calls of a part
 # What a result depends on, beside the architecture's own folders.
-MADE_BY = ("emu.qemu", "kinst.relocation", "kinst.code", "kinst.probes",
+MADE_BY = ("emu.qemu", "kinst.relocation", "kinst.code", "kinst.probes", "kinst.providers",
            "kinst.verify.crosscheck")
 DEFAULT_CALLS, MAX_CALLS, MAX_REPORTS = 20, 100_000, 10
 

@@ -192,12 +192,34 @@ Prepared = tuple[PairStage, Sequence[CorpusCall]]
 
 @dataclass(frozen=True)
 class PairTask(Task[tuple[int, int], Row, Prepared]):
-    """What is found with pairs, each the numbers of two lines of a corpus.  On a worker of a
-    cluster the kernel's file, and files of C, are where they are here.
+    """What is found with pairs, each the numbers of two lines of a corpus, by a stage that this
+    process holds, and its copies.
+
+    :param stage: its number.
+    :param orders: of a pair, at the most.
+    """
+
+    stage: int
+    orders: int
+    seed: int
+    copied = True
+
+    def prepare(self) -> Prepared:
+        raise LookupError("this process holds no such stage")
+
+    def results(self, prepared: Prepared, items: Sequence[tuple[int, int]]) -> list[Row]:
+        stage, corpus = prepared
+        return [explore_pair(stage, corpus[one], corpus[other], self.orders, self.seed)
+                for one, other in items]
+
+
+@dataclass(frozen=True)
+class ClusterPairTask(PairTask):
+    """The same on a stage that each worker makes: the kernel's file, and files of C, are where they
+    are here.
 
     :param identity: of the kernel.
     :param lines: of the corpus.
-    :param orders: of a pair, at the most.
     """
 
     kernel: str
@@ -207,9 +229,6 @@ class PairTask(Task[tuple[int, int], Row, Prepared]):
     memory: int
     unchecked: bool
     cpus: int | None
-    orders: int
-    seed: int
-    copied = True
 
     def prepare(self) -> Prepared:
         """:raises KinstError: where the worker has no such kernel, or another one."""
@@ -219,11 +238,6 @@ class PairTask(Task[tuple[int, int], Row, Prepared]):
         image, corpus = with_programs(
             image, read_lines("the corpus", self.lines, image, prototypes))
         return PairStage(image, self.memory, prototypes), corpus
-
-    def results(self, prepared: Prepared, items: Sequence[tuple[int, int]]) -> list[Row]:
-        stage, corpus = prepared
-        return [explore_pair(stage, corpus[one], corpus[other], self.orders, self.seed)
-                for one, other in items]
 
 
 class PairStore:

@@ -19,7 +19,7 @@ def test_a_file_that_hides_a_package_is_named_in_one_line(tmp_path, name):
     hidden = tmp_path / name
     hidden.parent.mkdir(exist_ok=True)
     hidden.write_text("")
-    (tmp_path / "script.py").write_text("import kinst_emu\n")
+    (tmp_path / "script.py").write_text("import kinst_emu\nkinst_emu.open\n")
     line = f"{hidden} hides the package '{Path(name).parts[0].removesuffix('.py')}' of kinst-emu"
     ran = python(tmp_path, "script.py")
     assert ran.returncode == 1
@@ -35,3 +35,10 @@ def test_a_folder_without_python_in_it_hides_nothing(tmp_path):
     (tmp_path / "script.py").write_text("import kinst_emu\nprint(kinst_emu.PROMPTS)\n")
     ran = python(tmp_path, "script.py")
     assert ran.returncode == 0 and ran.stdout, ran.stderr
+
+
+def test_the_pytest_plugin_leaves_other_projects_alone(tmp_path):
+    (tmp_path / "images.py").write_text("")
+    (tmp_path / "test_other.py").write_text("import images\n\ndef test_it():\n    pass\n")
+    ran = python(tmp_path, "-m", "pytest", "-q", "test_other.py")  # the plugin is installed
+    assert ran.returncode == 0 and "1 passed" in ran.stdout, ran.stdout + ran.stderr

@@ -16,7 +16,7 @@ from kinst.verify.sweep.sweep import sweep
 from kinst.verify.sweep.workers import Workers
 
 # What decides a result: the tables and what executes them.
-MADE_BY = ("kinst.relocation", "kinst.code", "kinst.probes",
+MADE_BY = ("kinst.relocation", "kinst.code", "kinst.probes", "kinst.providers",
            *(f"kinst.verify.laboratory.{name}" for name in (
                "architecture", "emulated_state", "encodings", "finding", "flat_cpu", "foreign",
                "laboratory", "memory_map", "outcome", "protocol")))

@@ -84,28 +84,30 @@ class Processes(Workers):
     def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
              ordered: bool = False) -> Iterator[Done[Item, Result]]:
         left, losses = iter(parts), 0
+        asked: deque[Sequence[Item]] = deque()  # parts of which there are no results yet
         while True:
+            asked.extend(itertools.islice(left, AHEAD * self._jobs - len(asked)))
+            if not asked:
+                return
             # Copies wait for nothing: when this process is killed, nothing is left of them.
-            pool = ProcessPoolExecutor(self._jobs, get_context("fork"), _begin,
+            pool = ProcessPoolExecutor(min(self._jobs, len(asked)), get_context("fork"), _begin,
                                        (os.getpid(), task.copied))
-            waiting: deque[tuple[Sequence[Item], Future[list[Result]]]] = deque()
+            futures: deque[Future[list[Result]]] = deque()  # of the first of them
             try:
                 with ended_pool(pool):
-                    while True:
-                        for items in itertools.islice(left, AHEAD * self._jobs - len(waiting)):
+                    while asked:
+                        for items in itertools.islice(asked, len(futures), None):
                             with uninterrupted():
-                                waiting.append((items, pool.submit(carry_out, task, items)))
-                        if not waiting:
-                            return
+                                futures.append(pool.submit(carry_out, task, items))
                         if not ordered:
-                            wait([future for _items, future in waiting],
-                                 return_when=FIRST_COMPLETED)
-                            waiting.rotate(-next(number for number, (_items, future)
-                                                 in enumerate(waiting) if future.done()))
-                        items, future = waiting[0]
-                        results = future.result()
-                        waiting.popleft()
-                        yield Done(items, results)
+                            wait(futures, return_when=FIRST_COMPLETED)
+                            ready = next(n for n, one in enumerate(futures) if one.done())
+                            futures.rotate(-ready)
+                            asked.rotate(-ready)
+                        results = futures[0].result()
+                        futures.popleft()
+                        yield Done(asked.popleft(), results)
+                        asked.extend(itertools.islice(left, AHEAD * self._jobs - len(asked)))
             except BrokenProcessPool:
                 losses += 1
                 if losses > self._losses:
@@ -113,11 +115,10 @@ class Processes(Workers):
                         f"{losses} times a worker process was lost with its part")
                     raise KinstError(f"--jobs: {lost}: is there too little memory? Give fewer "
                                      "jobs, or less --memory") from None
-                left = itertools.chain([items for items, _future in waiting], left)
 
 
 def _begin(parent: int, copied: bool) -> None:
-    """What a process of a pool does first."""
+    """What a process of a pool does first.  It must not touch a store that its parent has open."""
     end_with(parent)
     begin_copy(copied)
 

@@ -92,3 +92,12 @@ def test_a_function_that_is_inline_everywhere_is_said_to_be(arch):
 def test_without_a_workload_there_is_nothing_to_run():
     status, _out, said = run("-k", "teaching/amd64", "-n", "fbt::strlen:entry { trace(1); }")
     assert status == 1 and said.startswith("dtrace: nothing to run")
+
+
+@pytest.mark.parametrize(("provider", "status"), [
+    ("kinst", 0), ("fbt", 0), ("profile", 0), ("pid1", 1), ("nosuch", 1)])
+def test_a_program_may_depend_on_a_provider_of_the_kernel(provider, status):
+    ran = command("-k", "teaching/amd64", "-e", "-n",
+                  f"#pragma D depends_on provider {provider}\nBEGIN {{ }}")
+    assert ran[0] == status
+    assert (f"program requires provider {provider}" in ran[2]) == bool(status)
