@@ -46,7 +46,7 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
             raise ReplayError(f"{path}: was recorded without the module {file}: leave that out")
     if name is not None:
         image = _behind(path, replace(catalog.find(name), options=options), modules, given)
-        if image.identity != build_id:
+        if not image.is_known_as(build_id):
             raise ReplayError(f"{path}: was recorded on another kernel (build id {build_id}), "
                               f"not on {image.path}; give its own kernel")
         return image
@@ -63,7 +63,7 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
             image = _behind(path, replace(load_image(known.path), options=options), modules, given)
         except (ImageError, ReplayError):
             continue
-        if image.identity == build_id:
+        if image.is_known_as(build_id):
             return image
     raise ReplayError(f"{path}: was recorded on a kernel for {architecture} with the build id "
                       f"{build_id}, which is none of the known ones{missing}; give it with -k"
@@ -92,7 +92,7 @@ def _hinted(path: Path, hint: str, build_id: str, modules: Modules, given: Seque
         if build_id.startswith(f"{image.build_id}-"):  # that kernel: the modules are what is wrong
             raise
         return "is not with its modules any more"
-    return image if image.identity == build_id else "is another build now"
+    return image if image.is_known_as(build_id) else "is another build now"
 
 
 def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) -> Image:

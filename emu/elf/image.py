@@ -77,9 +77,12 @@ class Image:
     def identity(self) -> str:
         """What tells this image from others: that of its kernel; with modules or options, a
         digest of theirs, too."""
+        return self._with_modules(self.kernel_identity)
+
+    def _with_modules(self, kernel: str) -> str:
         if not self.modules and not self.options.digest:
-            return self.kernel_identity
-        h = hashlib.sha256(self.kernel_identity.encode())
+            return kernel
+        h = hashlib.sha256(kernel.encode())
         for module in self.modules:
             h.update(f"{module.name} {module.address:#x} {module.file.digest}\n".encode())
         h.update(self.options.digest.encode())
@@ -98,6 +101,17 @@ class Image:
         for table in self.symbols.tables:
             h.update(f"\n{len(table)}\n".encode() + table)
         return f"{self.build_id or 'none'}-{h.hexdigest()[:32]}"
+
+    def is_known_as(self, identity: str) -> bool:
+        """Whether a recording or a snapshot is of this image.  Older ones have an identity without
+        the symbols, by which they are still known: what they hold is checked as they are played."""
+        if identity == self.identity:
+            return True
+        h = hashlib.sha256(self.build_id.encode() + self.entry.to_bytes(8, "little"))
+        for s in self.segments:
+            h.update(s.virtual.to_bytes(8, "little") + s.physical.to_bytes(8, "little"))
+            h.update(s.data)
+        return identity == self._with_modules(f"{self.build_id or 'none'}-{h.hexdigest()[:32]}")
 
     def holds_code(self, address: int) -> bool:
         """Whether an address is in an executable segment, or in a module's code."""

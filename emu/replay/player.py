@@ -46,7 +46,7 @@ class Player:
 
     def __init__(self, recording: Recording, machine: UnicornMachine) -> None:
         start = recording.start
-        if (machine.arch.name, machine.image.identity) != (start.architecture, start.build_id):
+        if machine.arch.name != start.architecture or not machine.image.is_known_as(start.build_id):
             raise ReplayError(
                 f"{recording.path}: is of another kernel ({start.architecture}, build id "
                 f"{start.build_id[:16]}), not of {machine.image.path}; give its own kernel")

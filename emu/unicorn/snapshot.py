@@ -154,7 +154,8 @@ def restore(path: Path, image: Image) -> UnicornMachine:
     """
     header, body = _read(path)
     try:
-        if header["architecture"] != arch_of(image).name or header["build_id"] != image.identity:
+        if header["architecture"] != arch_of(image).name or not image.is_known_as(
+                str(header["build_id"])):
             raise SnapshotError(
                 f"{path}: is of another kernel ({header['architecture']}, "
                 f"{str(header['build_id'])[:16]}), not of {image.path}; give its own kernel"

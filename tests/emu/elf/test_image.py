@@ -1,8 +1,12 @@
+import hashlib
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from emu.arch.architectures import arch_of
+from emu.elf.boot_options import BootOptions
 from emu.elf.image import load_image
 from emu.elf.symbols import FEW_QUESTIONS, SYMBOL, SymbolTable
 from emu.host.errors import ImageError, MemoryAccessError
@@ -49,6 +53,22 @@ def test_an_image_changed_in_place_is_another_one(tmp_path):
     one = load(tmp_path, Elf(build_id=b"id").build(), "one")
     two = load(tmp_path, Elf(build_id=b"id", segments=[(0x1000, b"\x91", 1)]).build(), "two")
     assert one.build_id == two.build_id and one.identity != two.identity
+
+
+def test_an_image_is_known_by_the_identity_that_older_recordings_have(tmp_path):
+    """Of build id, entry and segments alone; with options, a digest of theirs after it."""
+    image = load(tmp_path, Elf(build_id=b"id", segments=[(0x1000, b"abc", 16)]).build())
+    content = hashlib.sha256(b"6964" + image.entry.to_bytes(8, "little"))
+    for segment in image.segments:
+        content.update(segment.virtual.to_bytes(8, "little")
+                       + segment.physical.to_bytes(8, "little") + bytes(segment.data))
+    older = f"6964-{content.hexdigest()[:32]}"
+    assert image.identity != older and image.is_known_as(older)
+    assert image.is_known_as(image.identity) and not image.is_known_as(f"6964-{'0' * 32}")
+    options = BootOptions(flags="s")
+    with_options = hashlib.sha256(older.encode() + options.digest.encode()).hexdigest()[:32]
+    started = replace(image, options=options)
+    assert started.is_known_as(f"6964-{with_options}") and not started.is_known_as(older)
 
 
 def test_an_image_without_a_build_id_is_known_by_its_content(tmp_path):
