@@ -35,8 +35,6 @@ class Sweep:
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        if arguments.jobs is not None and arguments.cluster is not None:
-            raise KinstError("--jobs is for this machine, --cluster for others: give only one")
         jobs = 1 if arguments.jobs is None else parse_count(arguments.jobs, "--jobs")
         store: Path | None = arguments.store
         if store is not None and not store.parent.is_dir():

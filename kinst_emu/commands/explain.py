@@ -97,13 +97,6 @@ def run(arguments: argparse.Namespace) -> int:
                          (arguments.gif, "--gif")):
         if path:
             check_writable(path, option)
-    if arguments.at is not None and not arguments.svg:
-        raise KinstError("--at: is for --svg")
-    drawn = "--svg" if arguments.svg else "--gif"
-    for option in ("steps", "what_if") if arguments.svg or arguments.gif else ():
-        if getattr(arguments, option):
-            raise KinstError(f"--{option.replace('_', '-')}: not with {drawn}, which draws the "
-                             "firing as it was")
     if arguments.gif:
         animation.check()
     if arguments.runs or arguments.schedule is not None:
@@ -159,10 +152,6 @@ def _runs(arguments: argparse.Namespace) -> int:
     from kinst_emu.explore.exploration import Runs
     from kinst_emu.explore.two_runs import PlayedRuns, played_runs, runs_page
 
-    for option in ("call", "arch", "clause", "what_if", "sources", "json", "svg", "gif"):
-        if getattr(arguments, option):
-            name = {"call": "-c", "clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
-            raise KinstError(f"{name}: not with --run and --schedule")
     if arguments.kernel is None or arguments.schedule is None or not arguments.runs:
         raise KinstError("give a kernel (-k IMAGE), --run, twice or more, and --schedule, like "
                          "'A37 B A'")

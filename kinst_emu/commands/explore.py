@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -48,11 +48,6 @@ EXAMPLES = (
     "kinst explore -k kernel --run 'A()' --run 'B()' --schedule 'A120 B A'",
 )
 FOUND = 1  # exit status: an order goes wrong
-# Options (as the parser names them) that say nothing to a corpus of pairs; and only to it.
-FOR_RUNS = ("runs", "setup", "check", "preemptions", "strategy", "no_races", "all_findings",
-            "schedule", "record", "probes", "trampolines", "junit", "html", "sources")
-FOR_PAIRS = ("orders", "store")
-SPELT = {"runs": "run", "probes": "probe"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -109,23 +104,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.cluster is not None and arguments.jobs != "1":
-        raise KinstError("--jobs: not with --cluster")
     if arguments.pairs is not None:
-        _refuse(arguments, FOR_RUNS, "cannot be used with --pairs")
         return _pairs(arguments)
-    _refuse(arguments, FOR_PAIRS, "is for --pairs")
-    if arguments.trampolines is not None and not arguments.probes:
-        raise KinstError("--trampolines: is for --probe")
-    if arguments.cluster is not None and arguments.schedule is not None:
-        raise KinstError("--cluster: --schedule is one order; leave it out")
-    if arguments.sources and arguments.html is None:
-        raise KinstError("--sources: is for --html")
     runs = Runs(tuple(arguments.runs), arguments.setup, arguments.check, tuple(arguments.probes),
                 arguments.trampolines or TRAMPOLINES[0])
     runs.parsed()
-    if runs.probes and arguments.record is not None:
-        raise KinstError("--record: not with --probe: the breakpoints are no part of a recording")
     preemptions = parse_count(arguments.preemptions or "2", "--preemptions")
     if not 1 <= preemptions <= MOST_PREEMPTIONS:
         raise KinstError(f"--preemptions {preemptions}: 1 to {MOST_PREEMPTIONS} are possible")
@@ -183,12 +166,6 @@ def _files(image: Image, arguments: argparse.Namespace) -> tuple[str, tuple[str,
     return os.path.abspath(image.path), tuple(
         os.path.abspath(catalog.module_path(image, one)) for one in arguments.module
     ), image.identity
-
-
-def _refuse(arguments: argparse.Namespace, options: Sequence[str], why: str) -> None:
-    for option in options:
-        if getattr(arguments, option) not in (None, "", [], False):
-            raise KinstError(f"--{SPELT.get(option, option).replace('_', '-')}: {why}")
 
 
 def _pairs(arguments: argparse.Namespace) -> int:

@@ -7,11 +7,12 @@ gives the exit status.  It is loaded when it is chosen: most need only a part of
 import argparse
 import importlib
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from types import ModuleType
 
 from kinst_emu.cli.boot_flags import with_flags
 from kinst_emu.cli.completion import complete, completed_words
+from kinst_emu.cli.conflicts import refuse
 from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, run_command
 
@@ -54,9 +55,10 @@ def _main() -> int:
     given = with_flags(sys.argv[1:])
     words = completed_words() or given
     chosen = next((word for word in words if not word.startswith("-")), "")
-    parser = _parser([chosen])
+    parser, commands = _parser([chosen])
     complete(parser)
     arguments = parser.parse_args(given)
+    refuse(arguments.command, arguments, commands[arguments.command].get_default)
     if arguments.command not in OF_THE_GUEST or arguments.raw:
         let_through()
     return int(_module(arguments.command).run(arguments))
@@ -64,11 +66,15 @@ def _main() -> int:
 
 def whole_parser() -> argparse.ArgumentParser:
     """All commands with all their options, for manuals; a command line needs one of them."""
-    return _parser(COMMANDS)
+    return _parser(COMMANDS)[0]
 
 
-def _parser(wanted: Collection[str]) -> argparse.ArgumentParser:
-    """:param wanted: the commands that are to have their options."""
+def _parser(wanted: Collection[str]
+            ) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser of kinst, and that of each command.
+
+    :param wanted: the commands that are to have their options.
+    """
     parser = argparse.ArgumentParser(prog="kinst", description=DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parser.add_argument("--version", action=_Version, nargs=0,
@@ -81,7 +87,7 @@ def _parser(wanted: Collection[str]) -> argparse.ArgumentParser:
             _module(name).add_options(command)
             if name in OF_THE_GUEST:
                 command.add_argument("--raw", action="store_true", help=RAW)
-    return parser
+    return parser, commands.choices
 
 
 class _Version(argparse.Action):

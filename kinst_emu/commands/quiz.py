@@ -54,10 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
     if level is not None and level not in LEVELS:
         raise KinstError(f"--level {level}: there are {min(LEVELS)} to {max(LEVELS)}")
     seed = parse_count(arguments.seed, "--seed")
-    if arguments.sheet is None and (arguments.html or arguments.json):
-        raise KinstError("--html and --json are for a sheet: give --sheet N")
-    if arguments.sheet is not None and arguments.questions is not None:
-        raise KinstError("--sheet and --questions both say how many: give only one")
     option = "--questions" if arguments.sheet is None else "--sheet"
     given = arguments.questions if arguments.sheet is None else arguments.sheet
     count = parse_count("5" if given is None else given, option)

@@ -63,20 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.junit and not arguments.junit.parent.is_dir():
         raise KinstError(f"--junit {arguments.junit}: there is no such directory")
     surveyed = None
-    option = "--assemble" if arguments.assemble is not None else "--encodings"
     identity = path = None
-    if arguments.program is not None and (
-            arguments.kernel or arguments.function or arguments.module
-            or arguments.encodings is not None or arguments.assemble is not None):
-        raise KinstError("--program tests the code of that file: leave out -k, --module, FUNCTION, "
-                         "--encodings and --assemble")
-    if arguments.encodings is not None or arguments.assemble is not None:
-        if None not in (arguments.encodings, arguments.assemble):
-            raise KinstError("give --encodings or --assemble, not both")
-        if not arguments.arch:
-            raise KinstError(f"{option} needs --arch amd64, arm64 or riscv64")
-        if arguments.kernel or arguments.function or arguments.module:
-            raise KinstError(f"{option} tests no kernel: leave out -k, --module and FUNCTION")
     if arguments.assemble is not None:
         arch = arguments.arch
         places = {code: text for text, code in assemble(arch, arguments.assemble)}

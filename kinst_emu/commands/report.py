@@ -35,8 +35,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.other is not None and arguments.compare:
-        raise KinstError("--compare is for builds of one file: leave out the other file")
     store = Store(arguments.file, must_exist=True)
     builds = store.builds()
     if not builds:

@@ -121,8 +121,6 @@ def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterato
 
 def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
     if arguments.call is not None:
-        if arguments.functions is not None or arguments.random is not None:
-            raise KinstError("give -c, or --functions and --random, not both")
         return [arguments.call]
     entries = call_table.available(image, system_call_table.ENTRIES if arguments.system
                                    else call_table.ENTRIES)

@@ -1,0 +1,38 @@
+"""The table of options that do not go together."""
+
+import pytest
+
+from emu.host.errors import KinstError
+from kinst_emu.cli.conflicts import RULES, refuse
+from kinst_emu.commands.kinst import whole_parser
+
+
+@pytest.fixture(scope="module")
+def commands():
+    (action,) = (one for one in whole_parser()._actions if one.dest == "command")
+    return action.choices
+
+
+def test_every_rule_names_options_of_its_command(commands):
+    assert sum(map(len, RULES.values())) > 40
+    for command, rules in RULES.items():
+        known = {one.dest for one in commands[command]._actions}
+        for rule in rules:
+            assert known.issuperset((*rule.options, *rule.beside, *rule.without)), (command, rule)
+            assert bool(rule.beside) != bool(rule.without), (command, rule)
+
+
+@pytest.mark.parametrize(("command", "rule"), [
+    (command, rule) for command, rules in RULES.items() for rule in rules],
+    ids=lambda one: one if isinstance(one, str) else "-".join(one.options + one.beside))
+def test_each_rule_can_be_broken_and_kept(commands, command, rule):
+    """With every option at its default, and one given."""
+    parser = commands[command]
+    arguments = type("Arguments", (), {one.dest: parser.get_default(one.dest)
+                                       for one in parser._actions})()
+    refuse(command, arguments, parser.get_default)
+    for option in (*rule.options[:1], *rule.beside[:1]):
+        setattr(arguments, option, "given")
+    with pytest.raises(KinstError) as error:
+        refuse(command, arguments, parser.get_default)
+    assert str(error.value) in {one.says for one in RULES[command]}
