@@ -34,10 +34,8 @@ from images.boots import LIMIT, BootError, at_start, boot_to_prompt, booted
 from images.recordings import from_start, played
 from images.shell import (
     CommandError,
-    check_command,
     compile_program,
     program_files,
-    run_command,
     shown_output,
     with_folder,
     with_userland,
@@ -47,6 +45,7 @@ from kinst.probes.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst_emu.cli.boot_words import with_cpus, with_disks
 from kinst_emu.cli.command_line import BOOT, COMMAND, QEMU, CommandLine
+from kinst_emu.cli.shell_commands import ShellCommands
 from kinst_emu.explore.exploration import Runs, record_order
 from kinst_emu.explore.order import order_title, read_order
 from kinst_emu.terminal.json_lines import JsonLines
@@ -55,8 +54,6 @@ from kinst_emu.trace_page.collected import Collected
 
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
         "-c boot")
-MOST_COMMANDS = 1000  # by system()
-UNFINISHED = "tracing ended before the workload"
 PERIOD = 0.25  # seconds between looks at what has fired
 NEWLINE = 0x0A
 
@@ -71,8 +68,6 @@ class TracedKernel:
         self.line, self.workload = line, line.work.workload
         self.player: Player | None = None
         self._resources = contextlib.ExitStack()
-        self._waiting: list[str] = []  # for the guest's shell
-        self._left, self._ended, self._done = MOST_COMMANDS, False, False
         if line.system.machine == QEMU:
             _check_qemu(line)
         if line.work.schedule is not None:
@@ -130,6 +125,9 @@ class TracedKernel:
             self.target = new_target(
                 breakpoints, self.types, line.system.unsafe,
                 UserPrograms(program_files(self.image, files), named), self._first_word)
+            self.commands = ShellCommands(
+                self.machine if self._command is not None and self.player is None else None,
+                line.work.limit or LIMIT, line.texts.options)
             if line.work.process is not None:
                 self.target.processes.check(line.work.process)
             undo.pop_all()
@@ -234,7 +232,7 @@ class TracedKernel:
                 print(f"dtrace: {OVERWRITTEN}", file=sys.stderr)
             raise
         finally:
-            self._ended = True
+            self.commands.ended = True
             if rows is not None:
                 rows.end_line()  # a prompt has no newline
         if shown is not None:
@@ -257,10 +255,7 @@ class TracedKernel:
             raise KinstError(IDLE)
         if self._command is not None:
             assert isinstance(self.machine, UnicornMachine)
-            self._run_command(self.machine, self._command)
-            while self._waiting:
-                self._run_command(self.machine, self._waiting.pop(0))
-            self._done = True
+            self.commands.run_all(self._command)
             return None
         if self._calls is None:
             assert isinstance(self.machine, UnicornMachine)
@@ -270,54 +265,6 @@ class TracedKernel:
         value = evaluation.run(self._calls)
         self._changed = evaluation.changed
         return evaluation.kind, value
-
-
-    def shell(self, command: str, rows: JsonLines | None) -> None:
-        """``system()``: the guest's shell runs the command when the workload's has ended, which
-        ``$target`` is; in END at once.  What cannot be run is said, and ends nothing.
-
-        :raises KinstError: when there were too many.
-        """
-        machine = self.machine
-        if self._command is None or self.player is not None or not isinstance(
-                machine, UnicornMachine):
-            _not_run(command, "it is for the guest's shell: give -c '$ COMMAND'")
-            return
-        self._left -= 1
-        if self._left < 0:
-            raise KinstError(f"system(): more than {MOST_COMMANDS} commands")
-        try:
-            check_command(command)
-        except CommandError as error:
-            _not_run(command, str(error))
-            return
-        if self._ended and not self._done:
-            _not_run(command, UNFINISHED)
-            return
-        if not self._ended:
-            self._waiting.append(command)
-            return
-        show: Callable[[int], None] = show_byte if rows is None else rows.byte
-        stream, machine.console.stream = machine.console.stream, shown_output(show)
-        try:
-            self._run_command(machine, command)
-        except CommandError as error:
-            _not_run(command, str(error))
-        finally:
-            machine.console.stream = stream
-            if rows is not None:
-                rows.end_line()
-
-    def forget_commands(self) -> None:
-        """Say which commands of ``system()`` are left, when tracing has ended."""
-        while self._waiting:
-            _not_run(self._waiting.pop(0), UNFINISHED)
-
-    def _run_command(self, machine: UnicornMachine, command: str) -> None:
-        """As dtrace(1) does, it says when a command has failed."""
-        ran = run_command(machine, command, self.line.work.limit or LIMIT)
-        if ran.status and not self.line.texts.options.given("quiet"):
-            print(f"dtrace: '{command}' exited with status {ran.status}", file=sys.stderr)
 
 
 def _parsed(workload: str) -> list[Statement]:
@@ -335,11 +282,6 @@ OVERWRITTEN = (
     "--trampolines=thread: a probe that fires in an interrupt or a page fault overwrites the "
     "trampoline of the thread that it interrupts, which may be why this run failed "
     "(docs/per-thread.md); --trampolines=probe gives each probe its own")
-
-
-def _not_run(command: str, why: str) -> None:
-    shown = command.encode("utf-8", "backslashreplace").decode()[:60]
-    print(f"dtrace: system('{shown}'): not run: {why}", file=sys.stderr)
 
 
 class _Console:

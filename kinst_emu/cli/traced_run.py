@@ -136,11 +136,11 @@ class TracedRun:
                                      if why == reason))
             say(f"{kernel.image.path}: {names} cannot be known: {reason}; an action that reads "
                 "one is an illegal operation")
-        session.consumer.shell = lambda command: kernel.shell(command, rows)
+        session.consumer.shell = lambda command: kernel.commands.system(command, rows)
         try:
             status = session.run(lambda: kernel.run(session, rows)) & 0xFF
         finally:
-            kernel.forget_commands()
+            kernel.commands.forget()
         player = kernel.player
         if player is not None and player.recording.problem:
             say(f"the recording ends at {player.recording.last}: {player.recording.problem}")

@@ -1,0 +1,90 @@
+"""Commands for the guest's shell: a workload, and what ``system()`` gives it."""
+
+import sys
+from collections.abc import Callable
+
+from dtrace.d.language.options import Options
+from emu.host.errors import KinstError
+from emu.machine.machine import Machine
+from emu.unicorn.machine import UnicornMachine
+from images.shell import CommandError, check_command, run_command, shown_output
+from kinst_emu.terminal.json_lines import JsonLines
+from kinst_emu.terminal.terminal import show_byte
+
+MOST_COMMANDS = 1000  # by system()
+UNFINISHED = "tracing ended before the workload"
+
+
+class ShellCommands:
+    """:param machine: whose shell runs them; None: none does.
+    :param limit: instructions of a command.
+    :ivar ended: the workload has ended.
+    """
+
+    def __init__(self, machine: Machine | None, limit: int, options: Options) -> None:
+        self._machine = machine if isinstance(machine, UnicornMachine) else None
+        self._limit, self._options = limit, options
+        self._waiting: list[str] = []
+        self._left, self.ended, self._done = MOST_COMMANDS, False, False
+
+    def run_all(self, workload: str) -> None:
+        """Run a command, and those that ``system()`` gives meanwhile.
+
+        :raises CommandError: when one cannot be run.
+        """
+        self._run(workload)
+        while self._waiting:
+            self._run(self._waiting.pop(0))
+        self._done = True
+
+    def system(self, command: str, rows: JsonLines | None) -> None:
+        """``system()``: the shell runs the command when the workload's has ended, which ``$target``
+        is; in END at once.  What cannot be run is said, and ends nothing.
+
+        :raises KinstError: when there were too many.
+        """
+        machine = self._machine
+        if machine is None:
+            _not_run(command, "it is for the guest's shell: give -c '$ COMMAND'")
+            return
+        self._left -= 1
+        if self._left < 0:
+            raise KinstError(f"system(): more than {MOST_COMMANDS} commands")
+        try:
+            check_command(command)
+        except CommandError as error:
+            _not_run(command, str(error))
+            return
+        if self.ended and not self._done:
+            _not_run(command, UNFINISHED)
+            return
+        if not self.ended:
+            self._waiting.append(command)
+            return
+        show: Callable[[int], None] = show_byte if rows is None else rows.byte
+        stream, machine.console.stream = machine.console.stream, shown_output(show)
+        try:
+            self._run(command)
+        except CommandError as error:
+            _not_run(command, str(error))
+        finally:
+            machine.console.stream = stream
+            if rows is not None:
+                rows.end_line()
+
+    def forget(self) -> None:
+        """Say which commands of ``system()`` are left, when tracing has ended."""
+        while self._waiting:
+            _not_run(self._waiting.pop(0), UNFINISHED)
+
+    def _run(self, command: str) -> None:
+        """As dtrace(1) does, say when a command has failed."""
+        assert self._machine is not None
+        ran = run_command(self._machine, command, self._limit)
+        if ran.status and not self._options.given("quiet"):
+            print(f"dtrace: '{command}' exited with status {ran.status}", file=sys.stderr)
+
+
+def _not_run(command: str, why: str) -> None:
+    shown = command.encode("utf-8", "backslashreplace").decode()[:60]
+    print(f"dtrace: system('{shown}'): not run: {why}", file=sys.stderr)
