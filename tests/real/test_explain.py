@@ -12,6 +12,7 @@ from emu.host.errors import KinstError
 from images.boots import booted
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import summary
+from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.explain.steps.explained import words_of
 from kinst_emu.explain.steps.steps import Table, steps
@@ -75,7 +76,7 @@ def check(firing, table, words):
     after, *pushed = tables(by_name["after"])
     for table in pushed:  # what an emulated instruction has stored
         assert not firing.slot
-        (store,) = firing.stores[len(firing.rows) - 1]
+        (store,) = firing.memory.stores[len(firing.rows) - 1]
         (number,) = table.marked
         assert table.rows[number][0] == f"{store.address:#x}"
         assert table.rows[number][3] == f"{int.from_bytes(store.after, 'little'):#x}"
@@ -119,7 +120,7 @@ def test_a_refused_instruction_is_refused_with_the_reason(arch):
     for seed in range(10):
         function, instruction = experimenter.instruction(random.Random(seed), "refuse")
         with pytest.raises(KinstError, match="cannot be probed") as said:
-            FiringRecorder(machine, function, instruction.offset)
+            FiringRecorder(machine, ChosenPlace(function, instruction.offset, 1))
         assert instruction.verdict.reason in str(said.value)
         assert f"{function.name}:{instruction.offset}" in str(said.value)
 

@@ -9,13 +9,13 @@ from dtrace.stacks.stack import Stacks
 from dtrace.stacks.threads import Threads, structure
 from dwarf.types import find_member
 from emu.elf.symbols import Symbol
-from emu.host.errors import KinstError, MemoryAccessError
+from emu.host.errors import KinstError
 from emu.machine.machine import Stop, StopReason
 from emu.unicorn.machine import UnicornMachine
 from images.shell import at_shell, check_command
 from kinst_emu.explain.record.each_instruction import EachInstruction
 from kinst_emu.explain.record.entry import SHELL_PROCESS, times_come_to
-from kinst_emu.explain.record.recorder import SeenInstruction
+from kinst_emu.explain.record.instruction import SeenInstruction, seen_instruction
 from kinst_emu.explain.record.running import RunningThread
 
 MAX_ROWS = 5000
@@ -146,14 +146,7 @@ class SwitchRecorder(EachInstruction):
     def look(self, address: int) -> None:
         machine, seen = self.machine, self.seen
         assert seen is not None
-        registers = {name: machine.read_register(name) for name in machine.arch.registers}
-        registers[machine.arch.pc] = address
-        try:
-            code = machine.read(address, 16)
-        except MemoryAccessError:
-            code = machine.read(address, -address & 0xFFF or 16)
-        seen.rows.append(SeenInstruction(
-            address, code[: machine.arch.instruction_length(code)], registers))
+        seen.rows.append(seen_instruction(machine, address))
         seen.roots.append(machine.read_register(self._root))
         seen.words.append(self.kept.stored())
         if not seen.loaded and len(seen.rows) > 1 and machine.sp == self._sp:

@@ -1,7 +1,8 @@
 """Each instruction of a run looked at, before it is executed."""
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import unicorn
 
@@ -12,16 +13,34 @@ from kinst_emu.explain.record.kept_words import KeptWords
 
 
 class EachInstruction(ABC):
-    """``over``: what is wanted has been seen; nothing more is looked at."""
+    """``over``: what is wanted has been seen, and nothing more is looked at; ``failure``: what
+    ``look`` has raised."""
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
         self.over = False
-        self._failure: KinstError | None = None
+        self.failure: KinstError | None = None
 
     @abstractmethod
     def look(self, address: int) -> None:
         """At an instruction."""
+
+    @contextlib.contextmanager
+    def each_instruction(self, stores: Callable[..., None] | None = None) -> Iterator[None]:
+        """Whatever runs meanwhile is looked at.
+
+        :param stores: is called before each store, as Unicorn calls a hook.
+        """
+        machine = self.machine
+        hooks = [machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0)]
+        if stores is not None:
+            hooks.append(machine.uc.hook_add(unicorn.UC_HOOK_MEM_WRITE, stores, begin=1, end=0))
+        machine.engine.flush_translations()  # blocks that are known have no such stop
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                machine.engine.unhook(hook)
 
     def watch(self, addresses: Iterable[int], instructions: int) -> Stop:
         """Run.
@@ -30,26 +49,32 @@ class EachInstruction(ABC):
         :param instructions: of the machine, at which it ends at the latest.
         :raises KinstError: what ``look`` has raised.
         """
-        machine, self._failure = self.machine, None
+        machine, self.failure = self.machine, None
         self.kept = KeptWords(machine, addresses)
-        hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0)
-        machine.engine.flush_translations()
         try:
-            stop = machine.run(Until(instructions=instructions))
+            with self.each_instruction():
+                stop = machine.run(Until(instructions=instructions))
         finally:
-            machine.engine.unhook(hook)
             self.kept.close()
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         if stop.reason is StopReason.INTERRUPTED and not self.over:
             raise KeyboardInterrupt
         return stop
 
     def _executed(self, _uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
         """Unicorn keeps an exception to itself here, and the machine would never end."""
-        if self._failure is None and not self.over:
+        self.executed(address)
+
+    def executed(self, address: int) -> None:
+        """At an instruction, or where a run has ended before one."""
+        if self.failure is None and not self.over:
             try:
                 self.look(address)
             except KinstError as error:
-                self._failure = error
-                self.machine.request_stop(Stop(StopReason.INTERRUPTED, address))
+                self.failure = error
+                self.failed(address)
+
+    def failed(self, address: int) -> None:
+        """``look`` has raised: what becomes of the run."""
+        self.machine.request_stop(Stop(StopReason.INTERRUPTED, address))

@@ -19,7 +19,7 @@ from emu.unicorn.running_thread import thread_of
 from images.shell import CommandError, at_shell, check_command
 from kinst.relocation.trap import trap_of
 from kinst_emu.explain.record.each_instruction import EachInstruction
-from kinst_emu.explain.record.recorder import SeenInstruction
+from kinst_emu.explain.record.instruction import SeenInstruction, seen_instruction
 from kinst_emu.explain.record.running import RunningThread
 
 BEFORE = 3000  # instructions before the function in which the program has entered the kernel
@@ -203,7 +203,7 @@ class EntryRecorder(EachInstruction):
             self._rows.clear()  # it was to go on, and its instruction is not there
             self._words.clear()
             self.kept.again()
-        self._rows.append(self._row(address))
+        self._rows.append(seen_instruction(self.machine, address))
         self._words.append(self.kept.stored())
         if address == self._handler_function.address and not seen.spent:
             self._handled = self._returns_to()
@@ -217,14 +217,6 @@ class EntryRecorder(EachInstruction):
             self._earlier -= 1
             if self._earlier < 0:
                 self._enter()
-
-    def _row(self, address: int) -> SeenInstruction:
-        machine = self.machine
-        registers = {name: machine.read_register(name) for name in machine.arch.registers}
-        registers[machine.arch.pc] = address
-        # The next page may not be there.
-        code = self._read(address, 16) or self._read(address, -address & 0xFFF or 16)
-        return SeenInstruction(address, code[: machine.arch.instruction_length(code)], registers)
 
     def _read(self, address: int, size: int) -> bytes:
         """Empty: it is not mapped."""
@@ -283,7 +275,7 @@ class EntryRecorder(EachInstruction):
                 times, first = seen.work.get(function.name, (0, self._count))
                 seen.work[function.name] = times + 1, first
                 if not times and len(seen.entered) < MAX_ENTERED:
-                    seen.entered.append((function.name, self._row(address)))
+                    seen.entered.append((function.name, seen_instruction(self.machine, address)))
             else:
                 seen.others = True
 

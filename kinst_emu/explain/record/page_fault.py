@@ -7,7 +7,7 @@ from emu.machine.system_call import calls_of
 from emu.unicorn.machine import UnicornMachine
 from kinst.relocation.trap import trap_of
 from kinst_emu.explain.record.entry import EntryRecorder, SeenEntry
-from kinst_emu.explain.record.recorder import SeenInstruction
+from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.record.running import RunningThread
 
 WHAT = "page faults of a program"

@@ -5,7 +5,7 @@ from emu.host.errors import KinstError
 from emu.machine.system_call import calls_of, numbers
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explain.record.entry import EntryRecorder, SeenEntry
-from kinst_emu.explain.record.recorder import SeenInstruction
+from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.record.running import RunningThread
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from kinst_emu.explain.record.entry import SeenEntry
-from kinst_emu.explain.record.recorder import SeenInstruction
+from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.steps.steps import Step, Table, Words
 
 MAX_SHOWN = 60  # rows of a table of functions

@@ -23,8 +23,9 @@ from kinst.code.listing import ProbedInstruction
 from kinst_emu.explain.record.chosen import chosen, end_of
 from kinst_emu.explain.record.context_switch import SwitchRecorder
 from kinst_emu.explain.record.page_fault import FaultRecorder
-from kinst_emu.explain.record.recorder import FiringRecorder, SeenFiring
+from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.explain.record.running import RunningThread
+from kinst_emu.explain.record.seen_firing import SeenFiring
 from kinst_emu.explain.record.system_call import CallRecorder
 from kinst_emu.explain.steps.context_switch_steps import switch_steps
 from kinst_emu.explain.steps.page_fault_steps import fault_steps
@@ -106,8 +107,7 @@ def explain(image: Image, asked: Asked) -> Explained:
                          f"{place.offset} goes to returns, without a breakpoint: a clause is "
                          "explained only at one; give no clause")
     base = machine.snapshot() if asked.what_if else None
-    recorder = FiringRecorder(machine, place.function, place.offset, place.hit,
-                              asked=place)
+    recorder = FiringRecorder(machine, place)
     if asked.clause:
         recorder.clause(asked.clause, prototypes.types())
     caller = Caller(machine, asked.limit)
@@ -121,8 +121,7 @@ def explain(image: Image, asked: Asked) -> Explained:
         machine.restore(base)
         caller.placed_again(placed)
         caller.limit = min(asked.limit, LIMIT)
-        other = FiringRecorder(machine, place.function, place.offset, place.hit,
-                               asked.what_if, place)
+        other = FiringRecorder(machine, place, asked.what_if)
         with PROGRESS.working(f"calling {asked.call}, wrongly"):
             again = Evaluation(caller, prototypes)
             wrong = other.record(lambda: again.run(program))

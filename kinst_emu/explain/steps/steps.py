@@ -16,7 +16,8 @@ from kinst.relocation.trap import GuestTrap, trap_of
 from kinst.relocation.verdict import Copy, Refuse, Rewrite, Verdict, summary
 from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.clause import Narration
-from kinst_emu.explain.record.recorder import SeenFiring, SeenFrame, SeenInstruction, SeenStore
+from kinst_emu.explain.record.instruction import SeenInstruction
+from kinst_emu.explain.record.seen_firing import SeenFiring, SeenFrame, SeenStore
 from kinst_emu.explain.record.what_if import COPY, SHARE
 
 MASK = (1 << 64) - 1
@@ -189,7 +190,7 @@ def _exception(firing: SeenFiring, words: Words) -> Step:
         parts.append(firing.entry)
     if firing.frames:
         frame, layout = firing.frames[0], words.guest.traps.trap_frame
-        pushed = firing.stacks[1].content if not words.trap.return_register else b""
+        pushed = firing.memory.stacks[1].content if not words.trap.return_register else b""
         rows = []
         for number, (name, meaning) in enumerate(saved.items()):
             offset, size = layout.fields[name]
@@ -438,7 +439,7 @@ def _second(firing: SeenFiring, words: Words) -> str:
 
 def displacement(firing: SeenFiring, verdict: Rewrite) -> list[str]:
     """What refers to something by distance, there and here: from the bytes."""
-    if firing.what_if == SHARE:
+    if firing.mistake.kind == SHARE:
         return []  # what was written there is another instruction
     if verdict.displacement is None:
         behind = firing.trampoline.find(verdict.data) if verdict.data else -1
@@ -446,7 +447,7 @@ def displacement(firing: SeenFiring, verdict: Rewrite) -> list[str]:
             f"After it, at {firing.slot + behind:#x}, is the constant that it loads: "
             f"{_hex(verdict.data)}, {int.from_bytes(verdict.data, 'little'):#x}."]
     at, code, length = verdict.displacement[0], firing.instruction.code, len(verdict.code)
-    if firing.what_if:  # as it is
+    if firing.mistake.kind:  # as it is
         at, length = at + len(code) - length, len(code)
     made, places = list[str](), list[int]()
     for where, begin, held, size in (
@@ -499,7 +500,7 @@ def _back(firing: SeenFiring, words: Words) -> list[Step]:
 
 
 def _after(firing: SeenFiring, words: Words) -> Step:
-    first, last = firing.rows[0], firing.rows[firing.last]
+    first, last, ended = firing.rows[0], firing.rows[firing.last], firing.mistake.ended
     rows, marked = list[tuple[str, ...]](), set[int]()
     for name, value in first.registers.items():
         now = last.registers[name]
@@ -511,7 +512,7 @@ def _after(firing: SeenFiring, words: Words) -> Step:
         "at its own place would have left them:",
         Table(("register", "before", "after"), tuple(rows), frozenset(marked)),
         *_pushed(firing, words),
-        *([f"The call ended badly later: {firing.ended}."] if firing.ended else [])),
+        *([f"The call ended badly later: {ended}."] if ended else [])),
         firing.last)
 
 
@@ -535,7 +536,7 @@ def _returned(firing: SeenFiring, words: Words) -> Step:
 
 def _pushed(firing: SeenFiring, words: Words) -> Iterator[str | Table]:
     """Where a call's return address has been stored: where the trap frame was."""
-    stores = firing.stores.get(firing.last, ())
+    stores = firing.memory.stores.get(firing.last, ())
     if firing.slot or not firing.frames or len(stores) != 1 or stores[0].address is None:
         return
     at, frame, sp = stores[0].address, firing.frames[0], words.arch.sp
@@ -552,9 +553,9 @@ def _pushed(firing: SeenFiring, words: Words) -> Iterator[str | Table]:
     else:
         yield (f"{where} The CPU has aligned the stack to 16 bytes before it saved its words, so "
                "that this one is above the trap frame, and nothing was in its way.")
-    before, after = dict(firing.words.get(0, {})), dict[int, int]()
+    before, after = dict(firing.memory.words.get(0, {})), dict[int, int]()
     for number in range(firing.last + 1):
-        after |= firing.words.get(number, {})
+        after |= firing.memory.words.get(number, {})
     rows, marked = list[tuple[str, ...]](), set[int]()
     for address in range(at - PUSHED_BELOW * WORD, top, WORD):
         inside = address - frame.address
@@ -574,19 +575,20 @@ def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
     """What became of the same firing when it was done wrong, beside what should have."""
     instruction, arch = right.instruction, words.arch
     begin = _first_inside(wrong)
-    if wrong.what_if == COPY:
+    if wrong.mistake.kind == COPY:
         title = "What if it were copied as it is?"
         why = (f"Its verdict is {summary(instruction.verdict)}. Here its bytes were copied into a "
                f"trampoline instead, at {wrong.slot:#x}, and executed there:")
     else:
         title = "What if another firing used the same trampoline?"
-        assert wrong.other is not None
-        other = arch.disassemble(wrong.other.code, wrong.other.address)
+        assert wrong.mistake.other is not None
+        other = wrong.mistake.other
+        text = arch.disassemble(other.code, other.address)
         why = (f"When the handler had answered, the trampoline at {wrong.slot:#x} was written "
                f"again, as by another firing just then that has the same trampoline, of the probe "
-               f"at {wrong.function.name}:{wrong.other.offset} ({other}). Then the first one went "
+               f"at {wrong.function.name}:{other.offset} ({text}). Then the first one went "
                "on:")
-    last = wrong.strayed or wrong.last
+    last = wrong.mistake.strayed or wrong.last
     parts: list[str | Table] = [why, Table(
         ("where", "bytes", "instruction"), tuple(
             (words.where(row.address), _hex(row.code), arch.disassemble(row.code, row.address))
@@ -594,8 +596,8 @@ def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
     after = right.rows[right.last].registers, wrong.rows[last].registers
     rows = [(name, f"{value:#x}", f"{after[1][name]:#x}")
             for name, value in after[0].items() if after[1][name] != value]
-    if wrong.strayed:
-        at = wrong.rows[wrong.strayed].address
+    if wrong.mistake.strayed:
+        at = wrong.rows[wrong.mistake.strayed].address
         there = right.rows[right.last].address
         if at != there:
             why = f"It should have gone on at {words.place(there)}. It was stopped."
@@ -605,8 +607,8 @@ def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
         else:
             why = "That is where it should go on: no jump after the copy was needed."
         parts.append(f"From there the run came to {words.place(at)}. {why}")
-    if wrong.ended:
-        parts.append(f"The call ended badly: {wrong.ended}.")
+    if wrong.mistake.ended:
+        parts.append(f"The call ended badly: {wrong.mistake.ended}.")
     if rows:
         parts += ["What is not as the instruction at its own place leaves it:",
                   Table(("register", "as it should be", "as it was"), tuple(rows))]
@@ -615,20 +617,20 @@ def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
         parts += ["What is not in memory as the instruction at its own place leaves it:",
                   Table(("address", "what is there", "before", "as it should be", "as it was"),
                         tuple(stored))]
-    if right.devices != wrong.devices:
+    if right.memory.devices != wrong.memory.devices:
         parts += ["What is not stored to devices as by the instruction at its own place:",
                   Table(("run", "stores"), (("as it should be", _to_devices(right)),
                                             ("as it was", _to_devices(wrong))))]
     elif not rows and not stored:
         parts.append("The registers, and what it stores, are as they should be there"
-                     + ("." if wrong.ended or wrong.strayed else
+                     + ("." if wrong.mistake.ended or wrong.mistake.strayed else
                         ": with these values it makes no difference."))
     return [Step("what-if", title, tuple(parts), last, wrong=True)]
 
 
 def _to_devices(firing: SeenFiring) -> str:
     return ", ".join(f"{value:#x} ({size} bytes) to physical {at:#x}"
-                     for at, size, value in firing.devices) or "nothing"
+                     for at, size, value in firing.memory.devices) or "nothing"
 
 
 def _stored_otherwise(right: SeenFiring, wrong: SeenFiring, words: Words
@@ -659,7 +661,7 @@ def _stored_otherwise(right: SeenFiring, wrong: SeenFiring, words: Words
 
 
 def _stores(firing: SeenFiring) -> list[SeenStore]:
-    return [store for row in sorted(firing.stores) for store in firing.stores[row]]
+    return [store for row in sorted(firing.memory.stores) for store in firing.memory.stores[row]]
 
 
 def _what_is_at(address: int | None, right: SeenFiring, wrong: SeenFiring, words: Words) -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from kinst_emu.explain.record.context_switch import SeenSwitch
 from kinst_emu.explain.record.entry import SeenEntry
-from kinst_emu.explain.record.recorder import SeenInstruction
+from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.steps.context_switch_steps import loading, saved
 from kinst_emu.explain.steps.steps import Step, Words
 

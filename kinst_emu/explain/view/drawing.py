@@ -13,7 +13,7 @@ from emu.host.templates import templates
 from kinst.code.listing import ProbedInstruction
 from kinst.relocation.trampoline import SLOT
 from kinst.relocation.verdict import Rewrite, summary
-from kinst_emu.explain.record.recorder import SeenFiring
+from kinst_emu.explain.record.seen_firing import SeenFiring
 from kinst_emu.explain.record.what_if import COPY
 from kinst_emu.explain.steps.steps import Step, Words, displacement
 from kinst_emu.explain.view.picture import FiringMoment, StackWord, Station, at_step, moments
@@ -132,7 +132,7 @@ class Pictures:
         self._in_slot = self._executed_in_slot()
         self._rows = {Station.FUNCTION: [one.address for one in self._around],
                       Station.TRAMPOLINE: [at for at, _code in self._in_slot]}
-        self._way = (*WAY, (Station.ELSEWHERE, "elsewhere")) if firing.strayed else WAY
+        self._way = (*WAY, (Station.ELSEWHERE, "elsewhere")) if firing.mistake.strayed else WAY
         self._words_drawn = max(len(moment.stack) for moment in self.moments)
         self._pitch = min(LINE, (HEIGHT - TOP - 2 * MARGIN - LINE * 2) / max(1, self._words_drawn))
         self._long_fields = any(len(", ".join(word.fields)) > FIELD_LETTERS
@@ -293,7 +293,7 @@ class Pictures:
         firing = self._firing
         verdict = firing.instruction.verdict
         text = f"verdict: {summary(verdict)}" + (
-            ", but it is copied as it is" if firing.what_if == COPY else "")
+            ", but it is copied as it is" if firing.mistake.kind == COPY else "")
         if firing.slot:
             text += f"; {firing.slot - firing.instruction.address:+#x} from the instruction"
         found = [text, *(displacement(firing, verdict) if isinstance(verdict, Rewrite) else ())]

@@ -26,7 +26,7 @@ def firing_page(explained: Explained) -> str:
             {RIGHT: pictures}, [step.name for step in explained.steps if not step.wrong]).items()}
         still |= {steps[-1].name: other.of_step(steps[-1].name, "function")}
         order = [step.name for step in explained.steps]
-        showing = together({RIGHT: film(pictures), WRONG[wrong.what_if == COPY]: film(other)},
+        showing = together({RIGHT: film(pictures), WRONG[wrong.mistake.kind == COPY]: film(other)},
                            order if "trampoline" in order else _with_trampoline(order))
     return page(explained.title, explained.about, explained.steps, still, showing)
 

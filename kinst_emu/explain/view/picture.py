@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from emu.arch.architectures import ARCHITECTURES
-from kinst_emu.explain.record.recorder import SeenFiring, SeenFrame
+from kinst_emu.explain.record.seen_firing import SeenFiring, SeenFrame
 from kinst_emu.explain.steps.steps import Step
 
 WORD = 8
@@ -117,13 +117,14 @@ def _moments(firing: SeenFiring, drawn: Sequence[DrawnWords]) -> Iterator[Firing
         if number and place is Station.VECTOR and places[number - 1] is Station.TRAMPOLINE:
             exception = min(exception + 1, len(firing.frames) - 1)
             stored.clear()
-        written = firing.written.get(number, frozenset())
+        written = firing.memory.written.get(number, frozenset())
         stored |= written
         if not number:
-            yield _moment(firing, number, None, place, drawn[0], words, firing.words.get(0, {}),
-                          registers, stored, written, patched=False)
+            yield _moment(firing, number, None, place, drawn[0], words,
+                          firing.memory.words.get(0, {}), registers, stored, written,
+                          patched=False)
         yield _moment(firing, number, None, place, drawn[exception], words,
-                      firing.words.get(number, {}), registers, stored, written)
+                      firing.memory.words.get(number, {}), registers, stored, written)
         registers = row.registers
 
 
@@ -154,7 +155,7 @@ def _moment(firing: SeenFiring, row: int, handles: int | None, place: Station, d
 def _return_addresses(firing: SeenFiring, row: int) -> set[int]:
     """Where the displaced instruction has pushed where its callee returns to, by then."""
     after = firing.instruction.address + len(firing.instruction.code)
-    return {store.address for number, stores in firing.stores.items() if number <= row
+    return {store.address for number, stores in firing.memory.stores.items() if number <= row
             for store in stores if store.address is not None
             and store.after == after.to_bytes(WORD, "little")}
 
@@ -175,10 +176,10 @@ def _places(firing: SeenFiring) -> list[Station]:
     found[0] = Station.FUNCTION
     gone = firing.rows[firing.last].address
     inside = 0 <= gone - firing.function.address < firing.function.size
-    if inside or not firing.what_if:  # else it went wrong, and has not come back
+    if inside or not firing.mistake.kind:  # else it went wrong, and has not come back
         found[firing.last :] = [Station.FUNCTION] * (len(found) - firing.last)
-    if firing.strayed:
-        found[firing.strayed :] = [Station.ELSEWHERE] * (len(found) - firing.strayed)
+    if strayed := firing.mistake.strayed:
+        found[strayed:] = [Station.ELSEWHERE] * (len(found) - strayed)
     return found
 
 
@@ -195,7 +196,7 @@ def _changes(firing: SeenFiring) -> set[int]:
     """Words that were seen to change: not those of another stack, when it is looked at first."""
     known, changes = dict[int, int](), set[int]()
     frames = {frame.row: frame.words for frame in firing.frames}
-    for number, words in sorted(firing.words.items()):
+    for number, words in sorted(firing.memory.words.items()):
         for found in (frames.get(number, {}), words):
             changes |= {at for at, word in found.items() if known.get(at, word) != word}
             known |= found
@@ -206,7 +207,7 @@ def _drawn(firing: SeenFiring, frame: SeenFrame) -> DrawnWords:
     """The words of the stack that are drawn: a trap frame's, and what changes below it, up to where
     the interrupted function's own are."""
     names = _field_names(firing, frame)
-    known = set().union(*firing.words.values())
+    known = set().union(*firing.memory.words.values())
     changes = _changes(firing)
     low, high = min(names), max(names)
     while high + WORD in known and high - max(names) < BESIDE * WORD:

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kinst_emu.explain.record.clause import Narration
-from kinst_emu.explain.record.recorder import SeenFiring
+from kinst_emu.explain.record.seen_firing import SeenFiring
 from kinst_emu.explain.steps.explained import Explained
 from kinst_emu.explain.steps.steps import Step, Table
 
@@ -22,20 +22,20 @@ def firing_as_json(firing: SeenFiring) -> dict[str, Any]:
         "offset": firing.instruction.offset, "address": firing.instruction.address,
         "hit": firing.hit, "original": firing.original.hex(), "patched": firing.patched.hex(),
         "slot": firing.slot, "trampoline": firing.trampoline.hex(), "second": firing.second,
-        "fired": firing.fired, "what-if": firing.what_if, "strayed": firing.strayed,
-        "ended": firing.ended, "between": firing.between,
+        "fired": firing.fired, "what-if": firing.mistake.kind, "strayed": firing.mistake.strayed,
+        "ended": firing.mistake.ended, "between": firing.between,
         "rows": [{"address": row.address, "bytes": row.code.hex(), "registers": row.registers}
                  for row in firing.rows],
         "frames": [{"row": frame.row, "address": frame.address, "breakpoint": frame.breakpoint,
                     "before": frame.before.hex(), "after": frame.after.hex()}
                    for frame in firing.frames],
         "stacks": [{"row": row, "address": stack.address, "bytes": stack.content.hex()}
-                   for row, stack in firing.stacks.items()],
+                   for row, stack in firing.memory.stacks.items()],
         "stores": [{"row": row, "address": store.address, "physical": store.physical,
                     "before": store.before.hex(), "after": store.after.hex()}
-                   for row, stores in firing.stores.items() for store in stores],
+                   for row, stores in firing.memory.stores.items() for store in stores],
         "device_stores": [{"physical": at, "bytes": size, "value": value}
-                          for at, size, value in firing.devices],
+                          for at, size, value in firing.memory.devices],
         "clause": None if firing.narration is None else _narration(firing.narration),
     }
 

@@ -14,7 +14,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from kinst.relocation.trap import TRAPS
-from kinst_emu.explain.record.recorder import SeenFiring, SeenInstruction, Stack
+from kinst_emu.explain.record.instruction import SeenInstruction
+from kinst_emu.explain.record.seen_firing import SeenFiring, Stack
 from kinst_emu.explain.steps.steps import Step, Table, Words
 from kinst_emu.explain.steps.terms import first_terms
 from kinst_emu.explain.view.picture import StackWord, at_step, moments
@@ -323,7 +324,7 @@ class Stepper(App[None]):
 
     def _stack(self, spot: Spot) -> Text:
         firing = spot.firing
-        stack: Stack = (firing.stacks[spot.row] if spot.handles is None
+        stack: Stack = (firing.memory.stacks[spot.row] if spot.handles is None
                         else firing.frames[spot.handles].stack)
         words = [stack.content[i : i + WORD] for i in range(0, len(stack.content), WORD)]
         known = {word.address: word for word in self._drawn(spot)}

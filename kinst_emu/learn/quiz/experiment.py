@@ -15,7 +15,9 @@ from kinst.probes.probe_table import ProbeTable
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Refuse, summary
 from kinst.verify.laboratory.architecture import LABORATORIES
-from kinst_emu.explain.record.recorder import FiringRecorder, SeenFiring
+from kinst_emu.explain.record.chosen import ChosenPlace
+from kinst_emu.explain.record.recorder import FiringRecorder
+from kinst_emu.explain.record.seen_firing import SeenFiring
 
 MAX_STEPS = 5_000  # of a breakpoint, there and back
 TRIES = 2_000  # functions that are looked through for an instruction
@@ -129,7 +131,7 @@ class Experimenter:
              ) -> Experiment | None:
         machine = self.machine
         machine.restore(self._base)
-        recorder = FiringRecorder(machine, function, instruction.offset)
+        recorder = FiringRecorder(machine, ChosenPlace(function, instruction.offset, 1))
 
         def workload() -> None:
             self._enter(instruction, values)

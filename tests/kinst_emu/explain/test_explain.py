@@ -16,7 +16,9 @@ from images.boots import booted
 from kinst.code.listing import image_code, instructions
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Refuse, summary
-from kinst_emu.explain.record.recorder import FiringRecorder, SeenInstruction
+from kinst_emu.explain.record.chosen import ChosenPlace
+from kinst_emu.explain.record.instruction import SeenInstruction
+from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.explain.steps.explained import words_of
 from kinst_emu.explain.steps.steps import Table, steps
 from kinst_emu.explain.view.page import page
@@ -42,7 +44,7 @@ def executed(arch):
     machine = machine_of(arch)
     function = machine.symbol(FUNCTION)
     addresses = {function.address + i.offset: i.offset
-                 for i in FiringRecorder(machine, function, 0).table}
+                 for i in FiringRecorder(machine, ChosenPlace(function, 0, 1)).table}
     found = {}
 
     def workload():
@@ -80,7 +82,7 @@ def test_each_instruction_ends_as_it_does_without_a_probe(arch):
     words, kinds = words_of(machine.image), set()
     for offset, (before, after) in truth.items():
         machine.restore(base)
-        recorder = FiringRecorder(machine, function, offset)
+        recorder = FiringRecorder(machine, ChosenPlace(function, offset, 1))
         verdict = next(i.verdict for i in recorder.table if i.offset == offset)
         kinds.add(summary(verdict))
         firing = recorder.record(lambda: call(machine))
@@ -102,7 +104,7 @@ def test_each_instruction_ends_as_it_does_without_a_probe(arch):
 @pytest.fixture(scope="module", params=ARCHES)
 def recorded(request):
     machine = machine_of(request.param)
-    recorder = FiringRecorder(machine, machine.symbol(FUNCTION), 0)
+    recorder = FiringRecorder(machine, ChosenPlace(machine.symbol(FUNCTION), 0, 1))
     firing = recorder.record(lambda: call(machine))
     return firing, recorder.table, words_of(machine.image)
 
@@ -148,7 +150,7 @@ def test_another_register_and_other_bytes_are_told(recorded):
     assert changed(recorded, patched=bytes(len(firing.patched))) == {
         "patch", "exception"}
     assert changed(recorded, original=bytes(len(firing.original))) == {"patch"}
-    assert changed(recorded, hit=2) == {"function"}
+    assert changed(recorded, asked=replace(recorded[0].asked, hit=2)) == {"function"}
     assert "trampoline" in changed(recorded, slot=firing.slot + 1)
 
 
@@ -203,7 +205,7 @@ def test_an_instruction_that_is_refused_is_said():
         for i in instructions(trap, image_code(machine.image, f), f)
         if isinstance(i.verdict, Refuse))
     with pytest.raises(KinstError, match=rf"{function.name}:{offset}: cannot be probed: it "):
-        FiringRecorder(machine, function, offset)
+        FiringRecorder(machine, ChosenPlace(function, offset, 1))
 
 
 def test_a_firing_is_told_also_where_the_call_ends_badly_later():

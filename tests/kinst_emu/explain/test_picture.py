@@ -9,7 +9,7 @@ import pytest
 from emu.host.errors import KinstError
 from images import catalog
 from kinst.relocation.verdict import Refuse
-from kinst_emu.explain.record.recorder import SeenFiring
+from kinst_emu.explain.record.seen_firing import SeenFiring
 from kinst_emu.explain.steps.explained import Asked, explain
 from kinst_emu.explain.view.animation import write_animation
 from kinst_emu.explain.view.drawing import Pictures
@@ -66,7 +66,7 @@ def held_to_the_recording(firing: SeenFiring, svg, moment):
     frame = None if moment.handles is None else firing.frames[moment.handles]
     row = firing.rows[moment.row] if frame is None else frame.called
     assert (pc, registers) == (row.address, row.registers)
-    stack = firing.stacks[moment.row] if frame is None else frame.stack
+    stack = firing.memory.stacks[moment.row] if frame is None else frame.stack
     seen = 0
     for at in range(0, len(stack.content) - 7, 8):
         if stack.address + at in words:
@@ -120,9 +120,10 @@ def test_another_recording_is_another_picture(arch):
     rows = [*firing.rows]
     rows[row] = replace(rows[row], registers=registers)
     assert pictures_of(one, replace(firing, rows=rows)).svg(number - 1) != right
-    at = next(at for at, found in firing.words.items() if found and 0 < at <= row)
-    words = {**firing.words, at: {a: w ^ 1 for a, w in firing.words[at].items()}}
-    assert pictures_of(one, replace(firing, words=words)).svg(number - 1) != right
+    at = next(at for at, found in firing.memory.words.items() if found and 0 < at <= row)
+    words = {**firing.memory.words, at: {a: w ^ 1 for a, w in firing.memory.words[at].items()}}
+    assert pictures_of(one, replace(
+        firing, memory=replace(firing.memory, words=words))).svg(number - 1) != right
     assert pictures_of(one, replace(firing, patched=b"\xff" * len(firing.patched))
                        ).svg(number - 1) != right
 

@@ -108,7 +108,7 @@ def test_panels_show_what_the_machine_held_at_the_step(which, request):
     firing, arch = one.firing, one.words.arch
     keys = [["n"] if number else [] for number in range(len(one.steps))]
     for step, (_at, panels, _focused) in zip(one.steps, walked(one, keys), strict=True):
-        row, stack = firing.rows[step.row], firing.stacks[step.row]
+        row, stack = firing.rows[step.row], firing.memory.stacks[step.row]
         if step.handles is not None:  # not where the kernel goes on when it has answered
             row, stack = firing.frames[step.handles].called, firing.frames[step.handles].stack
             assert row.registers[arch.sp] == stack.address & -8
@@ -183,7 +183,7 @@ def test_a_full_stop_goes_on_by_an_instruction_and_the_panels_with_it(which, req
 def test_the_stack_is_the_stack_pointer_s_in_every_row(explained, on_amd64):
     for one in (explained, on_amd64):
         for number, row in enumerate(one.firing.rows):
-            assert one.firing.stacks[number].address == row.registers[one.words.arch.sp] & -8
+            assert one.firing.memory.stacks[number].address == row.registers[one.words.arch.sp] & -8
 
 
 @pytest.mark.parametrize("arch, register", [("arm64", "elr_el1"), ("riscv64", "sepc")])

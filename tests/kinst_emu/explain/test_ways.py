@@ -7,8 +7,8 @@ import pytest
 
 from images import catalog
 from kinst_emu.explain.record.context_switch import SeenSwitch, SwitchedThread
+from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.record.kept_words import KeptWords
-from kinst_emu.explain.record.recorder import SeenInstruction
 from kinst_emu.explain.steps.context_switch_steps import loading, saved, switch_steps
 from kinst_emu.explain.steps.explained import words_of
 from kinst_emu.explain.steps.steps import Table

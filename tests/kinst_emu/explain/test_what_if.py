@@ -11,6 +11,7 @@ from emu.machine.call import Caller
 from images import catalog
 from images.boots import booted
 from kinst.relocation.verdict import Copy, Rewrite
+from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.explain.steps.explained import Asked, explain
 from kinst_emu.explain.steps.steps import Table
@@ -31,7 +32,7 @@ def done_wrong(arch, place, how):
 def offsets(arch, kind):
     """Of the instructions of strtoul of a kind."""
     machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)
-    table = FiringRecorder(machine, machine.symbol("strtoul"), 0).table
+    table = FiringRecorder(machine, ChosenPlace(machine.symbol("strtoul"), 0, 1)).table
     return [i.offset for i in table if kind(i.verdict)]
 
 
@@ -56,8 +57,8 @@ def test_a_copied_return_leaves_the_trampoline_and_nobody_is_told():
     emulated = offsets("amd64", lambda verdict: not isinstance(verdict, Copy | Rewrite))
     explained = done_wrong("amd64", f"strtoul:{emulated[-1]}", "copy")
     wrong = explained.wrong
-    assert wrong.strayed and not wrong.complete
-    assert wrong.rows[wrong.strayed].address == explained.firing.rows[-1].address
+    assert wrong.mistake.strayed and not wrong.complete
+    assert wrong.rows[wrong.mistake.strayed].address == explained.firing.rows[-1].address
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -66,10 +67,10 @@ def test_a_shared_trampoline_executes_the_other_s_instruction(arch):
     right, wrong = explained.firing, explained.wrong
     inside = [row for row in wrong.rows if wrong.slot <= row.address < wrong.slot + 32]
     assert inside[0].code != right.instruction.code
-    if isinstance(wrong.other.verdict, Copy):
-        assert inside[0].code == wrong.other.code
+    if isinstance(wrong.mistake.other.verdict, Copy):
+        assert inside[0].code == wrong.mistake.other.code
     assert wrong.rows[0].registers == right.rows[0].registers
-    last = wrong.rows[wrong.strayed or -1]
+    last = wrong.rows[wrong.mistake.strayed or -1]
     assert last.registers != right.rows[-1].registers
     told = " ".join(str(part) for part in explained.steps[-1].parts)
     assert inside[0].code.hex(" ") in told and f"{wrong.slot:#x}" in told
@@ -122,8 +123,8 @@ def test_what_a_copied_store_leaves_elsewhere_is_told(place, call):
 @pytest.mark.parametrize(("arch", "place"), [("arm64", "uart_put:20"), ("riscv64", "uart_put:28")])
 def test_a_store_to_a_device_is_explained_without_a_look_at_the_device(arch, place):
     explained = explain(catalog.find(f"teaching/{arch}"), Asked(place, "uart_put(65)"))
-    ((_address, size, value),) = explained.firing.devices
-    assert (size, value) in ((1, 65), (4, 65)) and not any(explained.firing.stores.values())
+    ((_address, size, value),) = explained.firing.memory.devices
+    assert (size, value) in ((1, 65), (4, 65)) and not any(explained.firing.memory.stores.values())
 
 
 @pytest.mark.parametrize(("place", "how", "said"), [

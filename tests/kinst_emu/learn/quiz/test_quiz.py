@@ -15,6 +15,7 @@ from images import catalog
 from images.boots import booted
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import summary
+from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.learn.quiz.marking import mark
 from kinst_emu.learn.quiz.questions import TURN, questions
@@ -102,8 +103,9 @@ def check_levels(machine, found):
             name, offset = re.match(r"(\S+):(\d+), at", question.text[0]).groups()
             with pytest.raises(KinstError, match="cannot be probed"):
                 place = int(re.search(r"at (0x[0-9a-f]+):", question.text[0])[1], 0) - int(offset)
-                FiringRecorder(machine, next(f for f in machine.image.symbols.named(name)
-                                       if f.address == place), int(offset))
+                FiringRecorder(machine, ChosenPlace(next(
+                    f for f in machine.image.symbols.named(name) if f.address == place),
+                    int(offset), 1))
     seen, wrong = checked_by_qemu(machine, found)
     assert seen >= COUNT // 2 and not wrong, wrong[:3]
 
