@@ -67,7 +67,7 @@ def test_a_page_fault_ends_in_the_same_instruction_which_then_finds_its_page(mac
     arch = machine.arch
     recorder = FaultRecorder(machine, COMMAND, hit, LIMIT, RunningThread(machine))
     seen = recorder.record()
-    first, last = seen.entry[0], seen.leaving[-1]
+    first, last = seen.entry.rows[0], seen.leaving.rows[-1]
     assert first.address == last.address and first.code == last.code
     # Of the fault the program sees nothing: no general register has changed.
     same = {name: value for name, value in first.registers.items() if name != "pstate"}
@@ -81,14 +81,15 @@ def test_a_page_fault_ends_in_the_same_instruction_which_then_finds_its_page(mac
     if recorder.access & ~1 <= 2 and recorder.access != 4:
         assert recorder.address in operands(arch, first)
     # It is a program's, and the kernel comes by its vectors; its C code is C in both directions.
-    assert not first.address >> 63 and seen.entry[1].address >> 63
-    assert 0 < seen.handler < len(seen.entry) and 0 < seen.handled < len(seen.leaving) - 1
+    assert not first.address >> 63 and seen.entry.rows[1].address >> 63
+    assert 0 < seen.entry.boundary < len(seen.entry.rows)
+    assert 0 < seen.leaving.boundary < len(seen.leaving.rows) - 1
 
 
 def test_the_trap_frame_of_a_fault_has_the_program_s_registers(machine):
     recorder = FaultRecorder(machine, COMMAND, 1, LIMIT, RunningThread(machine))
     seen = recorder.record()
-    first, layout = seen.entry[0], machine.guest.traps.trap_frame.fields
+    first, layout = seen.entry.rows[0], machine.guest.traps.trap_frame.fields
     held = {name: int.from_bytes(seen.before[at : at + size], "little")
             for name, (at, size) in layout.items()}
     names = [name for name in first.registers if name in held]
@@ -97,7 +98,7 @@ def test_the_trap_frame_of_a_fault_has_the_program_s_registers(machine):
         name: held[name] for name in names if name != "rflags"}
     # What the picture shows where the handler begins is that frame.
     words: dict[int, int] = {}
-    for more in seen.written[: seen.handler + 1]:
+    for more in seen.entry.stored[: seen.entry.boundary + 1]:
         words |= more
     content = b"".join(words[at].to_bytes(8, "little") for at in sorted(words))
     assert content == seen.before
@@ -141,10 +142,10 @@ def test_faults_of_the_kernel_itself_are_not_counted(kernel, command, hits):
             assert "there is none number" in str(error) or "--hit explains another" in str(error)
             assert hit > 1
             break
-        first, last = seen.entry[0], seen.leaving[-1]
+        first, last = seen.entry.rows[0], seen.leaving.rows[-1]
         assert not first.address >> 63 and first.address == last.address, hit
         assert first.code != machine.guest.programs.system_calls.instruction, hit
-        assert recorder.after is not None and len(seen.leaving) < 2000, hit
+        assert recorder.after is not None and len(seen.leaving.rows) < 2000, hit
 
 
 @pytest.mark.parametrize("name", ["open", "execve", PAGE_FAULT, CONTEXT_SWITCH])

@@ -32,6 +32,21 @@ AROUND = 24  # bytes of the program before the instruction, and from it on
 
 
 @dataclass
+class SeenWay:
+    """The instructions of a way between a program and a function of the kernel's.
+
+    :param boundary: the number of the row where it passes between the vectors and the kernel's C
+        code, in either direction; 0: no row is.
+    :param stored: by the number of a row, the words of the trap frame, by address, that the row
+        before has stored to; of the first, all that are mapped.
+    """
+
+    rows: list[SeenInstruction] = field(default_factory=list)
+    stored: list[Mapping[int, int]] = field(default_factory=list)
+    boundary: int = 0
+
+
+@dataclass
 class SeenEntry:
     """What was seen of it; each number is the machine's.
 
@@ -39,19 +54,16 @@ class SeenEntry:
     :param what: what is told of an entry like this, where there is none.
     :param process: the name and ``pid`` of whose program it is.
     :param code: the program's bytes around the instruction, from ``code_at`` on.
-    :param entry: the program's instruction, and what follows it, up to the function's first;
-        ``handler`` is the number of the row where the kernel's C code begins.
+    :param entry: the program's instruction, and what follows it, up to the function's first.
     :param leaving: from where the function has returned to, up to the program's next instruction,
-        which is the last; ``handled`` the number of the row where the C code has ended.
+        which is the last.
     :param work: the functions that are entered in between: how often, and the instructions that
         are executed before the first time, counted from the function's first; ``entered`` the
         machine at the first time, of the first ones.
     :param others: whether other threads have run meanwhile.
     :param spent: instructions from the function's first to its return.
     :param frame: the trap frame's address; ``before`` its bytes when the function is called,
-        ``after`` when the program goes on; ``written`` by the number of a row of ``entry`` the
-        words of it, by address, that the row before has stored to (of the first, all that are
-        mapped), and ``changed`` of ``leaving``.
+        ``after`` when the program goes on.
     """
 
     function: Symbol
@@ -62,19 +74,15 @@ class SeenEntry:
     pid: int = 0
     code: bytes = b""
     code_at: int = 0
-    entry: list[SeenInstruction] = field(default_factory=list)
-    handler: int = 0
+    entry: SeenWay = field(default_factory=SeenWay)
     work: dict[str, tuple[int, int]] = field(default_factory=dict)
     entered: list[tuple[str, SeenInstruction]] = field(default_factory=list)
     spent: int = 0
     others: bool = False
-    leaving: list[SeenInstruction] = field(default_factory=list)
-    handled: int = 0
+    leaving: SeenWay = field(default_factory=SeenWay)
     frame: int = 0
     before: bytes = b""
     after: bytes = b""
-    written: list[Mapping[int, int]] = field(default_factory=list)
-    changed: list[Mapping[int, int]] = field(default_factory=list)
 
 
 class WantedTime(Protocol):
@@ -131,8 +139,7 @@ class EntryRecorder(EachInstruction):
         self._returns = trap_of(machine.guest, machine.arch.name).trap_returns
         at_shell(machine)
         check_command(seen.command)
-        self._rows: list[SeenInstruction] = []
-        self._words: list[Mapping[int, int]] = []  # of each row
+        self._way = SeenWay()  # so far
         self._back = 0  # where the function returns to
         self._thread = 0  # whose it is
         self._sp = self._count = 0  # the stack pointer then; instructions of it so far
@@ -195,19 +202,18 @@ class EntryRecorder(EachInstruction):
         if self._inside:
             self._working(address)
             return
-        if not address >> 63 and not seen.spent:
-            self._rows.clear()  # the last one before the kernel is kept
-            self._words.clear()
+        way = self._way
+        in_program = not address >> 63  # only the last one before the kernel is kept
+        # The kernel had returned to the program, whose page was not there: it is the kernel again.
+        returned = bool(way.rows) and way.rows[-1].code in self._returns
+        if not seen.spent and (in_program or returned):
+            self._way = way = SeenWay()
             self.kept.again()
-        elif self._rows and self._rows[-1].code in self._returns and not seen.spent:
-            self._rows.clear()  # it was to go on, and its instruction is not there
-            self._words.clear()
-            self.kept.again()
-        self._rows.append(seen_instruction(self.machine, address))
-        self._words.append(self.kept.stored())
+        way.rows.append(seen_instruction(self.machine, address))
+        way.stored.append(self.kept.stored())
         if address == self._handler_function.address and not seen.spent:
             self._handled = self._returns_to()
-        if len(self._rows) > MAX_ROWS:
+        if len(way.rows) > MAX_ROWS:
             raise KinstError(f"{seen.function.name}: {MAX_ROWS:,} instructions of the way are not "
                              "shown: --hit explains another one")
         if seen.spent:
@@ -233,21 +239,22 @@ class EntryRecorder(EachInstruction):
     def _enter(self) -> None:
         """At the function's first instruction."""
         machine, seen, arch = self.machine, self.seen, self.machine.arch
-        seen.entry, seen.written = list(self._rows), list(self._words)
-        if seen.entry[0].address >> 63:
-            seen.entry.insert(0, seen.entry[0])
-            seen.written.insert(0, {})
-        seen.entry[0] = self.program(seen.entry[0])
+        seen.entry, self._way = self._way, SeenWay()
+        rows = seen.entry.rows
+        if rows[0].address >> 63:
+            rows.insert(0, rows[0])
+            seen.entry.stored.insert(0, {})
+        rows[0] = self.program(rows[0])
         if seen.frame != self.running.frame():
             raise KinstError(f"{seen.function.name}: its trap frame is elsewhere, the second time: "
                              "--hit explains another one")
         self._thread = thread_of(machine)
-        seen.handler = next((number for number, row in enumerate(seen.entry)
-                             if row.address == self._handler_function.address), 0)
-        if not seen.handler:
+        seen.entry.boundary = next((number for number, row in enumerate(rows)
+                                    if row.address == self._handler_function.address), 0)
+        if not seen.entry.boundary:
             raise KinstError(f"{seen.function.name}: its way into the kernel is not seen: another "
                              "thread ran in between; --hit explains another one")
-        made = seen.entry[0].address
+        made = rows[0].address
         # Where instructions differ in length, nobody knows where those before it begin.
         before = AROUND if machine.cpu.model.fixed_length else 0
         for begin, end in ((made - before, made + AROUND), (made, made + AROUND), (made, made + 4)):
@@ -258,8 +265,6 @@ class EntryRecorder(EachInstruction):
         self._back = self._returns_to()
         self._sp = arch.stack_after_return(machine)
         self._inside = True
-        self._rows.clear()
-        self._words.clear()
 
     def _working(self, address: int) -> None:
         """An instruction between the function's first and its return; or another thread's."""
@@ -281,9 +286,9 @@ class EntryRecorder(EachInstruction):
 
     def _leave(self) -> None:
         seen = self.seen
-        seen.leaving, seen.changed = list(self._rows), list(self._words)
-        seen.handled = next((number for number, row in enumerate(seen.leaving)
-                             if row.address == self._handled), 0)
+        seen.leaving = self._way
+        seen.leaving.boundary = next((number for number, row in enumerate(seen.leaving.rows)
+                                      if row.address == self._handled), 0)
         seen.after = self.machine.read(seen.frame, self.machine.guest.traps.trap_frame.size)
         self.left()
         self.over = True

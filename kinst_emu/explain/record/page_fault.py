@@ -79,8 +79,9 @@ class FaultRecorder(EntryRecorder):
 
     def record(self) -> SeenEntry:
         seen = super().record()
-        if not seen.entry[0].code and seen.leaving[-1].address == seen.entry[0].address:
-            seen.entry[0] = replace(seen.entry[0], code=seen.leaving[-1].code)
+        first, last = seen.entry.rows[0], seen.leaving.rows[-1]
+        if not first.code and last.address == first.address:
+            seen.entry.rows[0] = replace(first, code=last.code)
         return seen
 
     def _mapping(self) -> Mapping | None:

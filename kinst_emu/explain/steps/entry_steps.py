@@ -16,7 +16,7 @@ def who(seen: SeenEntry) -> str:
 
 def program(seen: SeenEntry, words: Words) -> Table:
     """Its code around the instruction."""
-    first = seen.entry[0]
+    first = seen.entry.rows[0]
     rows, marked = list[tuple[str, ...]](), set[int]()
     place = seen.code_at
     for one in words.arch.split(seen.code):
@@ -31,7 +31,7 @@ def program(seen: SeenEntry, words: Words) -> Table:
 
 
 def exception(seen: SeenEntry, words: Words) -> Step:
-    first, second = seen.entry[0], seen.entry[1]
+    first, second = seen.entry.rows[0], seen.entry.rows[1]
     return Step("exception", "The CPU enters the kernel", (
         f"The next instruction is the kernel's, at {words.place(second.address)}. These registers "
         "have changed; the rest are still the program's:",
@@ -50,8 +50,8 @@ def executed(rows: Sequence[SeenInstruction], words: Words) -> Table:
 
 
 def entry(seen: SeenEntry, words: Words) -> Step:
-    rows = seen.entry[1 : seen.handler]
-    handler = words.where(seen.entry[seen.handler].address).partition("+")[0]
+    rows = seen.entry.rows[1 : seen.entry.boundary]
+    handler = words.where(seen.entry.rows[seen.entry.boundary].address).partition("+")[0]
     return Step("entry", "The kernel saves the program's registers", (
         f"{len(rows)} instructions, of assembly and of what it calls, take a stack of the "
         f"kernel's, build a trap frame on it, and call {handler}:",
@@ -100,7 +100,7 @@ def changed_fields(seen: SeenEntry, words: Words) -> tuple[tuple[str, ...], ...]
 
 
 def leaving(seen: SeenEntry, words: Words) -> Step:
-    rows = seen.leaving[seen.handled : -1]
+    rows = seen.leaving.rows[seen.leaving.boundary : -1]
     return Step("leaving", "The kernel returns to the program", (
         f"{len(rows)} instructions, of assembly and of what it calls, take the registers from the "
         "trap frame; the last of them goes to user mode:", executed(rows, words)))
@@ -108,11 +108,11 @@ def leaving(seen: SeenEntry, words: Words) -> Step:
 
 def instructions(seen: SeenEntry) -> int:
     """Of the kernel, all in all."""
-    return (len(seen.entry) - 1) + seen.spent + len(seen.leaving) - 1
+    return (len(seen.entry.rows) - 1) + seen.spent + len(seen.leaving.rows) - 1
 
 
 def registers_behind(seen: SeenEntry) -> Table:
-    first, last = seen.entry[0], seen.leaving[-1]
+    first, last = seen.entry.rows[0], seen.leaving.rows[-1]
     rows = tuple((name, f"{value:#x}", f"{last.registers[name]:#x}")
                  for name, value in first.registers.items())
     marked = frozenset(n for n, row in enumerate(rows) if row[1] != row[2])

@@ -36,7 +36,7 @@ def _access(found: FaultRecorder) -> str:
 
 def _instruction(found: FaultRecorder, words: Words) -> Step:
     seen = found.seen
-    first, at = seen.entry[0], f"{found.address:#x}"
+    first, at = seen.entry.rows[0], f"{found.address:#x}"
     have = ("nothing for it" if found.before is None else
             f"{_told(found.before)}, which is not enough")
     if found.access & EXECUTE:
@@ -57,7 +57,7 @@ def _told(mapping: Mapping) -> str:
 
 def _dispatch(found: FaultRecorder, words: Words) -> Step:
     seen = found.seen
-    rows = seen.entry[seen.handler : -1]
+    rows = seen.entry.rows[seen.entry.boundary : -1]
     return Step("dispatch", "The kernel sees what it is", (
         f"{len(rows)} instructions of C look at the cause of the exception and at the address "
         f"that the CPU has left, and call {seen.function.name} with the program's map, "
@@ -68,7 +68,7 @@ def _dispatch(found: FaultRecorder, words: Words) -> Step:
 def _work(found: FaultRecorder, words: Words) -> Step:
     seen = found.seen
     rows = [("before", *_row(found.before)), ("behind it", *_row(found.after))]
-    returned = seen.leaving[0].registers[words.arch.result] & RETURNED
+    returned = seen.leaving.rows[0].registers[words.arch.result] & RETURNED
     return Step("work", f"{seen.function.name} finds the page, and maps it"
                 if found.after is not None else f"{seen.function.name} finds no page", (
         f"{seen.function.name}, {words.source(seen.function.address) or 'without a known line'}: "
@@ -85,7 +85,7 @@ def _row(mapping: Mapping | None) -> tuple[str, str, str]:
 
 
 def _result(seen: SeenEntry, words: Words) -> Step:
-    inside, changed = seen.leaving[: seen.handled], changed_fields(seen, words)
+    inside, changed = seen.leaving.rows[: seen.leaving.boundary], changed_fields(seen, words)
     return Step("result", "The trap frame stays as it is" if not changed else
                 "The trap frame has changed", (
         f"{len(inside)} more instructions of C look whether there is something else to do before "
@@ -99,7 +99,7 @@ def _result(seen: SeenEntry, words: Words) -> Step:
 
 def _after(found: FaultRecorder, words: Words) -> Step:
     seen = found.seen
-    first, last = seen.entry[0], seen.leaving[-1]
+    first, last = seen.entry.rows[0], seen.leaving.rows[-1]
     again = first.address == last.address
     title = "The program does it again" if again else "The program goes on elsewhere"
     return Step("after", title, (

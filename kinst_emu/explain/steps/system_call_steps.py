@@ -26,7 +26,7 @@ def call_steps(seen: SeenEntry, number: int, calls: SystemCalls, words: Words) -
 
 
 def _instruction(seen: SeenEntry, number: int, calls: SystemCalls, words: Words) -> Step:
-    first = seen.entry[0]
+    first = seen.entry.rows[0]
     given = [(calls.number, f"{first.registers[calls.number]:#x}",
               f"the number of {seen.function.name.removeprefix(calls.prefix)}, {number}")]
     given += [(name, f"{first.registers[name]:#x}", f"argument {place}")
@@ -40,7 +40,7 @@ def _instruction(seen: SeenEntry, number: int, calls: SystemCalls, words: Words)
 
 
 def _dispatch(seen: SeenEntry, number: int, words: Words) -> Step:
-    rows = seen.entry[seen.handler : -1]
+    rows = seen.entry.rows[seen.entry.boundary : -1]
     return Step("dispatch", f"The kernel finds {seen.function.name}", (
         f"{len(rows)} instructions of C look at what was asked for, copy the arguments to where "
         f"the call's function finds them, and call number {number} of the table of system "
@@ -53,7 +53,7 @@ def _work(seen: SeenEntry, words: Words) -> Step:
         f"{seen.spent} instructions up to its return"
         + (", what other threads did meanwhile included." if seen.others else "."),
         *worked(seen)]
-    returned = seen.leaving[0].registers[words.arch.result] & 0xFFFFFFFF
+    returned = seen.leaving.rows[0].registers[words.arch.result] & 0xFFFFFFFF
     if returned >> 31:  # to be made again, or with nothing to be told (ERESTART, EJUSTRETURN)
         parts.append(f"It returns {returned - (1 << 32)}: not for the program, but for the code "
                      "that called it.")
@@ -64,7 +64,7 @@ def _work(seen: SeenEntry, words: Words) -> Step:
 
 
 def _result(seen: SeenEntry, words: Words) -> Step:
-    inside = seen.leaving[: seen.handled]
+    inside = seen.leaving.rows[: seen.leaving.boundary]
     return Step("result", "The result goes into the trap frame", (
         f"{len(inside)} more instructions of C put the result where the program will find it, and "
         "look whether there is something else to do before it goes on (a signal, another thread). "
@@ -75,7 +75,7 @@ def _result(seen: SeenEntry, words: Words) -> Step:
 
 
 def _after(seen: SeenEntry, calls: SystemCalls, words: Words) -> Step:
-    last = seen.leaving[-1]
+    last = seen.leaving.rows[-1]
     register, bits = calls.failed
     failed = last.registers[register] & bits
     result = last.registers[calls.result]

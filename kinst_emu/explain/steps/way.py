@@ -106,7 +106,7 @@ def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
     """From a program into the kernel and back."""
     program, entry, handler, inside, leaving = range(5)
     made = _Moments()
-    rows, written, at = seen.entry, seen.written, seen.handler
+    rows, written, at = seen.entry.rows, seen.entry.stored, seen.entry.boundary
     made.add(program, rows[0], written[0])
     made.all(entry, rows[1:at], written[1:at], words)
     numbers = {"instruction": 0, "exception": min(1, made.last), "entry": made.last}
@@ -117,7 +117,7 @@ def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
     for _name, row in seen.entered:
         made.add(inside, row, {})
     numbers["work"] = made.last
-    rows, changed, at = seen.leaving, seen.changed, seen.handled
+    rows, changed, at = seen.leaving.rows, seen.leaving.stored, seen.leaving.boundary
     made.stays(handler, rows[:at], changed[:at], words)
     numbers["result"] = made.last + 1
     made.all(leaving, rows[at:-1], changed[at:-1], words)
@@ -140,9 +140,9 @@ def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
 def _pushed(seen: SeenEntry, words: Words, labels: Collection[int]) -> frozenset[int]:
     """The words of the trap frame that are on the stack when the first instruction of the kernel is
     about to be executed."""
-    if len(seen.entry) < 2:
+    if len(seen.entry.rows) < 2:
         return frozenset()
-    sp = seen.entry[1].registers[words.arch.sp]
+    sp = seen.entry.rows[1].registers[words.arch.sp]
     return frozenset(at for at in labels if at >= sp) if min(labels) <= sp <= max(labels) else (
         frozenset())
 
