@@ -13,7 +13,7 @@ from kinst.verify.laboratory.finding import Finding
 from kinst.verify.laboratory.laboratory import MADE, ON_HOST
 from kinst.verify.laboratory.memory_map import CODE
 from kinst.verify.trial.execution import BY_MODULE
-from kinst.verify.trial.trial import CALM, JUMPS
+from kinst.verify.trial.states import CALM, JUMPS
 
 MAX_KINDS = 20  # of mismatches, one of each, that are shown
 MISMATCH = "mismatch"

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from emu.elf.kernel_module import Module
 from emu.machine.machine import Until
 from kinst.verify.trial.provider_module import MadeProbe
-from kinst.verify.trial.trial import NAME, Sample, Trial
+from kinst.verify.trial.sample import Sample
+from kinst.verify.trial.trial import NAME, Trial
 
 FUNCTIONS = 4  # that are named
 WRITERS = 3  # lines that wrote a member, that are named
@@ -130,7 +131,7 @@ def _module(trial: Trial) -> Module:
 
 def _addresses(trial: Trial, ends: set[int]) -> Iterator[int]:
     """Where it is, instruction by instruction; what the module calls is one."""
-    machine, module, stops = trial.machine, _module(trial), [*ends, *trial.faults]
+    machine, module, stops = trial.machine, _module(trial), [*ends, *trial.faults.handlers]
     for _ in range(STEPS):
         before = machine.pc
         yield before

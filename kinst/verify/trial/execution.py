@@ -9,18 +9,9 @@ from kinst.verify.laboratory.finding import NOT_SHOWN, NOT_TOLD, not_shown
 from kinst.verify.laboratory.laboratory import SAME, UNKNOWN, Told
 from kinst.verify.laboratory.outcome import Mismatch, Outcome
 from kinst.verify.trial.provider_module import KinstModule
-from kinst.verify.trial.trial import (
-    CALM,
-    HALVES,
-    JUMPS,
-    LOST,
-    MIXED,
-    POINTERS,
-    REPEATS,
-    PlacedProbe,
-    Sample,
-    Trial,
-)
+from kinst.verify.trial.sample import Sample
+from kinst.verify.trial.states import CALM, HALVES, JUMPS, MIXED, POINTERS
+from kinst.verify.trial.trial import LOST, REPEATS, PlacedProbe, Trial
 from kinst.verify.trial.verdicts import LENGTH, OPERANDS, TARGET, kind_of
 
 INTERRUPTED = 16  # one in so many of those that are copied is also interrupted
@@ -111,8 +102,8 @@ def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, differe
                 trial.restart()
                 continue
             went = trial.gone(sample, outcome)
-            told.unknown |= (bool(outcome.fault) and trial.unknown
-                             and trial.fault_at == sample.address)
+            told.unknown |= (bool(outcome.fault) and trial.faults.unknown
+                             and trial.faults.at == sample.address)
             if trial.has_stack(outcome):
                 found[state] = outcome
                 if state % 2 == 0:  # what the module leaves masked does not show in the others
@@ -187,7 +178,7 @@ def _one(trial: Trial, one: PlacedProbe, states: int) -> Tried:
             outcome = _displaced(trial, one, number, in_place)
             trial.restart()
             if in_place.fault and outcome.fault == in_place.fault and (
-                    trial.module.holds(trial.fault_at)):
+                    trial.module.holds(trial.faults.at)):
                 note = IN_MODULE
             elif outcome != in_place:
                 ours = summary(verdict)
