@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from emu.guest.static_probe import StaticProbe
-from emu.host.errors import MemoryAccessError
 from emu.machine.machine import Machine, nothing_displaced
-from kinst.probes.inline_copies import CALLS_OUT, ENTERS, WAY_OUT, InlineCopies
+from kinst.probes.awaited_returns import AwaitedReturns
+from kinst.probes.inline_copies import CALLS_OUT, ENTERS, WAY_OUT
 from kinst.probes.probe_table import Probe, ProbeTable
 from kinst.probes.probed_code import ProbeError
 from kinst.relocation.trampoline import RESERVED, SLOT, Trampolines
@@ -21,8 +21,6 @@ from kinst.relocation.trap import CpuState, returns_to
 from kinst.relocation.verdict import Copy, Refuse, Rewrite, Verdict
 
 MAX_RETURN = 5000  # instructions from the seam back to the guest
-MAX_THREADS, MAX_TAILS = 1 << 16, 1 << 20
-SAME_STACK = 1 << 20  # bytes: stack pointers that are further apart are of different stacks
 
 
 @dataclass(frozen=True)
@@ -63,12 +61,7 @@ class SeamBreakpoints(ProbeTable):
         self._stack: tuple[int, bytes] | None = None
         self._registers: dict[str, int] = {}  # to set when the guest is back
         self._firing = False
-        # By thread, functions that have left by tail calls: (stack pointer and address when they
-        # have returned, probe), the last one last; all addresses that one was expected at; and
-        # the inline copies that the thread is in.
-        self._tails: dict[int, list[tuple[int, int, int]]] = {}
-        self._awaited: set[int] = set()
-        self._copies: dict[int, InlineCopies] = {}
+        self._awaited = AwaitedReturns(machine, self.dispatcher, self._returned)
         self.after = False  # the function that fires has returned already, to its caller
         self._return_at = 0  # the instruction by which the kernel goes back
 
@@ -141,11 +134,7 @@ class SeamBreakpoints(ProbeTable):
             machine.write_u64(machine.symbol(machine.guest.traps.seam).address, self._seam_before)
             for site in self._sites.values():
                 machine.write_code(site.address, site.code)
-        for address in self._awaited:
-            machine.handle(address, None)
         self._awaited.clear()
-        self._tails.clear()
-        self._copies.clear()
         if self._return_at:
             machine.handle(self._return_at, None)
             self._return_at = 0
@@ -230,7 +219,7 @@ class SeamBreakpoints(ProbeTable):
         """The probe's function leaves by a tail call: note where it returns to, and stop there."""
         returns = returns_to(self.machine, state)
         if returns is not None:
-            self._await(number, *returns)
+            self._awaited.wait(number, *returns)
 
     def _at_copy(self, number: int, state: CpuState) -> bool:
         """Whether a probe that may be of an inline copy is to fire here."""
@@ -241,55 +230,21 @@ class SeamBreakpoints(ProbeTable):
         sp = state.get(self.machine.arch.sp)
         if role == CALLS_OUT:
             instruction = self.probe(number).instruction
-            self._await(number, sp, instruction.address + len(instruction.code))
+            self._awaited.wait(number, sp, instruction.address + len(instruction.code))
             return False
-        copies = self._of_thread()[1]
+        copies = self._awaited.copies
         if role == ENTERS:
             return copies.enter(number, sp)
         return role == WAY_OUT and copies.leave(number)
 
-    def _of_thread(self) -> tuple[list[tuple[int, int, int]], InlineCopies]:
-        """What is kept of the thread that runs."""
-        machine = self.machine
+    def _returned(self, number: int, of_function: bool) -> None:
+        """A probe fires whose function has returned, or whose inline copy has been left."""
+        self.after = self._firing = of_function
         try:
-            thread = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
-        except MemoryAccessError:  # there is none: a kernel without threads
-            thread = 0
-        if thread not in self._copies and len(self._copies) == MAX_THREADS:
-            raise ProbeError(f"more than {MAX_THREADS} threads come to probes of returns: probe "
-                             "fewer")
-        return (self._tails.setdefault(thread, []),
-                self._copies.setdefault(thread, InlineCopies(self.dispatcher)))
-
-    def _await(self, number: int, sp: int, back: int) -> None:
-        tails = self._of_thread()[0]
-        while tails and 0 < sp - tails[-1][0] < SAME_STACK:
-            tails.pop()  # its frame is gone
-        if len(tails) == MAX_TAILS:
-            raise ProbeError(f"more than {MAX_TAILS} functions of one thread have left by tail "
-                             "calls and have not returned: probe fewer returns")
-        tails.append((sp, back, number))
-        self._awaited.add(back)
-        self.machine.handle(back, self._returned)
-
-    def _returned(self) -> None:
-        """The guest is at an address that a function may return to."""
-        machine = self.machine
-        tails, copies = self._of_thread()
-        while tails and 0 < machine.sp - tails[-1][0] < SAME_STACK:
-            tails.pop()
-        while tails and tails[-1][:2] == (machine.sp, machine.pc):
-            number = tails.pop()[2]
-            if self.dispatcher.copy_of(number) is not None:
-                if copies.leave(number) and self.fire is not None:
-                    self.fire(self.probe(number), CpuState(machine, machine.pc))
-                continue
-            self.after = self._firing = True
-            try:
-                if self.fire is not None:
-                    self.fire(self.probe(number), CpuState(machine, machine.pc))
-            finally:
-                self.after = self._firing = False
+            if self.fire is not None:
+                self.fire(self.probe(number), CpuState(self.machine, self.machine.pc))
+        finally:
+            self.after = self._firing = False
 
     def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
         """Go back into the kernel, which goes back to ``pc``.  What it does not restore is set at
