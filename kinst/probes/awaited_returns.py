@@ -1,4 +1,5 @@
-"""Where functions return to that have left by tail calls, and what inline copies have called."""
+"""Stops at the addresses where functions return that have left by tail calls, and where inline
+copies end that leave by a call."""
 
 from collections.abc import Callable
 
@@ -13,7 +14,8 @@ SAME_STACK = 1 << 20  # bytes: stack pointers that are further apart are of diff
 
 
 class AwaitedReturns:
-    """Each thread's own; the machine stops at the addresses that are waited for.
+    """Return addresses that probes wait for, by thread: of functions that left by a tail call, and
+    of inline copies that end with a call.  The machine stops at each.
 
     :param returned: called with the number of a probe that is to fire, and whether its function
         has returned; else its inline copy has been left.
@@ -21,16 +23,17 @@ class AwaitedReturns:
 
     def __init__(self, machine: Machine, dispatcher: Dispatcher,
                  returned: Callable[[int, bool], None]) -> None:
-        self._machine, self._dispatcher, self._fires = machine, dispatcher, returned
+        self._machine, self._dispatcher, self._returned = machine, dispatcher, returned
         # By thread: (stack pointer and address when they have returned, probe), the last one last.
         self._waiting: dict[int, list[tuple[int, int, int]]] = {}
         self._copies: dict[int, InlineCopies] = {}  # that the thread is in
         self._addresses: set[int] = set()  # all that one was expected at
 
     def wait(self, number: int, sp: int, back: int) -> None:
-        """A probe's function or copy has gone where it returns from.
+        """Wait until the thread that runs is back.
 
-        :param sp: the stack pointer when it has, and ``back`` the address.
+        :param number: of the probe that is to fire then; a copy has been left then.
+        :param sp: the stack pointer when it is back, and ``back`` the address.
         :raises ProbeError: when more are waited for than can be.
         """
         waiting = self._of_thread()[0]
@@ -45,7 +48,7 @@ class AwaitedReturns:
 
     @property
     def copies(self) -> InlineCopies:
-        """Those that the thread that runs is in."""
+        """The inline copies that the thread that runs is in."""
         return self._of_thread()[1]
 
     def clear(self) -> None:
@@ -78,6 +81,6 @@ class AwaitedReturns:
         while waiting and waiting[-1][:2] == (machine.sp, machine.pc):
             number = waiting.pop()[2]
             if self._dispatcher.copy_of(number) is None:
-                self._fires(number, True)
+                self._returned(number, True)
             elif copies.leave(number):
-                self._fires(number, False)
+                self._returned(number, False)

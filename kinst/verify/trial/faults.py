@@ -11,8 +11,10 @@ EXCEPTION = "a fault"
 
 
 class Faults:
-    """``at``: where the last fault was, as its trap frame says; ``unknown``: it was one of an
-    instruction that the CPU does not know.
+    """What the kernel's fault handlers saw of the last fault.
+
+    ``at``: where it was, as its trap frame says; ``unknown``: it was one of an instruction that the
+    CPU does not know.
 
     :param compared: the registers that are told of.
     """

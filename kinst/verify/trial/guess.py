@@ -12,22 +12,23 @@ from kinst.verify.trial.states import MASK
 
 def guessed(machine: UnicornMachine, trap: GuestTrap, sample: Sample, values: dict[str, int]
             ) -> list[int]:
-    """The addresses.
+    """The addresses at which a sample may go on: the next instruction and, for one that is
+    emulated, where its verdict leads.
 
-    :param values: the registers before it.
+    :param values: the registers before the sample is executed.
     """
     verdict = trap.classify(sample.code, sample.address)[1]
     if isinstance(verdict, Copy | Rewrite | Refuse):
         return [sample.after]
     try:
-        pc = verdict.next_pc(GuessedState(machine, values)) & MASK
+        pc = verdict.next_pc(_GuessedState(machine, values)) & MASK
     except MemoryAccessError:
         return [sample.after]
     return [sample.after, pc] if machine.translate(pc) is not None else [sample.after]
 
 
 @dataclass
-class GuessedState:
+class _GuessedState:
     """A random state that an emulation is carried out on; memory as it is, and not written."""
 
     machine: UnicornMachine

@@ -21,7 +21,10 @@ WATCHED, DIVISOR = 64, b"\x40"  # bytes
 
 
 class TrialMemory:
-    """:param function: at whose end what is jumped to lands.
+    """The guest's pages that random states have: what they begin with, and what an execution has
+    changed.
+
+    :param function: at whose end what is jumped to lands.
     :param protection: the register and the bit of it that keep the kernel's code from being
         written, where there are.
     """

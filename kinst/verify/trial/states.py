@@ -20,7 +20,10 @@ def divided(number: int) -> bool:
 
 
 class TrialStates:
-    """:param machine: its flags are those of all states, but for the random ones."""
+    """Random states of the registers, by number; each is made once.
+
+    :param machine: its flags are those of all states, but for the random ones.
+    """
 
     def __init__(self, machine: UnicornMachine, arch: TrialArch, memory: TrialMemory, seed: int
                  ) -> None:

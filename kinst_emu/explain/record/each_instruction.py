@@ -13,8 +13,11 @@ from kinst_emu.explain.record.kept_words import KeptWords
 
 
 class EachInstruction(ABC):
-    """``over``: what is wanted has been seen, and nothing more is looked at; ``failure``: what
-    ``look`` has raised."""
+    """Calls ``look`` before each instruction of a run.
+
+    ``over``: what is wanted has been seen, and nothing more is looked at; ``failure``: what
+    ``look`` has raised.
+    """
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
@@ -63,7 +66,7 @@ class EachInstruction(ABC):
         return stop
 
     def _executed(self, _uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
-        """Unicorn keeps an exception to itself here, and the machine would never end."""
+        """Unicorn's hook: look at the instruction."""
         self.executed(address)
 
     def executed(self, address: int) -> None:
@@ -72,6 +75,7 @@ class EachInstruction(ABC):
             try:
                 self.look(address)
             except KinstError as error:
+                # Unicorn swallows what a hook raises, and the machine would never stop.
                 self.failure = error
                 self.failed(address)
 

@@ -36,9 +36,11 @@ class SeenWay:
     """The instructions of a way between a program and a function of the kernel's.
 
     :param boundary: the number of the row where it passes between the vectors and the kernel's C
-        code, in either direction; 0: no row is.
-    :param stored: by the number of a row, the words of the trap frame, by address, that the row
-        before has stored to; of the first, all that are mapped.
+        code, in either direction; 0 when no row is.
+    :param stored: by the number of a row, the words of the trap frame, by address, that changed or
+        were stored to since the row before.  The first row of the way in has all mapped words (the
+        second, where the program's instruction was not seen); the first row of the way out has what
+        changed while the function ran.
     """
 
     rows: list[SeenInstruction] = field(default_factory=list)
@@ -203,8 +205,9 @@ class EntryRecorder(EachInstruction):
             self._working(address)
             return
         way = self._way
-        in_program = not address >> 63  # only the last one before the kernel is kept
-        # The kernel had returned to the program, whose page was not there: it is the kernel again.
+        # Keep only the program's last instruction before the kernel.  A return that is followed by
+        # kernel code means that the program's page was missing: begin again there, too.
+        in_program = not address >> 63
         returned = bool(way.rows) and way.rows[-1].code in self._returns
         if not seen.spent and (in_program or returned):
             self._way = way = SeenWay()

@@ -31,7 +31,7 @@ class SeenFrame:
     :param before: its bytes there; ``after`` when the handler has answered, where the kernel's
         return path takes them from there (on amd64 the handler restores the registers itself).
     :param called: the machine where the handler is called, which is no instruction of the kernel's;
-        ``stack`` what is on its stack, ``words`` and ``written`` as ``SeenFiring`` has them.
+        ``stack`` what is on its stack, ``words`` and ``written`` as in ``SeenMemory``.
     """
 
     row: int
@@ -101,8 +101,9 @@ class SeenMistake:
 
 @dataclass
 class SeenFiring:
-    """What was seen of it; each number is the machine's.
+    """What a recorder saw of one firing; addresses and values are the machine's.
 
+    :param asked: where the instruction is, and of which probe.
     :param original: the bytes at the probed instruction; ``patched`` while the probe is enabled.
     :param rows: from the breakpoint to the instruction where the run goes on; of a tail call that
         is a return, one more, where the function that it goes to has returned.
@@ -111,9 +112,10 @@ class SeenFiring:
     :param second: the address of the second breakpoint; 0: there is none.
     :param fired: the number of the row before which the probe fires: its clause is run there.
     :param narration: what the clause did, where there is one.
+    :param memory: what happened to memory.
+    :param mistake: what was done wrong on purpose; its kind is empty when nothing was.
     :param layout: of a trap frame: field -> (byte offset, bytes).
     :param entry: how the CPU comes to the vector, where the architecture has a table for that.
-    :param asked: where it is, and of which probe.
     :param complete: whether the run has gone on.
     :param between: of a tail call that is a return, how many instructions are executed from where
         the run goes on to where the probe fires; 0: the probe fires at the breakpoint.
