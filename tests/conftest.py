@@ -2,6 +2,7 @@ import os
 from collections import Counter
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from emu.elf.image import Image, load_image
 from emu.unicorn.machine import UnicornMachine
@@ -9,6 +10,10 @@ from images import catalog
 
 ARCHES = ("amd64", "arm64", "riscv64")
 MEMORY = 64 << 20
+# How fast examples are made, and run, is the machine's and what else runs on it.
+settings.register_profile("any machine", deadline=None,
+                          suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 # Before the tests are given a store of their own.
 REAL = {arch: catalog.real_kernel(arch) for arch in ARCHES}
 

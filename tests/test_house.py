@@ -2,6 +2,7 @@
 where an architecture's name may stand."""
 
 import ast
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
@@ -162,3 +163,14 @@ def test_an_architecture_is_as_many_files_as_the_documentation_says():
     table = said[said.index("**An architecture.** Seventeen files"):said.index("## Twins")]
     assert len(needed) == 17
     assert [name for name in needed if f"`{name}`" not in table] == []
+
+
+def test_programs_and_tests_import_modules_of_ours_that_are_there():
+    """mypy does not say so of them: what a test needs may be missing."""
+    programs = [path for path in (ROOT / "bench").iterdir()
+                if path.is_file() and path.suffix in ("", ".py")]
+    found = set[str]()
+    for path in [*programs, *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:
+        found |= {name for name in imports(path) if name.split(".")[0] in ROOMS}
+    assert len(found) > 100
+    assert not [name for name in sorted(found) if importlib.util.find_spec(name) is None]
