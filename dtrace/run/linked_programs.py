@@ -50,7 +50,9 @@ class FiredProbe:
 
 @dataclass
 class LinkedPrograms:
-    """:param compiler: which has compiled the programs.
+    """Compiled D programs, linked and ready to be enabled on a machine.
+
+    :param compiler: which has compiled the programs.
     :param say: prints a message on standard error.
     :param guest: where there is a kernel.
     :param sink: is given objects, instead of text for ``out``.

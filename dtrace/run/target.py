@@ -19,7 +19,10 @@ from kinst.probes.seam_breakpoints import SeamBreakpoints
 
 @dataclass(frozen=True)
 class Target:
-    """:param types: None where the kernel has none."""
+    """What D programs are compiled for: the probes and types of one kernel.
+
+    :param types: None where the kernel has none.
+    """
 
     probes: KernelProbes
     types: Types | None

@@ -84,7 +84,7 @@ class RunningMachine(WiredMachine):
         :raises MachineError: while it runs, or when there is no such CPU.
         """
         if self.running:
-            raise MachineError("the machine is running: it gives the turns itself")
+            raise MachineError("the machine is running: a turn can be given when it has stopped")
         if not 0 <= cpu < len(self.cpus):
             raise MachineError(f"there is no CPU {cpu}")
         if not self.cpus[cpu].on:

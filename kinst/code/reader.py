@@ -15,7 +15,7 @@ from kinst.relocation.verdict import Lowered, Op
 
 @dataclass
 class Templates:
-    """All templates made so far, and the numbers a reader of code gave them."""
+    """All templates made so far, and the number of each."""
 
     trap: GuestTrap
     names: list[str]

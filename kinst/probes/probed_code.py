@@ -84,7 +84,10 @@ class ProbedCode:
         return number
 
     def _code_at(self, address: int) -> bytes:
-        """:raises ProbeError: when it is not mapped."""
+        """The bytes of an instruction and what follows it.
+
+        :raises ProbeError: when it is not mapped.
+        """
         try:
             return self.machine.read(address, LONGEST_CODE)
         except MemoryAccessError as error:

@@ -17,7 +17,10 @@ from kinst_emu.terminal.json_lines import JsonLines
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """:param letter: of its option; ``text``: as it was given; ``source``: what was compiled."""
+    """A program given on the command line, compiled.
+
+    :param letter: of its option; ``text``: as it was given; ``source``: what was compiled.
+    """
 
     letter: str
     text: str

@@ -101,7 +101,10 @@ def _run(line: CommandLine, kernel: TracedKernel | None) -> int:
 
 
 def _check(line: CommandLine, kernel: TracedKernel | None) -> None:
-    """:raises KinstError: for what cannot be, before anything is done."""
+    """Refuse what cannot be done, before anything is.
+
+    :raises KinstError: for what cannot be, before anything is done.
+    """
     if line.shown.report is not None:
         for option, given in (("-l", line.shown.listing), ("-e", line.shown.compile_only)):
             if given:

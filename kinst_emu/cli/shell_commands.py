@@ -16,7 +16,9 @@ UNFINISHED = "tracing ended before the workload"
 
 
 class ShellCommands:
-    """:param machine: whose shell runs them; None: none does.
+    """Commands for the guest's shell: the workload, and those of ``system()``.
+
+    :param machine: whose shell runs them; None: none does.
     :param limit: instructions of a command.
     :ivar ended: the workload has ended.
     """

@@ -29,7 +29,9 @@ BEGIN = "dtrace:::BEGIN"
 
 
 class TracedRun:
-    """:param kernel: None: there are only DTrace's own probes.
+    """One run of compiled programs, from the first probe to the last output.
+
+    :param kernel: None: there are only DTrace's own probes.
     :param out: what is printed goes there.
     """
 

@@ -169,7 +169,10 @@ def to_kept(one: Checked) -> Kept:
 
 
 def from_kept(kept: Kept) -> Checked:
-    """:raises ValueError: for what ``to_kept`` has not made."""
+    """What was checked, read from what ``to_kept`` has made of it.
+
+    :raises ValueError: for what ``to_kept`` has not made.
+    """
     one = finding.from_kept(kept)
     try:
         row = json.loads(one.note)

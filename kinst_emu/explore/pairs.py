@@ -231,7 +231,10 @@ class ClusterPairTask(PairTask):
     cpus: int | None
 
     def prepare(self) -> Prepared:
-        """:raises KinstError: where the worker has no such kernel, or another one."""
+        """Boot the kernel in the worker that tries pairs.
+
+        :raises KinstError: where the worker has no such kernel, or another one.
+        """
         image = for_runs(catalog.find(self.kernel, list(self.modules)), 2, self.cpus)
         check_identity(image, self.identity)
         prototypes = None if self.unchecked else Prototypes(image)

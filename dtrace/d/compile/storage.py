@@ -45,7 +45,7 @@ class Storage:
         return at
 
     def size(self, kind: Type) -> int:
-        """Bytes of a value in memory."""
+        """How many bytes a value takes in memory."""
         return self.string_size if is_string(kind) else width(kind)
 
     def place(self, variable: Variable) -> None:

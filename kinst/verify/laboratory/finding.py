@@ -93,7 +93,10 @@ def to_kept(one: Finding) -> Kept:
 
 
 def from_kept(kept: Kept) -> Finding:
-    """:raises ValueError: for what ``to_kept`` has not written."""
+    """The finding that ``to_kept`` has written.
+
+    :raises ValueError: for what ``to_kept`` has not written.
+    """
     row = json.loads(kept.detail) if kept.detail else {}
     if not isinstance(row, dict):
         raise ValueError("not an object")

@@ -42,7 +42,10 @@ class Done(Generic[Item, Result]):
 
 
 class Workers(ABC):
-    """:raises KinstError: when they cannot be used."""
+    """What does the parts of a sweep: this process, copies of it, or a cluster.
+
+    :raises KinstError: when they cannot be used.
+    """
 
     @abstractmethod
     def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
@@ -89,7 +92,7 @@ class Processes(Workers):
             asked.extend(itertools.islice(left, AHEAD * self._jobs - len(asked)))
             if not asked:
                 return
-            # Copies wait for nothing: when this process is killed, nothing is left of them.
+            # A forked worker ends at once when this process is killed: it has nothing to finish.
             pool = ProcessPoolExecutor(min(self._jobs, len(asked)), get_context("fork"), _begin,
                                        (os.getpid(), task.copied))
             futures: deque[Future[list[Result]]] = deque()  # of the first of them

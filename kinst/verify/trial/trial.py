@@ -31,13 +31,15 @@ NAME = "trial_of_kinst"  # kinst leaves functions named kinst_... out
 PASSES = 64  # times that the end may be passed by before it is reached
 LOST = -1  # instead of an error number: the module panics, or does not return
 NOWHERE = "it touches memory where nothing is"  # the machine does not tell the kernel of it
-REPEATS = "it repeats itself for too long"  # a string instruction with a random count
+REPEATS = "it repeats itself for too long"  # a string instruction whose count is random
 SMALLEST, APART = 2048, 1 << 20  # bytes of functions that instructions are placed in, and between
 
 
 @dataclass(frozen=True)
 class PlacedProbe:
-    """:param probe: what the module has made for it; None: nothing.
+    """A sample, and the probe that the module has made for it.
+
+    :param probe: what the module has made for it; None: nothing.
     :param error: the module's error number.
     :param patch: the instruction's bytes when the probe is enabled.
     """
@@ -135,7 +137,10 @@ class Trial:
                 lost.append(PlacedProbe(error.sample, None, LOST))
 
     def _place(self, codes: Sequence[bytes], begin: int) -> list[PlacedProbe]:
-        """:raises _Lost: for an instruction that the module panics at."""
+        """Place instructions and have the module make and enable their probes.
+
+        :raises _Lost: for an instruction that the module panics at.
+        """
         machine = self.machine
         machine.restore(self.base)
         at, samples, content = begin, list[Sample](), bytearray()
