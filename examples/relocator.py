@@ -67,7 +67,7 @@ def relocate(asked: dict) -> None:  # type: ignore[type-arg]
     """Say what becomes of an instruction."""
     trap, address, code = TRAPS[asked["architecture"]], asked["address"], bytes.fromhex(
         asked["bytes"])
-    _length, verdict = trap.classify(code, address)
+    _length, verdict = trap.instructions.classify(code, address)
     if isinstance(verdict, Refuse):
         answer({"id": asked["id"], "refuse": verdict.reason})
     elif isinstance(verdict, Copy | Rewrite):
@@ -82,7 +82,7 @@ def relocate(asked: dict) -> None:  # type: ignore[type-arg]
 def emulate(asked: dict, row: dict) -> None:  # type: ignore[type-arg]
     """Do what an instruction would from a state."""
     code = bytes.fromhex(asked["bytes"])
-    _length, verdict = TRAPS[asked["architecture"]].classify(code, asked["address"])
+    _length, verdict = TRAPS[asked["architecture"]].instructions.classify(code, asked["address"])
     state = State(row["state"])
     assert not isinstance(verdict, Copy | Rewrite | Refuse)
     pc = verdict.next_pc(state)

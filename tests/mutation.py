@@ -1,6 +1,7 @@
 """Wrong relocations on purpose: does the laboratory see them?"""
 
 from collections import defaultdict
+from copy import copy
 
 from emu.arch.architectures import ARCHITECTURES
 from kinst.code.survey import survey
@@ -12,17 +13,24 @@ from kinst.verify.laboratory.memory_map import CODE
 
 
 class Mutated:
-    """A trap whose verdicts are changed."""
+    """An architecture's instructions, whose verdicts are changed."""
 
-    def __init__(self, trap, change):
-        self._trap, self._change = trap, change
+    def __init__(self, instructions, change):
+        self._instructions, self._change = instructions, change
 
     def __getattr__(self, name):
-        return getattr(self._trap, name)
+        return getattr(self._instructions, name)
 
     def classify(self, code, address):
-        length, verdict = self._trap.classify(code, address)
+        length, verdict = self._instructions.classify(code, address)
         return length, self._change(verdict)
+
+
+def mutated(trap, change):
+    """A trap by whose instructions verdicts are changed."""
+    made = copy(trap)
+    made.instructions = Mutated(trap.instructions, change)
+    return made
 
 
 class OffByOne:
@@ -107,7 +115,7 @@ def kinds(arch, codes, wanted):
     """The encodings whose verdict is wanted, by mnemonic and verdict."""
     found = defaultdict(list)
     for code in codes:
-        length, verdict = TRAPS[arch].classify(code, CODE)
+        length, verdict = TRAPS[arch].instructions.classify(code, CODE)
         if length == len(code) and wanted(verdict):
             text = ARCHITECTURES[arch].disassemble(code, CODE)
             found[text.split()[0], summary(verdict)].append(code)
@@ -118,7 +126,7 @@ def missed(arch, codes, mutation, states, most):
     """Kinds of which no encoding (of the first ``most``) is found to be wrong, and how many kinds
     there are; kinds that are not executed do not count."""
     wanted, change = MUTATIONS[mutation]
-    trap = Mutated(TRAPS[arch], lambda v: change(v) if wanted(v) else v)
+    trap = mutated(TRAPS[arch], lambda v: change(v) if wanted(v) else v)
     laboratory = Laboratory(LABORATORIES[arch](), trap, 1)
     lost, every = {}, kinds(arch, codes, wanted)
     for kind, encodings in every.items():

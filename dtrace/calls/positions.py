@@ -185,8 +185,8 @@ def probed(player: Player, description: str) -> ReachedAt:
     for number in made.numbers:
         addresses, probe = list(breakpoints.addresses(number)), breakpoints.probe(number)
         found += addresses
-        if probe.provider == FBT and probe.name == RETURN and not breakpoints.trap.is_return(
-                probe.instruction.code):
+        if (probe.provider == FBT and probe.name == RETURN
+                and not breakpoints.trap.instructions.is_return(probe.instruction.code)):
             tails.update(addresses)
     if not found:
         raise KinstError(f"{description}: the kernel declares it, and has it nowhere in its code")

@@ -193,7 +193,7 @@ def _strays(trap: GuestTrap, table: list[ProbedInstruction], jump: ProbedInstruc
     number = table.index(jump)
     verdict, before = jump.verdict, table[number - 1].verdict if number else None
     target = (verdict.target if isinstance(verdict, ConditionalJump)
-              else trap.jump_target(before, verdict))
+              else trap.instructions.jump_target(before, verdict))
     return target is not None and target not in starts
 
 

@@ -427,7 +427,7 @@ class GuestState(ABC):
         if self.outside:
             return self._machine.read_register(name) if name in arch.registers else (
                 0 if name == "zero" else None)
-        field = TRAPS[arch.name].names.get(name, name)
+        field = TRAPS[arch.name].frame.field(name)
         found = self._machine.guest.traps.trap_frame.fields.get(field)
         if found is None:
             return 0 if name == "zero" else None

@@ -43,7 +43,7 @@ def walk_program(runtime: Runtime, machine: Machine, programs: UserPrograms, thr
     """:param thread_frame: where a thread has the address of its trap frame.
     :param name_size: bytes of a process's name.
     """
-    arch, names = machine.arch, TRAPS[machine.arch.name].names
+    arch, names = machine.arch, TRAPS[machine.arch.name].frame.names
     register, saved, returns = arch.frame_record
     fields = machine.guest.traps.trap_frame.fields
     found = {index: fields[names.get(name, name)]

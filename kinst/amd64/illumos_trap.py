@@ -9,9 +9,15 @@ from typing import ClassVar
 
 from emu.amd64 import registers
 from emu.machine.machine import Machine
-from kinst.amd64 import classify
-from kinst.amd64.trap import INT3, PUSH_RBP, Amd64Trap
-from kinst.relocation.trap import Breakpoint, CpuState, FrameState, KernelEffect
+from kinst.amd64.instructions import PUSH_RBP, Amd64Instructions
+from kinst.amd64.trap import INT3, Amd64Trap
+from kinst.relocation.trap import (
+    Breakpoint,
+    CpuState,
+    FrameRegisters,
+    FrameState,
+    KernelEffect,
+)
 from kinst.relocation.verdict import Nothing, Refuse, Verdict
 
 # The answers are illumos's (sys/dtrace.h); ``images/teaching/amd64-illumos/regs.h`` has them.
@@ -23,18 +29,9 @@ TOLD = {
 RETURN_POINTER = 8  # bytes: what dtrace_invop's stack has before struct regs
 
 
-class IllumosTrap(Amd64Trap):
-    called: ClassVar[bool] = True
-    told: ClassVar[Mapping[bytes, KernelEffect]] = TOLD
-    seam_code: ClassVar[bytes] = b"\xc3"  # ret
-    frame_register: ClassVar[str] = "rsi"
-    frame_bias: ClassVar[int] = RETURN_POINTER
-    guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(INT3, 3, bias=len(INT3))
-    saved: ClassVar[Mapping[str, str]] = {**Amd64Trap.saved,
-        "rip": "the address behind INT3; brktrap has counted it down, as if INT3 were a fault"}
-
+class IllumosInstructions(Amd64Instructions):
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
-        length, verdict = classify.classify(code, address)
+        length, verdict = super().classify(code, address)
         if not length or isinstance(verdict, Refuse):
             return length, verdict
         told = TOLD.get(code[:length])
@@ -44,15 +41,27 @@ class IllumosTrap(Amd64Trap):
         # What else they do is not the host's: there the run goes on behind it.
         return length, verdict if told.returns else Nothing(address + length)
 
+
+class IllumosTrap(Amd64Trap):
+    instructions = IllumosInstructions()
+    called: ClassVar[bool] = True
+    told: ClassVar[Mapping[bytes, KernelEffect]] = TOLD
+    seam_code: ClassVar[bytes] = b"\xc3"  # ret
+    frame: ClassVar[FrameRegisters] = FrameRegisters("rsi", RETURN_POINTER)
+    guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(INT3, 3, bias=len(INT3))
+    saved: ClassVar[Mapping[str, str]] = {**Amd64Trap.saved,
+        "rip": "the address behind INT3; brktrap has counted it down, as if INT3 were a fault"}
+
     def at_seam(self, machine: Machine) -> int:
         return machine.guest.traps.trap_frame.read(machine, self._frame(machine), "rip")
 
     def _frame(self, machine: Machine) -> int:
-        return machine.read_register(self.frame_register) + self.frame_bias
+        return machine.read_register(self.frame.register) + self.frame.bias
 
     def enter(self, machine: Machine) -> CpuState:
         frame = self._frame(machine)
-        return FrameState(machine, self.at_seam(machine), machine.guest.traps.trap_frame, frame, {})
+        return FrameState(machine, self.at_seam(machine), machine.guest.traps.trap_frame, frame,
+                          self.frame)
 
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
         """Not by the kernel's vectors: the registers are the interrupted ones."""

@@ -60,22 +60,22 @@ class FrameFollower:
         before: Verdict | None = None
         for _ in range(MOST):
             code = self._read(address, LONGEST)
-            length, verdict = self._trap.classify(code, address)
+            length, verdict = self._trap.instructions.classify(code, address)
             code = code[:length]
             if not length:
                 return None
-            if self._trap.is_return(code):
+            if self._trap.instructions.is_return(code):
                 return state.frame()
-            target = self._trap.jump_target(before, verdict)
+            target = self._trap.instructions.jump_target(before, verdict)
             if target is not None:
                 if not function.address <= target < function.address + function.size:
                     return state.frame() if self._starts(target) else None  # a tail call
                 address, before = target, verdict
                 continue
             if not isinstance(verdict, ConditionalJump):
-                if self._trap.links(verdict) is not None or isinstance(verdict, Jump):
+                if self._trap.instructions.links(verdict) is not None or isinstance(verdict, Jump):
                     return None
-                if self._trap.call_target(before, verdict) is not None:
+                if self._trap.instructions.call_target(before, verdict) is not None:
                     return None
                 stored = {name for name in self._effect(code).stores if name is not None}
                 if not state.take(self._stack_effect(code), stored):
@@ -93,7 +93,7 @@ class FrameFollower:
             if at >= address:
                 break
             code = self._read(at, LONGEST)
-            length, verdict = self._trap.classify(code, at)
+            length, verdict = self._trap.instructions.classify(code, at)
             code = code[:length]
             if not length or self._ends(verdict, code):
                 return None
@@ -109,9 +109,10 @@ class FrameFollower:
         return CodeFrame(arch.sp, lowered + WORD, ((arch.pc, -WORD),))
 
     def _ends(self, verdict: Verdict, code: bytes) -> bool:
-        return (isinstance(verdict, Jump | ConditionalJump) or self._trap.is_return(code)
-                or self._trap.links(verdict) is not None
-                or self._trap.call_target(None, verdict) is not None)
+        known = self._trap.instructions
+        return (isinstance(verdict, Jump | ConditionalJump) or known.is_return(code)
+                or known.links(verdict) is not None
+                or known.call_target(None, verdict) is not None)
 
 
 class _Epilogue:

@@ -57,14 +57,14 @@ class _Decoded:
         """Length and verdict of the instruction at an offset."""
         found = self._verdicts.get(offset)
         if found is None:
-            found = self._verdicts[offset] = self.trap.classify(
+            found = self._verdicts[offset] = self.trap.instructions.classify(
                 self.code[offset : offset + 16], self.address + offset)
         return found
 
     def literal(self, offset: int) -> tuple[int, int] | None:
         """What it reads relative to itself."""
         if offset not in self._literals:
-            self._literals[offset] = self.trap.literal(
+            self._literals[offset] = self.trap.instructions.literal(
                 self.code[offset : offset + 16], self.address + offset)
         return self._literals[offset]
 
@@ -139,9 +139,9 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Pro
             yield ProbedInstruction(at, address, code[at : end or at + 16], verdict)
             continue
         verdict = decoded.at(at)[1]
-        exclusive = exclusive or trap.starts_exclusive(piece)
+        exclusive = exclusive or trap.instructions.starts_exclusive(piece)
         if exclusive:
             verdict = Refuse(EXCLUSIVE)
-        if trap.ends_exclusive(piece):
+        if trap.instructions.ends_exclusive(piece):
             exclusive = False
         yield ProbedInstruction(at, address, code[at:end], verdict)

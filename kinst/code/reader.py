@@ -24,7 +24,7 @@ class Templates:
 
     def serve(self, reader: CodeReader) -> None:
         """Make templates for a reader from now on, which asks for them by calling this object."""
-        self.add, reader.literal = reader.add_template, self.trap.literal
+        self.add, reader.literal = reader.add_template, self.trap.instructions.literal
 
     def __call__(self, code: bytes, length: int, relative: int) -> tuple[int, int]:
         """The number of the template of the first instruction of ``code`` (-1: it is none), and
@@ -32,7 +32,7 @@ class Templates:
 
         :param length: as the native decoder sees it; where the tables see another, they are right.
         """
-        true, verdict = self.trap.classify(code, HERE)
+        true, verdict = self.trap.instructions.classify(code, HERE)
         made = template(self.trap, code[:true], relative, verdict) if true else None
         if made is None:
             return -1, length

@@ -34,16 +34,16 @@ class Ending:
 def ending(trap: GuestTrap, code: bytes, address: int) -> Ending:
     """Of one instruction."""
     after = address + len(code)
-    if trap.is_return(code):
+    if trap.instructions.is_return(code):
         return Ending(Transfer.RETURN, None, after)
-    if code in trap.trap_returns:
+    if code in trap.instructions.trap_returns:
         return Ending(Transfer.TRAP_RETURN, None, after)
-    _length, verdict = trap.classify(code, address)
+    _length, verdict = trap.instructions.classify(code, address)
     if isinstance(verdict, ConditionalJump):
         return Ending(Transfer.BRANCH, verdict.target, after)
     if isinstance(verdict, Jump):
         return Ending(Transfer.JUMP, verdict.target, after)
-    links = trap.links(verdict)
+    links = trap.instructions.links(verdict)
     if links is not None:
         return Ending(Transfer.CALL if links else Transfer.INDIRECT, None, after)
     return Ending(Transfer.NONE, None, after)

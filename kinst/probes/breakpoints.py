@@ -227,7 +227,7 @@ class Breakpoints(ProbeTable):
 
     def verdict(self, address: int, code: bytes) -> Verdict:
         """With ``python=True``: what becomes of a displaced instruction, at each firing."""
-        return self.trap.classify(code, address)[1]
+        return self.trap.instructions.classify(code, address)[1]
 
     def _seam(self) -> None:
         """The kernel has come to ``dtrace_invop_jump_addr``: the dispatcher's work, in Python."""
@@ -237,7 +237,7 @@ class Breakpoints(ProbeTable):
         second = dispatcher.second(address)
         numbers = dispatcher.probes_at(address)
         if self.trapped is not None and (numbers or second is not None):
-            self.trapped(address, machine.read_register(trap.frame_register) + trap.frame_bias)
+            self.trapped(address, machine.read_register(trap.frame.register) + trap.frame.bias)
         if second is not None:
             state = trap.enter(machine)
             after = second + len(dispatcher.displaced(second))
@@ -269,8 +269,8 @@ class Breakpoints(ProbeTable):
             assert known is not None
             self._saved_mask = trap.mask(state)
             detour.use_trampoline(
-                known[1], address, len(code), machine.cpu.model.registers[trap.status],
-                trap.cpu_mask, trap.cpu_mask if self._saved_mask else 0,
+                known[1], address, len(code), machine.cpu.model.registers[trap.status.name],
+                trap.status.cpu_mask, trap.status.cpu_mask if self._saved_mask else 0,
             )
             detour.thaw_at(0 if trap.second_breakpoint else address + len(code), False)
             trap.leave(machine, state, known[1])

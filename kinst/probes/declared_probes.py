@@ -65,7 +65,7 @@ class DeclaredProbes(ProbedCode):
                     raise ProbeError(f"{self.image.path}: has no '{name}', which its tracepoints "
                                      "call")
                 code = self._code_at(gate.address)
-                if isinstance(self.trap.classify(code, gate.address)[1], Refuse):
+                if isinstance(self.trap.instructions.classify(code, gate.address)[1], Refuse):
                     raise ProbeError(f"{name}: no breakpoint can stand there")
                 self.dispatcher.add_gate(gate.address, code, count)
             self._gates = True

@@ -35,11 +35,11 @@ def guard(trap: GuestTrap, table: list[ProbedInstruction], variable: int, tracep
     by_address = {i.address: n for n, i in enumerate(table)}
     known: dict[str, int] = {}
     for n, i in enumerate(table):
-        made = trap.makes(i.code, i.verdict)
+        made = trap.instructions.makes(i.code, i.verdict)
         if made is not None:
             known[made[0]] = made[1]
             continue
-        read = trap.read_by(i.code, i.address, known)
+        read = trap.instructions.read_by(i.code, i.address, known)
         if read is None:
             continue
         register, address, size = read

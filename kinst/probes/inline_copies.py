@@ -45,7 +45,8 @@ def goes_out(trap: GuestTrap, ranges: list[tuple[int, int]], instruction: Probed
              state: ReadableState) -> bool:
     """Whether control leaves an inline copy with an instruction that is about to be executed."""
     verdict = instruction.verdict
-    if trap.is_return(instruction.code) or isinstance(verdict, Refuse | Copy | Rewrite):
+    if (isinstance(verdict, Refuse | Copy | Rewrite)
+            or trap.instructions.is_return(instruction.code)):
         return True
     pc = verdict.next_pc(_Peek(state))
     return not any(low <= pc < high for low, high in ranges)

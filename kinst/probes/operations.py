@@ -38,8 +38,8 @@ def calls(trap: GuestTrap, index: DebugIndex, image: Image, function: str,
                 continue  # damaged
             before = None
             for i in instructions(trap, code_at(low, high - low), Symbol(name, low, high - low, 0)):
-                if trap.links(i.verdict):
-                    target = trap.call_target(before, i.verdict)
+                if trap.instructions.links(i.verdict):
+                    target = trap.instructions.call_target(before, i.verdict)
                     found |= target == slow.address
                     if target is None:
                         direct.append(i)

@@ -135,13 +135,14 @@ class ProbeTable(ProgramProbes):
 
     def _jump_target(self, function: Symbol, code: bytes, at: int) -> int | None:
         """Where the jump at an offset leads; None: a register or memory says it."""
-        verdict = self.trap.classify(code[at : at + LONGEST_CODE], function.address + at)[1]
+        known = self.trap.instructions
+        verdict = known.classify(code[at : at + LONGEST_CODE], function.address + at)[1]
         if isinstance(verdict, ConditionalJump):
             return verdict.target
-        target = self.trap.jump_target(None, verdict)
+        target = known.jump_target(None, verdict)
         if target is None and at >= FAR_JUMP:  # the address may be in two instructions
-            before = self.trap.classify(code[at - FAR_JUMP : at], function.address + at - FAR_JUMP)
-            target = self.trap.jump_target(before[1], verdict)
+            before = known.classify(code[at - FAR_JUMP : at], function.address + at - FAR_JUMP)
+            target = known.jump_target(before[1], verdict)
         return target
 
     @functools.cached_property
@@ -175,7 +176,7 @@ class ProbeTable(ProgramProbes):
         code, start = self._around(function)
         found = self.dispatcher.add_copy_ends(
             function.address, code, start, function.size, self._function(function),
-            ProbeKind.OFFSET, copies, entry, returns, self.trap.is_padding,
+            ProbeKind.OFFSET, copies, entry, returns, self.trap.instructions.is_padding,
             is_cold(function.name))
 
         if any(len(entered) > 1 for entered, _left in found):
@@ -207,7 +208,8 @@ class ProbeTable(ProgramProbes):
         for i in self.instructions(function) if number == NO_INSTRUCTION else ():
             if i.offset == at and isinstance(i.verdict, Refuse):
                 return f"it {i.verdict.reason}"  # data
-        verdict = self.trap.classify(self.code(function)[at : at + 16], function.address + at)[1]
+        verdict = self.trap.instructions.classify(self.code(function)[at : at + 16],
+                                                  function.address + at)[1]
         return (f"it {verdict.reason}" if number != NO_INSTRUCTION and isinstance(verdict, Refuse)
                 else f"it is no instruction of {function.name}")
 
@@ -252,7 +254,8 @@ class ProbeTable(ProgramProbes):
             if kind == ProbeKind.STATIC:
                 address = next(iter(self.addresses(number)), 0)
                 code = self.dispatcher.displaced(address)
-            verdict = self.trap.classify(code, address)[1] if code else Refuse("is nowhere")
+            verdict = (self.trap.instructions.classify(code, address)[1] if code
+                       else Refuse("is nowhere"))
             known = self._objects[number] = Probe(
                 number + 1, *self.names(number),
                 ProbedInstruction(self.offset(number), address, code, verdict),

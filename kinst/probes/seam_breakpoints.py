@@ -91,7 +91,7 @@ class SeamBreakpoints(ProbeTable):
         slot = RESERVED
         for address, numbers in found.items():
             code = self.probe(numbers[0]).instruction.code
-            verdict = trap.classify(code, address)[1]
+            verdict = trap.instructions.classify(code, address)[1]
             assert not isinstance(verdict, Refuse)
             at = 0
             if isinstance(verdict, Copy | Rewrite):
@@ -170,7 +170,7 @@ class SeamBreakpoints(ProbeTable):
             trap.decline(machine)
             return
         if self.trapped is not None:
-            self.trapped(address, machine.read_register(trap.frame_register) + trap.frame_bias)
+            self.trapped(address, machine.read_register(trap.frame.register) + trap.frame.bias)
         self._stack = self.stack_before() if self.stack_before is not None else None
         state = trap.enter(machine)
         if second is not None:

@@ -79,11 +79,11 @@ def places(trap: GuestTrap, table: list[ProbedInstruction], displacement: int
     targets = {i.verdict.target for i in table if isinstance(i.verdict, Jump | ConditionalJump)}
     made = False
     for call, behind in pairwise(table):
-        made = trap.second_argument(call.code) == displacement or (
+        made = trap.instructions.second_argument(call.code) == displacement or (
             made and call.address not in targets)
         if not getattr(call.verdict, "ends_block", False):
             continue
-        if made and trap.links(call.verdict):
+        if made and trap.instructions.links(call.verdict):
             for i in (call, behind):
                 if isinstance(i.verdict, Refuse) or (
                         i is behind and i.address in targets):

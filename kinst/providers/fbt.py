@@ -85,7 +85,7 @@ def entry(trap: GuestTrap, function: Symbol,
     for i in table:
         if i.address in targets or isinstance(i.verdict, Refuse):
             break
-        if trap.is_prologue(i.code):
+        if trap.instructions.is_prologue(i.code):
             return i
         if getattr(i.verdict, "ends_block", False):
             break
@@ -102,9 +102,9 @@ def returns(trap: GuestTrap, function: Symbol,
     found = []
     before = None
     for i in table:
-        target = trap.jump_target(before, i.verdict)
+        target = trap.instructions.jump_target(before, i.verdict)
         leaves = target is not None and not function.address <= target < end
-        if (trap.is_return(i.code) or leaves) and not isinstance(i.verdict, Refuse):
+        if (trap.instructions.is_return(i.code) or leaves) and not isinstance(i.verdict, Refuse):
             found.append(i)
         before = i.verdict
     return found
@@ -120,11 +120,12 @@ def leaving(trap: GuestTrap, function: Symbol,
     for i in table:
         verdict = i.verdict
         if isinstance(verdict, ConditionalJump):
-            leaves = (verdict.lower(trap.flag_bits).op is not Op.BRANCH_COUNT
+            leaves = (verdict.lower(trap.status.flag_bits).op is not Op.BRANCH_COUNT
                       and not function.address <= verdict.target < end)
         else:
-            leaves = (trap.links(verdict) is False and not trap.is_return(i.code)
-                      and trap.jump_target(before, verdict) is None)
+            leaves = (trap.instructions.links(verdict) is False
+                      and not trap.instructions.is_return(i.code)
+                      and trap.instructions.jump_target(before, verdict) is None)
         if leaves and not isinstance(verdict, Refuse):
             found.append(i)
         before = verdict

@@ -91,8 +91,8 @@ class Entrances:
             return [entry]
         ((entered, _left),) = self._dispatcher.add_copy_ends(
             function.address, code, 0, function.size, 0, ProbeKind.OFFSET,
-            [(number, entry - function.address, False)], False, False, self._trap.is_padding,
-            is_cold(function.name))
+            [(number, entry - function.address, False)], False, False,
+            self._trap.instructions.is_padding, is_cold(function.name))
         return [function.address + at for at, _number in entered]
 
 

@@ -44,7 +44,7 @@ def _lower(verdict: Verdict, trap: GuestTrap) -> tuple[Lowered, bytes, bool]:
             return Lowered(Op.REWRITE, n=offset, target=target), b"", False
         return (Lowered(Op.REWRITE, target=int.from_bytes(verdict.data, "little")), verdict.code,
                 bool(verdict.data))
-    return verdict.lower(trap.flag_bits), b"", False
+    return verdict.lower(trap.status.flag_bits), b"", False
 
 
 def template(trap: GuestTrap, code: bytes, relative: int, verdict: Verdict) -> Template:
@@ -53,16 +53,16 @@ def template(trap: GuestTrap, code: bytes, relative: int, verdict: Verdict) -> T
     :param relative: a displacement in it that the template leaves to each site.
     :param verdict: at HERE.
     """
+    known = trap.instructions
     here, body, data = _lower(verdict, trap)
     there = here
     if not isinstance(verdict, Copy | Refuse):  # which know no address
-        there = _lower(trap.classify(code, THERE)[1], trap)[0]
+        there = _lower(known.classify(code, THERE)[1], trap)[0]
     flags = (Trait.ENDS_BLOCK * here.ends_block
-             | Trait.STARTS_EXCLUSIVE * trap.starts_exclusive(code)
-             | Trait.ENDS_EXCLUSIVE * trap.ends_exclusive(code)
-             | Trait.PROLOGUE * trap.is_prologue(code) | Trait.RETURNS * trap.is_return(code)
-             | Trait.LANDING * trap.is_landing(code)
-             | Trait.REPEATS * trap.repeats(code))
+             | Trait.STARTS_EXCLUSIVE * known.starts_exclusive(code)
+             | Trait.ENDS_EXCLUSIVE * known.ends_exclusive(code)
+             | Trait.PROLOGUE * known.is_prologue(code) | Trait.RETURNS * known.is_return(code)
+             | Trait.LANDING * known.is_landing(code) | Trait.REPEATS * known.repeats(code))
     moved = there.target - here.target & MASK
     through_memory = here.op is Op.INDIRECT and not here.extra
     if moved == 0 and not through_memory:

@@ -61,30 +61,30 @@ def register_names(arch: Arch, trap: GuestTrap) -> list[str]:
 
 def shape(arch: Arch, trap: GuestTrap, frame: TrapFrame) -> Shape:
     names = register_names(arch, trap)
-    fields = frame.fields
+    fields, status, counter = frame.fields, trap.status, trap.instructions.repeat_counter
 
     def place(name: str) -> int:
-        return fields.get(trap.names.get(name, name), (-1, 0))[0]
+        return fields.get(trap.frame.field(name), (-1, 0))[0]
 
     def numbered(name: str) -> int:
         return names.index(name) if name else NO_REGISTER
 
-    registers = [(trap.numbers[n], place(n), n not in trap.unrestored) for n in names]
+    registers = [(trap.numbers[n], place(n), n not in trap.frame.unrestored) for n in names]
     arguments = [names.index(n) for n in arch.arguments[:5]]
     made = [names.index(n) for n in arch.arguments[1:7]]
     return Shape(
         registers, arguments, [*made, *[None] * (6 - len(made))], 0 if arch.link else 8,
-        [names.index(n) for n in trap.untold],
+        [names.index(n) for n in trap.frame.untold],
         names.index(arch.pc), names.index(arch.sp),
-        names.index(trap.status), names.index(arch.link) if arch.link else 0,
+        names.index(status.name), names.index(arch.link) if arch.link else 0,
         arch.link is not None,
-        names.index(arch.result), names.index(trap.frame_register),
+        names.index(arch.result), names.index(trap.frame.register),
         names.index(trap.segment) if trap.segment else 0,
-        names.index(trap.repeat_counter) if trap.repeat_counter else 0, trap.flag_bits,
-        trap.called, trap.frame_mask, trap.mask_sets, trap.cpu_mask, trap.interrupt_flag,
+        names.index(counter) if counter else 0, status.flag_bits,
+        trap.called, status.frame_mask, status.mask_sets, status.cpu_mask, trap.interrupt_flag,
         frame.size, trap.second_breakpoint,
         (trap.guest_breakpoint, trap.direct_breakpoint or trap.guest_breakpoint), trap.short_nop,
-        trap.jump, trap.split(), trap.frame_bias,
+        trap.jump, trap.instructions.split(), trap.frame.bias,
         [(code, one.answer, names.index(one.base), one.change, one.returns,
           numbered(one.stores), numbered(one.loads)) for code, one in trap.told.items()],
     )

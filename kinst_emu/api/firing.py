@@ -167,7 +167,7 @@ class Firing:
         """
         arch = self.machine.emulated.arch
         trap = TRAPS[arch.name]
-        if not self.returned and not trap.is_return(self._probe.instruction.code):
+        if not self.returned and not trap.instructions.is_return(self._probe.instruction.code):
             raise KinstError(f"{self.probe}: the function does not return at this instruction")
         kind = self.machine.prototype(self.function, self._start).result
         return from_bits(self.machine, kind, self._read(arch.result))

@@ -255,7 +255,7 @@ def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[byte
         codes = _drawn(seed, arguments.random, codes)
     elif arguments.all and arguments.copies != "all":
         copies = [code for code in codes
-                  if isinstance(TRAPS[arch].classify(code, CODE)[1], Copy)]
+                  if isinstance(TRAPS[arch].instructions.classify(code, CODE)[1], Copy)]
         count = COPIES if arguments.copies is None else parse_count(arguments.copies, "--copies")
         drawn = set(random.Random(seed).sample(copies, min(count, len(copies))))
         others = set(codes).difference(copies)

@@ -194,7 +194,7 @@ class _Starting:
         trap = TRAPS[machine.arch.name]
         entry = machine.guest.traps.trap_frame.read(
             machine, int(members[self._start.frame]),
-            trap.names.get(machine.arch.pc, machine.arch.pc))
+            trap.frame.field(machine.arch.pc))
         self.runs[number] = StartedRun(text, text, thread, None, entry, (), program=True)
 
     def _number_of(self, thread: int) -> int:

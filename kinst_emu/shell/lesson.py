@@ -79,7 +79,7 @@ def _pc_saved(progress: Pupil) -> bool:
         return False
     one = explain(progress.session.kernel.image, Asked(f"{FUNCTION}:0", f'{FUNCTION}("{WORD}")'))
     pc = one.words.arch.pc
-    offset, size = one.firing.layout[one.words.trap.names.get(pc, pc)]
+    offset, size = one.firing.layout[one.words.trap.frame.field(pc)]
     saved = one.firing.frames[0].before[offset : offset + size]
     return progress.answer == int.from_bytes(saved, "little")
 

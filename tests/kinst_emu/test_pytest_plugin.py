@@ -63,9 +63,9 @@ def test_a_relocation_that_goes_wrong_shows_both_states(monkeypatch):
     from kinst.relocation.verdict import Copy
     from kinst_emu import assert_relocates
 
-    trap = type(TRAPS["amd64"])
-    right = trap.classify
-    monkeypatch.setattr(trap, "classify", lambda self, code, address:
+    instructions = type(TRAPS["amd64"].instructions)
+    right = instructions.classify
+    monkeypatch.setattr(instructions, "classify", lambda self, code, address:
                         (right(self, code, address)[0], Copy()))
     with pytest.raises(AssertionError) as failure:
         assert_relocates("amd64", "lea 16(%rip), %rax")

@@ -181,7 +181,7 @@ def test_privileges_and_policies_fire_as_often_as_the_functions_that_decide_retu
 
 def instruction(breakpoints, address):
     code = breakpoints.machine.read(address, 15)
-    length, verdict = breakpoints.trap.classify(code, address)
+    length, verdict = breakpoints.trap.instructions.classify(code, address)
     return ProbedInstruction(0, address, code[:length], verdict)
 
 

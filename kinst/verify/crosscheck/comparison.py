@@ -30,7 +30,7 @@ class CallComparison:
                  unfinished: bool = False) -> None:
         """Trap frames and registers, stop by stop; ``unfinished``: the other may have fewer."""
         trap = self.trap
-        flags = {trap.status: self.model.flags}
+        flags = {trap.status.name: self.model.flags}
         before = number = 0
         for one, other in zip(ours, theirs, strict=False):
             number += not one.second
@@ -62,7 +62,7 @@ class CallComparison:
         if one.frame == other.frame:
             return
         names, ours, theirs, different = [], [], [], []
-        trampoline = self.trap.names.get("pc") if one.second else None
+        trampoline = self.trap.frame.names.get("pc") if one.second else None
         for name, (offset, size) in self.machine.guest.traps.trap_frame.fields.items():
             a, b = (int.from_bytes(e.frame[offset : offset + size], "little")
                     for e in (one, other))
@@ -79,7 +79,7 @@ class CallComparison:
 
     def stack_pointer(self, machine: Machine, frame: int) -> int:
         """The interrupted one, of a trap frame."""
-        arch, names = machine.arch, self.trap.names
+        arch, names = machine.arch, self.trap.frame.names
         return machine.guest.traps.trap_frame.read(machine, frame, names.get(arch.sp, arch.sp))
 
     def stack_before(

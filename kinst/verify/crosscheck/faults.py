@@ -112,7 +112,7 @@ class FaultyCrosscheck(Crosscheck):
 
         def wrong(address: int, frame: int) -> None:
             fields = machine.guest.traps.trap_frame.fields
-            offset, _size = fields[trap.names.get(trap.status, trap.status)]
+            offset, _size = fields[trap.frame.field(trap.status.name)]
             machine.write(frame + offset,
                           bytes([machine.read(frame + offset, 1)[0] ^ FLIPPED]))
             if address in sites:

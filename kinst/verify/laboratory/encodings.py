@@ -83,7 +83,7 @@ def tested(
             before = laboratory.judged.copy()
             word, mismatch = laboratory.test(code, states)
             (judged,) = (*(laboratory.judged - before), "")[:1]
-            verdict = (summary(TRAPS[arch].classify(code, CODE)[1])
+            verdict = (summary(TRAPS[arch].instructions.classify(code, CODE)[1])
                        if word.startswith(("not executed", NOT_SHOWN)) else "")
             found.append(finding(word, mismatch, code, judged=judged, verdict=verdict))
     finally:

@@ -56,7 +56,7 @@ class ForeignLaboratory(Laboratory):
         reason = self.facts.not_executed(code)
         if reason is not None:
             return Finding(code, f"not executed: {reason}", verdict=word)
-        ours = self.trap.classify(code, CODE)[1]
+        ours = self.trap.instructions.classify(code, CODE)[1]
         differs = word == "copy" and not isinstance(ours, Copy | Refuse)
         halves = range(0) if isinstance(ours, Copy | Rewrite | Refuse) else HALVES
         told = Told(ours, self.facts.arch.sp)

@@ -156,7 +156,7 @@ class Laboratory:
 
         The verdict is ``copy``, ``rewrite``, ``emulate``, ``refuse: ...`` or ``not executed: ...``.
         """
-        length, verdict = self.trap.classify(code, CODE)
+        length, verdict = self.trap.instructions.classify(code, CODE)
         if isinstance(verdict, Refuse) or length != len(code):
             return summary(verdict if isinstance(verdict, Refuse)
                            else Refuse("is not one instruction")), None

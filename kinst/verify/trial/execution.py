@@ -158,7 +158,7 @@ def _one(trial: Trial, one: PlacedProbe, states: int) -> Tried:
     reason = trial.arch.not_executed(sample.code)
     if reason is not None:
         return Tried(sample.code, f"not executed: {reason}", verdict=word)
-    verdict = trial.trap.classify(sample.code, sample.address)[1]
+    verdict = trial.trap.instructions.classify(sample.code, sample.address)[1]
     difference = _difference(trial, one, verdict)
     read = difference if difference in (LENGTH, OPERANDS, TARGET) else ""
     truth, told = _truths(trial, sample, states, verdict, read)

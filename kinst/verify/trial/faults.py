@@ -43,7 +43,7 @@ class Faults:
         if register is None:
             return {}
         frame, layout = machine.read_register(register), machine.guest.traps.trap_frame
-        pc = self._trap.names.get(machine.arch.pc, machine.arch.pc)
+        pc = self._trap.frame.field(machine.arch.pc)
         found = {}
         try:
             self.at = layout.read(machine, frame, pc)
@@ -51,7 +51,7 @@ class Faults:
                 member, number = self._arch.unknown
                 self.unknown = layout.read(machine, frame, member) == number
             for name in self._compared:
-                name_there = self._trap.names.get(name, name)
+                name_there = self._trap.frame.field(name)
                 if name_there in layout.fields and name not in self._arch.fixed:
                     found[name] = layout.read(machine, frame, name_there)
         except MemoryAccessError:

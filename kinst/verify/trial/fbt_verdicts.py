@@ -63,7 +63,7 @@ def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
                 f"{function.name}+{address - function.address}", b"", "return", "none"))
     for address, i in ours.items():
         if address not in theirs:
-            kind = ("a return by us alone" if trial.trap.is_return(i.code)
+            kind = ("a return by us alone" if trial.trap.instructions.is_return(i.code)
                     else "a jump out of the function, a return by us alone")
             found.differ(kind, Example(f"{function.name}+{i.offset}", i.code, "none", "return"))
     return len(probes)

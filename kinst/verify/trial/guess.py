@@ -17,7 +17,7 @@ def guessed(machine: UnicornMachine, trap: GuestTrap, sample: Sample, values: di
 
     :param values: the registers before the sample is executed.
     """
-    verdict = trap.classify(sample.code, sample.address)[1]
+    verdict = trap.instructions.classify(sample.code, sample.address)[1]
     if isinstance(verdict, Copy | Rewrite | Refuse):
         return [sample.after]
     try:

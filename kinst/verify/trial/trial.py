@@ -120,7 +120,7 @@ class Trial:
     def around(self, code: bytes) -> tuple[bytes, bytes]:
         """What stands before and behind an instruction."""
         return self.module.around(self.arch.prologue, self.arch.returns, code,
-                                  self.trap.is_prologue(code))
+                                  self.trap.instructions.is_prologue(code))
 
     def place(self, codes: Sequence[bytes], where: int = 0) -> list[PlacedProbe]:
         """Put instructions into the function and let the module make and enable their probes.

@@ -138,7 +138,7 @@ class EntryRecorder(EachInstruction):
         self.seen, self._limit, self.running = seen, limit, running
         self._handler_function = machine.symbol(handler)
         self._handled = 0  # where that returns to
-        self._returns = trap_of(machine.guest, machine.arch.name).trap_returns
+        self._returns = trap_of(machine.guest, machine.arch.name).instructions.trap_returns
         at_shell(machine)
         check_command(seen.command)
         self._way = SeenWay()  # so far

@@ -43,7 +43,7 @@ class FaultRecorder(EntryRecorder):
             raise KinstError(f"{machine.image.path}: nothing is known of its page faults")
         self._faults = faults
         arch = machine.arch
-        self._names = trap_of(machine.guest, arch.name).names
+        self._names = trap_of(machine.guest, arch.name).frame.names
         self._pc = self._names.get(arch.pc, arch.pc)
         self.address = self.access = 0
         self.before: Mapping | None = None

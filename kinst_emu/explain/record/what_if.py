@@ -1,12 +1,13 @@
 """A kinst that does it wrong: what would become of a firing then."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, cast
 
 from emu.unicorn.machine import UnicornMachine
 from kinst.code.listing import ProbedInstruction
 from kinst.probes.breakpoints import DOUBLE, Breakpoints, Fire
-from kinst.relocation.trap import GuestTrap
+from kinst.relocation.instructions import Instructions
 from kinst.relocation.verdict import Copy, Rewrite, Verdict
 
 COPY = "copy"  # the displaced instruction is copied as it is, whatever it is
@@ -17,15 +18,15 @@ WHAT_IFS = (COPY, SHARE)
 class _CopyOf:
     """An architecture's tables, by which one instruction is copied."""
 
-    def __init__(self, trap: GuestTrap, code: bytes) -> None:
-        self._trap, self._code = trap, code
+    def __init__(self, instructions: Instructions, code: bytes) -> None:
+        self._instructions, self._code = instructions, code
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
-        length, verdict = self._trap.classify(code, address)
+        length, verdict = self._instructions.classify(code, address)
         return length, Copy() if code[:length] == self._code else verdict
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._trap, name)
+        return getattr(self._instructions, name)
 
 
 class CopyingBreakpoints(Breakpoints):
@@ -33,11 +34,12 @@ class CopyingBreakpoints(Breakpoints):
 
     def __init__(self, machine: UnicornMachine, fire: Fire, code: bytes) -> None:
         super().__init__(machine, fire, DOUBLE, python=True)
-        self._copied = _CopyOf(self.trap, code)
-        self.templates.trap = cast(GuestTrap, self._copied)
+        self._instructions = _CopyOf(self.trap.instructions, code)
+        self.templates.trap = copy(self.trap)
+        self.templates.trap.instructions = cast(Instructions, self._instructions)
 
     def verdict(self, address: int, code: bytes) -> Verdict:
-        return self._copied.classify(code, address)[1]
+        return self._instructions.classify(code, address)[1]
 
 
 def sharing(table: Sequence[ProbedInstruction],

@@ -272,7 +272,7 @@ def _frame(frame: SeenFrame, words: Words) -> Step:
 
 def _lookup(firing: SeenFiring, words: Words, row: int) -> Step:
     trap = words.trap
-    pc = trap.names.get(words.arch.pc, words.arch.pc)
+    pc = trap.frame.field(words.arch.pc)
     parts = []
     if firing.frames:
         offset, size = words.guest.traps.trap_frame.fields[pc]
@@ -353,8 +353,8 @@ def _verdicts(word: str, firing: SeenFiring, table: Sequence[ProbedInstruction],
         found.setdefault(_kind(one.verdict), []).append(
             f"{one.offset} {words.arch.disassemble(one.code, one.address)}")
     found = {kind: some[:EXAMPLES] for kind, some in found.items()}
-    for code in words.trap.examples:
-        some = found.setdefault(_kind(words.trap.classify(code, address)[1]), [])
+    for code in words.trap.instructions.examples:
+        some = found.setdefault(_kind(words.trap.instructions.classify(code, address)[1]), [])
         if len(some) < EXAMPLES:
             some.append(words.arch.disassemble(code, address))
     return Table(("verdict", "an instruction that", "", "like"), tuple(
@@ -370,8 +370,8 @@ def _kind(verdict: Verdict) -> str:
 def _refusals(firing: SeenFiring, words: Words) -> Table:
     """Reasons, with instructions that have them."""
     found: dict[str, list[str]] = {}
-    for code in words.trap.examples:
-        verdict = words.trap.classify(code, firing.instruction.address)[1]
+    for code in words.trap.instructions.examples:
+        verdict = words.trap.instructions.classify(code, firing.instruction.address)[1]
         if isinstance(verdict, Refuse):
             found.setdefault(verdict.reason, []).append(
                 words.arch.disassemble(code, firing.instruction.address))

@@ -62,7 +62,7 @@ class Experimenter:
         # The stack pointer and what the kernel keeps in others stay.
         arch = machine.arch
         self._flags, self._bits = self.facts.flags
-        kept = {arch.sp, arch.pc, machine.guest.threads.per_cpu, self.trap.status, self._flags,
+        kept = {arch.sp, arch.pc, machine.guest.threads.per_cpu, self.trap.status.name, self._flags,
                 *self.facts.control}
         self._random = [name for name in self.facts.general
                         if name in arch.registers and name not in kept]

@@ -169,7 +169,7 @@ class _Maker:
         one = self._experiment(generator, "copy", "emulate")
         if one is None:
             return None
-        name = self._trap.names.get(self._arch.pc, self._arch.pc)
+        name = self._trap.frame.field(self._arch.pc)
         offset, size = self._layout.fields[name]
         answer = int.from_bytes(one.firing.frames[0].before[offset : offset + size], "little")
         address, length = one.instruction.address, len(one.instruction.code)
@@ -292,7 +292,7 @@ class _Maker:
         one = self._experiment(generator, "copy", "emulate")
         if one is None:
             return None
-        kept = {self._arch.pc, self._trap.status}
+        kept = {self._arch.pc, self._trap.status.name}
         changed = [name for name, value in one.after.items()
                    if name not in kept and one.registers[name] != value]
         if not changed or self._experimenter.reads_memory(one):  # which is not shown
@@ -313,7 +313,7 @@ class _Maker:
         frame, before = one.firing.frames[0], one.firing.rows[0].registers
         fields = {name: offset for name, (offset, size) in self._layout.fields.items()
                   if size == 8 and before.get(name) and name != self._arch.pc
-                  and name not in self._trap.names.values()}
+                  and name not in self._trap.frame.names.values()}
         if not fields:
             return None
         name = generator.choice(sorted(fields))

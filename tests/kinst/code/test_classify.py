@@ -385,7 +385,7 @@ def test_amd64_refuses_jumps_of_unusual_sizes(code, reason):
 ])
 def test_amd64_what_is_in_no_list_is_not_copied(text):
     code = bytes.fromhex(text)
-    length, verdict = TRAPS["amd64"].classify(code, PC)
+    length, verdict = TRAPS["amd64"].instructions.classify(code, PC)
     assert length == len(code) and isinstance(verdict, Refuse), (text, verdict)
 
 
@@ -398,7 +398,7 @@ def test_amd64_what_is_in_no_list_is_not_copied(text):
 ])
 def test_amd64_an_instruction_of_which_only_the_length_is_known_ends_nothing(text):
     code = bytes.fromhex(text)
-    length, verdict = TRAPS["amd64"].classify(code + b"\x90\xc3", PC)
+    length, verdict = TRAPS["amd64"].instructions.classify(code + b"\x90\xc3", PC)
     assert length == len(code), text
     assert isinstance(verdict, Refuse | Copy), text
     native = dispatcher("amd64").lengths(code + b"\x90\xc3")
@@ -410,7 +410,7 @@ def test_amd64_an_instruction_of_which_only_the_length_is_known_ends_nothing(tex
     "62f47c08eac0",
 ])
 def test_amd64_what_apx_forbids_is_no_instruction(text):
-    length, verdict = TRAPS["amd64"].classify(bytes.fromhex(text), PC)
+    length, verdict = TRAPS["amd64"].instructions.classify(bytes.fromhex(text), PC)
     assert length == 0 and verdict.reason == "is not an instruction"
 
 
@@ -425,7 +425,7 @@ def test_amd64_xop_instructions_have_their_own_lengths():
     ("643eff20", "fs_base"), ("3eff20", None), ("6465ff20", "gs_base"),
 ])
 def test_amd64_a_segment_without_effect_leaves_the_one_before_it(text, segment):
-    _length, verdict = TRAPS["amd64"].classify(bytes.fromhex(text), PC)
+    _length, verdict = TRAPS["amd64"].instructions.classify(bytes.fromhex(text), PC)
     assert verdict.memory.segment == segment
 
 
@@ -456,18 +456,18 @@ def test_the_last_row_of_what_riscv64_does_with_values_takes_all_others():
     0xD5031000, 0xD5031021, 0xD5233060, 0xD503307F, 0xD6BF03E0,  # WFET WFIT TSTART TCOMMIT DRPS
 ])
 def test_arm64_what_does_not_survive_being_moved_alone_is_refused(word):
-    _length, verdict = TRAPS["arm64"].classify(word.to_bytes(4, "little"), PC)
+    _length, verdict = TRAPS["arm64"].instructions.classify(word.to_bytes(4, "little"), PC)
     assert isinstance(verdict, Refuse), hex(word)
 
 
 def test_arm64_drps_is_no_authenticated_branch():
-    _length, verdict = TRAPS["arm64"].classify((0xD6BF03E0).to_bytes(4, "little"), PC)
+    _length, verdict = TRAPS["arm64"].instructions.classify((0xD6BF03E0).to_bytes(4, "little"), PC)
     assert verdict == Refuse("returns from an exception")
 
 
 @pytest.mark.parametrize("text", ["c881", "0080", "4084", "008c"])
 def test_riscv64_zcb_loads_and_stores_are_copied(text):
-    assert TRAPS["riscv64"].classify(bytes.fromhex(text), PC) == (2, Copy())
+    assert TRAPS["riscv64"].instructions.classify(bytes.fromhex(text), PC) == (2, Copy())
 
 
 @pytest.mark.parametrize("code", [0xD503245F, 0xD503249F, 0xD50342DF, 0xD50342FF, 0xD51B4220,

@@ -94,7 +94,8 @@ def test_a_jump_to_a_cold_part_is_no_return(arch):
     pieces, number = JUMPS_OUT[arch]
     found, function = follower(arch, pieces)
     last = places(pieces)[-1]
-    target = TRAPS[arch].jump_target(None, TRAPS[arch].classify(bytes.fromhex(pieces[-1]), last)[1])
+    known = TRAPS[arch].instructions
+    target = known.jump_target(None, known.classify(bytes.fromhex(pieces[-1]), last)[1])
     assert target is not None and not BASE <= target < BASE + function.size
     for cold in (False, True):
         code = FrameFollower(ARCHITECTURES[arch], TRAPS[arch], found._read,

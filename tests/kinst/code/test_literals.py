@@ -44,7 +44,7 @@ def behind(arch, load, size):
     """The load, a return, the data."""
     code = load + bytes.fromhex(RET[arch])
     if arch == "riscv64":
-        target = TRAPS[arch].literal(load + bytes(8), PC)
+        target = TRAPS[arch].instructions.literal(load + bytes(8), PC)
         code += b"\1\0" * ((target[0] - PC - len(code)) // 2)
     return code, code + bytes(range(0x41, 0x41 + size))
 
@@ -52,7 +52,7 @@ def behind(arch, load, size):
 @pytest.mark.parametrize("arch, load, size", CASES)
 def test_what_an_instruction_reads_is_data(arch, load, size):
     code, whole = behind(arch, load, size)
-    assert TRAPS[arch].literal(whole[:16], PC) == (PC + len(code), size)
+    assert TRAPS[arch].instructions.literal(whole[:16], PC) == (PC + len(code), size)
     table = listing(arch, whole)
     last = table[-1]
     assert (last.offset, last.code) == (len(code), whole[len(code) :])
@@ -132,12 +132,12 @@ def test_behind_what_has_two_lengths_nothing_is_known_and_the_reason_is_told():
 
 
 def test_an_unallocated_load_reads_nothing():
-    assert TRAPS["arm64"].literal(bytes.fromhex("a00a00dc"), PC) is None
+    assert TRAPS["arm64"].instructions.literal(bytes.fromhex("a00a00dc"), PC) is None
 
 
 @pytest.mark.parametrize("code", ["0f180d00000000", "0fae3d00000000"])
 def test_what_is_only_prefetched_or_flushed_may_be_code(code):
-    assert TRAPS["amd64"].literal(bytes.fromhex(code), PC) is None
+    assert TRAPS["amd64"].instructions.literal(bytes.fromhex(code), PC) is None
 
 
 @given(st.sampled_from(CASES), st.binary(max_size=60), st.integers(0, 20))

@@ -48,7 +48,7 @@ def test_a_branch_is_one_template_and_leads_where_it_does_in_place(arch, word, f
 def _template(arch, code):
     """The key of an instruction with its length, and the template that the tables make of it."""
     length, key, relative = DISPATCHERS[arch].key(code)
-    true, verdict = TRAPS[arch].classify(code, HERE)
+    true, verdict = TRAPS[arch].instructions.classify(code, HERE)
     made = template(TRAPS[arch], code[:true], relative, verdict) if length and true else None
     return key, (made, true)
 

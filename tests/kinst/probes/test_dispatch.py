@@ -46,7 +46,7 @@ def test_the_decoder_sees_the_instructions_the_tables_see(booted):
 @settings(max_examples=3000, deadline=None)
 @given(st.binary(min_size=15, max_size=15))
 def test_amd64_lengths_are_those_of_capstone(code):
-    length, verdict = TRAPS["amd64"].classify(code, 0x1000)
+    length, verdict = TRAPS["amd64"].instructions.classify(code, 0x1000)
     native = dispatcher("amd64").lengths(code)
     assert (native[0] if native else 0) == length, code.hex()
     theirs = ARCHITECTURES["amd64"].instruction_length(code)
@@ -64,7 +64,7 @@ def test_function_boundaries_are_those_of_the_tables(booted):
         assert leaving == [i.offset for i in fbt.leaving(breakpoints.trap, function, table)]
         assert offset == (first.offset if first else -1), function.name
         assert left == [i.offset for i in fbt.returns(breakpoints.trap, function, table)]
-        assert framed == any(breakpoints.trap.is_prologue(i.code) for i in table)
+        assert framed == any(breakpoints.trap.instructions.is_prologue(i.code) for i in table)
 
 
 def test_trampolines_are_those_the_architecture_describes(booted):

@@ -146,7 +146,7 @@ def test_a_kernel_whose_types_or_code_are_others_is_refused(machine):
     ("riscv64", "93858c42", 1064), ("riscv64", "93858cff", -8),
     ("riscv64", "13858c42", None), ("riscv64", "a145", None)])
 def test_what_is_added_for_a_second_argument_is_read_from_the_instruction(arch, code, wanted):
-    assert TRAPS[arch].second_argument(bytes.fromhex(code)) == wanted
+    assert TRAPS[arch].instructions.second_argument(bytes.fromhex(code)) == wanted
 
 
 def test_tables_of_system_calls_are_bounded(machine):

@@ -76,7 +76,8 @@ def test_a_tail_call_into_the_middle_of_a_function_is_no_return(booted):
     breakpoints._starts = frozenset()  # no function begins anywhere
     fbt.create(breakpoints, "tail_even", "")
     found = [breakpoints.probe(n) for n in range(len(breakpoints.probes))]
-    assert all(breakpoints.trap.is_return(p.instruction.code) for p in found if p.name == "return")
+    assert all(breakpoints.trap.instructions.is_return(p.instruction.code)
+               for p in found if p.name == "return")
     assert "where no function begins" in breakpoints.not_followed["tail_even"][0]
 
 

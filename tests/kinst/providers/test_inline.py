@@ -141,8 +141,9 @@ def events(machine, pieces, entries, name, arguments):
         before = None
         if pc in inside and active:
             before = pc
-            length, verdict = trap.classify(machine.read(pc, 16), pc)
-            if trap.links(verdict) or trap.call_target(None, verdict) is not None:
+            known = trap.instructions
+            length, verdict = known.classify(machine.read(pc, 16), pc)
+            if known.links(verdict) or known.call_target(None, verdict) is not None:
                 waiting.append((pc + length, sp))
                 before = "in a call"
 
@@ -168,19 +169,19 @@ def first_reached(trap, table, pieces):
     for number, one in enumerate(table):
         after = one.address + len(one.code)
         before = table[number - 1].verdict if number else None
-        target = trap.jump_target(before, one.verdict)
-        if trap.is_return(one.code):
+        target = trap.instructions.jump_target(before, one.verdict)
+        if trap.instructions.is_return(one.code):
             ways[one.address] = []
         elif isinstance(one.verdict, ConditionalJump):
             ways[one.address] = [one.verdict.target, after]
         elif target is not None:
             ways[one.address] = [target]
-        elif trap.links(one.verdict) is False:
+        elif trap.instructions.links(one.verdict) is False:
             ways[one.address] = []
             elsewhere.add(one.address)
         else:
             ways[one.address] = [after]
-    padding = {one.address for one in table if trap.is_padding(one.code)}
+    padding = {one.address for one in table if trap.instructions.is_padding(one.code)}
     targets = {to for at, leads in ways.items() if at not in padding for to in leads}
     unseen = [one.address for one in table[1:] if one.address not in targets | padding]
     found, seen, waiting = set(), set(), [table[0].address]

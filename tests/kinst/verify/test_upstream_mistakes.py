@@ -109,7 +109,7 @@ def test_amd64_loops_do_not_take_their_displacement_along():
 
 
 def test_amd64_xbegin_is_not_copied():
-    verdict = TRAPS["amd64"].classify(bytes.fromhex("c7f810000000"), 0x1000)[1]
+    verdict = TRAPS["amd64"].instructions.classify(bytes.fromhex("c7f810000000"), 0x1000)[1]
     assert isinstance(verdict, Refuse) and "relative" in verdict.reason
 
 
@@ -200,8 +200,9 @@ def test_arm64_returns_and_calls_leave_interrupts_as_they_were():
 def test_arm64_casp_is_no_load_exclusive():
     trap = TRAPS["arm64"]
     for code in (words(0x48207C82), words(0x08207C82), words(0x48607C82)):
-        assert isinstance(trap.classify(code, 0)[1], Copy)
-        assert not trap.starts_exclusive(code) and not trap.ends_exclusive(code)
+        assert isinstance(trap.instructions.classify(code, 0)[1], Copy)
+        assert not trap.instructions.starts_exclusive(code)
+        assert not trap.instructions.ends_exclusive(code)
 
 
 # -- riscv64 -----------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ def test_riscv64_auipc_into_x0_writes_nothing():
     """It is LPAD, and is not probed; what lies before a trap frame stays what it is."""
     machine = machine_with("riscv64", "strtoul", words(0x00001017, 0x00008067))
     assert the_same_on_every_path(machine, "strtoul", 7) == 7
-    _length, verdict = TRAPS["riscv64"].classify(words(0x00001017), 0)
+    _length, verdict = TRAPS["riscv64"].instructions.classify(words(0x00001017), 0)
     assert isinstance(verdict, Refuse)
 
 

@@ -111,7 +111,7 @@ def main():
             asked = row
         arch, address = asked["architecture"], asked["address"]
         trap, way = TRAPS[arch], wrong_way(arch, code)
-        _length, verdict = trap.classify(code, address)
+        _length, verdict = trap.instructions.classify(code, address)
         after = address + len(code)
         if "state" in row:
             state = State(row["state"])

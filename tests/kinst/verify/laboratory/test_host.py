@@ -14,7 +14,7 @@ from kinst.relocation.verdict import Copy
 from kinst.verify.laboratory.architecture import LABORATORIES
 from kinst.verify.laboratory.laboratory import EXECUTED, Laboratory
 from kinst.verify.laboratory.memory_map import CODE, DATA
-from tests.mutation import Mutated, OffByOne, is_emulation, is_rewrite
+from tests.mutation import OffByOne, is_emulation, is_rewrite, mutated
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def test_the_host_executes_what_the_model_does_not_know(laboratory, code):
 @pytest.mark.parametrize("code", ["488b0510000000", "c5fa6f0510000000", "48890510000000", "7405"])
 def test_a_wrong_relocation_is_seen_by_the_host(laboratory, code):
     trap = TRAPS["amd64"]
-    lab = laboratory(Mutated(trap, lambda v: Copy() if is_rewrite(v) else
+    lab = laboratory(mutated(trap, lambda v: Copy() if is_rewrite(v) else
                              OffByOne(v) if is_emulation(v) else v))
     code = bytes.fromhex(code)
-    length, verdict = lab.trap.classify(code, CODE)
+    length, verdict = lab.trap.instructions.classify(code, CODE)
     assert length == len(code)
     how, mismatch = lab._by_host(code, verdict, 8)
     assert how == EXECUTED and mismatch.how == "on the host" and mismatch.differences()
@@ -174,7 +174,7 @@ def test_a_gather_is_executed_to_its_end(laboratory):
 
 @pytest.mark.parametrize("code", ["f3e005", "f2e005", "f2e105", "f32ee105"])
 def test_a_loop_whose_condition_a_prefix_changes_on_some_processors_is_refused(code):
-    length, verdict = TRAPS["amd64"].classify(bytes.fromhex(code), CODE)
+    length, verdict = TRAPS["amd64"].instructions.classify(bytes.fromhex(code), CODE)
     assert length == len(code) // 2 and "prefix" in verdict.reason
 
 

@@ -1,15 +1,16 @@
+from copy import copy
 from dataclasses import replace
 
 import pytest
 
 from emu.arch.architectures import ARCHITECTURES
-from kinst.amd64.trap import Amd64Trap
+from kinst.amd64.instructions import Amd64Instructions
 from kinst.arm64 import classify as arm64_classify
-from kinst.arm64.trap import Arm64Trap
+from kinst.arm64.instructions import Arm64Instructions
 from kinst.code.survey import survey
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Copy, Jump, Rewrite, SetRegister
-from kinst.riscv64.trap import Riscv64Trap
+from kinst.riscv64.instructions import Riscv64Instructions
 from kinst.verify.laboratory.architecture import LABORATORIES
 from kinst.verify.laboratory.encodings import relocate
 from kinst.verify.laboratory.flat_cpu import FlatCpu
@@ -23,8 +24,10 @@ def encodings(arch, image):
     return list(survey(ARCHITECTURES[arch], TRAPS[arch], image, functions).places)
 
 
-def laboratory(arch, trap=None, seed=1):
-    return Laboratory(LABORATORIES[arch](), trap or TRAPS[arch], seed)
+def laboratory(arch, instructions=None, seed=1):
+    trap = copy(TRAPS[arch])
+    trap.instructions = instructions or trap.instructions
+    return Laboratory(LABORATORIES[arch](), trap, seed)
 
 
 def test_every_encoding_of_the_teaching_kernel_is_displaced_without_a_difference(image, arch):
@@ -64,7 +67,7 @@ def test_the_corners_of_the_tables_are_displaced_without_a_difference(arch):
     assert executed > 20
 
 
-class WrongDisplacement(Amd64Trap):
+class WrongDisplacement(Amd64Instructions):
     """Forgets to move a RIP-relative operand."""
 
     def classify(self, code, address):
@@ -72,7 +75,7 @@ class WrongDisplacement(Amd64Trap):
         return length, Copy() if isinstance(verdict, Rewrite) else verdict
 
 
-class WrongTarget(Arm64Trap):
+class WrongTarget(Arm64Instructions):
     """Branches one instruction too far."""
 
     def classify(self, code, address):
@@ -80,7 +83,7 @@ class WrongTarget(Arm64Trap):
         return length, Jump(verdict.target + 4) if isinstance(verdict, Jump) else verdict
 
 
-class WrongWidth(Arm64Trap):
+class WrongWidth(Arm64Instructions):
     """Takes CBZ's W form for the X form."""
 
     def classify(self, code, address):
@@ -92,7 +95,7 @@ class WrongWidth(Arm64Trap):
         return length, verdict
 
 
-class WrongRegister(Riscv64Trap):
+class WrongRegister(Riscv64Instructions):
     """Writes the result of AUIPC beside its register."""
 
     def classify(self, code, address):
@@ -102,14 +105,14 @@ class WrongRegister(Riscv64Trap):
         return length, verdict
 
 
-@pytest.mark.parametrize("arch, trap, code, says", [
+@pytest.mark.parametrize("arch, instructions, code, says", [
     ("amd64", WrongDisplacement(), "488d0510000000", "rax: 0x40000017 in place"),
     ("arm64", WrongTarget(), "04000014", "next pc: 0x40000010 in place, 0x40000014 by the verdict"),
     ("arm64", WrongWidth(), "85000034", "next pc"),
     ("riscv64", WrongRegister(), "17150000", "a0: 0x40001000 in place"),
 ])
-def test_a_fault_in_the_relocation_is_found_and_told(arch, trap, code, says):
-    lab = laboratory(arch, trap)
+def test_a_fault_in_the_relocation_is_found_and_told(arch, instructions, code, says):
+    lab = laboratory(arch, instructions)
     _verdict, mismatch = lab.test(bytes.fromhex(code), 60)
     assert mismatch is not None
     assert any(says in line for line in mismatch.differences())
@@ -128,7 +131,7 @@ def test_processes_give_the_report_of_one(image, arch):
     assert reports[0] == reports[1]
 
 
-class RewritesBecomeCopies(Amd64Trap):
+class RewritesBecomeCopies(Amd64Instructions):
     """The mistake of a table that copies what is relative to itself."""
 
     def classify(self, code, address):

@@ -9,7 +9,7 @@ from kinst.verify.laboratory.one_way import goes_one_way
 
 
 def one_way(arch, code):
-    verdict = TRAPS[arch].classify(bytes.fromhex(code), 0x1000)[1]
+    verdict = TRAPS[arch].instructions.classify(bytes.fromhex(code), 0x1000)[1]
     assert isinstance(verdict, ConditionalJump)
     return goes_one_way(verdict.condition, ARCHITECTURES[arch].sp)
 

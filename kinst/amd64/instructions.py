@@ -1,0 +1,70 @@
+"""What the bytes of an amd64 instruction tell of it."""
+
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+import kinst.amd64._encoding as _encoding
+from kinst.amd64 import classify
+from kinst.relocation.instructions import Instructions
+from kinst.relocation.verdict import Verdict
+
+PUSH_RBP, IRETQ = b"\x55", b"\x48\xcf"
+REP = b"\xf2\xf3"
+PREFIXES = bytes((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF2, 0xF3, *range(0x40, 0x50)))
+# INS, OUTS, MOVS, CMPS, STOS, LODS, SCAS.
+STRINGS = {bytes((code,)) for code in (*range(0x6C, 0x70), *range(0xA4, 0xA8), *range(0xAA, 0xB0))}
+
+
+class Amd64Instructions(Instructions):
+    trap_returns: ClassVar[frozenset[bytes]] = frozenset(  # IRETQ, SYSRETQ
+        {IRETQ, b"\x48\x0f\x07"})
+    repeat_counter: ClassVar[str] = "rcx"
+    # SDM volume 2, "NOP": with any prefixes, and of several bytes; INT3.
+    padding: ClassVar[re.Pattern[bytes]] = re.compile(
+        rb"(?:[\x66\x2e]*(?:\x90|\x0f\x1f.*))|\xcc", re.DOTALL)
+    examples: ClassVar[tuple[bytes, ...]] = tuple(map(bytes.fromhex, (
+        "55", "8a07", "488b0510000000", "75f5", "c3", "f4", "fb", "9d", "8ed0", "0f05", "48cf")))
+
+    def repeats(self, code: bytes) -> bool:
+        """REP and a string instruction (Intel SDM volume 2, REP)."""
+        for at, byte in enumerate(code):
+            if byte in REP:
+                return code[at + 1 :].lstrip(PREFIXES)[:1] in STRINGS
+            if byte not in PREFIXES:
+                break
+        return False
+
+    def literal(self, code: bytes, address: int) -> tuple[int, int] | None:
+        return classify.literal(code, address)
+
+    def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
+        return classify.classify(code, address)
+
+    def is_prologue(self, code: bytes) -> bool:
+        return code == PUSH_RBP
+
+    def links(self, verdict: Verdict) -> bool | None:
+        if isinstance(verdict, classify.Indirect):
+            return verdict.pushes is not None
+        return True if isinstance(verdict, classify.DirectCall) else None
+
+    def call_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
+        return verdict.target if isinstance(verdict, classify.DirectCall) else None
+
+    def is_return(self, code: bytes) -> bool:
+        return code.lstrip(b"\xf3\xf2")[:1] in (b"\xc3", b"\xc2")
+
+    def read_by(self, code: bytes, address: int, known: Mapping[str, int]
+                ) -> tuple[str, int, int] | None:
+        found = self.literal(code, address)  # its register does not matter: addresses are not read
+        return None if found is None else ("", *found)
+
+    def second_argument(self, code: bytes) -> int | None:
+        """LEA RSI, [register + displacement] (Intel SDM volume 2, LEA; table 2-2)."""
+        if len(code) != 7 or code[0] & 0xFE != 0x48 or code[1] != 0x8D or code[2] & 0xF8 != 0xB0:
+            return None
+        return int.from_bytes(code[3:7], "little", signed=True)
+
+    def split(self) -> object:
+        return _encoding.SPLIT
