@@ -1,16 +1,8 @@
-"""The machine on QEMU: another CPU model, which takes its exceptions by itself.
-
-QEMU is a child process that dies with us (``setpriv --pdeathsig``).  Its gdb stub and its console
-are the ends of socket pairs, so that there is no port and no file; its RAM is a memory file of
-ours.
-"""
+"""The machine on QEMU: another CPU model, which takes its exceptions by itself."""
 
 import contextlib
-import mmap
 import os
 import select
-import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,9 +22,9 @@ from emu.machine.machine import (
     Until,
     nothing_displaced,
 )
-from emu.qemu.boards import BOARDS, installed
-from emu.qemu.gdb_remote import GdbRemote, TargetRegister
+from emu.qemu.boards import BOARDS
 from emu.qemu.keyboard import Keyboard
+from emu.qemu.process import START, QemuProcess
 from emu.unicorn.guest_memory import PAGE, MemoryImage, extents
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
@@ -40,11 +32,7 @@ from emu.unicorn.state import Snapshot
 HIDDEN = 256 << 20  # bytes of RAM the guest is not told of, behind its own
 PATIENCE = 60.0  # seconds in which a run neither stops nor says anything
 LONGEST = 3600.0  # seconds that QEMU runs for a run
-START = 60.0  # seconds for QEMU to start, and to answer
 CHUNK = 1 << 20
-
-# It is killed when we end; if we have ended before that was arranged, it is not run at all.
-IF_OURS = '[ "$PPID" = "$0" ] && exec "$@"'
 
 
 class QemuMachine(Machine):
@@ -75,44 +63,7 @@ class QemuMachine(Machine):
         self._panicking: int | None = None
         # Called before every instruction while it is set: runs are single steps then.
         self.watch: Callable[[int], None] | None = None
-        self._known: dict[str, int] = {}
-        self._said: bytes | None = None  # QEMU's standard error, when it has ended
-        with contextlib.ExitStack() as undo:
-            self._start(ram, memory + hidden, options, undo)
-            self._resources = undo.pop_all()
-
-    def _start(self, ram: int, size: int, options: list[str], undo: contextlib.ExitStack) -> None:
-        """Start QEMU and meet its stub; what is to be undone at the end goes on the stack."""
-        launcher, program = installed("setpriv"), installed(self.board.program)
-        self._ram = os.dup(ram)
-        undo.callback(os.close, self._ram)
-        self._view = undo.enter_context(mmap.mmap(ram, size))
-        gdb, theirs = socket.socketpair()
-        undo.enter_context(gdb)
-        self._serial, their_serial = socket.socketpair()
-        undo.enter_context(self._serial)
-        with theirs, their_serial:
-            words = [
-                launcher, "--pdeathsig", "KILL", "--", "/bin/sh", "-c", IF_OURS, str(os.getpid()),
-                program, "-nodefaults", "-display", "none", "-no-reboot", "-S",
-                "-m", f"{size >> 20}M",
-                "-M", f"{self.board.machine},memory-backend=ram", "-cpu", self.board.cpu,
-                "-object", f"memory-backend-file,id=ram,size={size},share=on,"
-                f"mem-path=/proc/self/fd/{ram}",
-                "-chardev", f"socket,id=gdb,fd={theirs.fileno()}", "-gdb", "chardev:gdb",
-                "-chardev", f"socket,id=console,fd={their_serial.fileno()}",
-                "-serial", "chardev:console", *options,
-            ]
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE, start_new_session=True,
-                pass_fds=(ram, theirs.fileno(), their_serial.fileno()))
-        undo.callback(self._end)
-        try:
-            self._gdb = GdbRemote(gdb, START)
-            self._registers = self._find_registers()
-        except MachineError as error:
-            raise MachineError(f"{self.board.program}: {self._end() or error}") from None
+        self._qemu = QemuProcess(self.arch, self.board, ram, memory + hidden, options)
 
     @classmethod
     def boot(cls, image: Image, memory: int = 512 << 20) -> Self:
@@ -161,19 +112,9 @@ class QemuMachine(Machine):
             raise MachineError(f"{self.arch.name}: the state could not be carried to QEMU: its CPU "
                                f"is at {self.pc:#x}, not at {end:#x}")
 
-    # -- the process --------------------------------------------------------------------------
-
-    def _end(self) -> str:
-        """End QEMU; what it said."""
-        if self._said is None:
-            self._process.kill()
-            _out, self._said = self._process.communicate()
-        lines = self._said.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else ""
-
     def close(self) -> None:
         """End QEMU; the machine cannot be used any more."""
-        self._resources.close()
+        self._qemu.close()
 
     def __enter__(self) -> Self:
         return self
@@ -183,63 +124,15 @@ class QemuMachine(Machine):
 
     # -- registers ----------------------------------------------------------------------------
 
-    def _find_registers(self) -> dict[str, TargetRegister]:
-        found = {r.name: r for r in self._gdb.target_registers()}
-        in_packet = len(self._gdb.read_registers())
-        self._packet: list[TargetRegister] = []
-        at = 0
-        for register in sorted(found.values(), key=lambda r: r.number):
-            if at >= in_packet:
-                break
-            self._packet.append(register)
-            at += register.size
-        if at != in_packet:
-            raise MachineError(f"the gdb stub gives {in_packet} bytes of registers, the last of "
-                               "which is not whole")
-        self._packet_size = in_packet
-        return found
-
     def knows(self, name: str) -> bool:
         """Whether QEMU's stub has a register."""
-        return any(spelling in self._registers for spelling in self.board.spellings(name))
-
-    def _register(self, name: str) -> TargetRegister:
-        for spelling in self.board.spellings(name):
-            if spelling in self._registers:
-                return self._registers[spelling]
-        raise MachineError(f"{self.arch.name} on QEMU has no register '{name}'")
+        return self._qemu.registers.has(name)
 
     def read_register(self, name: str) -> int:
-        register = self._register(name)
-        if register.name not in self._known:
-            if register in self._packet:
-                self._read_packet()
-            else:
-                self._known[register.name] = self._gdb.read_register(register)
-        return self._known[register.name]
-
-    def _read_packet(self) -> None:
-        data, at = self._gdb.read_registers(), 0
-        if len(data) != self._packet_size:
-            raise MachineError(f"the gdb stub gives {len(data)} bytes of registers, and gave "
-                               f"{self._packet_size} before")
-        for register in self._packet:
-            self._known[register.name] = int.from_bytes(data[at : at + register.size], "little")
-            at += register.size
+        return self._qemu.registers.read(name)
 
     def write_register(self, name: str, value: int) -> None:
-        if name in self.board.constants:
-            return
-        register = self._register(name)
-        size = max(register.size, 8)
-        value &= (1 << 8 * size) - 1
-        if self._known.get(register.name) == value:
-            return
-        self._gdb.write_register(register.number, value, size)
-        if name in self.arch.registers:
-            self._known[register.name] = value
-        else:
-            self._known.clear()  # a system register may change what others read as
+        self._qemu.registers.write(name, value)
 
     def write_vector(self, name: str, value: int) -> None:
         self.write_register(name, value)
@@ -254,16 +147,16 @@ class QemuMachine(Machine):
 
     def read_physical(self, address: int, size: int) -> bytes:
         at = self._at(address, size)
-        return self._view[at : at + size]
+        return self._qemu.view[at : at + size]
 
     def write_physical(self, address: int, data: bytes) -> None:
         """Through QEMU, which drops its translations of what is code; only what changes."""
         at = self._at(address, len(data))
-        self._gdb.physical(True)
+        self._qemu.gdb.physical(True)
         for part in range(0, len(data), PAGE):
             content = data[part : part + PAGE]
-            if self._view[at + part : at + part + len(content)] != content:
-                self._gdb.write(address + part, content)
+            if self._qemu.view[at + part : at + part + len(content)] != content:
+                self._qemu.gdb.write(address + part, content)
 
     def write_code(self, address: int, data: bytes) -> None:
         self.write(address, data)
@@ -288,11 +181,11 @@ class QemuMachine(Machine):
     def changed(self, base: MemoryImage) -> list[int]:
         """Pages, by physical address, of the guest's memory that differ from a snapshot's."""
         found = []
-        pages = sorted({at for held in (extents(self._ram, 0, self.memory), base.extents())
+        pages = sorted({at for held in (extents(self._qemu.ram, 0, self.memory), base.extents())
                         for begin, size in held
                         for at in range(begin - begin % CHUNK, begin + size, CHUNK)})
         for at in pages:
-            ours, theirs = self._view[at : at + CHUNK], base.read(at, CHUNK)
+            ours, theirs = self._qemu.view[at : at + CHUNK], base.read(at, CHUNK)
             theirs = theirs.ljust(len(ours), b"\0")[: len(ours)]
             if ours != theirs:
                 found += [self.board.ram_base + at + page
@@ -332,15 +225,15 @@ class QemuMachine(Machine):
 
     def _insert(self, wanted: set[int]) -> None:
         for address in self._inserted - wanted:
-            self._gdb.remove(address, self.board.breakpoint_kind)
+            self._qemu.gdb.remove(address, self.board.breakpoint_kind)
         for address in wanted - self._inserted:
-            self._gdb.insert(address, self.board.breakpoint_kind)
+            self._qemu.gdb.insert(address, self.board.breakpoint_kind)
         self._inserted = set(wanted)
 
     def step(self) -> None:
         """Execute one instruction, interrupts masked."""
-        self._known.clear()
-        reply = self._gdb.step()
+        self._qemu.registers.forget()
+        reply = self._qemu.gdb.step()
         if reply[:1] in ("W", "X"):
             raise MachineError("the guest ended QEMU")
 
@@ -350,7 +243,7 @@ class QemuMachine(Machine):
 
     def _send_keys(self, data: bytes) -> None:
         try:
-            self._serial.sendall(data)
+            self._qemu.serial.sendall(data)
         except OSError as error:
             raise MachineError(f"QEMU's console is gone: {error.strerror}") from None
 
@@ -402,22 +295,22 @@ class QemuMachine(Machine):
 
     def _go(self, texts: tuple[bytes, ...], start: int, longest: float) -> Stop | None:
         """Continue until QEMU stops by itself (None), or the console or the clock says so."""
-        self._known.clear()
+        self._qemu.registers.forget()
         end = time.monotonic() + longest
-        self._gdb.send("c")
+        self._qemu.gdb.send("c")
         reason: StopReason | None = None
         detail = ""
-        gdb, serial = self._gdb.fileno(), self._serial.fileno()
+        gdb, serial = self._qemu.gdb.fileno(), self._qemu.serial.fileno()
         try:
-            while not self._gdb.waiting and reason is None:
+            while not self._qemu.gdb.waiting and reason is None:
                 left = max(0.0, end - time.monotonic())
                 ready, _w, _x = select.select([gdb, serial], [], [], min(left, self.patience))
                 if serial in ready:
                     self._hear()
                     reason, detail = self._said_it(texts, start)
                 if gdb in ready:
-                    self._gdb.hear()
-                if reason is None and not self._gdb.waiting:
+                    self._qemu.gdb.hear()
+                if reason is None and not self._qemu.gdb.waiting:
                     if not ready and left > self.patience:
                         reason = StopReason.PATIENCE
                         detail = f"nothing was heard from QEMU for {self.patience:g} seconds"
@@ -425,10 +318,10 @@ class QemuMachine(Machine):
                         reason = StopReason.PATIENCE
                         detail = f"QEMU ran for {self.longest:g} seconds"
             if reason is not None:
-                self._gdb.interrupt()
-            gone = self._gdb.receive()[:1] in ("W", "X")
+                self._qemu.gdb.interrupt()
+            gone = self._qemu.gdb.receive()[:1] in ("W", "X")
         except MachineError:
-            if not self._has_ended():
+            if not self._qemu.has_ended():
                 raise
             gone = True  # the guest turned it off; its last packet may be lost
         self.drain()
@@ -438,17 +331,10 @@ class QemuMachine(Machine):
             return Stop(StopReason.POWER_OFF, 0)
         return None if reason is None else Stop(reason, self.pc, detail)
 
-    def _has_ended(self) -> bool:
-        """Whether QEMU has ended by itself, or is about to."""
-        try:
-            return self._process.wait(1) == 0
-        except subprocess.TimeoutExpired:
-            return False
-
     def _hear(self) -> bool:
         """Take what the console says; whether it said something."""
         try:
-            data = self._serial.recv(1 << 16)
+            data = self._qemu.serial.recv(1 << 16)
         except ConnectionError:
             return False  # QEMU has ended
         for byte in data:
@@ -457,7 +343,7 @@ class QemuMachine(Machine):
 
     def drain(self) -> None:
         """What the console has said already."""
-        while select.select([self._serial.fileno()], [], [], 0)[0]:
+        while select.select([self._qemu.serial.fileno()], [], [], 0)[0]:
             if not self._hear():
                 return
 

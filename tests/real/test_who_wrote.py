@@ -64,7 +64,7 @@ def test_the_writes_to_twenty_variables_are_those_of_qemu_s_watchpoints(arch, tm
 
 def contents(qemu, addresses):
     found = {address: qemu.read_u64(address) for address in addresses}
-    qemu._gdb.physical(False)
+    qemu._qemu.gdb.physical(False)
     return found
 
 
@@ -77,14 +77,14 @@ def watched(machine, function, arguments, addresses):
         qemu.write_register(arch.sp, caller._room.free)
         arch.prepare_call(qemu, tuple(arguments), back)
         qemu.pc = function
-        gdb = qemu._gdb
+        gdb = qemu._qemu.gdb
         known = contents(qemu, addresses)
         gdb.insert(back, qemu.board.breakpoint_kind)
         for address in addresses:
             gdb.ask(f"Z2,{address:x},8")
         for _ in range(5000):
             reply = gdb.go()
-            qemu._known.clear()
+            qemu._qemu.registers.forget()
             if "watch:" not in reply:
                 break
             pc = qemu.pc
@@ -93,7 +93,7 @@ def watched(machine, function, arguments, addresses):
                 for address in addresses:
                     gdb.ask(f"z2,{address:x},8")
                 gdb.step()
-                qemu._known.clear()
+                qemu._qemu.registers.forget()
                 now = contents(qemu, addresses)
                 for address in addresses:
                     gdb.ask(f"Z2,{address:x},8")

@@ -15,7 +15,8 @@ from emu.machine import machine as machines
 from emu.machine.call import Caller
 from emu.machine.machine import StopReason, Until
 from emu.qemu.boards import BOARDS
-from emu.qemu.machine import IF_OURS, QemuMachine
+from emu.qemu.machine import QemuMachine
+from emu.qemu.process import IF_OURS
 
 MEMORY = 64 << 20
 
@@ -156,7 +157,7 @@ def test_no_process_is_left_when_we_are_killed(arch, how):
         "from emu.qemu.machine import QemuMachine\n"
         f"machine = boots.booted(catalog.find('teaching/{arch}'), {MEMORY})\n"
         "with QemuMachine.carry(machine) as other:\n"
-        "    print(other._process.pid, flush=True)\n    time.sleep(60)\n")
+        "    print(other._qemu.process.pid, flush=True)\n    time.sleep(60)\n")
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, text=True) as process:
         qemu = int(process.stdout.readline())
