@@ -3,7 +3,7 @@
 import functools
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import capstone
@@ -21,6 +21,7 @@ from kinst.relocation.verdict import (
     Op,
     Refuse,
     RegisterState,
+    Relative,
     Rewrite,
     Verdict,
     truth,
@@ -122,13 +123,17 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class MemoryOperand:
-    """A memory operand: ``segment + base + index * scale + displacement``."""
+    """A memory operand: ``segment + base + index * scale + displacement``.
+
+    :param relative: how the displacement follows the instruction.
+    """
 
     base: str | None
     index: str | None
     scale: int
     displacement: int
     segment: str | None = None
+    relative: Relative = field(default=Relative.DISPLACEMENT, repr=False)
 
     def address(self, state: RegisterState) -> int:
         total = self.displacement
@@ -164,7 +169,7 @@ class Indirect:
         if m is None:
             return Lowered(Op.INDIRECT, self.register, extra=1, truth=pushes, ends_block=True)
         return Lowered(Op.INDIRECT, m.base, m.index, m.segment, n=m.scale, truth=pushes,
-                       target=m.displacement & MASK, ends_block=True)
+                       target=m.displacement & MASK, ends_block=True, relative=m.relative)
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,8 @@ class DirectCall:
         return self.target
 
     def lower(self, bits: Bits) -> Lowered:
-        return Lowered(Op.CALL, target=self.target, ends_block=True)
+        return Lowered(Op.CALL, target=self.target, ends_block=True,
+                       relative=Relative.RELATIVE)
 
 
 @dataclass(frozen=True)
@@ -364,9 +370,10 @@ def _indirect(i: capstone.CsInsn, pushes: int | None) -> Verdict:
         return Refuse("uses a 32-bit address")
     memory = operand.mem
     base, index = _name(i, memory.base), _name(i, memory.index)
-    displacement = memory.disp
+    displacement, relative = memory.disp, Relative.DISPLACEMENT
     if base == "rip":
         base, displacement = None, displacement + i.address + i.size
+        relative = Relative.RELATIVE
     # The last of FS and GS; the other segments' prefixes mean nothing, also behind it.
     segments = [p for p in _bare(bytes(i.bytes))[0] if p in SEGMENTS]
     if index in ("riz", "eiz"):
@@ -374,7 +381,7 @@ def _indirect(i: capstone.CsInsn, pushes: int | None) -> Verdict:
     if any(r is not None and r not in registers.GENERAL for r in (base, index)):
         return Refuse("uses an address the table does not know")
     segment = SEGMENTS[segments[-1]] if segments else None
-    where = MemoryOperand(base, index, memory.scale, displacement, segment)
+    where = MemoryOperand(base, index, memory.scale, displacement, segment, relative)
     return Indirect(None, where, pushes)
 
 

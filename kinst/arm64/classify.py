@@ -17,6 +17,7 @@ from kinst.relocation.verdict import (
     Op,
     Refuse,
     RegisterState,
+    Relative,
     Rewrite,
     Verdict,
     truth,
@@ -121,7 +122,8 @@ class LoadVector:
         return self.after
 
     def lower(self, bits: Bits) -> Lowered:
-        return Lowered(Op.LOAD_VECTOR, f"q{self.number}", n=self.size, target=self.address)
+        return Lowered(Op.LOAD_VECTOR, f"q{self.number}", n=self.size, target=self.address,
+                       relative=Relative.RELATIVE)
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,8 @@ class LoadNothing:
         return self.after
 
     def lower(self, bits: Bits) -> Lowered:
-        return Lowered(Op.LOAD_VECTOR, None, n=4, target=self.address)
+        return Lowered(Op.LOAD_VECTOR, None, n=4, target=self.address,
+                       relative=Relative.RELATIVE)
 
 
 @dataclass(frozen=True)
@@ -203,18 +206,20 @@ def _to_register(code: int, pc: int) -> Verdict:
 
 
 # A trampoline of a rewritten instruction is: code, breakpoint, data at the next multiple of 8.
-def _constant(number: int, value: int) -> Rewrite:
+def _constant(number: int, value: int, relative: Relative) -> Rewrite:
     """``ldr xN, =value``: any register, also those the kernel's return path does not restore."""
     if number == 31:
         return Rewrite(NOP)
-    return Rewrite(_word(0x58000000 | 2 << 5 | number), value.to_bytes(8, "little"))
+    return Rewrite(_word(0x58000000 | 2 << 5 | number), value.to_bytes(8, "little"),
+                   relative=relative)
 
 
 def _address(code: int, pc: int) -> Verdict:
     immediate = signed(code >> 5 & 0x7FFFF, 19) << 2 | code >> 29 & 3
     if code >> 31:
-        return _constant(code & 31, (pc & ~0xFFF) + (immediate << 12) & MASK)
-    return _constant(code & 31, pc + immediate & MASK)
+        return _constant(code & 31, (pc & ~0xFFF) + (immediate << 12) & MASK,
+                         Relative.PAGE_RELATIVE)
+    return _constant(code & 31, pc + immediate & MASK, Relative.RELATIVE)
 
 
 def _literal(code: int, pc: int) -> Verdict:

@@ -8,9 +8,8 @@ from emu.guest.guest import TrapFrame
 from kinst.code._reader import CodeReader
 from kinst.relocation.lowering import HERE, Template, template
 from kinst.relocation.shape import register_names, shape
-from kinst.relocation.template import Relative
 from kinst.relocation.trap import GuestTrap
-from kinst.relocation.verdict import Lowered, Op
+from kinst.relocation.verdict import Lowered, Op, Relative
 
 
 @dataclass
@@ -36,7 +35,7 @@ class Templates:
         made = template(self.trap, code[:true], relative, verdict) if true else None
         if made is None:
             return -1, length
-        if true != length and made.relative != Relative.ABSOLUTE:
+        if true != length and made.lowered.relative is not Relative.ABSOLUTE:
             made = Template(Lowered(Op.REFUSE), reason="is of an unusual length")
         number = self.known.get(made)
         if number is None:

@@ -3,7 +3,8 @@ use templates include it, each for itself: what a compiler sees, it can inline.
 """
 
 from kinst.relocation.template import NO_REGISTER as _NO_REGISTER
-from kinst.relocation.template import Relative, Trait
+from kinst.relocation.template import Trait
+from kinst.relocation.verdict import Relative
 from kinst.relocation.verdict import Op
 
 cdef int REFUSE = Op.REFUSE

@@ -6,15 +6,6 @@ NO_REGISTER = 0xFF
 MAX_ROUNDS = 4  # over a function, until it is settled what of it is data
 
 
-class Relative(enum.IntEnum):
-    """How a template's target follows the address of a site."""
-
-    ABSOLUTE = 0
-    RELATIVE = 1
-    PAGE_RELATIVE = 2
-    DISPLACEMENT = 3  # not at all, but to the site's displacement
-
-
 class Trait(enum.IntFlag):
     """What is to be known of an instruction, beside its operation."""
 

@@ -54,9 +54,19 @@ class Op(enum.IntEnum):
     LOAD_VECTOR = 17  # a (or nothing) = n bytes at target, the rest of it zero
 
 
+class Relative(enum.IntEnum):
+    """How a target follows the address of the instruction."""
+
+    ABSOLUTE = 0  # not at all
+    RELATIVE = 1  # at a distance that the instruction has
+    PAGE_RELATIVE = 2  # likewise, but from the begin of its page of 4 KiB
+    DISPLACEMENT = 3  # not at all, but it has a displacement that differs from site to site
+
+
 @dataclass(frozen=True)
 class Lowered:
-    """One operation.  Only ``target`` may depend on the address of the instruction."""
+    """One operation.  Only ``target`` may depend on the address of the instruction; ``relative``
+    says how."""
 
     op: Op
     a: str | None = None
@@ -67,12 +77,15 @@ class Lowered:
     target: int = 0
     extra: int = 0
     ends_block: bool = False
+    relative: Relative = Relative.ABSOLUTE
 
-    def to(self, target: int, ends_block: bool | None = None, n: int | None = None) -> "Lowered":
+    def to(self, target: int, ends_block: bool | None = None, n: int | None = None,
+           relative: Relative | None = None) -> "Lowered":
         """The same with another target; ``dataclasses.replace`` takes ten times as long."""
         return Lowered(self.op, self.a, self.b, self.c, self.n if n is None else n, self.truth,
                        target, self.extra,
-                       self.ends_block if ends_block is None else ends_block)
+                       self.ends_block if ends_block is None else ends_block,
+                       self.relative if relative is None else relative)
 
 
 @dataclass
@@ -118,11 +131,13 @@ class Rewrite:
     :param data: bytes behind the trampoline's end, at an offset ``code`` expects.
     :param displacement: (offset of a signed 32-bit field in ``code``, absolute target): the field
         is set to reach the target from the end of ``code``.
+    :param relative: how the target, or what ``data`` has, follows the displaced instruction.
     """
 
     code: bytes
     data: bytes = b""
     displacement: tuple[int, int] | None = None
+    relative: Relative = Relative.RELATIVE
 
 
 class Emulate(Protocol):
@@ -173,7 +188,8 @@ class Jump:
         return self.target
 
     def lower(self, bits: Bits) -> Lowered:
-        return Lowered(Op.JUMP, target=self.target, ends_block=True)
+        return Lowered(Op.JUMP, target=self.target, ends_block=True,
+                       relative=Relative.RELATIVE)
 
 
 @dataclass(frozen=True)
@@ -189,7 +205,8 @@ class ConditionalJump:
         return self.target if self.condition.holds(state) else self.otherwise
 
     def lower(self, bits: Bits) -> Lowered:
-        return self.condition.lower(bits).to(self.target, ends_block=True)
+        return self.condition.lower(bits).to(self.target, ends_block=True,
+                                             relative=Relative.RELATIVE)
 
 
 class Condition(Protocol):
@@ -202,7 +219,7 @@ class Condition(Protocol):
 
 @dataclass(frozen=True)
 class SetRegister:
-    """``register = value``, then on to the next instruction."""
+    """``register = value``, which is relative to the instruction; then on to the next one."""
 
     ends_block: ClassVar[bool] = False
     register: str
@@ -214,7 +231,7 @@ class SetRegister:
         return self.after
 
     def lower(self, bits: Bits) -> Lowered:
-        return Lowered(Op.SET, self.register, target=self.value)
+        return Lowered(Op.SET, self.register, target=self.value, relative=Relative.RELATIVE)
 
 
 @dataclass(frozen=True)
@@ -233,7 +250,8 @@ class Nothing:
 
 @dataclass(frozen=True)
 class JumpAndLink:
-    """To a register plus offset, or to a fixed target; ``link`` is given the return address."""
+    """To a register plus offset, or to a target relative to the instruction; ``link`` is given the
+    return address."""
 
     ends_block: ClassVar[bool] = True
     link: str | None
@@ -251,5 +269,6 @@ class JumpAndLink:
 
     def lower(self, bits: Bits) -> Lowered:
         if self.register is None:
-            return Lowered(Op.LINK, self.link, target=self.offset, ends_block=True)
+            return Lowered(Op.LINK, self.link, target=self.offset, ends_block=True,
+                           relative=Relative.RELATIVE)
         return Lowered(Op.LINK, self.link, self.register, extra=self.offset, ends_block=True)

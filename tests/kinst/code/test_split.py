@@ -10,8 +10,9 @@ from emu.arch.architectures import ARCHITECTURES
 from emu.guests.registry import FREEBSD
 from kinst.arm64.classify import ROWS as ARM64
 from kinst.probes.dispatcher import new_dispatcher
-from kinst.relocation.lowering import HERE, template
+from kinst.relocation.lowering import HERE, lowered, template
 from kinst.relocation.trap import TRAPS
+from kinst.relocation.verdict import Op, Relative
 from kinst.riscv64.classify import COMPRESSED, WIDE
 from kinst.verify.laboratory.architecture import LABORATORIES
 from kinst.verify.laboratory.laboratory import Laboratory
@@ -62,6 +63,45 @@ def _hold(arch, codes):
             first, before = seen.setdefault(key, (code, made))
             assert made == before, (arch, key.hex(), first.hex(), code.hex())
     return seen
+
+
+def _seen_relative(arch, code):
+    """How a target follows its instruction, seen by asking for the verdict at two addresses."""
+    low = []
+    for address in (HERE, HERE + 0x5804):
+        _length, verdict = TRAPS[arch].instructions.classify(code, address)
+        low.append(lowered(verdict, TRAPS[arch])[0])
+    moved = low[1].target - low[0].target & 2**64 - 1
+    if moved == 0:
+        through_memory = low[0].op is Op.INDIRECT and not low[0].extra
+        return low[0], Relative.DISPLACEMENT if through_memory else Relative.ABSOLUTE
+    return low[0], {0x5804: Relative.RELATIVE, 0x5000: Relative.PAGE_RELATIVE}[moved]
+
+
+BEGINS = {"amd64": ["", "e9", "e8", "eb", "e3", "ff25", "ff15", "ff20", "ff9510", "0f84", "488b05",
+                    "66e9", "67ff", "41ff"],
+          "arm64": [""], "riscv64": [""]}
+
+
+@pytest.mark.parametrize("arch", ["amd64", "arm64", "riscv64"])
+@given(data=st.data(), rest=st.binary(min_size=15, max_size=15))
+def test_a_verdict_says_how_its_target_follows_the_instruction(arch, data, rest):
+    code = bytes.fromhex(data.draw(st.sampled_from(BEGINS[arch]))) + rest
+    low, seen = _seen_relative(arch, code)
+    assert low.relative is seen, (code.hex(), low)
+
+
+@pytest.mark.parametrize("arch, text, relative", [
+    ("amd64", "e900000000", Relative.RELATIVE), ("amd64", "ff2500000000", Relative.RELATIVE),
+    ("amd64", "ff6310", Relative.DISPLACEMENT), ("amd64", "ffe0", Relative.ABSOLUTE),
+    ("amd64", "488b0500000000", Relative.RELATIVE), ("amd64", "c3", Relative.ABSOLUTE),
+    ("arm64", "00000090", Relative.PAGE_RELATIVE), ("arm64", "00000010", Relative.RELATIVE),
+    ("arm64", "00000058", Relative.RELATIVE), ("riscv64", "17050000", Relative.RELATIVE),
+    ("riscv64", "67000500", Relative.ABSOLUTE), ("riscv64", "01a0", Relative.RELATIVE),
+])
+def test_targets_of_each_kind(arch, text, relative):
+    low, seen = _seen_relative(arch, bytes.fromhex(text).ljust(16, b"\0"))
+    assert low.relative is seen is relative
 
 
 PREFIXES = (b"", b"\x66", b"\xf2", b"\xf3", b"\x48", b"\x66\x48", b"\xf3\x45", b"\xf0", b"\x67")
