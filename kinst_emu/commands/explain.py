@@ -25,13 +25,13 @@ from kinst_emu.explain.steps.explained import (
     explain_way,
 )
 from kinst_emu.explain.view import animation
-from kinst_emu.explain.view.drawing import stills
-from kinst_emu.explain.view.film import Filmed, alone, film, together
-from kinst_emu.explain.view.firing_page import firing_page, pictures_of
+from kinst_emu.explain.view.film import alone, film, together
+from kinst_emu.explain.view.firing_page import firing_page
 from kinst_emu.explain.view.page import page, page_beside
+from kinst_emu.explain.view.pictures import Pictures, pictures_of, stills, way_pictures
 from kinst_emu.explain.view.record_json import explained_as_json, step_as_json
+from kinst_emu.explain.view.scene import Moment
 from kinst_emu.explain.view.text import text, text_beside
-from kinst_emu.explain.view.way_drawing import WayPictures
 from kinst_emu.report.page_file import write_page
 from kinst_emu.terminal.terminal import check_writable, parse_count, parse_size
 
@@ -130,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _picture(pictures: Filmed, at: str | None) -> str:
+def _picture(pictures: Pictures[Moment], at: str | None) -> str:
     """:param at: the name of a step, or the number of a moment, from 1; None: a step that shows
         what others are about, too."""
     named = {step.name: number for number, step in pictures.steps}
@@ -180,7 +180,7 @@ def _way(arguments: argparse.Namespace, hit: int, limit: int) -> int:
         with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus),
         arguments.place,
         arguments.call.removeprefix(COMMAND).strip(), hit, limit, parse_size(arguments.memory))
-    pictures = WayPictures(explained.way, explained.words)
+    pictures = way_pictures(explained)
     _draw(arguments, pictures)
     if arguments.html:
         write_page(arguments.html, page(explained.title, explained.about, explained.steps,
@@ -194,7 +194,7 @@ def _way(arguments: argparse.Namespace, hit: int, limit: int) -> int:
     return 0
 
 
-def _draw(arguments: argparse.Namespace, pictures: Filmed) -> None:
+def _draw(arguments: argparse.Namespace, pictures: Pictures[Moment]) -> None:
     """What --svg and --gif ask for."""
     if arguments.svg:
         write_page(arguments.svg, _picture(pictures, arguments.at), "kinst")
@@ -212,8 +212,7 @@ def _draws() -> bool:
 def _step_through(explained: Explained) -> None:
     from kinst_emu.explain.view.terminal import Stepper  # takes long to load
 
-    Stepper(explained.title, explained.steps, explained.firing, explained.words,
-            explained.wrong).run()
+    Stepper(explained).run()
 
 
 def _failed(failed: Mapping[str, str], names: Sequence[str]) -> str:

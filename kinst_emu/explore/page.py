@@ -9,8 +9,9 @@ from dtrace.debug.source_text import SourceText
 from dwarf.debug_file import DebugDataError
 from emu.host.errors import KinstError
 from kinst_emu.explain.view.film import alone, film
-from kinst_emu.explain.view.lanes import LanePictures, LaneRow
+from kinst_emu.explain.view.lane_scenes import LaneRow, lane_pictures
 from kinst_emu.explain.view.page import movable
+from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explore.explorer import Explored, Finding
 from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.stage import Stage
@@ -63,8 +64,8 @@ def explored_page(stage: Stage, explored: Explored, runs: Sequence[str], about: 
                           "What goes wrong first, line by line", {}))
 
 
-def _pictures(runs: Sequence[str], part: FindingPart) -> LanePictures:
-    return LanePictures(
+def _pictures(runs: Sequence[str], part: FindingPart) -> Pictures[LaneRow]:
+    return lane_pictures(
         [f"{letter}  {text}" for letter, text in zip(LETTERS, runs, strict=False)],
         [LaneRow(run, (f"{cell.source}  {cell.text}".strip(), *cell.accesses), cell.shared)
          for _position, cells in part.table for run, cell in enumerate(cells) if cell is not None],

@@ -17,8 +17,9 @@ from kinst.relocation.trap import NO_TRAMPOLINES, trap_of
 from kinst_emu.explain.steps.beside import beside
 from kinst_emu.explain.steps.steps import Step, Table
 from kinst_emu.explain.view.film import film, together
-from kinst_emu.explain.view.lanes import BEGIN, END, LanePictures, LaneRow
+from kinst_emu.explain.view.lane_scenes import BEGIN, END, LaneRow, lane_pictures
 from kinst_emu.explain.view.page import page_beside
+from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.order import LETTERS, read_order
 from kinst_emu.explore.stage import Played, Stage
@@ -66,8 +67,8 @@ class PlayedRuns:
         yield f"   {self.outcome}"
         yield ""
 
-    def pictures(self) -> LanePictures:
-        return LanePictures(
+    def pictures(self) -> Pictures[LaneRow]:
+        return lane_pictures(
             [f"{LETTERS[n]}  {text}" for n, text in enumerate(self.runs)],
             [LaneRow(row.run, (row.text,), ((row.trampoline, row.holds),) if row.holds else ())
              for row in self.rows], self.outcome)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from kinst_emu.api.kernel_file import Instruction
 from kinst_emu.explain.steps.explained import Explained
-from kinst_emu.explain.view.firing_page import firing_page, pictures_of
+from kinst_emu.explain.view.firing_page import firing_page
+from kinst_emu.explain.view.pictures import pictures_of
 from kinst_emu.explain.view.text import text
 from kinst_emu.notebook import html
 

@@ -15,10 +15,11 @@ from kinst_emu.explain.record.page_fault import FaultRecorder
 from kinst_emu.explain.record.running import RunningThread
 from kinst_emu.explain.steps.context_switch_steps import loading, saved
 from kinst_emu.explain.steps.explained import CONTEXT_SWITCH, PAGE_FAULT, explain_way, words_of
-from kinst_emu.explain.view.film import _values, film
-from kinst_emu.explain.view.way_drawing import WayPictures
+from kinst_emu.explain.view.film import film
+from kinst_emu.explain.view.pictures import way_pictures
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.commands.test_commands import run
+from tests.kinst_emu.explain.pictured import values_in, whole
 
 MEMORY = 512 << 20
 LIMIT = 4_000_000_000
@@ -151,14 +152,14 @@ def test_faults_of_the_kernel_itself_are_not_counted(kernel, command, hits):
 @pytest.mark.parametrize("name", ["open", "execve", PAGE_FAULT, CONTEXT_SWITCH])
 def test_a_way_moves_as_it_stands_and_is_a_small_page(kernel, name, tmp_path):
     one = explain_way(kernel, name, COMMAND, 1, LIMIT, MEMORY)
-    pictures = WayPictures(one.way, words_of(kernel))
+    pictures = way_pictures(one)
     found = film(pictures)
-    values = dict(_values(found.first))
+    values = values_in(found.first)
     for number, change in enumerate(found.changes):
         for place, string in zip(change[::2], change[1::2], strict=True):
             values[found.places[place]] = found.strings[string]
         if number % 7 == 0:
-            assert values == dict(_values(pictures.svg(number, styled=False, every=True)))
+            assert values == values_in(whole(pictures, number))
     assert [step for _moment, step, _own in found.steps] == [step.name for step in one.steps]
     numbers = [moment for moment, _step in pictures.steps]
     assert numbers == sorted(numbers) and numbers[-1] == len(pictures.moments) - 1

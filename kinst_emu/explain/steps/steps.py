@@ -386,7 +386,8 @@ def _told(part: object) -> str:
         return str(part)
     name = CAPITAL.sub(" ", type(part).__name__).lower()
     inner = [f"{field.name} {value}" if not is_dataclass(getattr(part, field.name)) else value
-             for field in fields(part) if field.repr for value in [_told(getattr(part, field.name))]]
+             for field in fields(part) if field.repr
+             for value in [_told(getattr(part, field.name))]]
     return f"{name} ({', '.join(inner)})" if inner else name
 
 

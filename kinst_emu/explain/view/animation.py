@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from emu.host.atomic_file import replacing
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
-from kinst_emu.explain.view.film import Filmed
+from kinst_emu.explain.view.pictures import Pictures
+from kinst_emu.explain.view.scene import Moment
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,7 +27,7 @@ def check() -> None:
         raise KinstError("--gif needs what draws pictures: pip install 'kinst-emu[pictures]'")
 
 
-def write_animation(pictures: Filmed, path: Path) -> int:
+def write_animation(pictures: Pictures[Moment], path: Path) -> int:
     """:return: how many pictures it has.
     :raises OSError: when it cannot be written.
     """
@@ -48,7 +49,7 @@ def write_animation(pictures: Filmed, path: Path) -> int:
     return count
 
 
-def _drawn(pictures: Filmed) -> Iterator[bytes]:
+def _drawn(pictures: Pictures[Moment]) -> Iterator[bytes]:
     """Each moment, as PNG; of those that steps are about, as their first."""
     import matplotlib
     import resvg_py

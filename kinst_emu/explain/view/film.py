@@ -1,30 +1,16 @@
-"""All moments of a firing in one picture: what is to be set in it to come from each to the next."""
+"""All moments of what happened in one picture: what is to be set in it to come from each scene to
+the next."""
 
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from kinst_emu.explain.steps.steps import Step
+from kinst_emu.explain.view.pictures import Pictures
+from kinst_emu.explain.view.scene import Moment
+from kinst_emu.explain.view.svg import Element, cleaned, picture
 
 TEXT = ""  # the name of what is no attribute
 Place = tuple[int, str]  # the number of an element, as the picture is read; an attribute's name
 Values = dict[Place, str]
-
-
-class Filmed(Protocol):
-    """What a film is made of.
-
-    :cvar steps: with the numbers of the moments that they are about.
-    """
-
-    @property
-    def moments(self) -> Sequence[object]: ...
-
-    @property
-    def steps(self) -> Sequence[tuple[int, Step]]: ...
-
-    def svg(self, number: int, step: str = "", styled: bool = True, every: bool = False) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -100,7 +86,7 @@ def alone(found: Film) -> Showing:
     return together({"": found}, [name for _moment, name, _own in found.steps])
 
 
-def film(pictures: Filmed) -> Film:
+def film(pictures: Pictures[Moment]) -> Film:
     """:raises ValueError: when a picture has other elements than the one before (it has not)."""
     places, strings = dict[Place, int](), dict[str, int]()
     about = {number: [step.name for at, step in pictures.steps if at == number]
@@ -114,23 +100,27 @@ def film(pictures: Filmed) -> Film:
                      for one in (places.setdefault(place, len(places)),
                                  strings.setdefault(value, len(strings))))
 
-    first = before = dict(_values(_drawn(pictures, 0)))
+    def drawn(number: int, step: str = "") -> Element:
+        return picture(pictures.scenes.scene(number, step), pictures.layout, styled=False,
+                       every=True)
+
+    first = drawn(0)
+    before = values_of(first)
     for number in range(len(pictures.moments)):
-        now = dict(_values(_drawn(pictures, number))) if number else first
+        now = values_of(drawn(number)) if number else before
         changes.append(differences(before, now))
-        steps += [(number, name, differences(now, dict(_values(_drawn(pictures, number, name)))))
+        steps += [(number, name, differences(now, values_of(drawn(number, name))))
                   for name in about.get(number, ())]
         before = now
-    return Film(_drawn(pictures, 0), tuple(places), tuple(strings), tuple(changes), tuple(steps))
+    return Film(str(first), tuple(places), tuple(strings), tuple(changes), tuple(steps))
 
 
-def _drawn(pictures: Filmed, number: int, step: str = "") -> str:
-    return pictures.svg(number, step, styled=False, every=True)
-
-
-def _values(svg: str) -> Iterator[tuple[Place, str]]:
+def values_of(drawn: Element) -> Values:
     """Every attribute and every text of a picture."""
-    for number, element in enumerate(ElementTree.fromstring(svg).iter()):
-        yield from (((number, name), value) for name, value in element.attrib.items())
-        if not len(element):
-            yield (number, TEXT), element.text or ""
+    found: Values = {}
+    for number, element in enumerate(drawn.all()):
+        found |= {(number, name): cleaned(value) for name, value in element.attributes.items()
+                  if name != "xmlns"}
+        if not element.inside:
+            found[number, TEXT] = cleaned(element.text)
+    return found

@@ -4,24 +4,20 @@ for."""
 from kinst_emu.explain.record.what_if import COPY
 from kinst_emu.explain.steps.explained import Explained
 from kinst_emu.explain.steps.steps import up_to_trampoline
-from kinst_emu.explain.view.drawing import Pictures, stills
 from kinst_emu.explain.view.film import alone, film, together
 from kinst_emu.explain.view.page import page
+from kinst_emu.explain.view.pictures import firing_pictures, pictures_of, stills
 
 RIGHT, WRONG = "as it is done", {True: "copied as it is", False: "with another's trampoline"}
-
-
-def pictures_of(explained: Explained) -> Pictures:
-    return Pictures(explained.firing, explained.table, explained.words, explained.steps)
 
 
 def firing_page(explained: Explained) -> str:
     pictures, wrong = pictures_of(explained), explained.wrong
     if wrong is None:
-        still, showing = pictures.of_steps(), alone(film(pictures))
+        still, showing = pictures.of_moments(), alone(film(pictures))
     else:  # two films are as large as all pictures
         steps = up_to_trampoline(explained.steps, wrong)
-        other = Pictures(wrong, explained.table, explained.words, steps)
+        other = firing_pictures(wrong, explained.table, explained.words, steps)
         still = {name: one[RIGHT] for name, one in stills(
             {RIGHT: pictures}, [step.name for step in explained.steps if not step.wrong]).items()}
         still |= {steps[-1].name: other.of_step(steps[-1].name, "function")}

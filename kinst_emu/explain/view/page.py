@@ -8,8 +8,9 @@ from types import MappingProxyType
 from kinst_emu.explain.steps.beside import Beside
 from kinst_emu.explain.steps.steps import Step, Table
 from kinst_emu.explain.steps.terms import first_terms
-from kinst_emu.explain.view.drawing import VIEWS, box
 from kinst_emu.explain.view.film import Showing
+from kinst_emu.explain.view.firing_picture import PANES, VIEWS
+from kinst_emu.explain.view.layout import box
 from kinst_emu.report.page_file import page as filled
 
 TEMPLATE = "explanation.html"
@@ -61,7 +62,7 @@ def movable(showing: Showing | None, moving: str, views: Mapping[str, Sequence[s
     if showing is None:
         return {"showing": None}
     data = {**showing.for_script(), "names": list(showing.films),
-            "views": {view: box(*panes) for view, panes in views.items()}}
+            "views": {view: box(PANES, *panes) for view, panes in views.items()}}
     return {"showing": showing, "several": len(showing.films) > 1, "speeds": SPEEDS,
             "moving": moving, "views": views,
             "data": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")}

@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -13,16 +12,14 @@ from textual.containers import Horizontal, ScrollableContainer, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
-from kinst.relocation.trap import TRAPS
-from kinst_emu.explain.record.instruction import SeenInstruction
-from kinst_emu.explain.record.seen_firing import SeenFiring, Stack
-from kinst_emu.explain.steps.steps import Step, Table, Words
+from kinst_emu.explain.steps.explained import Explained
+from kinst_emu.explain.steps.steps import Step, Table, up_to_trampoline
 from kinst_emu.explain.steps.terms import first_terms
-from kinst_emu.explain.view.picture import StackWord, at_step, moments
+from kinst_emu.explain.view.firing_moments import at_step
+from kinst_emu.explain.view.firing_scenes import FiringScenes
+from kinst_emu.explain.view.scene import Row, Scene, Value
 
 MARK, TERM = "bold reverse", "italic"
-CODE_ROWS = 4  # instructions before and behind the one that is executed
-WORD = 8
 NARROW, SHARE = 100, 0.6  # columns, below which there are no panels; of the step beside them
 PARAGRAPH, LAST = 76, 48  # columns: of text; of a table's last column, which is wrapped
 GAP = 2  # columns between those of a table
@@ -42,30 +39,6 @@ its stack pointer, and the register that an exception returns to. From 100
 columns on, panels show code, registers, stack and trampoline at the step;
 a marked register has changed since the step before; with . and , a marked
 register or word has changed since the instruction before."""
-
-
-@dataclass(frozen=True)
-class Spot:
-    """A time of a firing that is shown.
-
-    :param row: the number of the recorded row, and ``handles`` of the frame whose handler is
-        called, as a step has them.
-    :param unpatched: the breakpoint has not been written yet.
-    :param before: what the registers are held against.
-    :param stored: addresses of words that the instruction before has stored to.
-    """
-
-    firing: SeenFiring
-    row: int
-    handles: int | None
-    unpatched: bool
-    before: SeenInstruction
-    stored: frozenset[int] = frozenset()
-
-    @property
-    def seen(self) -> SeenInstruction:
-        return (self.firing.rows[self.row] if self.handles is None
-                else self.firing.frames[self.handles].called)
 
 
 def shown(step: Step, width: int = PARAGRAPH, terms: Mapping[str, str] | None = None) -> Text:
@@ -123,10 +96,7 @@ class Keys(ModalScreen[None]):
 
 
 class Stepper(App[None]):
-    """:param title: what is explained.
-    :param firing: what was recorded; the panels show it.
-    :param wrong: the same done wrong, where a step is about that.
-    """
+    """The steps of an explanation, one at a time; its panels draw the scene of the step."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -147,15 +117,18 @@ class Stepper(App[None]):
         ("h", "scroll(-8, 0)", "left"), ("question_mark", "keys", "help"), ("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", show=False, priority=True)]
 
-    def __init__(self, title: str, steps: Sequence[Step], firing: SeenFiring, words: Words,
-                 wrong: SeenFiring | None = None) -> None:
+    def __init__(self, explained: Explained) -> None:
         super().__init__()
-        self._heading, self.steps, self._firing, self._words = title, steps, firing, words
-        self._wrong = firing if wrong is None else wrong
-        self._terms = first_terms(steps)
-        self._moments = moments(firing)
-        self._begins = [(at_step(self._moments, step), number)
-                        for number, step in enumerate(steps) if not step.wrong]
+        self._heading, self.steps = explained.title, explained.steps
+        self._scenes = FiringScenes(explained.firing, explained.table, explained.words,
+                                    explained.steps)
+        self._wrong = None if explained.wrong is None else FiringScenes(
+            explained.wrong, explained.table, explained.words,
+            up_to_trampoline(explained.steps, explained.wrong))
+        self._terms = first_terms(self.steps)
+        self._begins = [(moment, number) for (moment, _step), number in zip(
+            self._scenes.steps, (number for number, step in enumerate(self.steps)
+                                 if not step.wrong), strict=True)]
         self.at = 0
         self.moment: int | None = None  # it is at a step
 
@@ -195,7 +168,7 @@ class Stepper(App[None]):
             return
         at = (next(moment for moment, number in self._begins if number == self.at)
               if self.moment is None else self.moment)
-        moment = max(0, min(len(self._moments) - 1, at + by))
+        moment = max(0, min(len(self._scenes.moments) - 1, at + by))
         step = max(number for begin, number in self._begins if begin <= moment)
         self._show(step, moment)
 
@@ -234,18 +207,18 @@ class Stepper(App[None]):
         stayed = moment is not None and number == self.at
         self.at, self.moment = max(0, min(len(self.steps) - 1, number)), moment
         step = self.steps[self.at]
-        spot = self._of_step(step) if moment is None else self._of_moment(moment)
-        where = "" if moment is None else f", instruction {moment + 1}/{len(self._moments)}"
+        scene, before = self._of_step(self.at) if moment is None else self._of_moment(moment)
+        where = "" if moment is None else f", instruction {moment + 1}/{len(self._scenes.moments)}"
         self._put("title", Text(
             f"{self._heading}   {self.at + 1}/{len(self.steps)}  {step.title}{where}",
             no_wrap=True, overflow="ellipsis"))
-        self._put("place", self.place(spot))
+        self._put("place", place(scene))
         if not stayed:
             room = self.size.width * (1 if self.size.width < NARROW else SHARE) - 4
             self._fit("told", shown(step, min(PARAGRAPH, max(20, int(room))),
                                     self._terms[self.at]))
             self.screen_stack[0].query_one("#step").scroll_home(animate=False)
-        for name, content in self.panels(spot).items():
+        for name, content in panels(scene, before, moment is not None).items():
             self._fit(name, content)
         self.call_after_refresh(self._reveal)
 
@@ -267,96 +240,78 @@ class Stepper(App[None]):
         widget.styles.width = max(1, max(map(len, content.plain.split("\n"))))
         widget.update(content)
 
-    # -- what the machine holds at a step ----------------------------------------------------------
+    def _of_step(self, number: int) -> tuple[Scene, Scene]:
+        """The scene of a step, and the one that its registers are held against."""
+        step = self.steps[number]
+        if step.wrong and self._wrong is not None:
+            scenes = self._wrong
+            return scenes.scene(at_step(scenes.moments, step)), scenes.scene(0)
+        moments = {step: moment for moment, step in self._begins}
+        return (self._scenes.scene(moments[number]),
+                self._scenes.scene(moments[max(0, number - 1)]))
 
-    def _of_step(self, step: Step) -> Spot:
-        firing, number = self._wrong if step.wrong else self._firing, self.steps.index(step)
-        spot = Spot(firing, step.row, step.handles, number == 0, firing.rows[0])
-        if number and not step.wrong:
-            spot = replace(spot, before=self._of_step(self.steps[number - 1]).seen)
-        return spot
+    def _of_moment(self, number: int) -> tuple[Scene, Scene]:
+        return self._scenes.scene(number), self._scenes.scene(max(0, number - 1))
 
-    def _of_moment(self, number: int) -> Spot:
-        moment, before = self._moments[number], self._moments[max(0, number - 1)]
-        spot = Spot(self._firing, before.row, before.handles, False, self._firing.rows[0])
-        return Spot(self._firing, moment.row, moment.handles, not moment.patched, spot.seen,
-                    frozenset(word.address for word in moment.stack if word.changed))
 
-    def _pointers(self, row: SeenInstruction) -> list[tuple[str, int]]:
-        """pc, sp and where a return from an exception goes, which come first everywhere."""
-        arch = self._words.arch
-        found = [(name, row.registers[name]) for name in (arch.pc, arch.sp)]
-        if row.returns_to is not None:
-            found.append((TRAPS[arch.name].return_register, row.returns_to))
-        return found
+def place(scene: Scene) -> Text:
+    """Where the machine is, in one line."""
+    words = [f"{name} {value:#x}" for name, value in _registers(scene, "pointers").items()]
+    where = _rows(scene, "executed", "code")[-1].cells[0]
+    return Text("  ".join([*words, str(where)]), no_wrap=True, overflow="ellipsis")
 
-    def place(self, spot: Spot) -> Text:
-        """Where the machine is, in one line."""
-        row = spot.seen
-        words = [f"{name} {value:#x}" for name, value in self._pointers(row)]
-        where = "the handler" if spot.handles is not None else self._words.where(row.address)
-        return Text("  ".join([*words, where]), no_wrap=True, overflow="ellipsis")
 
-    def panels(self, spot: Spot) -> dict[str, Text]:
-        """What the machine holds then."""
-        return dict(zip(PANELS, (self._code(spot), self._registers(spot), self._stack(spot),
-                                 self._trampoline(spot)), strict=True))
+def panels(scene: Scene, before: Scene, stores: bool) -> dict[str, Text]:
+    """What the machine holds then.
 
-    def _code(self, spot: Spot) -> Text:
-        firing, row = spot.firing, spot.row
-        begin = max(0, row - CODE_ROWS)
-        disassemble, where = self._words.arch.disassemble, self._words.where
-        lines = [(where(one.address), disassemble(
-            firing.original if spot.unpatched and one.address == firing.rows[0].address
-            else one.code, one.address)) for one in firing.rows[begin : row + 1]]
-        if spot.handles is not None:  # it is called before the next of the kernel's instructions
-            lines[-1] = ("the handler", "")
-        return columns(Table(("", ""), tuple(lines), frozenset({len(lines) - 1})))
+    :param before: the scene that registers are held against.
+    :param stores: whether words are marked that the last instruction has stored.
+    """
+    return {
+        "code": columns(_table(("", ""), _rows(scene, "executed", "code"), "here")),
+        "registers": _registers_panel(scene, before),
+        "stack": columns(_table(("", "word", "address", "field"), _rows(scene, "stack", "top"),
+                                "changed" if stores else "")),
+        "trampoline": _trampoline(scene)}
 
-    def _registers(self, spot: Spot) -> Text:
-        row, before = spot.seen, spot.before
-        pointers, old = self._pointers(row), dict(self._pointers(before))
-        values = dict(pointers) | row.registers
-        old |= before.registers
-        return columns(Table(("register", "value"), tuple(
-            (name, f"{value:#018x}") for name, value in values.items()), frozenset(
-            n for n, (name, value) in enumerate(values.items()) if old[name] != value)))
 
-    def _stack(self, spot: Spot) -> Text:
-        firing = spot.firing
-        stack: Stack = (firing.memory.stacks[spot.row] if spot.handles is None
-                        else firing.frames[spot.handles].stack)
-        words = [stack.content[i : i + WORD] for i in range(0, len(stack.content), WORD)]
-        known = {word.address: word for word in self._drawn(spot)}
-        lines = []
-        for n, content in enumerate(words):
-            at, value = stack.address + WORD * n, f"{int.from_bytes(content, 'little'):#018x}"
-            word = known.get(at)
-            lines.append((f"sp+{WORD * n:#x}",
-                          "not written yet" if word is not None and word.shown is None
-                          and word.value is not None else value, f"{at:#x}",
-                          ", ".join(word.fields) if word is not None else ""))
-        return columns(Table(("", "word", "address", "field"), tuple(lines), frozenset(
-            n for n in range(len(words)) if stack.address + WORD * n in spot.stored)))
+def _rows(scene: Scene, pane: str, block: str) -> list[Row]:
+    return [row for row in scene.panes[pane].blocks[block] if row is not None]
 
-    def _drawn(self, spot: Spot) -> tuple[StackWord, ...]:
-        """The words of the stack as a picture of that time has them; none of a wrong run."""
-        if spot.firing is not self._firing:
-            return ()
-        return next((moment.stack for moment in self._moments
-                     if moment.key == (spot.row, spot.handles)
-                     and moment.patched is not spot.unpatched), ())
 
-    def _trampoline(self, spot: Spot) -> Text:
-        firing, arch = spot.firing, self._words.arch
-        if not firing.slot:
-            return Text("none: the instruction is emulated")
-        if spot.unpatched:
-            return Text("none yet: the probe is not enabled")
-        found = {one.address: one for one in firing.rows
-                 if firing.slot <= one.address < firing.slot + len(firing.trampoline)}
-        lines = [(f"{at:#x}", arch.disassemble(one.code, at), one.code.hex(" "))
-                 for at, one in sorted(found.items())]
-        here = spot.seen.address
-        return columns(Table(("address", "instruction", "bytes"), tuple(lines), frozenset(
-            n for n, at in enumerate(sorted(found)) if at == here)))
+def _table(heads: tuple[str, ...], rows: Sequence[Row], mark: str) -> Table:
+    """Rows of a scene; those with a mark are marked."""
+    return Table(heads, tuple(
+        tuple(map(_told, row.cells)) for row in rows), frozenset(
+            n for n, row in enumerate(rows) if mark in row.marks))
+
+
+def _told(value: Value) -> str:
+    if isinstance(value, bytes):
+        return value.hex(" ")
+    return value if isinstance(value, str) else f"{value:#018x}"
+
+
+def _registers(scene: Scene, block: str) -> dict[str, int]:
+    return {str(name): value for row in _rows(scene, "registers", block)
+            for name, value in [row.cells] if isinstance(value, int)}
+
+
+def _registers_panel(scene: Scene, before: Scene) -> Text:
+    """pc, sp and where an exception returns to come first."""
+    now, then = (_registers(one, "pointers") | _registers(one, "registers")
+                 for one in (scene, before))
+    return columns(_table(("register", "value"), [
+        Row((name, value), ("changed",) if then[name] != value else ())
+        for name, value in now.items()], "changed"))
+
+
+def _trampoline(scene: Scene) -> Text:
+    rows = _rows(scene, "trampoline", "code")
+    if scene.number == 0:
+        return Text("none yet: the probe is not enabled")
+    if not rows:
+        return Text("none: the instruction is emulated")
+    return columns(_table(("address", "instruction", "bytes"), [
+        Row((f"0x{row.data['address']}", text, code), row.marks)
+        for row in rows for _offset, code, text in [row.cells]], "here"))

@@ -12,7 +12,9 @@ from kinst.relocation.trap import NO_TRAMPOLINES, trap_of
 from kinst.relocation.verdict import Copy, Refuse, Rewrite
 from kinst_emu.explain.steps.explained import words_of
 from kinst_emu.explain.steps.steps import steps
-from kinst_emu.explain.view.drawing import Pictures
+from kinst_emu.explain.view.firing_picture import firing_layout
+from kinst_emu.explain.view.firing_scenes import FiringScenes
+from kinst_emu.explain.view.svg import svg
 from kinst_emu.learn.quiz.experiment import Experiment, Experimenter
 
 WORDS = ("copy", "rewrite", "emulate", "refuse")
@@ -324,16 +326,16 @@ class _Maker:
                               now: f"That is {name} now, in the handler; the frame has it as it "
                                    "was at the breakpoint."}
         mistakes.pop(answer, None)
-        pictures = Pictures(one.firing, one.table, self._words,
-                            steps(one.firing, one.table, self._words))
-        moment = next(n for n, found in enumerate(pictures.moments) if found.handles == 0)
+        scenes = FiringScenes(one.firing, one.table, self._words,
+                              steps(one.firing, one.table, self._words))
+        moment = next(n for n, found in enumerate(scenes.moments) if found.handles == 0)
         return Question(6, number, (
             self._line(one), *self._registers(one), "A probe on it fires, with these registers. "
             f"The handler is called with the trap frame at {frame.address:#x}. What is in the word "
             f"at {at:#x}?"), answer,
             f"It is the frame's {name}: as it was at the breakpoint, {answer:#x}. The run goes on "
-            "with it.", mistakes, one, picture=pictures.svg(moment, "frame", styled=False,
-                                                            hidden=at))
+            "with it.", mistakes, one, picture=svg(
+                scenes.scene(moment, "frame", hidden=at), firing_layout(scenes), styled=False))
 
     def _registers(self, one: Experiment) -> list[str]:
         """All of them, in lines."""

@@ -11,11 +11,14 @@ import pytest
 from images import catalog
 from kinst_emu.explain.steps.beside import beside
 from kinst_emu.explain.steps.explained import Asked, explain
-from kinst_emu.explain.view.drawing import PANES, VIEWS, Pictures, box, stills
-from kinst_emu.explain.view.film import TEXT, Film, Showing, _values, alone, film, together
+from kinst_emu.explain.view.film import TEXT, Film, Showing, alone, film, together
+from kinst_emu.explain.view.firing_picture import PANES, VIEWS
+from kinst_emu.explain.view.layout import box
 from kinst_emu.explain.view.page import SPEEDS, page, page_beside
+from kinst_emu.explain.view.pictures import pictures_of, stills
 from tests.browser import CHROMIUM, Shown
 from tests.conftest import ARCHES, MEMORY
+from tests.kinst_emu.explain.pictured import values_in, whole
 
 CLAUSE = '/regs[0] != 1/ { @[probefunc] = count(); printf("</script><%d>", regs[0]); }'
 LARGEST = 430 << 10  # bytes
@@ -27,20 +30,20 @@ browsing = pytest.mark.skipif(CHROMIUM is None,
 def filmed(arch):
     one = explain(catalog.find(f"teaching/{arch}"), Asked(
         "strlen:0", 'strlen("hello")', clause=CLAUSE, memory=MEMORY))
-    pictures = Pictures(one.firing, one.table, one.words, one.steps)
+    pictures = pictures_of(one)
     return one, pictures, film(pictures)
 
 
 def written(arch, folder):
     one, pictures, found = filmed(arch)
     path = folder / f"{arch}.html"
-    path.write_text(page(one.title, one.about, one.steps, pictures.of_steps(), alone(found)))
+    path.write_text(page(one.title, one.about, one.steps, pictures.of_moments(), alone(found)))
     return path
 
 
 def values_at(found, number):
     """What a player would have set by a moment."""
-    values = dict(_values(found.first))
+    values = values_in(found.first)
     for change in found.changes[: number + 1]:
         for place, string in zip(change[::2], change[1::2], strict=True):
             values[found.places[place]] = found.strings[string]
@@ -51,14 +54,13 @@ def test_what_is_set_from_moment_to_moment_gives_each_ones_picture(arch):
     _one, pictures, found = filmed(arch)
     assert len(found.changes) == len(pictures.moments) and found.changes[0] == ()
     for number in range(len(pictures.moments)):
-        assert values_at(found, number) == dict(_values(pictures.svg(number, styled=False,
-                                                                     every=True)))
+        assert values_at(found, number) == values_in(whole(pictures, number))
         assert number == 0 or found.changes[number]
 
 
 def shown_in(svg):
     """The attributes for programs, and the texts, of what is to be seen."""
-    return [(name, value) for (_number, name), value in _values(svg)
+    return [(name, value) for (_number, name), value in values_in(svg).items()
             if (name == TEXT or name.startswith("data-")) and value]
 
 
@@ -70,7 +72,7 @@ def test_each_step_marks_what_it_is_about(arch):
         values = values_at(found, moment)
         for place, string in zip(own[::2], own[1::2], strict=True):
             values[found.places[place]] = found.strings[string]
-        assert values == dict(_values(pictures.svg(moment, name, styled=False, every=True)))
+        assert values == values_in(whole(pictures, moment, name))
         assert "pane about" in values.values() or name == "return"
 
 
@@ -78,7 +80,7 @@ def test_the_picture_that_moves_shows_what_the_one_that_stands_does(arch):
     _one, pictures, _found = filmed(arch)
     for number in (0, 1, len(pictures.moments) // 2, len(pictures.moments) - 1):
         still = shown_in(re.sub(r"(?s)<style>.*</style>", "", pictures.svg(number)))
-        assert still == shown_in(pictures.svg(number, styled=False, every=True))
+        assert still == shown_in(whole(pictures, number))
 
 
 def test_pages_that_move_are_small_and_what_was_printed_ends_no_script(arch, tmp_path):
@@ -105,7 +107,7 @@ PICTURE = """(function () { var found = [], svg = document.querySelector('#playe
 def held(page_shown, pictures, number, step=""):
     """The browser's picture is the recording's, at that moment."""
     expected = [value if name == TEXT else f"{name}={value}" for name, value in shown_in(
-        pictures.svg(number, step, styled=False, every=True))
+        whole(pictures, number, step))
         if name not in ("data-place",)]
     assert page_shown.value(PICTURE) == expected
 
@@ -235,7 +237,7 @@ def test_a_clause_may_have_any_character(arch):
     one = explain(catalog.find(f"teaching/{arch}"), Asked(
         "strlen:0", 'strlen("hello")', clause='{ printf("a\x01\x1b\x7f<&\ud800"); }'
         .encode("utf-8", "replace").decode(), memory=MEMORY))
-    pictures = Pictures(one.firing, one.table, one.words, one.steps)
+    pictures = pictures_of(one)
     assert len(film(pictures).changes) == len(pictures.moments)
     assert "\N{REPLACEMENT CHARACTER}" in pictures.svg(3)
 
@@ -390,12 +392,12 @@ def test_pictures_beside_each_other_are_played_together_and_fit_a_projector(show
         one.press("n")
     at = showing.steps[4][0]
     assert names[4] == "frame" and one.value(MOMENTS) == [
-        [moment, box("stack")] for moment in showing.beats[at]]
+        [moment, box(PANES, "stack")] for moment in showing.beats[at]]
     one.press(".")
     assert [moment for moment, _box in one.value(MOMENTS)] == list(showing.beats[at + 1])
     for view in VIEWS:
         one.press("v")
-        assert {found for _moment, found in one.value(MOMENTS)} == {box(*VIEWS[view])}
+        assert {found for _moment, found in one.value(MOMENTS)} == {box(PANES, *VIEWS[view])}
         seen = one.value("""Array.from(document.querySelectorAll('#player .pane')).filter(
           function (one) { return one.getBoundingClientRect().width > 0; }).map(
           function (one) { return one.dataset.pane; })""")

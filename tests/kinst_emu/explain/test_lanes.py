@@ -6,13 +6,14 @@ import re
 import pytest
 
 from images import catalog
-from kinst_emu.explain.view.film import _values, film
-from kinst_emu.explain.view.lanes import BEGIN, END, ROWS, LanePictures, LaneRow
+from kinst_emu.explain.view.film import film
+from kinst_emu.explain.view.lane_scenes import BEGIN, END, ROWS, LaneRow, lane_pictures
 from kinst_emu.explore.exploration import Runs
 from kinst_emu.explore.two_runs import NAMES, played_runs, runs_page
 from tests.browser import CHROMIUM, Shown, parse_errors
 from tests.conftest import MEMORY
 from tests.kinst_emu.commands.test_commands import run
+from tests.kinst_emu.explain.pictured import values_in, whole
 
 SCHEDULE = "A37 B A"
 
@@ -42,7 +43,7 @@ def drawn(pictures, number):
 
 def test_each_row_is_in_its_run_s_lane_and_the_last_ones_are_seen():
     rows = [LaneRow(n % 2, (f"does {n}",), (("word", f"{n:#x}"),)) for n in range(30)]
-    pictures = LanePictures(["A  f()", "B  g()"], rows, "A gives 1")
+    pictures = lane_pictures(["A  f()", "B  g()"], rows, "A gives 1")
     for number in (0, 1, 5, 29):
         first = max(0, number - ROWS + 1)
         assert drawn(pictures, number) == {
@@ -54,20 +55,20 @@ def test_each_row_is_in_its_run_s_lane_and_the_last_ones_are_seen():
 
 
 def test_an_arrow_goes_to_the_run_that_goes_on():
-    pictures = LanePictures(["A", "B"], [LaneRow(run, ("x",)) for run in (0, 0, 1, 0)], "end")
-    arrows = [re.search(r'class="arrow" d="([^"]*)"', pictures.svg(n)).group(1) for n in range(4)]
-    assert [bool(one) for one in arrows] == [False, False, True, True]
+    pictures = lane_pictures(["A", "B"], [LaneRow(run, ("x",)) for run in (0, 0, 1, 0)], "end")
+    arrows = [re.findall(r'class="arrow" d="([^"]+)"', pictures.svg(n)) for n in range(4)]
+    assert [len(one) for one in arrows] == [0, 0, 1, 1]
 
 
 def test_what_moves_is_what_stands(played):
     for one in played:
         pictures = one.pictures()
         found = film(pictures)
-        values = dict(_values(found.first))
+        values = values_in(found.first)
         for number, change in enumerate(found.changes):
             for place, string in zip(change[::2], change[1::2], strict=True):
                 values[found.places[place]] = found.strings[string]
-            assert values == dict(_values(pictures.svg(number, styled=False, every=True)))
+            assert values == values_in(whole(pictures, number))
 
 
 def test_one_trampoline_for_all_holds_what_the_other_thread_wrote(played):

@@ -12,8 +12,8 @@ from kinst.relocation.verdict import Refuse
 from kinst_emu.explain.record.seen_firing import SeenFiring
 from kinst_emu.explain.steps.explained import Asked, explain
 from kinst_emu.explain.view.animation import write_animation
-from kinst_emu.explain.view.drawing import Pictures
-from kinst_emu.explain.view.picture import Station, moments
+from kinst_emu.explain.view.firing_moments import Station, moments
+from kinst_emu.explain.view.pictures import firing_pictures
 from tests.conftest import MEMORY
 from tests.kinst_emu.commands.test_front import refused, run
 
@@ -27,7 +27,7 @@ def explained(arch, offset, clause=""):
 
 
 def pictures_of(one, firing=None):
-    return Pictures(firing or one.firing, one.table, one.words, one.steps)
+    return firing_pictures(firing or one.firing, one.table, one.words, one.steps)
 
 
 def offsets(arch, count):
@@ -193,7 +193,7 @@ def test_what_is_left_on_another_stack_is_nobody_s():
                for word in moment.stack)
     last = found.svg(len(found.moments) - 1)
     assert 'class="word below"' in last and 'class="word changed' not in last
-    assert "Stored" not in found.drawing(len(found.moments) - 1).about
+    assert "Stored" not in found.scenes.scene(len(found.moments) - 1).about
     handled = next(n for n, moment in enumerate(found.moments) if moment.handles is not None)
     assert any(found.moments[handled].owned(word.address)
                for word in found.moments[handled].stack)
@@ -201,7 +201,7 @@ def test_what_is_left_on_another_stack_is_nobody_s():
 
 def test_a_clause_whose_predicate_does_not_hold_leaves_nothing(arch):
     found = pictures_of(explained(arch, 0, "/arg0 == 77777/ { trace(1); }"))
-    nothing = ["it leaves nothing" in found.drawing(n).clause
+    nothing = ["it leaves nothing" in found.scenes.clause(n)
                for n in range(len(found.moments))]
     handled = next(n for n, moment in enumerate(found.moments) if moment.handles is not None)
     assert nothing == [n >= handled for n in range(len(found.moments))]

@@ -14,9 +14,9 @@ from images.boots import booted
 from kinst.probes.breakpoints import DOUBLE, Breakpoints
 from kinst.probes.kinds import ProbeKind
 from kinst_emu.explain.steps.explained import Asked, explain
-from kinst_emu.explain.view.drawing import PANES
-from kinst_emu.explain.view.firing_page import pictures_of
-from kinst_emu.explain.view.picture import Station
+from kinst_emu.explain.view.firing_moments import Station
+from kinst_emu.explain.view.firing_picture import PANES
+from kinst_emu.explain.view.pictures import pictures_of
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.commands.test_front import run
 

@@ -19,7 +19,7 @@ from images import catalog
 from kinst_emu.explain.steps.explained import Asked, explain
 from kinst_emu.explain.steps.steps import Table
 from kinst_emu.explain.steps.terms import TERMS, first_terms
-from kinst_emu.explain.view.picture import at_step, moments
+from kinst_emu.explain.view.firing_moments import at_step, moments
 from kinst_emu.explain.view.terminal import Stepper, columns, shown
 
 
@@ -50,8 +50,7 @@ PANELS = ("title", "place", "told", "code", "registers", "stack", "trampoline")
 def walked(explained, groups, size=(160, 50)):
     """The application, and behind each group of keys: the step it is at, what its panels show, and
     what has the focus."""
-    app = Stepper(explained.title, explained.steps, explained.firing, explained.words,
-                  explained.wrong)
+    app = Stepper(explained)
 
     async def walk():
         found = []
@@ -227,7 +226,7 @@ def test_every_column_is_there_on_a_small_terminal(on_amd64, size):
 
 
 def test_a_screen_of_100_columns_shows_the_first_columns_whole(on_amd64):
-    app = Stepper(on_amd64.title, on_amd64.steps, on_amd64.firing, on_amd64.words)
+    app = Stepper(on_amd64)
 
     async def play():
         async with app.run_test(size=(100, 30)) as pilot:
@@ -250,7 +249,7 @@ def test_a_term_is_explained_where_it_is_first_used_and_only_there(explained):
 
 @pytest.mark.parametrize("key", ["x", "q", "n", "escape"])
 def test_the_question_mark_shows_the_keys_and_any_key_leaves_them(explained, key):
-    app = Stepper(explained.title, explained.steps, explained.firing, explained.words)
+    app = Stepper(explained)
 
     async def play():
         async with app.run_test(size=(80, 24)) as pilot:
@@ -268,7 +267,7 @@ def test_the_question_mark_shows_the_keys_and_any_key_leaves_them(explained, key
 
 
 def test_a_narrow_terminal_has_the_step_alone(explained):
-    app = Stepper(explained.title, explained.steps, explained.firing, explained.words)
+    app = Stepper(explained)
 
     async def play():
         async with app.run_test(size=(60, 20)) as pilot:
@@ -281,7 +280,7 @@ def test_a_narrow_terminal_has_the_step_alone(explained):
 
 @pytest.mark.parametrize("keys", [["q"], ["ctrl+c"], ["g", "ctrl+c"], ["question_mark", "ctrl+c"]])
 def test_q_and_ctrl_c_end_it_wherever_it_is(explained, keys):
-    app = Stepper(explained.title, explained.steps, explained.firing, explained.words)
+    app = Stepper(explained)
 
     async def play():
         async with app.run_test() as pilot:

@@ -13,10 +13,13 @@ from kinst_emu.explain.steps.context_switch_steps import loading, saved, switch_
 from kinst_emu.explain.steps.explained import words_of
 from kinst_emu.explain.steps.steps import Table
 from kinst_emu.explain.steps.way import switch_way
-from kinst_emu.explain.view.film import _values, film
-from kinst_emu.explain.view.way_drawing import WayPictures
+from kinst_emu.explain.view.film import film
+from kinst_emu.explain.view.pictures import Pictures
+from kinst_emu.explain.view.way_picture import way_layout
+from kinst_emu.explain.view.way_scenes import WayScenes
 from tests.conftest import ARCHES
 from tests.kinst_emu.commands.test_commands import refused, run
+from tests.kinst_emu.explain.pictured import values_in, whole
 
 OLD, NEW = 0x1000, 0x2000  # where registers are kept
 
@@ -67,15 +70,16 @@ def test_a_switch_has_three_parts_that_the_recording_tells_apart(arch):
 def test_its_pictures_move_and_a_stay_elsewhere_is_one_moment(arch):
     seen, words = switch(arch)
     told = switch_steps(seen, words)
-    pictures = WayPictures(switch_way(seen, told, words), words)
+    way = switch_way(seen, told, words)
+    pictures = Pictures(WayScenes(way, words), way_layout(way))
     assert [one.seen.address for one in pictures.moments] == [
         row.address for number, row in enumerate(seen.rows) if number not in (5, 6, 7)]
     found = film(pictures)
-    values = dict(_values(found.first))
+    values = values_in(found.first)
     for number, change in enumerate(found.changes):
         for place, string in zip(change[::2], change[1::2], strict=True):
             values[found.places[place]] = found.strings[string]
-        assert values == dict(_values(pictures.svg(number, styled=False, every=True)))
+        assert values == values_in(whole(pictures, number))
     last = pictures.svg(len(pictures.moments) - 1)
     held = {int(at, 16): int(value, 16) for at, value in re.findall(
         r'data-address="(\w+)" data-value="(\w+)"', last)}

@@ -15,8 +15,8 @@ from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.explain.steps.explained import Asked, explain
 from kinst_emu.explain.steps.steps import Table
+from kinst_emu.explain.view.firing_moments import Station, moments
 from kinst_emu.explain.view.firing_page import firing_page
-from kinst_emu.explain.view.picture import Station, moments
 from tests.browser import CHROMIUM, Shown
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.commands.test_commands import refused, run

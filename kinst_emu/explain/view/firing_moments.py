@@ -8,6 +8,7 @@ from enum import Enum
 from emu.arch.architectures import ARCHITECTURES
 from kinst_emu.explain.record.seen_firing import SeenFiring, SeenFrame
 from kinst_emu.explain.steps.steps import Step
+from kinst_emu.explain.view.memory_words import StackWord
 
 WORD = 8
 BESIDE = 2  # words above what the firing uses that are drawn, too
@@ -29,28 +30,6 @@ class Station(Enum):
 
 # A trap frame is on the stack, or is being built there.
 TRAP = (Station.VECTOR, Station.HANDLER, Station.RETURN)
-
-
-@dataclass(frozen=True)
-class StackWord:
-    """:param value: None: it was not looked at.
-    :param fields: of the trap frame that lie there, in their order; none before the exception, nor
-        when the trap frame is left.
-    :param changed: stored since the moment before.
-    :param written: whether this exception has stored it: else a field holds what something else
-        has left there.
-    """
-
-    address: int
-    value: int | None
-    fields: tuple[str, ...]
-    changed: bool
-    written: bool = True
-
-    @property
-    def shown(self) -> int | None:
-        """What it holds for this firing; None: nothing yet, or it was not looked at."""
-        return None if self.fields and not self.written else self.value
 
 
 @dataclass(frozen=True)

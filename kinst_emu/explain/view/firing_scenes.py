@@ -1,0 +1,294 @@
+"""A firing as scenes: what is to be seen of each of its moments."""
+
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from dtrace.run.structured import Row as RecordedRow
+from kinst.code.listing import ProbedInstruction
+from kinst.relocation.trampoline import SLOT
+from kinst.relocation.trap import TRAPS
+from kinst.relocation.verdict import Rewrite, summary
+from kinst_emu.explain.record.instruction import SeenInstruction
+from kinst_emu.explain.record.seen_firing import SeenFiring
+from kinst_emu.explain.record.what_if import COPY
+from kinst_emu.explain.steps.steps import Step, Words, displacement
+from kinst_emu.explain.view.firing_moments import (
+    WORD,
+    FiringMoment,
+    Station,
+    at_step,
+    moments,
+)
+from kinst_emu.explain.view.memory_words import UNWRITTEN, StackWord, word_row
+from kinst_emu.explain.view.scene import (
+    Anchor,
+    Arrow,
+    Pane,
+    Row,
+    Rows,
+    Scene,
+    Scenes,
+    register_rows,
+    some,
+    station_rows,
+    text_rows,
+)
+
+AROUND = 4  # instructions before and behind the probed one
+LAST = 7  # instructions on the way that are shown
+EXECUTED = 4  # instructions that were executed before the one that is next
+ADDRESS = 8  # bytes of one
+MOST_LETTERS, MOST_CLAUSE = 50, 8  # of a line; lines of a clause
+MOST_STORES = 6  # that are arrows, of one instruction
+WAY = ((Station.FUNCTION, "function"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
+       (Station.RETURN, "return"), (Station.TRAMPOLINE, "trampoline"))
+BEFORE_CLAUSE = ("frame", "lookup")  # steps of the moment in which the clause is run
+ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
+         "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
+         "trampoline": "trampoline", "second": "trampoline", "return": "registers",
+         "after": "registers", "returned": "registers", "what-if": "registers"}  # step: pane
+IN_CODE = (Station.FUNCTION, Station.TRAMPOLINE)  # have a pane of their own
+
+
+class FiringScenes(Scenes[FiringMoment]):
+    """:param table: the function's instructions.
+    :param steps: of the explanation; those of a firing that was done wrong do not count.
+    """
+
+    def __init__(self, firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words,
+                 steps: Sequence[Step]) -> None:
+        self._firing, self._words = firing, words
+        self.moments = moments(firing)
+        self.steps = [(at_step(self.moments, step), step) for step in steps if not step.wrong]
+        at = next(n for n, one in enumerate(table) if one.offset == firing.instruction.offset)
+        first = max(0, min(at - AROUND, len(table) - 2 * AROUND - 1))
+        self._around = table[first : first + 2 * AROUND + 1]
+        self.in_slot = list(self._executed_in_slot())
+        self._rows = {Station.FUNCTION: [one.address for one in self._around],
+                      Station.TRAMPOLINE: [at for at, _code in self.in_slot]}
+        self._way = (*WAY, (Station.ELSEWHERE, "elsewhere")) if firing.mistake.strayed else WAY
+        self.notes = self._notes()
+
+    def scene(self, number: int, step: str = "", hidden: int | None = None) -> Scene:
+        """As ``Scenes.scene``.
+
+        :param hidden: the address of a word of the stack whose value is not shown; registers are
+            as they were at the breakpoint then, and nothing says what has been stored.
+        """
+        moment, about = self.moments[number], self._about(number)
+        if hidden is not None:
+            about = about.partition(" Changed:")[0]
+            moment = replace(moment, registers=self.moments[0].registers, changed=frozenset(),
+                             stack=tuple(replace(word, value=None) if word.address == hidden
+                                         else word for word in moment.stack))
+        head = ("No trampoline yet" if not moment.patched else
+                "The trampoline" if self.in_slot else "No trampoline")
+        panes = {
+            "function": Pane("The function", {"code": self._function(moment)}),
+            "trampoline": Pane(head, {"code": self._trampoline(moment), "notes": text_rows(
+                self.notes if moment.patched else ())}),
+            "clause": Pane("The D clause, and what it leaves",
+                           {"text": text_rows(self.clause(number, step))}),
+            "registers": Pane("Registers", {
+                "pointers": self._pointers(moment),
+                "registers": register_rows(moment.registers, moment.changed)}),
+            "way": Pane("The way", {
+                "stations": station_rows([(name, place is moment.place)
+                                          for place, name in self._way]),
+                "whose": text_rows([self._whose(moment)]), "trail": self._trail(number)}),
+            "executed": Pane("Executed last", {"code": self._executed(moment)}),
+            "stack": Pane("The kernel stack, and the trap frame", {
+                "words": [word_row(word, moment.owned(word.address), moment.sp)
+                          for word in moment.stack],
+                "top": list(self._top(moment))})}
+        return Scene(
+            number, len(self.moments), self.title(number, step),
+            f"{number + 1} of {len(self.moments)}: pc {moment.pc:#x}", about, panes,
+            [*self._stores(moment), *self._control(self.moments[max(0, number - 1)], moment)],
+            ABOUT.get(step, ""), {"row": str(moment.row), "pc": f"{moment.pc:#x}",
+                                  "place": moment.place.name.lower()})
+
+    # -- code --------------------------------------------------------------------------------------
+
+    def _function(self, moment: FiringMoment) -> Rows:
+        firing = self._firing
+        return [self._code(one.address, firing.patched if moment.patched
+                           and one.offset == firing.instruction.offset else one.code, moment,
+                           str(one.offset)) for one in self._around]
+
+    def _trampoline(self, moment: FiringMoment) -> Rows:
+        """What is executed in it, and what it has beside that; nothing before it is written."""
+        return [self._code(at, code, moment, f"{at - self._firing.slot:+#x}")
+                for at, code in self.in_slot] if moment.patched else []
+
+    def _code(self, address: int, code: bytes, moment: FiringMoment, offset: str) -> Row:
+        arch, slot = self._words.arch, self._firing.slot
+        length = arch.instruction_length(code) or len(code)
+        executed = not slot or not 0 <= address - slot < SLOT or any(
+            row.address == address for row in self._firing.rows)
+        text = (arch.disassemble(code[:length], address) if executed else
+                f"{int.from_bytes(code, 'little'):#x}")
+        marks = [name for name, is_so in (
+            ("probed", address == self._firing.instruction.address),
+            ("here", moment.handles is None and address == moment.pc)) if is_so]
+        return Row((offset, code, text), tuple(marks),
+                   {"address": f"{address:x}", "bytes": code.hex()})
+
+    def _executed_in_slot(self) -> Iterator[tuple[int, bytes]]:
+        firing, executed = self._firing, {row.address: row.code for row in self._firing.rows}
+        at, last = firing.slot, b""
+        while firing.slot and at in executed and at < firing.slot + len(firing.trampoline):
+            last = executed[at]
+            yield at, last
+            at += len(last)
+        if last and last == self._words.trap.jump:  # behind it is where it goes
+            rest = at - firing.slot
+            yield at, firing.trampoline[rest : rest + ADDRESS]
+
+    def _notes(self) -> list[str]:
+        """What is said below the trampoline."""
+        firing = self._firing
+        verdict = firing.instruction.verdict
+        text = f"verdict: {summary(verdict)}" + (
+            ", but it is copied as it is" if firing.mistake.kind == COPY else "")
+        if firing.slot:
+            text += f"; {firing.slot - firing.instruction.address:+#x} from the instruction"
+        found = [text, *(displacement(firing, verdict) if isinstance(verdict, Rewrite) else ())]
+        return [line for one in found for line in textwrap.wrap(one, MOST_LETTERS)]
+
+    def _executed(self, moment: FiringMoment) -> Rows:
+        """Where the CPU is, and how it has come there."""
+        firing, words = self._firing, self._words
+        rows = firing.rows[max(0, moment.row - EXECUTED) : moment.row + 1]
+        made = [Row((words.where(one.address), words.arch.disassemble(
+            one.code if moment.patched or one.address != firing.rows[0].address
+            else firing.original, one.address))) for one in rows]
+        last = made.pop() if moment.handles is None else Row(("the handler", ""))
+        if moment.handles is not None:  # it is called before the next of the kernel's instructions
+            made.pop()
+        return [*made, replace(last, marks=("here",))]
+
+    # -- registers, and the way --------------------------------------------------------------------
+
+    def seen(self, moment: FiringMoment) -> SeenInstruction:
+        """What was recorded of the CPU then."""
+        return (self._firing.rows[moment.row] if moment.handles is None
+                else self._firing.frames[moment.handles].called)
+
+    def _pointers(self, moment: FiringMoment) -> Rows:
+        """pc, sp, and where a return from an exception goes."""
+        arch, seen = self._words.arch, self.seen(moment)
+        found = [(name, seen.registers[name]) for name in (arch.pc, arch.sp)]
+        if seen.returns_to is not None:
+            found.append((TRAPS[arch.name].return_register, seen.returns_to))
+        return [Row((name, value)) for name, value in found]
+
+    def _whose(self, moment: FiringMoment) -> str:
+        """Whose code it is that the trail has."""
+        function = self._firing.function
+        inside = 0 <= moment.pc - function.address < function.size
+        if moment.place is Station.FUNCTION and not inside:  # called, or returned to
+            return f"in {self._words.where(moment.pc)}:"
+        return f"in {moment.place.value}:"
+
+    def _trail(self, number: int) -> Rows:
+        """The last instructions of the same place."""
+        found: list[str] = []
+        for moment in reversed(self.moments[: number + 1]):
+            if moment.place is not self.moments[number].place or len(found) == LAST:
+                break
+            if moment.handles is None:
+                found.append(self._words.arch.disassemble(moment.code, moment.pc))
+            else:
+                found.append(f"{self._words.guest.traps.seam} leads to it")
+        return [Row((("  " if at else "\N{BLACK RIGHT-POINTING TRIANGLE} ") + text,))
+                for at, text in reversed(list(enumerate(found)))]
+
+    # -- the stack ---------------------------------------------------------------------------------
+
+    def _top(self, moment: FiringMoment) -> Iterator[Row]:
+        """The words from the stack pointer up: distance, word, address, fields of a trap frame."""
+        firing = self._firing
+        stack = (firing.memory.stacks[moment.row] if moment.handles is None
+                 else firing.frames[moment.handles].stack)
+        drawn = {word.address: word for word in moment.stack}
+        for distance in range(0, len(stack.content), WORD):
+            address = stack.address + distance
+            value: int | str = int.from_bytes(stack.content[distance : distance + WORD], "little")
+            word = drawn.get(address)
+            if word is not None and word.content == UNWRITTEN:
+                value = UNWRITTEN
+            yield Row((f"sp+{distance:#x}", value, f"{address:#x}",
+                       "" if word is None else ", ".join(word.fields)),
+                      ("changed",) if word is not None and word.changed else ())
+
+    @staticmethod
+    def _is_new(moment: FiringMoment, word: StackWord) -> bool:
+        """What is put back below the stack pointer, or on a stack that was left, is nobody's any
+        more."""
+        return word.changed and word.shown is not None and moment.owned(word.address)
+
+    # -- arrows, and what is said ------------------------------------------------------------------
+
+    def _stores(self, moment: FiringMoment) -> list[Arrow]:
+        """From the registers to each word that an instruction has stored."""
+        changed = [number for number, word in enumerate(moment.stack)
+                   if self._is_new(moment, word)]
+        if moment.handles is not None or len(changed) > MOST_STORES:
+            return []
+        return [Arrow("store", Anchor("registers"), Anchor("stack", "words", number))
+                for number in changed]
+
+    def _control(self, before: FiringMoment, now: FiringMoment) -> list[Arrow]:
+        """Where control has gone."""
+        begin, end = self._anchor(before), self._anchor(now)
+        return ([] if before.place is now.place or begin is None or end is None
+                else [Arrow("control", begin, end)])
+
+    def _anchor(self, moment: FiringMoment) -> Anchor | None:
+        """The line of code, or the station of the way; None: at code that is not shown."""
+        place = moment.place
+        if place in IN_CODE:
+            lines = self._rows[place]
+            return (Anchor(place.name.lower(), "code", lines.index(moment.pc))
+                    if moment.pc in lines else None)
+        return Anchor("way", "stations",
+                      next(n for n, (one, _) in enumerate(self._way) if one is place))
+
+    def _about(self, number: int) -> str:
+        moment, words = self.moments[number], self._words
+        text = ("the handler is called" if moment.handles is not None else
+                f"{words.arch.disassemble(moment.code, moment.pc)} is about to be executed")
+        text += f", at {words.place(moment.pc)}"
+        changed = [f"{name} = {moment.registers[name]:#x}" for name in sorted(moment.changed)]
+        stored = [f"{word.value:#x} at {word.address:#x}"
+                  + (f" ({', '.join(word.fields)})" if word.fields else "")
+                  for word in moment.stack if self._is_new(moment, word)]
+        return (f"Moment {number + 1} of {len(self.moments)}: {text}."
+                + (f" Changed: {', '.join(changed)}." if changed else "")
+                + (f" Stored: {', '.join(stored)}." if stored else ""))
+
+    def clause(self, number: int, name: str = "") -> list[str]:
+        """The clause, and from when it has been run, what it has left."""
+        told = self._firing.narration
+        if told is None:
+            return ["there is no clause for this probe"]
+        found = [line.strip() for line in told.text.splitlines() if line.strip()]
+        handled = next((n for n, one in enumerate(self.moments) if one.handles is not None), 0)
+        left = list[str]()
+        if number > handled or (number == handled and name not in BEFORE_CLAUSE):
+            left = [*(f"its buffer gets {_left(one)}" for one in told.left),
+                    *(f"its aggregations are {json.dumps(one)}" for one in told.aggregated)
+                    ] or ["it leaves nothing"]
+        text, rest = (
+            [line for one in lines for line in textwrap.wrap(one, MOST_LETTERS)]
+            for lines in (found, left))
+        return [*some(text, MOST_CLAUSE - min(len(rest), MOST_CLAUSE // 2)),
+                *some(rest, MOST_CLAUSE - min(len(text), MOST_CLAUSE // 2))]
+
+
+def _left(row: RecordedRow) -> str:
+    """What a clause has recorded, without what all rows of a probe have in common."""
+    return json.dumps(row.get("actions", row))

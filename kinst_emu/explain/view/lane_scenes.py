@@ -1,0 +1,121 @@
+"""Runs in an order as scenes: a lane for each run, and what they share."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kinst_emu.explain.steps.steps import Step
+from kinst_emu.explain.view.layout import MARGIN, TOP, Band, Column, Frame, Grid, Layout
+from kinst_emu.explain.view.pictures import Pictures
+from kinst_emu.explain.view.scene import Anchor, Arrow, Pane, Row, Scene, Scenes
+
+LANES, HEIGHT, LINE = 560, 560, 16  # LANES: how wide all are
+SHARED = 240
+LETTER = 7.9  # pixels of one
+MOST_LINES, MOST_SHARED, MOST_TITLE = 3, 14, 58  # of a row, of what is shared; letters
+ROWS = 10  # that are seen
+PITCH = MOST_LINES * LINE - 6
+BETWEEN, SHARED_PITCH = 13, 34  # from one line of a row to the next; from one value to the next
+BEGIN, END = "begin", "end"  # names of steps
+
+
+@dataclass(frozen=True)
+class LaneRow:
+    """What a run does.
+
+    :param said: in lines.
+    :param shared: what is otherwise from now on of what the runs share: names and values.
+    """
+
+    run: int
+    said: tuple[str, ...]
+    shared: tuple[tuple[str, str], ...] = ()
+
+
+class LaneScenes(Scenes[LaneRow]):
+    """:param runs: their names.
+    :param outcome: what came of it.
+    """
+
+    def __init__(self, runs: Sequence[str], rows: Sequence[LaneRow], outcome: str) -> None:
+        self._runs = runs
+        self._letters = int((lane_width(len(runs)) - 16) / LETTER)
+        end = LaneRow(rows[-1].run if rows else 0, (outcome,))
+        self.moments = [self._wrapped(row) for row in (*rows, end)]
+        self._outcome = outcome
+        self.steps = [(0, Step(BEGIN, "The runs begin", ())),
+                      (len(self.moments) - 1, Step(END, "What comes of it", ()))]
+        self._names = list(dict.fromkeys(name for row in rows for name, _value in row.shared))
+        self._names = self._names[-MOST_SHARED:]
+
+    def _wrapped(self, row: LaneRow) -> LaneRow:
+        lines = (textwrap.wrap(row.said[0], self._letters) if len(row.said) == 1 else
+                 [_cut(said, self._letters) for said in row.said])
+        if len(lines) > MOST_LINES:
+            more = len(lines) - MOST_LINES + 1
+            lines = [*lines[: MOST_LINES - 1], f"({more} more)" if len(row.said) > 1 else
+                     lines[MOST_LINES - 1] + "\N{HORIZONTAL ELLIPSIS}"]
+        return LaneRow(row.run, (*lines, *[""] * (MOST_LINES - len(lines))), row.shared)
+
+    def scene(self, number: int, step: str = "") -> Scene:
+        """A step has nothing of its own."""
+        first = max(0, number - ROWS + 1)
+        seen = self.moments[first : number + 1]
+        values = dict[str, str]()
+        for row in self.moments[: number + 1]:
+            values |= dict(row.shared)
+        now, before = self.moments[number], self.moments[max(0, number - 1)]
+        changed = {name for name, _value in now.shared}
+        letters = int(SHARED / LETTER) - 3
+        what = (f"What comes of it: {self._outcome}" if number == len(self.moments) - 1 else
+                f"{self._runs[now.run]}: {', '.join(line for line in now.said if line)}")
+        panes = {f"lane{run}": Pane(name[: self._letters], {"rows": [
+            Row(row.said, ("here",) if row is seen[-1] else ()) if row.run == run else None
+            for row in seen]}) for run, name in enumerate(self._runs)}
+        panes["shared"] = Pane("What they share", {"values": [
+            Row((name[:letters], values.get(name, "")[:letters]),
+                ("changed",) if name in changed else ()) for name in self._names]})
+        return Scene(
+            number, len(self.moments), what, f"{number + 1} of {len(self.moments)}",
+            f"{number + 1} of {len(self.moments)}: {what}.", panes,
+            [] if now.run == before.run else [Arrow(  # where the other one goes on
+                "control", Anchor(f"lane{before.run}", "rows", len(seen) - 2),
+                Anchor(f"lane{now.run}", "rows", len(seen) - 1))], f"lane{now.run}")
+
+
+class LaneLayout(Layout):
+    """Its arrows go from one lane to another, down by a row."""
+
+    def path(self, arrow: Arrow) -> tuple[str, str]:
+        begin, end = (self.frames[anchor.pane] for anchor in (arrow.begin, arrow.end))
+        assert arrow.end.row is not None
+        y = TOP + 46 + arrow.end.row * PITCH
+        right = end.x > begin.x
+        x1, x2 = ((begin.x + begin.width - 24, end.x + 6) if right
+                  else (begin.x + 6, end.x + end.width - 6))
+        return (f"M{x1} {y - PITCH}C{x1} {y} {x1} {y} {x2} {y}",
+                f"M{x2} {y}l{-9 if right else 9} -5v10z")
+
+
+def lane_pictures(runs: Sequence[str], rows: Sequence[LaneRow], outcome: str) -> Pictures[LaneRow]:
+    """All pictures of an order; parameters as of ``LaneScenes``."""
+    scenes = LaneScenes(runs, rows, outcome)
+    width = lane_width(len(runs))
+    lane = Grid("code", tuple(Column(10, dy=n * BETWEEN) for n in range(MOST_LINES)), y=41,
+                pitch=PITCH, rows=ROWS, band=Band(4, -12, width - 8, PITCH))
+    frames = {f"lane{n}": Frame(MARGIN + n * (width + MARGIN), TOP, width, HEIGHT - TOP - MARGIN,
+                                {"rows": lane}) for n in range(len(runs))}
+    frames["shared"] = Frame(MARGIN * 2 + LANES, TOP, SHARED, HEIGHT - TOP - MARGIN, {
+        "values": Grid("register", (Column(10), Column(22, dy=15)), y=41, pitch=SHARED_PITCH,
+                       band=Band(4, -13, SHARED - 8, SHARED_PITCH - 1, ("changed",)))})
+    return Pictures(scenes, LaneLayout("picture lanes", MARGIN * 3 + LANES + SHARED, HEIGHT,
+                                       frames, MOST_TITLE))
+
+
+def lane_width(runs: int) -> int:
+    """Of a lane, pixels."""
+    return (LANES - MARGIN * (runs - 1)) // runs
+
+
+def _cut(text: str, letters: int) -> str:
+    return text if len(text) <= letters else text[: letters - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -1,0 +1,116 @@
+"""A way through the kernel as scenes: what is to be seen of each of its moments."""
+
+import textwrap
+
+from kinst_emu.explain.steps.steps import Words
+from kinst_emu.explain.steps.way import Way, WayMoment, function
+from kinst_emu.explain.view.memory_words import StackWord, word_row
+from kinst_emu.explain.view.scene import (
+    Anchor,
+    Arrow,
+    Pane,
+    Row,
+    Rows,
+    Scene,
+    Scenes,
+    register_rows,
+    some,
+    station_rows,
+    text_rows,
+)
+
+LAST, FUNCTIONS, LINES = 16, 15, 14  # instructions, functions, lines of text that are shown
+LETTERS = 43  # of a line of text
+MOST_STORES = 6  # that are arrows, of one moment
+
+
+class WayScenes(Scenes[WayMoment]):
+    def __init__(self, way: Way, words: Words) -> None:
+        self._way, self._words = way, words
+        self.moments, self.steps = way.moments, way.steps
+        self._known: list[dict[int, int]] = []
+        self._stored: list[frozenset[int]] = []  # since the way began, by the moments
+        self._functions: list[list[str]] = []
+        stored = frozenset[int]()
+        known, functions = dict[int, int](), list[str]()
+        for number, moment in enumerate(way.moments):
+            known |= moment.words
+            # At first, all are told of, which no one instruction stores.
+            first = number == 0 or (number == 1 and set(way.labels) <= set(moment.words))
+            stored |= frozenset() if first else frozenset(moment.words)
+            stored |= way.pushed if number else frozenset()
+            self._stored.append(stored)
+            name = function(moment.seen.address, words)
+            if functions[-1:] != [name]:
+                functions.append(name)
+            self._known.append(dict(known))
+            self._functions.append(functions[-FUNCTIONS:])
+
+    def scene(self, number: int, step: str = "") -> Scene:
+        moment, way = self.moments[number], self._way
+        before = self.moments[number - 1] if number else moment
+        registers = moment.seen.registers
+        changed = frozenset(name for name, value in registers.items()
+                            if before.seen.registers[name] != value)
+        words = self._words_at(number)
+        return Scene(
+            number, len(self.moments), self.title(number, step),
+            f"{number + 1} of {len(self.moments)}: pc {moment.seen.address:#x}",
+            self._about(number, words), {
+                "code": Pane("What is executed", {"code": self._trail(number)}),
+                "way": Pane("The way, and the functions on it", {
+                    "stations": station_rows([(name, place == moment.station)
+                                              for place, name in enumerate(way.stations)]),
+                    "functions": text_rows(self._functions[number])}),
+                "registers": Pane("Registers", {"registers": register_rows(registers, changed)}),
+                "told": Pane("What happens", {"text": text_rows(self._told(number, step))}),
+                "words": Pane(way.heading, {"words": [word_row(word) for word in words]})},
+            [*_stores(words), *_control(before.station, moment.station)],
+            way.about.get(step, ""), {"pc": f"{moment.seen.address:#x}"})
+
+    def _words_at(self, number: int) -> tuple[StackWord, ...]:
+        moment, way = self.moments[number], self._way
+        there = not way.builds or 0 < number < len(self.moments) - 1
+        return tuple(StackWord(at, self._known[number].get(at), names if there else (),
+                               number > 0 and at in moment.words,
+                               not way.builds or at in self._stored[number])
+                     for at, names in way.labels.items())
+
+    def _told(self, number: int, name: str) -> list[str]:
+        """The first words of the step that a moment belongs to."""
+        _which, step, _here = self.step_at(number, name)
+        lines = [line for part in step.parts for line in (
+            textwrap.wrap(part, LETTERS) if isinstance(part, str) else
+            ["  ".join(row) for row in part.rows])]
+        return some(lines, LINES)
+
+    def _trail(self, number: int) -> Rows:
+        first = max(0, number - LAST + 1)
+        return [Row((self._words.where(one.seen.address), self._text(one)),
+                    ("here",) if at == number else ())
+                for at, one in enumerate(self.moments[first : number + 1], first)]
+
+    def _text(self, moment: WayMoment) -> str:
+        return self._words.arch.disassemble(moment.seen.code, moment.seen.address)
+
+    def _about(self, number: int, words: tuple[StackWord, ...]) -> str:
+        moment = self.moments[number]
+        text = f"{self._text(moment)} is about to be executed, at " + self._words.place(
+            moment.seen.address)
+        stored = [f"{word.value:#x} at {word.address:#x} ({', '.join(word.fields)})"
+                  for word in words if word.changed and word.shown is not None]
+        more = f", and {len(stored) - MOST_STORES} more" if len(stored) > MOST_STORES else ""
+        return (f"Moment {number + 1} of {len(self.moments)}: {text}."
+                + (f" Stored: {', '.join(stored[:MOST_STORES])}{more}." if stored else ""))
+
+
+def _stores(words: tuple[StackWord, ...]) -> list[Arrow]:
+    changed = [number for number, word in enumerate(words) if word.changed]
+    return [] if len(changed) > MOST_STORES else [
+        Arrow("store", Anchor("registers"), Anchor("words", "words", number))
+        for number in changed]
+
+
+def _control(before: int, now: int) -> list[Arrow]:
+    return [] if before == now else [Arrow("control", Anchor("way", "stations", before),
+                                           Anchor("way", "stations", now))]
