@@ -1,4 +1,4 @@
-"""``kinst explain``: one firing of one probe, step by step."""
+"""``kinst explain``: one firing of one probe, or what a kernel does for a program, step by step."""
 
 import argparse
 import json
@@ -39,19 +39,27 @@ EXAMPLES = (
     "kinst explain -k teaching/arm64 strlen:4 -c 'strlen(\"hello\")'",
     "kinst explain -k kernel malloc:12 -c 'malloc(100, &M_TEMP, 2)' -n '{ trace(arg0); }'",
     "kinst explain --arch all strlen:0 -c 'strlen(\"hello\")' --html three.html",
-    "kinst explain -k kernel open -c '$ cat /etc/motd'",
-    "kinst explain -k kernel page-fault -c '$ cat /etc/motd' --html fault.html",
+    "kinst explain -k kernel --of system-call open -c '$ cat /etc/motd'",
+    "kinst explain -k kernel --of page-fault -c '$ cat /etc/motd' --html fault.html",
     "kinst explain -k teaching/amd64 strtoul:25 -c 'strtoul(\" -0x12\", 0, 16)' --what-if copy",
 )
 ALL, COMMAND, FRAME = "all", "$", "frame"
+FIRING, SYSTEM_CALL, RUNS = "firing", "system-call", "runs"
+OF_COMMAND = (SYSTEM_CALL, PAGE_FAULT, CONTEXT_SWITCH)  # kinds that a command has
+KINDS = (FIRING, *OF_COMMAND, RUNS)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser, required=False)
     add = parser.add_argument
-    add("place", metavar="FUNCTION:OFFSET",
-        help="the probed instruction, like strlen:4 (kinst disas lists them); with a command, a "
-        f"system call that it makes, like open, or {PAGE_FAULT}, or {CONTEXT_SWITCH}")
+    add("place", metavar="PLACE", nargs="?", default="",
+        help="the probed instruction, like strlen:4 (kinst disas lists them); of a command, a "
+        "system call that it makes, like open")
+    add("--of", choices=KINDS, metavar="KIND", default=None,
+        help=f"what is explained: a {FIRING} at PLACE, a {SYSTEM_CALL} named PLACE, a {PAGE_FAULT} "
+        f"or a {CONTEXT_SWITCH} of a command, or {RUNS} (--run); without it: {PAGE_FAULT} or "
+        f"{CONTEXT_SWITCH} where PLACE is that word, {RUNS} with --run, else a {SYSTEM_CALL} of a "
+        f"command and a {FIRING} of a call")
     add("-c", dest="call", metavar="CALL",
         help="what makes the probe fire, e.g. 'strlen(\"hello\")'; or '$ COMMAND', a line for the "
         "shell of our userland")
@@ -99,17 +107,16 @@ def run(arguments: argparse.Namespace) -> int:
             check_writable(path, option)
     if arguments.gif:
         animation.check()
-    if arguments.runs or arguments.schedule is not None:
+    kind = _kind(arguments)
+    _check(kind, arguments)
+    if kind == RUNS:
         return _runs(arguments)
-    if arguments.call is None:
-        raise KinstError("give what makes the probe fire: -c 'strlen(\"hello\")'; or --run, twice, "
-                         "and --schedule")
     asked = Asked(arguments.place, arguments.call, hit, arguments.clause, arguments.what_if, limit,
                   parse_size(arguments.memory), tuple(arguments.sources))
     if arguments.arch is not None:
         return _beside(arguments, asked)
-    if arguments.call.startswith(COMMAND):
-        return _way(arguments, hit, limit)
+    if kind in OF_COMMAND:
+        return _way(arguments, arguments.place if kind == SYSTEM_CALL else kind, hit, limit)
     if arguments.kernel is None:
         raise KinstError("give a kernel: -k IMAGE, or --arch for the teaching kernels side by side")
     explained = explain(
@@ -128,6 +135,44 @@ def run(arguments: argparse.Namespace) -> int:
         for line in text(explained.steps):
             print(line)
     return 0
+
+
+def _kind(arguments: argparse.Namespace) -> str:
+    """What is explained."""
+    if arguments.of is not None:
+        return str(arguments.of)
+    if arguments.runs or arguments.schedule is not None:
+        return RUNS
+    if arguments.place in (PAGE_FAULT, CONTEXT_SWITCH):
+        return str(arguments.place)
+    return SYSTEM_CALL if (arguments.call or "").startswith(COMMAND) else FIRING
+
+
+def _check(kind: str, arguments: argparse.Namespace) -> None:
+    """Hold what is given to what a kind of question needs.
+
+    :raises KinstError: when it is too little, or something else.
+    """
+    runs = bool(arguments.runs) or arguments.schedule is not None
+    if runs and kind != RUNS:
+        raise KinstError(f"--of {kind}: not with --run and --schedule, which are --of {RUNS}")
+    if arguments.call is None and kind != RUNS:
+        raise KinstError("give what makes the probe fire: -c 'strlen(\"hello\")'; or --run, twice, "
+                         "and --schedule")
+    command = (arguments.call or "").startswith(COMMAND)
+    if kind in OF_COMMAND and not command:
+        raise KinstError(f"a {kind} is explained of a command: -c '$ cat /etc/motd'")
+    if kind in OF_COMMAND and arguments.arch is not None:
+        raise KinstError("--arch: the teaching kernels have no programs: give -k IMAGE instead")
+    if kind == FIRING and command:
+        raise KinstError(f"a {FIRING} is explained of a call: -c 'strlen(\"hello\")'; of a "
+                         f"command, --of can be {', '.join(OF_COMMAND)}")
+    if kind in (PAGE_FAULT, CONTEXT_SWITCH):
+        if arguments.place not in ("", kind):
+            raise KinstError(f"{arguments.place}: leave it out: a {kind} has no PLACE")
+    elif not arguments.place:
+        raise KinstError("give the system call, like open" if kind == SYSTEM_CALL else
+                         "give the probed instruction, like strlen:4")
 
 
 def _picture(pictures: Pictures[Moment], at: str | None) -> str:
@@ -168,8 +213,11 @@ def _runs(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _way(arguments: argparse.Namespace, hit: int, limit: int) -> int:
-    """A way through the kernel."""
+def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
+    """A way through the kernel.
+
+    :param name: as of ``explain_way``.
+    """
     for option in ("clause", "what_if", "sources"):
         if getattr(arguments, option):
             name = {"clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
@@ -178,7 +226,7 @@ def _way(arguments: argparse.Namespace, hit: int, limit: int) -> int:
         raise KinstError("give a kernel: -k IMAGE")
     explained = explain_way(
         with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus),
-        arguments.place,
+        name,
         arguments.call.removeprefix(COMMAND).strip(), hit, limit, parse_size(arguments.memory))
     pictures = way_pictures(explained)
     _draw(arguments, pictures)

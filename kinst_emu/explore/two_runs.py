@@ -15,7 +15,7 @@ from images import catalog
 from kinst.probes.rewritten_trampolines import PER_THREAD, SHARED
 from kinst.relocation.trap import NO_TRAMPOLINES, trap_of
 from kinst_emu.explain.steps.beside import beside
-from kinst_emu.explain.steps.steps import Step, Table
+from kinst_emu.explain.steps.step import Step, Table
 from kinst_emu.explain.view.film import film, together
 from kinst_emu.explain.view.lane_scenes import BEGIN, END, LaneRow, lane_pictures
 from kinst_emu.explain.view.page import page_beside

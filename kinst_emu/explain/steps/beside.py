@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from kinst_emu.explain.steps.steps import Step
+from kinst_emu.explain.steps.step import Step
 
 Beside = list[tuple[str, list[Step | None]]]  # name; a step for each architecture, or none
 

@@ -2,7 +2,8 @@
 
 from kinst_emu.explain.record.context_switch import SeenSwitch, SwitchedThread
 from kinst_emu.explain.steps.entry_steps import executed, functions
-from kinst_emu.explain.steps.steps import Step, Table, Words
+from kinst_emu.explain.steps.step import Step, Table
+from kinst_emu.explain.steps.words import Words
 
 
 def switch_steps(seen: SeenSwitch, words: Words) -> list[Step]:
@@ -29,7 +30,7 @@ def loading(seen: SeenSwitch) -> int:
 
 def _call(seen: SeenSwitch, words: Words) -> Step:
     first, arch = seen.rows[0], words.arch
-    rows = tuple((name, f"{first.registers[name]:#x}", what) for name, what in (
+    rows = tuple((name, first.registers[name], what) for name, what in (
         (arch.arguments[0], f"the thread that runs: {seen.before.told}"),
         (arch.arguments[1], f"the one that is to run: {seen.after.told}"),
         (arch.sp, "the stack of the first")))
@@ -58,7 +59,7 @@ def _kept(seen: SeenSwitch, thread: SwitchedThread, upto: int) -> dict[int, int]
 def _save(seen: SeenSwitch, words: Words) -> Step:
     end = saved(seen)
     before, after = (_kept(seen, seen.before, number) for number in (0, end))
-    rows = tuple((f"{at:#x}", name, f"{before[at]:#x}", f"{after[at]:#x}")
+    rows = tuple((at, name, before[at], after[at])
                  for name in seen.names for at in [seen.before.kept[name]] if at in before)
     marked = frozenset(number for number, row in enumerate(rows) if row[2] != row[3])
     return Step("save", "Its registers are kept", (
@@ -89,8 +90,8 @@ def _load(seen: SeenSwitch, words: Words) -> Step:
     begin, last = loading(seen), len(seen.rows) - 1
     first, now = seen.rows[begin].registers, seen.rows[last].registers
     kept = _kept(seen, seen.after, last)
-    rows = tuple((name, f"{first[name]:#x}", f"{now[name]:#x}", f"{kept[at]:#x}" if at in kept
-                  else "") for name in seen.names for at in [seen.after.kept[name]] if name in now)
+    rows = tuple((name, first[name], now[name], kept.get(seen.after.kept[name], ""))
+                 for name in seen.names if name in now)
     marked = frozenset(number for number, row in enumerate(rows) if row[1] != row[2])
     return Step("load", "The other one's registers", (
         f"In {last - begin} instructions is loaded what is kept of {seen.after.told}; from "

@@ -5,7 +5,8 @@ from itertools import groupby
 
 from kinst_emu.explain.record.entry import SeenEntry
 from kinst_emu.explain.record.instruction import SeenInstruction
-from kinst_emu.explain.steps.steps import Step, Table, Words
+from kinst_emu.explain.steps.step import Count, Step, Table, Value
+from kinst_emu.explain.steps.words import Words
 
 MAX_SHOWN = 60  # rows of a table of functions
 
@@ -17,7 +18,7 @@ def who(seen: SeenEntry) -> str:
 def program(seen: SeenEntry, words: Words) -> Table:
     """Its code around the instruction."""
     first = seen.entry.rows[0]
-    rows, marked = list[tuple[str, ...]](), set[int]()
+    rows, marked = list[tuple[Value, ...]](), set[int]()
     place = seen.code_at
     for one in words.arch.split(seen.code):
         length = words.arch.instruction_length(one)
@@ -25,7 +26,7 @@ def program(seen: SeenEntry, words: Words) -> Table:
             break
         if place == first.address:
             marked.add(len(rows))
-        rows.append((f"{place:#x}", one.hex(" "), words.arch.disassemble(one, place)))
+        rows.append((place, one, words.arch.disassemble(one, place)))
         place += len(one)
     return Table(("address", "bytes", "instruction"), tuple(rows), frozenset(marked))
 
@@ -38,8 +39,8 @@ def exception(seen: SeenEntry, words: Words) -> Step:
         Table(("register", "in the program", "in the kernel"), _changed(first, second))))
 
 
-def _changed(before: SeenInstruction, after: SeenInstruction) -> tuple[tuple[str, ...], ...]:
-    return tuple((name, f"{before.registers[name]:#x}", f"{value:#x}")
+def _changed(before: SeenInstruction, after: SeenInstruction) -> tuple[tuple[Value, ...], ...]:
+    return tuple((name, before.registers[name], value)
                  for name, value in after.registers.items() if before.registers[name] != value)
 
 
@@ -59,8 +60,8 @@ def entry(seen: SeenEntry, words: Words) -> Step:
 
 
 def frame(seen: SeenEntry, words: Words) -> Step:
-    rows = tuple((f"{seen.frame + offset:#x}", name,
-                  f"{int.from_bytes(seen.before[offset : offset + size], 'little'):#x}")
+    rows = tuple((seen.frame + offset, name,
+                  int.from_bytes(seen.before[offset : offset + size], "little"))
                  for name, (offset, size) in words.guest.traps.trap_frame.fields.items())
     return Step("frame", "The trap frame", (
         f"It is at {seen.frame:#x}: what the program had in its registers, and where it goes on.",
@@ -71,7 +72,7 @@ def functions(rows: Sequence[SeenInstruction], words: Words) -> Table:
     """One row for each stay in a function."""
     found = [(name, len(list(some))) for name, some in groupby(
         rows, key=lambda row: words.where(row.address).partition("+")[0])]
-    shown = [(name, str(count)) for name, count in found[:MAX_SHOWN]]
+    shown: list[tuple[Value, ...]] = [(name, Count(count)) for name, count in found[:MAX_SHOWN]]
     if len(found) > MAX_SHOWN:
         shown.append((f"({len(found) - MAX_SHOWN} more)", ""))
     return Table(("function", "instructions"), tuple(shown))
@@ -79,7 +80,8 @@ def functions(rows: Sequence[SeenInstruction], words: Words) -> Table:
 
 def worked(seen: SeenEntry) -> list[str | Table]:
     """The functions that are entered, if any."""
-    rows = [(name, str(times), str(first)) for name, (times, first) in seen.work.items()]
+    rows: list[tuple[Value, ...]] = [
+        (name, Count(times), Count(first)) for name, (times, first) in seen.work.items()]
     if not rows:
         return []
     shown = [*rows[:MAX_SHOWN], *([(f"({len(rows) - MAX_SHOWN} more)", "", "")]
@@ -88,14 +90,14 @@ def worked(seen: SeenEntry) -> list[str | Table]:
             "entered first:", Table(("function", "times", "first after"), tuple(shown))]
 
 
-def changed_fields(seen: SeenEntry, words: Words) -> tuple[tuple[str, ...], ...]:
+def changed_fields(seen: SeenEntry, words: Words) -> tuple[tuple[Value, ...], ...]:
     """Of the trap frame, from when the function is called to when the program goes on."""
     rows = []
     for name, (offset, size) in words.guest.traps.trap_frame.fields.items():
         before, after = (int.from_bytes(content[offset : offset + size], "little")
                          for content in (seen.before, seen.after))
         if before != after:
-            rows.append((name, f"{before:#x}", f"{after:#x}"))
+            rows.append((name, before, after))
     return tuple(rows)
 
 
@@ -113,7 +115,7 @@ def instructions(seen: SeenEntry) -> int:
 
 def registers_behind(seen: SeenEntry) -> Table:
     first, last = seen.entry.rows[0], seen.leaving.rows[-1]
-    rows = tuple((name, f"{value:#x}", f"{last.registers[name]:#x}")
+    rows = tuple((name, value, last.registers[name])
                  for name, value in first.registers.items())
     marked = frozenset(n for n, row in enumerate(rows) if row[1] != row[2])
     return Table(("register", "before it", "behind it"), rows, marked)

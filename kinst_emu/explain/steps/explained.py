@@ -28,10 +28,13 @@ from kinst_emu.explain.record.running import RunningThread
 from kinst_emu.explain.record.seen_firing import SeenFiring
 from kinst_emu.explain.record.system_call import CallRecorder
 from kinst_emu.explain.steps.context_switch_steps import switch_steps
+from kinst_emu.explain.steps.firing_steps import steps
 from kinst_emu.explain.steps.page_fault_steps import fault_steps
-from kinst_emu.explain.steps.steps import Step, Words, steps, what_if
+from kinst_emu.explain.steps.step import Step
 from kinst_emu.explain.steps.system_call_steps import call_steps
 from kinst_emu.explain.steps.way import Way, entry_way, switch_way
+from kinst_emu.explain.steps.what_if_steps import what_if
+from kinst_emu.explain.steps.words import Words
 
 PAGE_FAULT, CONTEXT_SWITCH = "page-fault", "context-switch"
 MAX_DIGITS = 12

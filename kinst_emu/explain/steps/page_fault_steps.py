@@ -15,7 +15,8 @@ from kinst_emu.explain.steps.entry_steps import (
     who,
     worked,
 )
-from kinst_emu.explain.steps.steps import Step, Table, Words
+from kinst_emu.explain.steps.step import Step, Table, Value
+from kinst_emu.explain.steps.words import Words
 
 WRITE, EXECUTE = 2, 4  # bits of vm_prot_t (sys/vm/vm.h)
 RETURNED = (1 << 32) - 1  # an int
@@ -78,10 +79,10 @@ def _work(found: FaultRecorder, words: Words) -> Step:
         Table(("", "in the machine's memory", "entry", "may be written"), tuple(rows))))
 
 
-def _row(mapping: Mapping | None) -> tuple[str, str, str]:
+def _row(mapping: Mapping | None) -> tuple[Value, Value, str]:
     if mapping is None:
         return "nothing", "", ""
-    return f"{mapping.physical:#x}", f"{mapping.entry:#x}", "yes" if mapping.writable else "no"
+    return mapping.physical, mapping.entry, "yes" if mapping.writable else "no"
 
 
 def _result(seen: SeenEntry, words: Words) -> Step:

@@ -15,7 +15,8 @@ from kinst_emu.explain.steps.entry_steps import (
     who,
     worked,
 )
-from kinst_emu.explain.steps.steps import Step, Table, Words
+from kinst_emu.explain.steps.step import Step, Table
+from kinst_emu.explain.steps.words import Words
 
 
 def call_steps(seen: SeenEntry, number: int, calls: SystemCalls, words: Words) -> list[Step]:
@@ -27,9 +28,9 @@ def call_steps(seen: SeenEntry, number: int, calls: SystemCalls, words: Words) -
 
 def _instruction(seen: SeenEntry, number: int, calls: SystemCalls, words: Words) -> Step:
     first = seen.entry.rows[0]
-    given = [(calls.number, f"{first.registers[calls.number]:#x}",
+    given = [(calls.number, first.registers[calls.number],
               f"the number of {seen.function.name.removeprefix(calls.prefix)}, {number}")]
-    given += [(name, f"{first.registers[name]:#x}", f"argument {place}")
+    given += [(name, first.registers[name], f"argument {place}")
               for place, name in enumerate(calls.arguments, 1)]
     return Step("instruction", "The program makes a system call", (
         f"{who(seen)} is at {first.address:#x}, in user mode. "

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from kinst_emu.explain.steps.steps import Step, Table
+from kinst_emu.explain.steps.step import Step, Table
 
 TERMS = {
     "displaced": "the displaced instruction is the one that a breakpoint was written over",

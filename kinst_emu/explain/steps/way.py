@@ -11,7 +11,8 @@ from kinst_emu.explain.record.context_switch import SeenSwitch
 from kinst_emu.explain.record.entry import SeenEntry
 from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.steps.context_switch_steps import loading, saved
-from kinst_emu.explain.steps.steps import Step, Words
+from kinst_emu.explain.steps.step import Step
+from kinst_emu.explain.steps.words import Words
 
 MAX_ROWS = 90  # of assembly on one part of the way
 MAX_STAYS = 24  # of C on one part of the way

@@ -7,7 +7,7 @@ from enum import Enum
 
 from emu.arch.architectures import ARCHITECTURES
 from kinst_emu.explain.record.seen_firing import SeenFiring, SeenFrame
-from kinst_emu.explain.steps.steps import Step
+from kinst_emu.explain.steps.step import Step
 from kinst_emu.explain.view.memory_words import StackWord
 
 WORD = 8

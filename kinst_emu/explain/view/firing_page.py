@@ -3,7 +3,7 @@ for."""
 
 from kinst_emu.explain.record.what_if import COPY
 from kinst_emu.explain.steps.explained import Explained
-from kinst_emu.explain.steps.steps import up_to_trampoline
+from kinst_emu.explain.steps.what_if_steps import up_to_trampoline
 from kinst_emu.explain.view.film import alone, film, together
 from kinst_emu.explain.view.page import page
 from kinst_emu.explain.view.pictures import firing_pictures, pictures_of, stills

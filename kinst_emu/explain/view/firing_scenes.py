@@ -13,7 +13,9 @@ from kinst.relocation.verdict import Rewrite, summary
 from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.record.seen_firing import SeenFiring
 from kinst_emu.explain.record.what_if import COPY
-from kinst_emu.explain.steps.steps import Step, Words, displacement
+from kinst_emu.explain.steps.step import Step
+from kinst_emu.explain.steps.trampoline_step import displacement
+from kinst_emu.explain.steps.words import Words
 from kinst_emu.explain.view.firing_moments import (
     WORD,
     FiringMoment,

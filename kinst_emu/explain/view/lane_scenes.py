@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kinst_emu.explain.steps.steps import Step
+from kinst_emu.explain.steps.step import Step
 from kinst_emu.explain.view.layout import MARGIN, TOP, Band, Column, Frame, Grid, Layout
 from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explain.view.scene import Anchor, Arrow, Pane, Row, Scene, Scenes

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kinst_emu.explain.steps.beside import Beside
-from kinst_emu.explain.steps.steps import Step, Table
+from kinst_emu.explain.steps.step import Step, Table
 from kinst_emu.explain.steps.terms import first_terms
 from kinst_emu.explain.view.film import Showing
 from kinst_emu.explain.view.firing_picture import PANES, VIEWS

@@ -7,8 +7,9 @@ from typing import Generic
 from kinst.code.listing import ProbedInstruction
 from kinst_emu.explain.record.seen_firing import SeenFiring
 from kinst_emu.explain.steps.explained import Explained, ExplainedWay
-from kinst_emu.explain.steps.steps import Step, Words
+from kinst_emu.explain.steps.step import Step
 from kinst_emu.explain.steps.way import WayMoment
+from kinst_emu.explain.steps.words import Words
 from kinst_emu.explain.view.firing_moments import FiringMoment
 from kinst_emu.explain.view.firing_picture import firing_layout
 from kinst_emu.explain.view.firing_scenes import ABOUT, FiringScenes

@@ -1,12 +1,11 @@
 """A recorded firing and its steps as JSON has them."""
 
-from dataclasses import asdict
 from typing import Any
 
 from kinst_emu.explain.record.clause import Narration
 from kinst_emu.explain.record.seen_firing import SeenFiring
 from kinst_emu.explain.steps.explained import Explained
-from kinst_emu.explain.steps.steps import Step, Table
+from kinst_emu.explain.steps.step import Step, Table
 
 
 def explained_as_json(explained: Explained) -> dict[str, Any]:
@@ -51,5 +50,6 @@ def _narration(narration: Narration) -> dict[str, Any]:
 def step_as_json(step: Step) -> dict[str, Any]:
     return {"name": step.name, "title": step.title, "row": step.row, "handles": step.handles,
             "wrong": step.wrong, "parts": [
-        {**asdict(part), "marked": sorted(part.marked)} if isinstance(part, Table) else part
+        {"heads": part.heads, "rows": part.rows, "marked": sorted(part.marked)}
+        if isinstance(part, Table) else part
         for part in step.parts]}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from kinst_emu.explain.steps.steps import Step
+from kinst_emu.explain.steps.step import Step
 
 # A number is a register, an address or a word; bytes are code: each view writes them its own way.
 Value = str | int | bytes

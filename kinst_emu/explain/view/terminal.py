@@ -13,8 +13,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from kinst_emu.explain.steps.explained import Explained
-from kinst_emu.explain.steps.steps import Step, Table, up_to_trampoline
+from kinst_emu.explain.steps.step import Step, Table
 from kinst_emu.explain.steps.terms import first_terms
+from kinst_emu.explain.steps.what_if_steps import up_to_trampoline
 from kinst_emu.explain.view.firing_moments import at_step
 from kinst_emu.explain.view.firing_scenes import FiringScenes
 from kinst_emu.explain.view.scene import Row, Scene, Value

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from kinst_emu.explain.steps.beside import Beside
-from kinst_emu.explain.steps.steps import Step, Table
+from kinst_emu.explain.steps.step import Step, Table
 
 WIDTH, NARROW = 100, 64  # of a paragraph; in a column
 MARK = "*"  # before the rows that the text is about

@@ -2,8 +2,8 @@
 
 import textwrap
 
-from kinst_emu.explain.steps.steps import Words
 from kinst_emu.explain.steps.way import Way, WayMoment, function
+from kinst_emu.explain.steps.words import Words
 from kinst_emu.explain.view.memory_words import StackWord, word_row
 from kinst_emu.explain.view.scene import (
     Anchor,

@@ -11,7 +11,7 @@ from kinst.relocation.rows import signed
 from kinst.relocation.trap import NO_TRAMPOLINES, trap_of
 from kinst.relocation.verdict import Copy, Refuse, Rewrite
 from kinst_emu.explain.steps.explained import words_of
-from kinst_emu.explain.steps.steps import steps
+from kinst_emu.explain.steps.firing_steps import steps
 from kinst_emu.explain.view.firing_picture import firing_layout
 from kinst_emu.explain.view.firing_scenes import FiringScenes
 from kinst_emu.explain.view.svg import svg

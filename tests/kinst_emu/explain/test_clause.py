@@ -8,7 +8,8 @@ import pytest
 
 from images import catalog
 from kinst_emu.explain.steps.explained import Asked, explain
-from kinst_emu.explain.steps.steps import Table, steps
+from kinst_emu.explain.steps.firing_steps import steps
+from kinst_emu.explain.steps.step import Table
 from tests.conftest import ARCHES
 from tests.kinst_emu.commands.test_commands import refused, run
 

@@ -20,7 +20,8 @@ from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.explain.steps.explained import words_of
-from kinst_emu.explain.steps.steps import Table, steps
+from kinst_emu.explain.steps.firing_steps import steps
+from kinst_emu.explain.steps.step import Table
 from kinst_emu.explain.view.page import page
 from kinst_emu.explain.view.text import text
 from kinst_emu.learn.quiz.experiment import Experimenter

@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 
 from images import catalog
 from kinst_emu.explain.steps.explained import Asked, explain
-from kinst_emu.explain.steps.steps import Table
+from kinst_emu.explain.steps.step import Table
 from kinst_emu.explain.steps.terms import TERMS, first_terms
 from kinst_emu.explain.view.firing_moments import at_step, moments
 from kinst_emu.explain.view.terminal import Stepper, columns, shown

@@ -11,7 +11,7 @@ from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.record.kept_words import KeptWords
 from kinst_emu.explain.steps.context_switch_steps import loading, saved, switch_steps
 from kinst_emu.explain.steps.explained import words_of
-from kinst_emu.explain.steps.steps import Table
+from kinst_emu.explain.steps.step import Table
 from kinst_emu.explain.steps.way import switch_way
 from kinst_emu.explain.view.film import film
 from kinst_emu.explain.view.pictures import Pictures

@@ -14,7 +14,7 @@ from kinst.relocation.verdict import Copy, Rewrite
 from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.explain.steps.explained import Asked, explain
-from kinst_emu.explain.steps.steps import Table
+from kinst_emu.explain.steps.step import Table
 from kinst_emu.explain.view.firing_moments import Station, moments
 from kinst_emu.explain.view.firing_page import firing_page
 from tests.browser import CHROMIUM, Shown
