@@ -13,9 +13,8 @@ from emu.elf.image import Image
 from emu.guests.registry import guest_of
 from emu.host.errors import ImageError, KinstError
 from emu.host.printable import plain
-from emu.machine.machine import Stop, StopReason, Until
+from emu.machine.machine import Machine, Stop, StopReason, Until
 from emu.machine.system_call import behind_call, calls_of
-from emu.unicorn.machine import UnicornMachine
 from images import catalog
 
 MAX_COMMAND = 1000  # characters; the shell takes no longer line
@@ -112,7 +111,7 @@ def without_marks(show: Callable[[int], None]) -> Callable[[int], None]:
     return heard
 
 
-def at_shell(machine: UnicornMachine) -> None:
+def at_shell(machine: Machine) -> None:
     """:raises CommandError: when a machine is not at our shell's prompt."""
     prompt, text = machine.guest.boot.shell_prompt, machine.console.text
     if prompt and (text.endswith(prompt.encode())
@@ -152,7 +151,7 @@ def check_command(command: str) -> str:
     return command
 
 
-def run_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
+def run_command(machine: Machine, command: str, limit: int) -> Ran:
     """Run a command of a machine at our shell's prompt.
 
     :param limit: instructions after which it is given up.
@@ -163,7 +162,7 @@ def run_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
     return give_command(machine, command, limit)
 
 
-def give_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
+def give_command(machine: Machine, command: str, limit: int) -> Ran:
     """The same, of a machine that is known to be there."""
     prompt = machine.guest.boot.shell_prompt
     begin = len(machine.console.text)
@@ -187,7 +186,7 @@ def give_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
     raise CommandError(f"'{command[:60]}' did not end: {stop}", stop)
 
 
-def at_system_call(machine: UnicornMachine) -> None:
+def at_system_call(machine: Machine) -> None:
     """A machine at our shell's prompt goes on into a program of its own, right behind a call of the
     kernel, with room below its stack.
 

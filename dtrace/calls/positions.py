@@ -12,10 +12,9 @@ from dtrace.stacks.stack import Stacks
 from dwarf.debug_file import debug_file
 from emu.gdb.target import PlayedTarget, Why
 from emu.host.errors import KinstError
-from emu.machine.machine import Stop, StopReason, Until
+from emu.machine.machine import Machine, Stop, StopReason, Until
 from emu.replay.inputs import Position
 from emu.replay.player import Player
-from emu.unicorn.machine import UnicornMachine
 from kinst.probes.breakpoints import Breakpoints
 from kinst.providers.fbt import PROVIDER as FBT
 from kinst.providers.fbt import RETURN
@@ -102,7 +101,7 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
     return None
 
 
-def _call(machine: UnicornMachine, back: int) -> int:
+def _call(machine: Machine, back: int) -> int:
     """The call that returns to an address."""
     function = machine.image.symbols.function_at(back - 1)
     begin = function.address if function is not None else back - CALL_SIZE

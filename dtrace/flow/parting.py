@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from dtrace.debug.debug_data import Sources
 from dtrace.flow.code import KernelCode
 from dtrace.flow.walk import INLINE, Walk
+from emu.machine.running_thread import thread_of
 from emu.replay.flow import CHUNK, ENTRY, PIECE, Head, flow
 from emu.replay.player import Player
-from emu.unicorn.running_thread import thread_of
 
 AROUND = 50_000  # instructions before and behind it of which the calls are shown
 BEFORE, BEHIND = 10, 14  # lines of calls

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from dtrace.flow.code import LONGEST
 from emu.host.errors import KinstError
-from emu.machine.machine import StopReason, Until
+from emu.machine.machine import Machine, StopReason, Until
 from emu.replay.flow import Executed, Piece
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.unicorn._flow import Flow
 from emu.unicorn._steps import StepKind, Steps
-from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.running_thread import newer, thread_words
 from kinst.code.dataflow import EFFECTS
 
@@ -65,7 +64,7 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
         collected.close()
 
 
-def _read(machine: UnicornMachine, entries: bytes, names: list[str], registers: dict[str, int],
+def _read(machine: Machine, entries: bytes, names: list[str], registers: dict[str, int],
           end: int) -> list[Executed]:
     """:param registers: before the first; ``end``: the instructions at the end."""
     done: list[Executed] = []
@@ -93,7 +92,7 @@ def _read(machine: UnicornMachine, entries: bytes, names: list[str], registers: 
     return [Executed(s.position, s.pc, s.registers, tuple(s.stores)) for s in done]
 
 
-def _unseen(machine: UnicornMachine, before: Executed) -> tuple[int, dict[str, int]]:
+def _unseen(machine: Machine, before: Executed) -> tuple[int, dict[str, int]]:
     """(address, registers changed) of an instruction that was not seen to begin: what the one
     before it cannot have changed."""
     code = machine.read(before.pc, min(LONGEST, PAGE - before.pc % PAGE))
@@ -108,7 +107,7 @@ def _unseen(machine: UnicornMachine, before: Executed) -> tuple[int, dict[str, i
 class Translations:
     """Pages of a standing machine, each translated once."""
 
-    def __init__(self, machine: UnicornMachine) -> None:
+    def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._pages: dict[int, int | None] = {}
         self._placed: dict[int, list[tuple[str, int]]] = {}

@@ -4,8 +4,8 @@ guest's memory, where the run is when it executes it."""
 from collections.abc import Callable
 
 from emu.host.errors import MemoryAccessError
+from emu.machine.machine import Machine
 from emu.unicorn.guest_memory import PAGE
-from emu.unicorn.machine import UnicornMachine
 
 LONGEST = 15  # bytes of an instruction
 MOST = 256  # pages that are kept
@@ -23,7 +23,7 @@ class UserCode:
     :param seek: brings the recording to a count of instructions.
     """
 
-    def __init__(self, machine: UnicornMachine, seek: Callable[[int], None]) -> None:
+    def __init__(self, machine: Machine, seek: Callable[[int], None]) -> None:
         self._machine, self._seek = machine, seek
         self._pages: dict[tuple[int, int], bytes] = {}
 

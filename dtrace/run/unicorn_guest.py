@@ -9,8 +9,9 @@ from dtrace.run.kernel import KernelProbes
 from dtrace.run.native_stacks import walk_kernel, walk_program
 from dwarf.types import Types
 from emu.machine.machine import Stop, StopReason
+from emu.machine.running_thread import per_cpu, thread_of
 from emu.unicorn.run_loop import Alarm
-from emu.unicorn.running_thread import per_cpu, thread_of, watch_threads
+from emu.unicorn.running_thread import watch_threads
 from kinst.probes.breakpoints import Breakpoints, NativeState
 
 

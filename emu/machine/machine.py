@@ -110,8 +110,14 @@ class Machine(PagedMemory):
     guest: Guest
     image: Image
     console: ConsoleLog
+    memory: int  # bytes of RAM that the guest is told of
     counts: ClassVar[bool] = True  # whether it counts the instructions it executes
     original: Callable[[int], bytes]  # the bytes under a breakpoint, if there is one
+
+    @property
+    @abstractmethod
+    def ram_base(self) -> int:
+        """The physical address of the first byte of RAM."""
 
     @abstractmethod
     def read_register(self, name: str) -> int:

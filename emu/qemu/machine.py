@@ -196,6 +196,10 @@ class QemuMachine(Machine):
     # -- running ------------------------------------------------------------------------------
 
     @property
+    def ram_base(self) -> int:
+        return self.board.ram_base
+
+    @property
     def running(self) -> bool:
         return self._handling
 

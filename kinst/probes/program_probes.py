@@ -6,8 +6,9 @@ from dwarf.members import MemberError
 from dwarf.types import Types
 from emu.elf.symbols import Symbol
 from emu.machine.machine import Machine
+from emu.machine.running_thread import thread_word
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.running_thread import thread_word, watch_threads
+from emu.unicorn.running_thread import watch_threads
 from kinst.probes.declared_probes import DeclaredProbes
 from kinst.probes.kinds import ProbeKind
 from kinst.probes.probed_code import LONGEST_CODE, ProbeError

@@ -12,10 +12,10 @@ from emu.gdb.server import LOOPBACK, STANDARD, serve
 from emu.gdb.session import Command, GuestThread
 from emu.gdb.target import LiveTarget, PlayedTarget, Target
 from emu.host.errors import KinstError
+from emu.machine.running_thread import thread_of
 from emu.replay.inputs import position_of
 from emu.replay.player import Player
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.running_thread import thread_of
 
 
 class KernelThreads:

@@ -17,10 +17,10 @@ from dtrace.stacks.threads import Threads
 from emu.host.atomic_file import replacing
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
+from emu.machine.running_thread import thread_of
 from emu.replay.flow import ENTRY, THREAD, FlowWriter, Head, Piece, Tail, flow
 from emu.replay.inputs import Position
 from emu.replay.player import Player
-from emu.unicorn.running_thread import thread_of
 from images.catalog import described
 from kinst_emu.terminal.terminal import check_writable
 

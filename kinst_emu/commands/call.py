@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 from emu.machine.call import DEFAULT_LIMIT, Caller, CallError
+from emu.machine.machine import Machine
 from emu.replay.starts import BOOTED, PLACED, STATE
 from emu.unicorn import snapshot
-from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import BootAhead, BootError, settle_at_reader, unbooted
 from kinst_emu.api.record_run import recorded
@@ -116,7 +116,7 @@ def _value(evaluation: "Evaluation", bits: int) -> dict[str, object]:
     return {"value": value} if kind is None else {"value": value, "type": declare(kind)}
 
 
-def _buffer(evaluation: "Evaluation", name: str, machine: UnicornMachine) -> tuple[int, bytes]:
+def _buffer(evaluation: "Evaluation", name: str, machine: Machine) -> tuple[int, bytes]:
     if name in evaluation.names:
         address = evaluation.names[name]
     else:

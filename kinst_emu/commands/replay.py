@@ -19,10 +19,10 @@ from emu.host.errors import KinstError, MemoryAccessError
 from emu.host.progress import PROGRESS
 from emu.machine.address_space import AddressSpace
 from emu.machine.machine import Stop
+from emu.machine.running_thread import thread_of
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.replay.writes import MAX_SIZE, Write, last_write, physical_of
-from emu.unicorn.running_thread import thread_of
 from images.boots import LIMIT
 from images.recordings import played
 from images.shell import program_files, without_marks

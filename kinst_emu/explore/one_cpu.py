@@ -11,8 +11,8 @@ from dwarf.values import CStruct
 from emu.guest.guest import ThreadSwitch
 from emu.host.errors import KinstError
 from emu.machine.machine import Stop, StopReason, Until
+from emu.machine.running_thread import thread_of
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.running_thread import thread_of
 from kinst_emu.explore.order import OrderTurn
 from kinst_emu.explore.stage import FACTOR, SLEEP, SLEEPS, SPINS, Played, Stage
 from kinst_emu.explore.threads import StartedRun, place_of_first

@@ -13,8 +13,8 @@ from dwarf.values import CStruct
 from emu.elf.image import Image
 from emu.machine.call import Caller
 from emu.machine.machine import Stop, StopReason, Until
+from emu.machine.running_thread import thread_of
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.running_thread import thread_of
 from images.shell import at_shell, check_command, compile_program, with_folder
 from kinst.relocation.trap import TRAPS
 from kinst_emu.explore.threads import PATIENCE, StartedRun, StartError, stand_in_thread

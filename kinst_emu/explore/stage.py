@@ -9,11 +9,12 @@ from dtrace.stacks.stack import Stacks
 from dwarf.debug_file import DebugDataError
 from emu.host.errors import KinstError
 from emu.machine.machine import Stop, StopReason, Until
+from emu.machine.running_thread import thread_of
 from emu.replay.recording import Recorder
 from emu.replay.starts import STATE
 from emu.unicorn._accesses import Accesses, shared_entries
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.running_thread import thread_of, watch_threads
+from emu.unicorn.running_thread import watch_threads
 from kinst_emu.explore.accesses import ENTRY, RunStretch, in_order, read_accesses
 from kinst_emu.explore.order import Order, OrderTurn
 from kinst_emu.explore.threads import StartedRun, place_of_return

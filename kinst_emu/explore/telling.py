@@ -11,7 +11,7 @@ from dtrace.debug.kernel_types import kernel_types
 from dwarf.debug_file import DebugDataError
 from dwarf.index import VARIABLE
 from dwarf.types import Array, Structure, Type, declare, size_of, strip
-from emu.unicorn.machine import UnicornMachine
+from emu.machine.machine import Machine
 from kinst_emu.explore.accesses import Access, read_accesses
 from kinst_emu.explore.order import LETTERS, Order
 from kinst_emu.explore.races import DataRace
@@ -55,7 +55,7 @@ class Row:
 class VariableNames:
     """Names of physical addresses: of the kernel's own variables, and their members."""
 
-    def __init__(self, machine: UnicornMachine) -> None:
+    def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._pages: dict[int, int] = {}
         for begin, end in (*((one.virtual, one.virtual_end) for one in machine.image.segments),
@@ -139,7 +139,7 @@ class SourceLines:
     """The source line of an instruction: of one in a function for atomic accesses that is inline,
     the line that calls it."""
 
-    def __init__(self, machine: UnicornMachine, sources: Sources) -> None:
+    def __init__(self, machine: Machine, sources: Sources) -> None:
         self._machine, self._sources = machine, sources
         self._known: dict[int, str] = {}
 
@@ -159,7 +159,7 @@ class SourceLines:
         return line
 
 
-def rows(machine: UnicornMachine, sources: Sources, entries: bytes, runs: int,
+def rows(machine: Machine, sources: Sources, entries: bytes, runs: int,
          probed: ProbedRuns | None = None) -> Iterator[Row]:
     places, symbols = VariableNames(machine), machine.image.symbols
     lines = SourceLines(machine, sources)

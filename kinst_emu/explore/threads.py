@@ -16,8 +16,8 @@ from emu.guest.guest import ThreadStart
 from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT, Caller
 from emu.machine.machine import Stop, StopReason, Until
+from emu.machine.running_thread import thread_of
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.running_thread import thread_of
 
 PATIENCE = 200_000_000  # instructions in which the threads begin to run
 TO_READ = 5_000_000  # in which the shell reads a line

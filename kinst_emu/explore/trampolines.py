@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dtrace.descriptions.code_places import code_place
+from emu.machine.running_thread import thread_of
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.running_thread import thread_of
 from kinst.probes.kinds import ProbeKind
 from kinst.probes.probed_code import ProbeError
 from kinst.probes.rewritten_trampolines import PER_THREAD, SHARED, RewrittenTrampolines

@@ -9,9 +9,9 @@ from dwarf.debug_file import DebugDataError
 from dwarf.values import CStruct
 from emu.host.errors import MemoryAccessError
 from emu.machine.machine import StopReason, Until
+from emu.machine.running_thread import thread_of
 from emu.unicorn._accesses import Accesses
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.running_thread import thread_of
 from kinst_emu.explore.accesses import read_accesses
 from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.stage import Played, Stage

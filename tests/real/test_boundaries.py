@@ -6,8 +6,8 @@ import pytest
 
 from dtrace.stacks.stack import Stacks
 from dtrace.stacks.threads import Threads
+from emu.machine.running_thread import thread_of
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.running_thread import thread_of
 from images.boots import LIMIT, at_start, boot_to_prompt
 from images.shell import run_command, with_userland
 from kinst.probes.breakpoints import Breakpoints

@@ -18,7 +18,7 @@ from dwarf._lines import LineTable
 from dwarf.debug_file import debug_file, elf_file
 from dwarf.index import DebugIndex, build
 from emu.machine.call import Caller, CallError
-from emu.unicorn.running_thread import thread_of
+from emu.machine.running_thread import thread_of
 from images import boots
 from kinst.probes.breakpoints import Breakpoints
 from kinst.providers import inline, kinst_provider

@@ -13,11 +13,11 @@ from dtrace.flow.outputs import PERFETTO, output
 from dtrace.flow.steps import steps
 from dtrace.flow.walk import INLINE, ROOT, Walk
 from emu.machine.machine import Until
+from emu.machine.running_thread import thread_of
 from emu.replay.flow import Head, flow
 from emu.replay.recording import Recorder
 from emu.replay.starts import BOOT
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.running_thread import thread_of
 from images.boots import boot_to_prompt
 from images.recordings import from_start, played
 from kinst.code.dataflow import EFFECTS, MEMORY

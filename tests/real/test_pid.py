@@ -13,8 +13,8 @@ from dtrace.debug.kernel_types import kernel_types
 from dtrace.stacks.threads import Threads
 from dtrace.stacks.user_programs import UserPrograms
 from emu.machine.machine import Until
+from emu.machine.running_thread import thread_of, thread_word
 from emu.unicorn._steps import StepKind, Steps
-from emu.unicorn.running_thread import thread_of, thread_word
 from images import boots
 from images.shell import program_files, run_command, with_userland
 from kinst.probes.breakpoints import PATHS, Breakpoints

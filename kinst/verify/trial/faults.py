@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from emu.host.errors import MemoryAccessError
-from emu.unicorn.machine import UnicornMachine
+from emu.machine.machine import Machine
 from kinst.relocation.trap import GuestTrap
 from kinst.verify.trial.architecture import TrialArch
 
@@ -19,7 +19,7 @@ class Faults:
     :param compared: the registers that are told of.
     """
 
-    def __init__(self, machine: UnicornMachine, arch: TrialArch, trap: GuestTrap,
+    def __init__(self, machine: Machine, arch: TrialArch, trap: GuestTrap,
                  compared: Sequence[str]) -> None:
         self._machine, self._arch, self._trap, self._compared = machine, arch, trap, compared
         self.handlers = {symbol.address: name for name in arch.faults

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from emu.host.errors import MemoryAccessError
-from emu.unicorn.machine import UnicornMachine
+from emu.machine.machine import Machine
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import Copy, Refuse, Rewrite
 from kinst.verify.trial.sample import Sample
 from kinst.verify.trial.states import MASK
 
 
-def guessed(machine: UnicornMachine, trap: GuestTrap, sample: Sample, values: dict[str, int]
+def guessed(machine: Machine, trap: GuestTrap, sample: Sample, values: dict[str, int]
             ) -> list[int]:
     """The addresses at which a sample may go on: the next instruction and, for one that is
     emulated, where its verdict leads.
@@ -31,7 +31,7 @@ def guessed(machine: UnicornMachine, trap: GuestTrap, sample: Sample, values: di
 class _GuessedState:
     """A random state that an emulation is carried out on; memory as it is, and not written."""
 
-    machine: UnicornMachine
+    machine: Machine
     values: dict[str, int]
 
     def get(self, register: str) -> int:

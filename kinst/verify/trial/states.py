@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from emu.unicorn.machine import UnicornMachine
+from emu.machine.machine import Machine
 from kinst.verify.laboratory.laboratory import SAME, mixed
 from kinst.verify.trial.architecture import TrialArch
 from kinst.verify.trial.memory import AROUND, DATA_PAGES, PAGE, TrialMemory
@@ -25,7 +25,7 @@ class TrialStates:
     :param machine: its flags are those of all states, but for the random ones.
     """
 
-    def __init__(self, machine: UnicornMachine, arch: TrialArch, memory: TrialMemory, seed: int
+    def __init__(self, machine: Machine, arch: TrialArch, memory: TrialMemory, seed: int
                  ) -> None:
         self._arch, self._memory, self._seed = arch, memory, seed
         self._flags = machine.read_register(arch.flags)

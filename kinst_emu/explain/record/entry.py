@@ -14,8 +14,8 @@ from dtrace.stacks.threads import Threads
 from emu.elf.symbols import Symbol
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.machine.machine import Stop, StopReason, Until
+from emu.machine.running_thread import thread_of
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.running_thread import thread_of
 from images.shell import CommandError, at_shell, check_command
 from kinst.relocation.trap import trap_of
 from kinst_emu.explain.record.each_instruction import EachInstruction

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from emu.host.errors import MemoryAccessError
-from emu.unicorn.machine import UnicornMachine
+from emu.machine.machine import Machine
 
 LONGEST = 16  # bytes that are read to find an instruction's length
 PAGE = 4096
@@ -24,7 +24,7 @@ class SeenInstruction:
     returns_to: int | None = None
 
 
-def seen_instruction(machine: UnicornMachine, address: int, code: bytes | None = None,
+def seen_instruction(machine: Machine, address: int, code: bytes | None = None,
                      system: str | None = None) -> SeenInstruction:
     """The instruction that is executed next.
 
@@ -39,7 +39,7 @@ def seen_instruction(machine: UnicornMachine, address: int, code: bytes | None =
                            machine.read_register(system) if system else None)
 
 
-def code_at(machine: UnicornMachine, address: int) -> bytes:
+def code_at(machine: Machine, address: int) -> bytes:
     """An instruction's bytes; empty: nothing is mapped there."""
     # The next page may not be there.
     for size in (LONGEST, -address & PAGE - 1 or LONGEST):

@@ -16,11 +16,11 @@ from dtrace.flow.outputs import CALLS, FLAME, JSON, PERFETTO, TEXT, TREE, output
 from dtrace.flow.steps import steps
 from dtrace.flow.walk import Walk
 from emu.machine.machine import Until
+from emu.machine.running_thread import thread_of
 from emu.replay.flow import ENTRY, PIECE, Head, flow
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording
 from emu.replay.starts import BOOT
-from emu.unicorn.running_thread import thread_of
 from kinst.probes.breakpoints import Breakpoints
 from kinst.providers.fbt import create
 from tests.emu.replay.test_recording import started, use
