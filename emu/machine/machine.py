@@ -4,7 +4,7 @@ import enum
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from emu.arch.arch import Arch
 from emu.elf.image import Image
@@ -99,6 +99,13 @@ class ConsoleLog:
             self.stream(data)
 
 
+class Board(Protocol):
+    """What is around a CPU."""
+
+    @property
+    def ram_base(self) -> int: ...
+
+
 class Machine(PagedMemory):
     """A computer with one CPU that runs a kernel image.
 
@@ -111,13 +118,14 @@ class Machine(PagedMemory):
     image: Image
     console: ConsoleLog
     memory: int  # bytes of RAM that the guest is told of
+    board: Board
     counts: ClassVar[bool] = True  # whether it counts the instructions it executes
     original: Callable[[int], bytes]  # the bytes under a breakpoint, if there is one
 
     @property
-    @abstractmethod
     def ram_base(self) -> int:
         """The physical address of the first byte of RAM."""
+        return self.board.ram_base
 
     @abstractmethod
     def read_register(self, name: str) -> int:

@@ -22,6 +22,7 @@ from emu.machine.machine import (
     Until,
     nothing_displaced,
 )
+from emu.qemu.board import QemuBoard
 from emu.qemu.boards import BOARDS
 from emu.qemu.keyboard import Keyboard
 from emu.qemu.process import START, QemuProcess
@@ -44,6 +45,7 @@ class QemuMachine(Machine):
     """
 
     counts: ClassVar[bool] = False
+    board: QemuBoard
 
     def __init__(self, image: Image, memory: int, hidden: int, options: list[str],
                  ram: int) -> None:
@@ -194,10 +196,6 @@ class QemuMachine(Machine):
         return found
 
     # -- running ------------------------------------------------------------------------------
-
-    @property
-    def ram_base(self) -> int:
-        return self.board.ram_base
 
     @property
     def running(self) -> bool:

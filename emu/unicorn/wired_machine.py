@@ -15,7 +15,7 @@ from emu.host.errors import MachineError
 from emu.machine.events import EventQueue, Timer
 from emu.machine.machine import ConsoleLog, Machine, Stop, Until, nothing_displaced
 from emu.unicorn._engine import Engine, EngineError
-from emu.unicorn.board import BOARDS
+from emu.unicorn.board import BOARDS, Board
 from emu.unicorn.cpu import Cpu, CpuModel
 from emu.unicorn.guest_memory import GuestMemory
 from emu.unicorn.new_engine import new_engine
@@ -84,7 +84,7 @@ class WiredMachine(Machine):
         self._counts: dict[bytes, int] = {}
         self.displaced: Callable[[int], bytes] = nothing_displaced
         self.original = nothing_displaced
-        self.board = BOARDS[self.arch.name](self)
+        self.board: Board = BOARDS[self.arch.name](self)
         self._physical = PhysicalMemory(
             self.engine, self.memory_part, self.board.ram_base, self.board.hidden_base)
         self.console_sink = self.console.output
@@ -113,11 +113,6 @@ class WiredMachine(Machine):
     def uc(self) -> unicorn.Uc:
         """Unicorn's own object, for what the native engine does not wrap."""
         return self._uc
-
-    @property
-    def ram_base(self) -> int:
-        """Physical address of the first byte of RAM."""
-        return self.board.ram_base
 
     def firmware(self) -> bytes:
         """See ``emu.guest.guest.BareMachine``."""
