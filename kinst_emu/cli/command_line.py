@@ -15,6 +15,7 @@ from kinst.probes.breakpoints import PATHS, PER_PROBE, THREAD
 from kinst.probes.breakpoints import Path as TrapPath
 from kinst_emu.cli.boot_words import cpus_option
 from kinst_emu.cli.completion import complete, kernel_option
+from kinst_emu.cli.conflicts import refuse
 from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, parse_count
 
@@ -360,12 +361,8 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         options.set("stackinline", None)
     if given.listing and given.version:
         raise UsageError("only one of the [-lV] options can be specified at a time")
-    if given.tracks is not None and (
-            given.programs or given.listing or given.compile_only or given.json
-            or given.stack is not None or given.report is not None
-            or given.emit_elf is not None):
-        raise KinstError("--tracks: is a trace of its own; give no probes, -l, -e, --json, "
-                         "--stack, --report or --emit-elf with it")
+    if not given.version:
+        refuse("kdtrace", given, parser.get_default)
     if given.listing:
         options.values["zdefs"] = 1
     elif not (given.programs or given.version or given.compile_only or given.tracks is not None):
@@ -385,10 +382,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
               given.emit_elf, given.digest),
         given.version)
     work = line.work
-    if work.schedule is None and (work.runs or work.setup):
-        raise KinstError("--run, --setup: are for --schedule; kinst explore finds one")
-    if work.schedule is not None and (work.replay is not None or work.workload is not None
-                                      or (line.system.cpus or 1) > 1 or line.system.disks):
+    if work.schedule is not None and (line.system.cpus or 1) > 1:
         raise KinstError("--schedule: has its own workload and CPUs; leave out -c, --replay, "
                          "--disk, and --cpus but for --cpus 1")
     return line

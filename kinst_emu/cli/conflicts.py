@@ -1,6 +1,7 @@
-"""Options that cannot be given together, and those that go with others only: one table for kinst.
+"""Options that cannot be given together, and those that go with others only: one table for kdtrace
+and the commands of kinst.
 
-``kinst`` holds a command line to it before the command begins.  What depends on more than which
+A command line is held to it before the command begins.  What depends on more than which
 options are given is checked by the command.
 """
 
@@ -31,7 +32,8 @@ def _each(options: str, says: str, beside: str = "", without: str = "") -> tuple
                       tuple(beside.split()), tuple(without.split())) for one in options.split())
 
 
-SPELLED = {"runs": "--run", "probes": "--probe", "call": "-c", "clause": "-n"}
+SPELLED = {"runs": "--run", "probes": "--probe", "call": "-c", "clause": "-n", "workload": "-c",
+           "listing": "-l", "compile_only": "-e"}
 RULES: dict[str, tuple[Rule, ...]] = {
     "explain": (
         *_each("at", "{}: is for --svg", without="svg"),
@@ -50,6 +52,27 @@ RULES: dict[str, tuple[Rule, ...]] = {
         *_each("sources", "{}: is for --html", without="html"),
         *_each("record", "{}: not with --probe: the breakpoints are no part of a recording",
                "probes"),
+    ),
+    "kdtrace": (
+        Rule(("tracks",), "--tracks: is a trace of its own; give no probes, -l, -e, --json, "
+             "--stack, --report or --emit-elf with it",
+             ("programs", "listing", "compile_only", "json", "stack", "report", "emit_elf")),
+        Rule(("runs", "setup"), "--run, --setup: are for --schedule; kinst explore finds one",
+             without=("schedule",)),
+        Rule(("schedule",), "--schedule: has its own workload and CPUs; leave out -c, --replay, "
+             "--disk, and --cpus but for --cpus 1", ("replay", "workload", "disk")),
+        *_each("listing compile_only", "--report: is of a trace, and {} makes none", "report"),
+        *_each("sources", "{}: is for --report", without="report"),
+        *_each("memory workload disk cpus", "{}: cannot be used with --replay, which runs the "
+               "recording, on the recording's own machine", "replay"),
+        # --machine is given where it is QEMU's.
+        Rule(("disk", "process"), "--machine qemu: no --disk or -p (it runs no programs)",
+             ("machine",)),
+        Rule(("digest", "replay", "schedule", "report"), "--machine qemu: no --digest, --replay, "
+             "--schedule or --report (its devices and its clock are its own)", ("machine",)),
+        Rule(("unsafe", "limit"), "--machine qemu: no --unsafe (a probe on the breakpoints' own "
+             "path would never end there) and no --limit (QEMU does not count instructions; a call "
+             "is given up after a minute)", ("machine",)),
     ),
     "quiz": (
         Rule(("html", "json"), "--html and --json are for a sheet: give --sheet N",

@@ -106,14 +106,9 @@ def _check(line: CommandLine, kernel: TracedKernel | None) -> None:
     :raises KinstError: for what cannot be, before anything is done.
     """
     if line.shown.report is not None:
-        for option, given in (("-l", line.shown.listing), ("-e", line.shown.compile_only)):
-            if given:
-                raise KinstError(f"--report: is of a trace, and {option} makes none")
         assert kernel is not None
         check_writable(line.shown.report, "--report")
         source_trees(kernel.image, line.shown.sources)
-    elif line.shown.sources:
-        raise KinstError("--sources: is for --report")
     if line.shown.plot is not None:
         plot.check(line.shown.plot)
     if line.shown.tracks is not None and kernel is not None:

@@ -74,12 +74,6 @@ class TracedKernel:
             folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
             line = self.line = _with_order(line, line.work.schedule, folder / "order")
         if line.work.replay is not None:
-            for option, given in (("--memory", line.system.memory), ("-c", line.work.workload),
-                                  ("--disk", line.system.disks or None),
-                                  ("--cpus", line.system.cpus)):
-                if given is not None:
-                    raise KinstError(f"{option}: cannot be used with --replay, which runs the "
-                                     "recording, on the recording's own machine")
             self.player = played(line.work.replay, line.system.kernel, line.work.limit or LIMIT,
                                  line.system.module)
             self.image = self.player.machine.image
@@ -358,7 +352,7 @@ def _with_order(line: CommandLine, schedule: str, path: Path) -> CommandLine:
 
 def _check_qemu(line: CommandLine) -> None:
     """:raises KinstError: for what needs our own machine."""
-    system, work, shown = line.system, line.work, line.shown
+    system, work = line.system, line.work
     if (work.workload or "").startswith(COMMAND):
         raise KinstError("--machine qemu runs calls: its devices are not those that a command is "
                          "typed at")
@@ -366,14 +360,5 @@ def _check_qemu(line: CommandLine) -> None:
         raise KinstError("--machine qemu runs calls on a booted kernel, by the guest's trap path, "
                          "with a trampoline for each probe: not -c boot, --trap-path=direct, "
                          "--trampolines=thread")
-    if system.disks or work.process is not None:
-        raise KinstError("--machine qemu: no --disk or -p (it runs no programs)")
     if (system.cpus or 1) > 1:
         raise KinstError("--machine qemu: has one CPU; leave out --cpus")
-    if shown.digest or work.replay or work.schedule is not None or shown.report is not None:
-        raise KinstError("--machine qemu: no --digest, --replay, --schedule or --report (its "
-                         "devices and its clock are its own)")
-    if system.unsafe or work.limit is not None:
-        raise KinstError("--machine qemu: no --unsafe (a probe on the breakpoints' own path would "
-                         "never end there) and no --limit (QEMU does not count "
-                         "instructions; a call is given up after a minute)")
