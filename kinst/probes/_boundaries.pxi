@@ -10,7 +10,7 @@ cdef class ProbeBoundaries(ProbeSites):
     def add_copy(self, list ranges):
         """An inline copy with its code in [low, high) of each range; its number."""
         self.unchanging()
-        return add_copy(&self.d, ranges)
+        return inline_add(&self.d, ranges)
 
     def add_copy_ends(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                       uint64_t size, uint32_t function, int provider, copies, bint entry,
@@ -69,17 +69,17 @@ cdef class ProbeBoundaries(ProbeSites):
                     elif where[one] in refused:
                         entered.append((one, refused[where[one]]))
                     else:
-                        entered.append((one, copy_probe(d, self.site_of(
+                        entered.append((one, inline_probe(d, self.site_of(
                             address, code, start, &pieces[<uint64_t>where[one]]), function,
                             provider, copy, ENTERS, not entry)))
                 for i in self.in_ranges(copy, address, offsets, where):
                     t = &self.templates.all[pieces[i].template]
                     at = address + pieces[i].at
-                    role = way_out(d, copy, t, target_of(t, at, pieces[i].relative),
+                    role = inline_way_out(d, copy, t, target_of(t, at, pieces[i].relative),
                                    at + pieces[i].length)
                     if role == NO_WAY_OUT:
                         continue
-                    left.append((pieces[i].at, refused[i] if i in refused else copy_probe(
+                    left.append((pieces[i].at, refused[i] if i in refused else inline_probe(
                         d, self.site_of(address, code, start, &pieces[i]), function, provider,
                         copy, role, not returns)))
                 made.append((entered, left))
@@ -198,7 +198,7 @@ cdef class ProbeBoundaries(ProbeSites):
                     continue
                 waits -= 1
                 i = waiting[waits]
-                if in_copy(&self.d, copy, address + pieces[i].at):
+                if inline_in_copy(&self.d, copy, address + pieces[i].at):
                     found.append(int(pieces[i].at))
                     continue
                 for which in range(2):
@@ -227,7 +227,7 @@ cdef class ProbeBoundaries(ProbeSites):
 
     cdef uint32_t site_of(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                           const Piece *piece) except? 0xFFFFFFFF:
-        return site_at(&self.d, address + piece.at, piece.template, &code[start + piece.at],
+        return table_site_at(&self.d, address + piece.at, piece.template, &code[start + piece.at],
                        piece.length, piece.relative)
 
     def copy_of(self, uint32_t probe):
@@ -257,7 +257,7 @@ cdef class ProbeBoundaries(ProbeSites):
         self.live()
         if self.copy_of(probe) is None:
             raise ValueError(f"probe {probe} is of no inline copy")
-        return bool(enter_copy(&self.d, self.d.probes[probe].copy, self.d.probes[probe].lower)
+        return bool(inline_enter(&self.d, self.d.probes[probe].copy, self.d.probes[probe].lower)
                     and not self.d.probes[probe].silent)
 
     def leave_copy(self, uint32_t probe):
@@ -265,7 +265,7 @@ cdef class ProbeBoundaries(ProbeSites):
         self.live()
         if self.copy_of(probe) is None:
             raise ValueError(f"probe {probe} is of no inline copy")
-        return bool(leave_copy(&self.d, self.d.probes[probe].copy)
+        return bool(inline_leave(&self.d, self.d.probes[probe].copy)
                     and not self.d.probes[probe].silent)
 
     def ranges_of(self, uint32_t copy):
@@ -313,13 +313,13 @@ cdef class ProbeBoundaries(ProbeSites):
                                         address + at, &length, &relative)
             if template < 0:
                 raise ValueError("a boundary is no instruction")
-            made.append(probe_at(
-                &self.d, site_at(&self.d, address + at, <uint32_t>template, &code[start + at],
+            made.append(table_probe_at(
+                &self.d, table_site_at(&self.d, address + at, <uint32_t>template, &code[start + at],
                                  length, relative), function, provider))
             if provider == returns:
                 self.leaves_by(<uint32_t>made[len(made) - 1], <uint32_t>template)
             if decided:
-                leaves_only(&self.d, <uint32_t>made[len(made) - 1], address, size)
+                table_leaves_only(&self.d, <uint32_t>made[len(made) - 1], address, size)
         return made
 
     def follow_threads(self, int per_cpu, uint64_t begins):
@@ -343,9 +343,9 @@ cdef class ProbeBoundaries(ProbeSites):
         self.live()
         if not self.is_tail(probe) and self.d.probes[probe].role != CALLS_OUT:
             raise ValueError(f"probe {probe} fires where it is")
-        cdef int why = note_tail(&self.d, probe, sp, back, 0, self.d.probes[probe].role == CALLS_OUT)
+        cdef int why = return_note_tail(&self.d, probe, sp, back, 0, self.d.probes[probe].role == CALLS_OUT)
         if why:
-            raise MachineError(why_not_noted(why))
+            raise MachineError(return_why_not_noted(why))
 
     def pending_returns(self):
         """The probes that wait for a function to return: (thread, probe), the outermost of a thread first.
@@ -359,7 +359,7 @@ cdef class ProbeBoundaries(ProbeSites):
         for i in range(self.d.tails.mask + 1 if self.d.tails.threads != NULL else 0):
             t = &self.d.tails.threads[i]
             for k in range(t.count if t.used else 0):
-                found.append((thread_of(t.key), t.all[k].probe))
+                found.append((return_thread_of(t.key), t.all[k].probe))
         return found
 
     def copies_entered(self):
@@ -371,7 +371,7 @@ cdef class ProbeBoundaries(ProbeSites):
         for i in range(self.d.tails.mask + 1 if self.d.tails.threads != NULL else 0):
             t = &self.d.tails.threads[i]
             for k in range(t.active_count if t.used else 0):
-                found.append((thread_of(t.key), t.active[k].copy))
+                found.append((return_thread_of(t.key), t.active[k].copy))
         return found
 
     @property

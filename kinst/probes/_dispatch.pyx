@@ -124,7 +124,7 @@ cdef class Dispatcher(ProbeBoundaries):
     def changed(self):
         """The address of a site whose code in memory is not what it was; None: there is none."""
         self.live()
-        return find_changed(&self.d)
+        return patch_find_changed(&self.d)
 
     def use_slots(self, uint64_t base, uint64_t physical, uint64_t size, uint64_t reserved,
                   bint threads):
@@ -137,7 +137,7 @@ cdef class Dispatcher(ProbeBoundaries):
                 count >= NONE):
             raise ValueError("no such number of trampolines")
         self.unpatched()
-        make_slots(&self.d, base, physical, size, reserved, threads)
+        patch_make_slots(&self.d, base, physical, size, reserved, threads)
 
     def slots_needed(self):
         """How many slots ``enable`` will take, beside the reserved ones."""
@@ -145,7 +145,7 @@ cdef class Dispatcher(ProbeBoundaries):
         cdef uint32_t i
         cdef uint64_t n = MAX_THREADS + 1
         for i in range(d.site_count):
-            n += taken(&d.sites[i]) and not emulated(
+            n += patch_taken(&d.sites[i]) and not op_emulated(
                 &d.templates.all[d.sites[i].template])
         return n
 
@@ -168,8 +168,8 @@ cdef class Dispatcher(ProbeBoundaries):
         if not one_by_one:
             self.engine.flush_translations()
         self.hook_programs()
-        if has_tails(&self.d):
-            forget_tails(&self.d)
+        if return_has_tails(&self.d):
+            return_forget_tails(&self.d)
             self.d.clock.arrived_data, self.d.clock.arrived = &self.d, on_arrived
             self.d.clock.called = on_called
             await_address(self.d.clock, self.d.thread_begins)
@@ -185,7 +185,7 @@ cdef class Dispatcher(ProbeBoundaries):
         try:
             self.unhook_programs()
         finally:
-            unpatch_all(&self.d, one_by_one)
+            patch_unpatch_all(&self.d, one_by_one)
         if not one_by_one:
             self.engine.flush_translations()
 
@@ -200,7 +200,7 @@ cdef class Dispatcher(ProbeBoundaries):
         self.unchanging()
         self.live()
         cdef Dispatch *d = &self.d
-        if d.path != DIRECT or has_gate(d):
+        if d.path != DIRECT or table_has_gate(d):
             self.engine._has_breakpoint()
         d.visiting = d.reached = NONE
         d.seam = seam
@@ -340,10 +340,10 @@ cdef class Dispatcher(ProbeBoundaries):
     def get(self, int register):
         """A register of the interrupted code, in a firing, by its place in the shape."""
         self.in_firing(register)
-        return get(&self.d, <uint8_t>register)
+        return op_get(&self.d, <uint8_t>register)
 
     def set(self, int register, uint64_t value):
         self.in_firing(register)
         if self.d.framed and self.d.place[register] < 0:
             raise ValueError(f"register {register} is not in the trap frame")
-        put(&self.d, <uint8_t>register, value)
+        op_put(&self.d, <uint8_t>register, value)

@@ -6,51 +6,51 @@ On the *direct* path it is answered at the breakpoint, on the *guest* path at th
 """
 
 
-cdef void full(Dispatch *d) noexcept with gil:
+cdef void firing_full(Dispatch *d) noexcept with gil:
     (<Dispatcher>d.owner).spill()
 
 
-cdef void tell(Dispatch *d, uint32_t probe) noexcept with gil:
+cdef void firing_tell(Dispatch *d, uint32_t probe) noexcept with gil:
     (<Dispatcher>d.owner).told(probe)
 
 
-cdef void crowded(Dispatch *d) noexcept with gil:
+cdef void firing_crowded(Dispatch *d) noexcept with gil:
     (<Dispatcher>d.owner).engine.failed(MachineError(
         f"more than {MAX_THREADS} threads take breakpoints: there is no trampoline for another; "
         "give --trampolines=probe"))
 
 
-cdef void unreadable(Dispatch *d) noexcept with gil:
+cdef void firing_unreadable(Dispatch *d) noexcept with gil:
     (<Dispatcher>d.owner).engine.failed(MachineError(
         f"the kernel's word at {d.scratch:#x}, where a breakpoint that is no probe's goes on, "
         "cannot be read"))
 
 
-cdef uint64_t argument(void *source, uint32_t number) noexcept nogil:
+cdef uint64_t firing_argument(void *source, uint32_t number) noexcept nogil:
     """An argument of the function that is interrupted, or what it returns."""
     cdef Dispatch *d = <Dispatch *>source
     if DECLARED <= number < DECLARED + DECLARED_ARGUMENTS:
         return d.made[number - DECLARED] if d.making else 0
     if number >= REGISTER:
-        return get(d, <uint8_t>(number - REGISTER)) if number - REGISTER < <uint32_t>d.count else 0
+        return op_get(d, <uint8_t>(number - REGISTER)) if number - REGISTER < <uint32_t>d.count else 0
     if number == AFTER:
         return d.after
-    return get(d, d.arguments[number] if number < ARGUMENTS else d.result)
+    return op_get(d, d.arguments[number] if number < ARGUMENTS else d.result)
 
 
-cdef void act(Dispatch *d, uint32_t probe) noexcept nogil:
+cdef void firing_act(Dispatch *d, uint32_t probe) noexcept nogil:
     """Carry the action of a firing out, without Python."""
     d.firing = True
-    if d.action.run(d.action.data, probe, argument, d, time_at(d.clock, d.clock.instructions)):
-        action_failed(d)
+    if d.action.run(d.action.data, probe, firing_argument, d, time_at(d.clock, d.clock.instructions)):
+        firing_action_failed(d)
     d.firing = False
 
 
-cdef void action_failed(Dispatch *d) noexcept with gil:
+cdef void firing_action_failed(Dispatch *d) noexcept with gil:
     (<Dispatcher>d.owner).acted()
 
 
-cdef void keep(Dispatch *d, uint32_t probe) noexcept nogil:
+cdef void firing_keep(Dispatch *d, uint32_t probe) noexcept nogil:
     """Record a firing."""
     cdef Record *r = &d.records[d.record_count]
     cdef uint32_t k
@@ -59,69 +59,69 @@ cdef void keep(Dispatch *d, uint32_t probe) noexcept nogil:
     r.time = d.clock.instructions
     r.skew = time_at(d.clock, d.clock.instructions) - d.clock.instructions
     for k in range(ARGUMENTS):
-        r.arguments[k] = d.made[k] if d.making else get(d, d.arguments[k])
+        r.arguments[k] = d.made[k] if d.making else op_get(d, d.arguments[k])
     if d.probes[probe].provider == AT_RETURN or d.probes[probe].provider == PROGRAM_RETURN:
-        r.arguments[1] = get(d, d.result)
+        r.arguments[1] = op_get(d, d.result)
     d.record_count += 1
     if d.record_count == RECORDS:
-        full(d)
+        firing_full(d)
 
 
-cdef void fire_one(Dispatch *d, uint32_t probe) noexcept nogil:
+cdef void firing_fire_one(Dispatch *d, uint32_t probe) noexcept nogil:
     d.probes[probe].count += 1
     d.firings += 1
     if d.action.run != NULL:
         if d.records != NULL:
-            keep(d, probe)
-        act(d, probe)
+            firing_keep(d, probe)
+        firing_act(d, probe)
         if d.probes[probe].told:
-            tell(d, probe)
+            firing_tell(d, probe)
     elif not d.counting_only:
         if d.records != NULL:
-            keep(d, probe)
+            firing_keep(d, probe)
         else:
-            tell(d, probe)
+            firing_tell(d, probe)
 
 
-cdef inline bint calls(const Template *t) noexcept nogil:
+cdef inline bint firing_calls(const Template *t) noexcept nogil:
     """Whether the instruction is a call."""
     return t.op == CALL or t.op == LINK and t.a != NO_REGISTER or t.op == INDIRECT and t.truth
 
 
-cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
+cdef void firing_fire(Dispatch *d, const Site *s) noexcept nogil:
     cdef uint32_t i = s.first
     # Python may be told, and make room for another site.
-    cdef uint64_t back = place_of(s) + s.length if calls(&d.templates.all[s.template]) else 0
+    cdef uint64_t back = program_place_of(s) + s.length if firing_calls(&d.templates.all[s.template]) else 0
     if s.call:
-        fire_call(d, s.call)
+        syscall_fire(d, s.call)
     if s.operation:
-        fire_operation(d, s)
+        operation_fire(d, s)
     if d.reached != NONE:
         i = d.sites[d.reached].first
         d.reached = NONE
         d.making = True
         while i != NONE:
             if d.probes[i].provider == STATIC:
-                fire_one(d, d.probes[i].primary)
+                firing_fire_one(d, d.probes[i].primary)
             i = d.probes[i].next
         i = s.first
     while i != NONE:
-        if d.probes[i].high and not leaves(d, s, &d.probes[i]):
+        if d.probes[i].high and not op_leaves(d, s, &d.probes[i]):
             pass
         elif d.probes[i].role:
-            fire_copy(d, s, i)
+            inline_fire(d, s, i)
         elif d.probes[i].tail:
-            leave_by_tail(d, s, i)
+            return_leave_by_tail(d, s, i)
         else:
             d.making = d.probes[i].provider == STATIC
-            fire_one(d, d.probes[i].primary)
+            firing_fire_one(d, d.probes[i].primary)
         i = d.probes[i].next
     d.making = False
     if back and d.tails.count:
         d.clock.calling, d.clock.calls_back = True, back
 
 
-cdef void displaced(Dispatch *d, Site *s, uint64_t slot) noexcept nogil:
+cdef void firing_displaced(Dispatch *d, Site *s, uint64_t slot) noexcept nogil:
     """Tell the clock that the instruction will be executed in a trampoline."""
     cdef Clock *c = d.clock
     c.detour.slot = slot
@@ -134,7 +134,7 @@ cdef void displaced(Dispatch *d, Site *s, uint64_t slot) noexcept nogil:
     c.detour.resumed = True
 
 
-cdef void in_place(Dispatch *d, const Site *s) noexcept nogil:
+cdef void firing_in_place(Dispatch *d, const Site *s) noexcept nogil:
     """The instruction cannot be emulated (it will fault): execute it where it is."""
     cdef Clock *c = d.clock
     c.frozen = False
@@ -143,7 +143,7 @@ cdef void in_place(Dispatch *d, const Site *s) noexcept nogil:
     request_stop(c, STOP_IN_PLACE)
 
 
-cdef const Told *told_of(Dispatch *d, const Site *s) noexcept nogil:
+cdef const Told *firing_told_of(Dispatch *d, const Site *s) noexcept nogil:
     cdef int i
     for i in range(d.told_count):
         if d.told[i].code == s.code[0]:
@@ -151,30 +151,30 @@ cdef const Told *told_of(Dispatch *d, const Site *s) noexcept nogil:
     return NULL
 
 
-cdef bint do_told(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
+cdef bint firing_do_told(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
     """On the direct path: do what the kernel's vectors would; false: it will fault."""
     cdef Clock *c = d.clock
-    cdef const Told *t = told_of(d, s)
+    cdef const Told *t = firing_told_of(d, s)
     cdef uint64_t sp, value
     if t == NULL:
         return False
-    sp = get(d, t.base) + <uint64_t>t.change
+    sp = op_get(d, t.base) + <uint64_t>t.change
     pc[0] = s.address + s.length
-    if t.returns and not guest_read(c, get(d, d.sp), pc, 8):
+    if t.returns and not guest_read(c, op_get(d, d.sp), pc, 8):
         return False
     if t.stores != NO_REGISTER:
-        value = get(d, t.stores)
+        value = op_get(d, t.stores)
         if not guest_write(c, sp, &value, 8):
             return False
     if t.loads != NO_REGISTER:
-        if not guest_read(c, get(d, t.base), &value, 8):
+        if not guest_read(c, op_get(d, t.base), &value, 8):
             return False
-        put(d, t.loads, value)
-    put(d, d.sp, sp)
+        op_put(d, t.loads, value)
+    op_put(d, d.sp, sp)
     return True
 
 
-cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
+cdef void firing_go_on(Dispatch *d, uint32_t index) noexcept nogil:
     """Fire, and send the guest on: registers are the CPU's."""
     cdef Clock *c = d.clock
     cdef Site *s = &d.sites[index]
@@ -182,7 +182,7 @@ cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
     cdef uint64_t pc = 0
     d.framed = False
     d.at = s.address
-    fire(d, s)
+    firing_fire(d, s)
     s = &d.sites[index]  # Python was told, and may have made a template
     t = &d.templates.all[s.template]
     if d.stop:
@@ -191,21 +191,21 @@ cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
         c.moved = s.address
         resume(c, s.address)
         return
-    if emulated(t):
-        if not (do_told(d, s, &pc) if d.told_count else carry_out(d, t, s, &pc)):
-            in_place(d, s)
+    if op_emulated(t):
+        if not (firing_do_told(d, s, &pc) if d.told_count else op_carry_out(d, t, s, &pc)):
+            firing_in_place(d, s)
             return
         c.detour.slot = 0
         c.detour.site = s.address
         c.detour.at = pc
         c.detour.resumed = not t.flags & ENDS_BLOCK
     else:
-        pc = trampoline(d, s)
-        displaced(d, s, pc)
+        pc = op_trampoline(d, s)
+        firing_displaced(d, s, pc)
     go_to(c, pc)
 
 
-cdef void behind(Dispatch *d, const Site *s) noexcept nogil:
+cdef void firing_behind(Dispatch *d, const Site *s) noexcept nogil:
     """The displaced instruction is done, and its trampoline's breakpoint is handled where it is."""
     cdef Clock *c = d.clock
     if d.visiting != NONE:
@@ -217,52 +217,52 @@ cdef void behind(Dispatch *d, const Site *s) noexcept nogil:
     go_to(c, c.detour.at)
 
 
-cdef bint at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
+cdef bint firing_at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
     cdef Clock *c = d.clock
-    cdef uint32_t i = find(d, pc)
+    cdef uint32_t i = table_find(d, pc)
     if i == NONE or not d.sites[i].patched:
         return False
-    forget_visit(d)
+    tracepoint_forget_visit(d)
     if d.visiting == NONE:
         freeze(c)
-    arrived(d, i)
+    tracepoint_arrived(d, i)
     return True
 
 
-cdef void answer(Dispatch *d, uint64_t value) noexcept nogil:
+cdef void firing_answer(Dispatch *d, uint64_t value) noexcept nogil:
     """What the function at the seam gives back; its own instruction returns."""
     register_write(d.clock, d.number[d.result], value)
 
 
-cdef void decline(Dispatch *d) noexcept nogil:
+cdef void firing_decline(Dispatch *d) noexcept nogil:
     """Not ours: the kernel does what it does without us."""
     cdef uint64_t pc = 0
     if d.called:
-        answer(d, 0 if d.told_count else 1)
+        firing_answer(d, 0 if d.told_count else 1)
     elif guest_read(d.clock, d.scratch, &pc, 8):
         go_to(d.clock, pc)
     else:
-        unreadable(d)
+        firing_unreadable(d)
 
 
-cdef void unframe(Dispatch *d) noexcept nogil:
+cdef void firing_unframe(Dispatch *d) noexcept nogil:
     """Make the CPU's registers those of the trap frame, as before the breakpoint."""
     cdef int r
     for r in range(d.count):
         if d.place[r] >= 0 and r != d.pc:
-            register_write(d.clock, d.number[r], field(d, d.place[r])[0])
+            register_write(d.clock, d.number[r], op_field(d, d.place[r])[0])
 
 
-cdef void unwind(Dispatch *d) noexcept nogil:
+cdef void firing_unwind(Dispatch *d) noexcept nogil:
     """The same, and the stack's."""
-    unframe(d)
+    firing_unframe(d)
     wipe_footprint(d.clock)
 
 
-cdef void mask(Dispatch *d) noexcept nogil:
+cdef void firing_mask(Dispatch *d) noexcept nogil:
     """Mask interrupts in the trampoline, until its breakpoint has come to the seam."""
     cdef Clock *c = d.clock
-    cdef uint64_t *status = field(d, d.place[d.status])
+    cdef uint64_t *status = op_field(d, d.place[d.status])
     d.saved_mask = status[0] & d.frame_mask
     status[0] = status[0] | d.frame_mask if d.mask_sets else status[0] & ~d.frame_mask
     c.detour.status_register = d.number[d.status]
@@ -270,153 +270,153 @@ cdef void mask(Dispatch *d) noexcept nogil:
     c.detour.status_value = d.cpu_mask if d.saved_mask else 0
 
 
-cdef bint tell_kernel(Dispatch *d, const Site *s) noexcept nogil:
+cdef bint firing_tell_kernel(Dispatch *d, const Site *s) noexcept nogil:
     """Tell the kernel's vectors which instruction was there; false: it will fault."""
     cdef Clock *c = d.clock
     cdef uint64_t pc = s.address + s.length
-    cdef const Told *t = told_of(d, s)
-    if t == NULL or (t.returns and not guest_read(c, get(d, d.sp), &pc, 8)):
+    cdef const Told *t = firing_told_of(d, s)
+    if t == NULL or (t.returns and not guest_read(c, op_get(d, d.sp), &pc, 8)):
         return False
     c.detour.slot = 0
     c.detour.site = s.address
     c.detour.at = pc
-    c.detour.sp = get(d, t.base) + <uint64_t>t.change
+    c.detour.sp = op_get(d, t.base) + <uint64_t>t.change
     c.detour.resumed = not d.templates.all[s.template].flags & ENDS_BLOCK
-    answer(d, t.answer)
+    firing_answer(d, t.answer)
     return True
 
 
-cdef void at_seam_called(Dispatch *d) noexcept nogil:
+cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
     cdef Clock *c = d.clock
-    cdef uint64_t pc = field(d, d.place[d.pc])[0]
+    cdef uint64_t pc = op_field(d, d.place[d.pc])[0]
     cdef uint64_t *status
-    cdef uint32_t i = find_second(d, pc)
+    cdef uint32_t i = table_find_second(d, pc)
     cdef Site *s
     cdef const Template *t
     d.framed = True
     d.at = pc
     c.detour.sp_register = d.number[d.sp]
-    c.detour.sp = field(d, d.place[d.sp])[0]
+    c.detour.sp = op_field(d, d.place[d.sp])[0]
     if i != NONE:  # on the double path only
         s = &d.sites[i]
-        status = field(d, d.place[d.status])
+        status = op_field(d, d.place[d.status])
         status[0] = status[0] & ~d.frame_mask | d.saved_mask
         pc = s.address + s.length
         c.detour.at = pc if d.visiting == NONE else 0
         c.detour.resumed = True
         c.detour.status_bits = 0
     else:
-        i = find(d, pc)
+        i = table_find(d, pc)
         if i == NONE or not d.sites[i].patched:
-            decline(d)
+            firing_decline(d)
             return
         s = &d.sites[i]
-        if strayed(s) if d.visiting == NONE else not arrives(d, s) and not passed_over(
+        if tracepoint_strayed(s) if d.visiting == NONE else not tracepoint_arrives(d, s) and not tracepoint_passed_over(
                 d, s, &pc):
-            lost(d, s.address)
+            tracepoint_lost(d, s.address)
             return
-        if d.visiting != NONE and not arrives(d, s):
-            field(d, d.place[d.pc])[0] = pc
-            answer(d, 0)
+        if d.visiting != NONE and not tracepoint_arrives(d, s):
+            op_field(d, d.place[d.pc])[0] = pc
+            firing_answer(d, 0)
             return
         if d.visiting != NONE:
-            i = come_back(d, s.gate)
-            c.detour.sp = field(d, d.place[d.sp])[0]  # as the kernel's return path has it
-        elif sets_out(d, s):
-            set_out(d, i)
-            field(d, d.place[d.pc])[0] = s.target
-            answer(d, 0)
+            i = tracepoint_come_back(d, s.gate)
+            c.detour.sp = op_field(d, d.place[d.sp])[0]  # as the kernel's return path has it
+        elif tracepoint_sets_out(d, s):
+            tracepoint_set_out(d, i)
+            op_field(d, d.place[d.pc])[0] = s.target
+            firing_answer(d, 0)
             return
         d.at = d.sites[i].address
-        fire(d, &d.sites[i])
+        firing_fire(d, &d.sites[i])
         s = &d.sites[i]  # Python was told, and may have made a template
         t = &d.templates.all[s.template]
         if d.stop:
             d.stop = False
-            unwind(d)
+            firing_unwind(d)
             c.frozen = False
             c.moved = s.address
             resume(c, s.address)
             return
         if d.told_count:
-            if not tell_kernel(d, s):
-                unwind(d)
-                in_place(d, s)
+            if not firing_tell_kernel(d, s):
+                firing_unwind(d)
+                firing_in_place(d, s)
             return
-        if emulated(t):
+        if op_emulated(t):
             c.detour.slot = 0
             c.detour.site = s.address
-            if not carry_out(d, t, s, &pc):
-                unwind(d)
-                in_place(d, s)
+            if not op_carry_out(d, t, s, &pc):
+                firing_unwind(d)
+                firing_in_place(d, s)
                 return
             c.detour.at = pc
             c.detour.resumed = not t.flags & ENDS_BLOCK
         else:
             pc = d.slot_base + <uint64_t>s.slot * SLOT
-            displaced(d, s, pc)
+            firing_displaced(d, s, pc)
             if d.path == DOUBLE:
-                mask(d)
-    field(d, d.place[d.pc])[0] = pc
-    answer(d, 0)
+                firing_mask(d)
+    op_field(d, d.place[d.pc])[0] = pc
+    firing_answer(d, 0)
 
 
-cdef void at_seam_jumped(Dispatch *d) noexcept nogil:
+cdef void firing_at_seam_jumped(Dispatch *d) noexcept nogil:
     """The registers are set from the frame, as a module's code behind the seam would do."""
     cdef Clock *c = d.clock
-    cdef uint32_t i = find(d, field(d, d.place[d.pc])[0] - d.bias)
+    cdef uint32_t i = table_find(d, op_field(d, d.place[d.pc])[0] - d.bias)
     if i == NONE or not d.sites[i].patched:
-        decline(d)
+        firing_decline(d)
         return
-    unframe(d)
+    firing_unframe(d)
     guest_write(c, d.scratch, &d.scratch_value, 8)
-    arrived(d, i)
+    tracepoint_arrived(d, i)
 
 
-cdef void recursion(Dispatch *d, uint64_t pc) noexcept with gil:
+cdef void firing_recursion(Dispatch *d, uint64_t pc) noexcept with gil:
     d.clock.frozen = False
     d.clock.detour.footprint = False
     (<Dispatcher>d.owner).stuck(pc)
 
 
-cdef bint framed(Dispatch *d) noexcept nogil:
+cdef bint firing_framed(Dispatch *d) noexcept nogil:
     """At the seam: find the trap frame; false: there is none."""
     d.framed = False
     d.at = d.seam
-    return set_frame(d, register_read(d.clock, d.number[d.frame_register]) + d.frame_bias)
+    return op_set_frame(d, register_read(d.clock, d.number[d.frame_register]) + d.frame_bias)
 
 
 cdef void on_seam(void *data) noexcept nogil:
     """The kernel has called the seam."""
     cdef Dispatch *d = <Dispatch *>data
-    if framed(d):
-        at_seam_called(d)
+    if firing_framed(d):
+        firing_at_seam_called(d)
     else:
-        answer(d, 0 if d.told_count else 1)
+        firing_answer(d, 0 if d.told_count else 1)
 
 
-cdef bint at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
+cdef bint firing_at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
     cdef Clock *c = d.clock
     cdef uint32_t i
     if pc == d.seam and not d.called:
-        if not framed(d):
+        if not firing_framed(d):
             return False
-        at_seam_jumped(d)
+        firing_at_seam_jumped(d)
         return True
-    forget_visit(d)
-    i = find(d, pc)
+    tracepoint_forget_visit(d)
+    i = table_find(d, pc)
     if i != NONE and d.sites[i].patched:
         if c.frozen and d.visiting == NONE:
-            recursion(d, pc)
+            firing_recursion(d, pc)
             return True
         if d.visiting == NONE:
             freeze(c)
-    elif find_second(d, pc) == NONE:
+    elif table_find_second(d, pc) == NONE:
         return False
     if d.visiting == NONE:
         keep_footprint(c, d.trap_stack if d.trap_stack else register_read(c, d.number[d.sp]))
     else:
-        keep_on(c)
+        tracepoint_keep_on(c)
     return c.enter(c, pc)
 
 
@@ -426,12 +426,12 @@ cdef bint on_trap(void *data, uint32_t vector) noexcept nogil:
     cdef uint64_t pc
     cdef uint32_t second
     if d.programs.count and d.programs.met != NONE:
-        left_program(d)
+        program_left(d)
     if vector != d.vector:
         return False
     pc = register_read(d.clock, d.number[d.pc]) - d.bias
-    second = find_second(d, pc)
+    second = table_find_second(d, pc)
     if second != NONE and d.path != DOUBLE:
-        behind(d, &d.sites[second])
+        firing_behind(d, &d.sites[second])
         return True
-    return at_direct(d, pc) if d.path == DIRECT else at_guest(d, pc)
+    return firing_at_direct(d, pc) if d.path == DIRECT else firing_at_guest(d, pc)

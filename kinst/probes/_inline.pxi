@@ -8,7 +8,7 @@ is the twin in Python.
 """
 
 
-cdef inline bint in_copy(Dispatch *d, uint32_t copy, uint64_t pc) noexcept nogil:
+cdef inline bint inline_in_copy(Dispatch *d, uint32_t copy, uint64_t pc) noexcept nogil:
     cdef const InlineCopy *c = &d.copies[copy]
     cdef uint32_t i
     for i in range(c.first, c.first + c.count):
@@ -17,7 +17,7 @@ cdef inline bint in_copy(Dispatch *d, uint32_t copy, uint64_t pc) noexcept nogil
     return False
 
 
-cdef uint32_t add_copy(Dispatch *d, list ranges) except? 0xFFFFFFFF:
+cdef uint32_t inline_add(Dispatch *d, list ranges) except? 0xFFFFFFFF:
     """A copy that has its code in [low, high) of each range; its number."""
     cdef void *more
     cdef uint64_t low, high, room
@@ -43,17 +43,17 @@ cdef uint32_t add_copy(Dispatch *d, list ranges) except? 0xFFFFFFFF:
     return d.copy_count - 1
 
 
-cdef int way_out(Dispatch *d, uint32_t copy, const Template *t, uint64_t target, uint64_t after
+cdef int inline_way_out(Dispatch *d, uint32_t copy, const Template *t, uint64_t target, uint64_t after
                  ) noexcept nogil:
     """Whether an instruction of a copy may lead out of it: NO_WAY_OUT, WAY_OUT, or CALLS_OUT where
     the function that it calls returns to an instruction outside."""
-    cdef bint inside = in_copy(d, copy, after)
+    cdef bint inside = inline_in_copy(d, copy, after)
     if t.flags & RETURNS or t.op == RETURN:
         return WAY_OUT
     if t.op == JUMP:
-        return NO_WAY_OUT if in_copy(d, copy, target) else WAY_OUT
+        return NO_WAY_OUT if inline_in_copy(d, copy, target) else WAY_OUT
     if t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or t.op == BRANCH_BIT or t.op == BRANCH_COUNT:
-        return NO_WAY_OUT if inside and in_copy(d, copy, target) else WAY_OUT
+        return NO_WAY_OUT if inside and inline_in_copy(d, copy, target) else WAY_OUT
     if t.op == LINK and t.a == NO_REGISTER or t.op == INDIRECT and not t.truth:
         return WAY_OUT
     if t.op == LINK or t.op == CALL or t.op == INDIRECT:
@@ -61,39 +61,39 @@ cdef int way_out(Dispatch *d, uint32_t copy, const Template *t, uint64_t target,
     return NO_WAY_OUT if inside else WAY_OUT
 
 
-cdef uint64_t counted(Dispatch *d, const Template *t, const Site *s) noexcept nogil:
-    """Where a branch leads that counts a register down (``carry_out`` does so, too)."""
+cdef uint64_t inline_counted(Dispatch *d, const Template *t, const Site *s) noexcept nogil:
+    """Where a branch leads that counts a register down (``op_carry_out`` does so, too)."""
     cdef uint64_t mask = ~<uint64_t>0 if t.extra == 64 else (<uint64_t>1 << t.extra) - 1
-    cdef uint64_t value = get(d, t.a) & mask
+    cdef uint64_t value = op_get(d, t.a) & mask
     cdef bint taken = value == 0
     if t.n:
-        taken = ((value - 1) & mask) != 0 and flag_truth(d, t.truth)
+        taken = ((value - 1) & mask) != 0 and op_flag_truth(d, t.truth)
     return target_of(t, s.address, s.relative) if taken else s.address + s.length
 
 
-cdef bint goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
+cdef bint inline_goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
     """Whether control leaves the copy with this instruction, or with the function that it calls."""
     cdef const Template *t = &d.templates.all[s.template]
     cdef uint64_t pc = 0
     if p.role == CALLS_OUT or t.flags & RETURNS or t.op == RETURN:
         return True
     if t.op == BRANCH_COUNT:
-        return not in_copy(d, p.copy, counted(d, t, s))
+        return not inline_in_copy(d, p.copy, inline_counted(d, t, s))
     if t.op == JUMP or t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or t.op == BRANCH_BIT or t.op == LINK or (
             t.op == INDIRECT):
-        return way(d, t, s, &pc) and not in_copy(d, p.copy, pc)
+        return op_way(d, t, s, &pc) and not inline_in_copy(d, p.copy, pc)
     return True
 
 
-cdef bint enter_copy(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil:
+cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil:
     """A thread is where a copy is entered; false: it is inside already, in a loop, or on its way from
     another entry, where the stack pointer was lowered by more or less."""
-    cdef uint64_t sp = get(d, d.sp) + <uint64_t><int64_t>lower
-    cdef TailThread *t = current_tails(d, True)
+    cdef uint64_t sp = op_get(d, d.sp) + <uint64_t><int64_t>lower
+    cdef TailThread *t = inline_current_tails(d, True)
     cdef int64_t i
     cdef int why
     if t == NULL:
-        not_noted(d, TOO_MANY_OF_ALL if d.tails.count >= MAX_TAIL_THREADS else NO_MEMORY)
+        return_not_noted(d, TOO_MANY_OF_ALL if d.tails.count >= MAX_TAIL_THREADS else NO_MEMORY)
         return False
     i = <int64_t>t.active_count - 1
     while i >= 0:
@@ -102,67 +102,67 @@ cdef bint enter_copy(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil:
                 return False
             if t.active[i].sp > sp:
                 break  # of an outer call of the same function
-            forget_active(t, <uint32_t>i)  # its frame is gone
+            inline_forget_active(t, <uint32_t>i)  # its frame is gone
         i -= 1
     if t.active_count == t.active_room:
-        why = make_room(d, <void **>&t.active, &t.active_room, sizeof(ActiveCopy))
+        why = return_make_room(d, <void **>&t.active, &t.active_room, sizeof(ActiveCopy))
         if why:
-            not_noted(d, why)
+            return_not_noted(d, why)
             return False
     t.active[t.active_count] = ActiveCopy(sp, copy)
     t.active_count += 1
     return True
 
 
-cdef bint leave_copy(Dispatch *d, uint32_t copy) noexcept nogil:
+cdef bint inline_leave(Dispatch *d, uint32_t copy) noexcept nogil:
     """A thread has left a copy; false: it was not inside."""
-    cdef TailThread *t = current_tails(d, False)
+    cdef TailThread *t = inline_current_tails(d, False)
     cdef int64_t i
     if t == NULL:
         return False
     i = <int64_t>t.active_count - 1
     while i >= 0:
         if t.active[i].copy == copy:
-            forget_active(t, <uint32_t>i)
+            inline_forget_active(t, <uint32_t>i)
             return True
         i -= 1
     return False
 
 
-cdef void forget_active(TailThread *t, uint32_t index) noexcept nogil:
+cdef void inline_forget_active(TailThread *t, uint32_t index) noexcept nogil:
     memmove(&t.active[index], &t.active[index + 1],
             (t.active_count - index - 1) * sizeof(ActiveCopy))
     t.active_count -= 1
 
 
-cdef TailThread *current_tails(Dispatch *d, bint make) noexcept nogil:
+cdef TailThread *inline_current_tails(Dispatch *d, bint make) noexcept nogil:
     if d.clock.history != d.tails.history:
-        forget_tails(d)
-    return tails_of(d, running_thread(d), 0, make)
+        return_forget_tails(d)
+    return return_tails_of(d, return_running_thread(d), 0, make)
 
 
-cdef void fire_copy(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
+cdef void inline_fire(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
     """At an instruction where a copy is entered or left."""
     cdef const Probe *p = &d.probes[probe]
     cdef int why
     if p.role == ENTERS:
-        if enter_copy(d, p.copy, p.lower) and not p.silent:
-            fire_one(d, probe)
-    elif goes_out(d, s, p):
+        if inline_enter(d, p.copy, p.lower) and not p.silent:
+            firing_fire_one(d, probe)
+    elif inline_goes_out(d, s, p):
         if p.role == CALLS_OUT:
-            why = note_tail(d, probe, get(d, d.sp), s.address + s.length, 0, True)
+            why = return_note_tail(d, probe, op_get(d, d.sp), s.address + s.length, 0, True)
             if why:
-                not_noted(d, why)
-        elif leave_copy(d, p.copy) and not p.silent:
-            fire_one(d, probe)
+                return_not_noted(d, why)
+        elif inline_leave(d, p.copy) and not p.silent:
+            firing_fire_one(d, probe)
 
 
-cdef uint32_t copy_probe(Dispatch *d, uint32_t site, uint32_t function, int provider, uint32_t copy,
+cdef uint32_t inline_probe(Dispatch *d, uint32_t site, uint32_t function, int provider, uint32_t copy,
                          int role, bint silent) except? 0xFFFFFFFF:
     """A probe of a copy; one that is silent only follows the copy.  A copy of one instruction is entered
     before it is left, so entries are the first probes of a site."""
     cdef uint32_t i = d.sites[site].first
-    cdef uint32_t made = new_probe(d, site, function, provider)
+    cdef uint32_t made = table_new_probe(d, site, function, provider)
     d.probes[made].copy, d.probes[made].role, d.probes[made].silent = copy, role, silent
     if i == NONE or role == ENTERS:
         d.probes[made].next = i

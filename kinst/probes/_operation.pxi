@@ -7,22 +7,22 @@ returned.  Other ways may lead to where it returns to: a call in progress is kno
 """
 
 
-cdef void fire_operation(Dispatch *d, const Site *s) noexcept nogil:
+cdef void operation_fire(Dispatch *d, const Site *s) noexcept nogil:
     """The probe of the operation that is called here, or has returned."""
     cdef const Operation *o = &d.operations[(s.operation - 1) >> 1]
     cdef bint returned = (s.operation - 1) & 1
-    cdef uint64_t sp = get(d, d.sp)
+    cdef uint64_t sp = op_get(d, d.sp)
     cdef uint64_t arguments = 0
     cdef uint32_t probe = o.returns if returned else o.entry
     if d.clock.instructions < d.latest:
         d.pending_count = 0
     d.latest = d.clock.instructions
     if returned:
-        if not has_returned(d, sp, o, &arguments):
+        if not operation_has_returned(d, sp, o, &arguments):
             return
     else:
-        arguments = get(d, d.arguments[0])
-        in_progress(d, sp, o, arguments)
+        arguments = op_get(d, d.arguments[0])
+        operation_in_progress(d, sp, o, arguments)
     if probe == NONE:
         return
     memset(d.made, 0, sizeof(d.made))
@@ -30,16 +30,16 @@ cdef void fire_operation(Dispatch *d, const Site *s) noexcept nogil:
     guest_read(d.clock, arguments + 8, &d.made[0], 8)
     d.made[1] = arguments
     if returned:
-        d.made[2] = narrowed(get(d, d.result), -32)
+        d.made[2] = syscall_narrowed(op_get(d, d.result), -32)
     d.making = True
-    fire_one(d, probe)
+    firing_fire_one(d, probe)
     d.making = False
 
 
-cdef void in_progress(Dispatch *d, uint64_t sp, const Operation *o, uint64_t arguments) noexcept nogil:
+cdef void operation_in_progress(Dispatch *d, uint64_t sp, const Operation *o, uint64_t arguments) noexcept nogil:
     cdef Pending *p
     cdef uint64_t ignored
-    has_returned(d, sp, o, &ignored)
+    operation_has_returned(d, sp, o, &ignored)
     if d.pending_count == MAX_PENDING:
         memmove(&d.pending[0], &d.pending[1], (MAX_PENDING - 1) * sizeof(Pending))
         d.pending_count -= 1
@@ -48,7 +48,7 @@ cdef void in_progress(Dispatch *d, uint64_t sp, const Operation *o, uint64_t arg
     d.pending_count += 1
 
 
-cdef bint has_returned(Dispatch *d, uint64_t sp, const Operation *o, uint64_t *arguments
+cdef bint operation_has_returned(Dispatch *d, uint64_t sp, const Operation *o, uint64_t *arguments
                        ) noexcept nogil:
     """Whether the call of an operation was in progress there; what was, is forgotten."""
     cdef bint found = False

@@ -4,13 +4,13 @@ code, or its trampoline; part of the dispatcher (``_dispatch.pyx`` includes it).
 
 # -- registers of the interrupted code ---------------------------------------------------------
 
-cdef inline uint64_t *field(Dispatch *d, int place) noexcept nogil:
+cdef inline uint64_t *op_field(Dispatch *d, int place) noexcept nogil:
     if <uint32_t>place < d.frame_split:
         return <uint64_t *>(d.frame[0] + place)
     return <uint64_t *>(d.frame[1] + (<uint32_t>place - d.frame_split))
 
 
-cdef uint64_t get(Dispatch *d, uint8_t r) noexcept nogil:
+cdef uint64_t op_get(Dispatch *d, uint8_t r) noexcept nogil:
     if r == NO_REGISTER:
         return 0
     if r == d.pc:
@@ -18,11 +18,11 @@ cdef uint64_t get(Dispatch *d, uint8_t r) noexcept nogil:
     if d.wide[r]:
         return 0
     if d.framed and d.place[r] >= 0 and not d.untold[r]:
-        return field(d, d.place[r])[0]
+        return op_field(d, d.place[r])[0]
     return register_read(d.clock, d.number[r])
 
 
-cdef void put(Dispatch *d, uint8_t r, uint64_t value) noexcept nogil:
+cdef void op_put(Dispatch *d, uint8_t r, uint64_t value) noexcept nogil:
     cdef Clock *c = d.clock
     if r == NO_REGISTER or d.wide[r]:
         return
@@ -31,12 +31,12 @@ cdef void put(Dispatch *d, uint8_t r, uint64_t value) noexcept nogil:
     elif d.place[r] < 0:
         return  # riscv64's zero
     elif d.restored[r]:
-        field(d, d.place[r])[0] = value
+        op_field(d, d.place[r])[0] = value
     else:
         defer(c, d.number[r], value)  # there is room for all that have a number here
 
 
-cdef bint set_frame(Dispatch *d, uint64_t address) noexcept nogil:
+cdef bint op_set_frame(Dispatch *d, uint64_t address) noexcept nogil:
     """Find the trap frame on the host; it may lie on two pages."""
     cdef uint32_t room = <uint32_t>(4096 - (address & 4095))
     d.frame[0] = host_stack(d.clock, address)
@@ -56,8 +56,8 @@ cdef bint set_frame(Dispatch *d, uint64_t address) noexcept nogil:
 
 # -- operations ------------------------------------------------------------------------------------
 
-cdef bint flag_truth(Dispatch *d, uint32_t truth) noexcept nogil:
-    cdef uint64_t flags = get(d, d.status)
+cdef bint op_flag_truth(Dispatch *d, uint32_t truth) noexcept nogil:
+    cdef uint64_t flags = op_get(d, d.status)
     cdef int i
     cdef uint32_t index = 0
     for i in range(d.flag_count):
@@ -65,10 +65,10 @@ cdef bint flag_truth(Dispatch *d, uint32_t truth) noexcept nogil:
     return truth >> index & 1
 
 
-cdef bint compared(Dispatch *d, const Template *t) noexcept nogil:
+cdef bint op_compared(Dispatch *d, const Template *t) noexcept nogil:
     cdef uint64_t mask = ~<uint64_t>0 if t.extra == 64 else (<uint64_t>1 << t.extra) - 1
-    cdef uint64_t x = get(d, t.a) & mask
-    cdef uint64_t y = get(d, t.b) & mask
+    cdef uint64_t x = op_get(d, t.a) & mask
+    cdef uint64_t y = op_get(d, t.b) & mask
     cdef bint truth
     if t.n < 2:
         truth = x == y
@@ -79,35 +79,35 @@ cdef bint compared(Dispatch *d, const Template *t) noexcept nogil:
     return truth != (t.n & 1)
 
 
-cdef bint push(Dispatch *d, uint64_t value) noexcept nogil:
-    cdef uint64_t sp = get(d, d.sp) - 8
+cdef bint op_push(Dispatch *d, uint64_t value) noexcept nogil:
+    cdef uint64_t sp = op_get(d, d.sp) - 8
     if not guest_write(d.clock, sp, &value, 8):
         return False
-    put(d, d.sp, sp)
+    op_put(d, d.sp, sp)
     return True
 
 
-cdef bint way(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexcept nogil:
+cdef bint op_way(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexcept nogil:
     """Where a jump leads that changes nothing else; false: memory cannot be reached."""
-    cdef uint64_t after = place_of(s) + s.length
-    cdef uint64_t target = target_of(t, place_of(s), s.relative)
+    cdef uint64_t after = program_place_of(s) + s.length
+    cdef uint64_t target = target_of(t, program_place_of(s), s.relative)
     if t.op == JUMP:
         pc[0] = target
     elif t.op == BRANCH_FLAGS:
-        pc[0] = target if flag_truth(d, t.truth) else after
+        pc[0] = target if op_flag_truth(d, t.truth) else after
     elif t.op == BRANCH_COMPARE:
-        pc[0] = target if compared(d, t) else after
+        pc[0] = target if op_compared(d, t) else after
     elif t.op == BRANCH_BIT:
-        pc[0] = target if (get(d, t.a) >> t.n & 1) == t.extra else after
+        pc[0] = target if (op_get(d, t.a) >> t.n & 1) == t.extra else after
     elif t.op == LINK:
         if t.b != NO_REGISTER:
-            target = get(d, t.b) + t.extra
+            target = op_get(d, t.b) + t.extra
         pc[0] = target & ~<uint64_t>1 if t.n else target
     elif t.op == INDIRECT:
         if t.extra:  # a register, not memory
-            target = get(d, t.a)
+            target = op_get(d, t.a)
         else:
-            target += get(d, t.a) + get(d, t.b) * t.n + get(d, t.c)
+            target += op_get(d, t.a) + op_get(d, t.b) * t.n + op_get(d, t.c)
             if not guest_read(d.clock, target, &target, 8):
                 return False
         pc[0] = target
@@ -116,14 +116,14 @@ cdef bint way(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexc
     return True
 
 
-cdef bint leaves(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
+cdef bint op_leaves(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
     """Whether the guest goes on outside of the function that a probe is to fire on leaving, or calls it
     anew."""
     cdef uint64_t pc = 0
-    return way(d, &d.templates.all[s.template], s, &pc) and not p.low < pc < p.high
+    return op_way(d, &d.templates.all[s.template], s, &pc) and not p.low < pc < p.high
 
 
-cdef bint carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexcept nogil:
+cdef bint op_carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexcept nogil:
     """Emulate: change registers and memory, give the next pc; false: memory cannot be reached, and
     nothing was changed."""
     cdef uint64_t after = s.address + s.length
@@ -131,44 +131,44 @@ cdef bint carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc)
     cdef uint64_t value, mask
     cdef uint8_t vector[16]
     if t.op == JUMP or t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or t.op == BRANCH_BIT:
-        return way(d, t, s, pc)
+        return op_way(d, t, s, pc)
     if t.op == BRANCH_COUNT:
         mask = ~<uint64_t>0 if t.extra == 64 else (<uint64_t>1 << t.extra) - 1
-        value = get(d, t.a) & mask
+        value = op_get(d, t.a) & mask
         if t.n:
             value = (value - 1) & mask
-            put(d, t.a, value)
-            pc[0] = target if value != 0 and flag_truth(d, t.truth) else after
+            op_put(d, t.a, value)
+            pc[0] = target if value != 0 and op_flag_truth(d, t.truth) else after
         else:
             pc[0] = target if value == 0 else after
     elif t.op == SET:
-        put(d, t.a, target)
+        op_put(d, t.a, target)
         pc[0] = after
     elif t.op == NEXT:
         pc[0] = after
     elif t.op == LINK:
-        way(d, t, s, pc)
-        put(d, t.a, after)
+        op_way(d, t, s, pc)
+        op_put(d, t.a, after)
     elif t.op == CALL:
-        if not push(d, after):
+        if not op_push(d, after):
             return False
         pc[0] = target
     elif t.op == INDIRECT:
-        if not way(d, t, s, pc) or t.truth and not push(d, after):
+        if not op_way(d, t, s, pc) or t.truth and not op_push(d, after):
             return False
     elif t.op == RETURN:
-        value = get(d, d.sp)
+        value = op_get(d, d.sp)
         if not guest_read(d.clock, value, pc, 8):
             return False
-        put(d, d.sp, value + 8 + t.extra)
+        op_put(d, d.sp, value + 8 + t.extra)
     elif t.op == CHANGE_FLAGS:
-        put(d, d.status, (get(d, d.status) | t.target) & ~t.extra)
+        op_put(d, d.status, (op_get(d, d.status) | t.target) & ~t.extra)
         pc[0] = after
     elif t.op == READ_FLAGS:
-        put(d, t.a, get(d, d.status) & t.extra)
+        op_put(d, t.a, op_get(d, d.status) & t.extra)
         pc[0] = after
     elif t.op == WRITE_FLAGS:
-        put(d, d.status, get(d, d.status) & ~t.extra | get(d, t.a) & t.extra)
+        op_put(d, d.status, op_get(d, d.status) & ~t.extra | op_get(d, t.a) & t.extra)
         pc[0] = after
     elif t.op == LOAD_VECTOR:
         memset(vector, 0, sizeof(vector))
@@ -184,11 +184,11 @@ cdef bint carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc)
 
 # -- trampolines -----------------------------------------------------------------------------------
 
-cdef bint emulated(const Template *t) noexcept nogil:
+cdef bint op_emulated(const Template *t) noexcept nogil:
     return t.op > REWRITE
 
 
-cdef uint32_t build(Dispatch *d, Site *s, uint64_t at, uint8_t *out) noexcept nogil:
+cdef uint32_t op_build(Dispatch *d, Site *s, uint64_t at, uint8_t *out) noexcept nogil:
     """A trampoline for address ``at``; the offset of its end, where the second breakpoint is."""
     cdef const Template *t = &d.templates.all[s.template]
     cdef uint32_t n = s.length
@@ -223,33 +223,33 @@ cdef uint32_t build(Dispatch *d, Site *s, uint64_t at, uint8_t *out) noexcept no
     return n
 
 
-cdef uint64_t thread_slot(Dispatch *d) noexcept nogil:
+cdef uint64_t op_thread_slot(Dispatch *d) noexcept nogil:
     """FreeBSD's own: the trampoline of the thread, or the CPU's when interrupts are off."""
     cdef uint64_t thread = 0
     cdef uint32_t i
-    if not get(d, d.status) & d.flags_if:
+    if not op_get(d, d.status) & d.flags_if:
         return d.thread_slot
-    guest_read(d.clock, get(d, d.segment), &thread, 8)
+    guest_read(d.clock, op_get(d, d.segment), &thread, 8)
     for i in range(d.thread_count):
         if d.thread[i] == thread:
             return d.thread_slot + 1 + i
     if d.thread_count == MAX_THREADS:
-        crowded(d)
+        firing_crowded(d)
         return d.thread_slot
     d.thread[d.thread_count] = thread
     d.thread_count += 1
     return d.thread_slot + d.thread_count
 
 
-cdef uint64_t trampoline(Dispatch *d, Site *s) noexcept nogil:
+cdef uint64_t op_trampoline(Dispatch *d, Site *s) noexcept nogil:
     """Where the displaced instruction is to be executed."""
     cdef uint8_t code[SLOT]
     cdef uint64_t slot, at
     if not d.threads:
         return d.slot_base + <uint64_t>s.slot * SLOT
-    slot = thread_slot(d)
+    slot = op_thread_slot(d)
     at = d.slot_base + slot * SLOT
-    build(d, s, at, code)
+    op_build(d, s, at, code)
     if memcmp(d.slots + slot * SLOT, code, SLOT) != 0:
         memcpy(d.slots + slot * SLOT, code, SLOT)
         drop_translations(d.clock, at, at + SLOT)

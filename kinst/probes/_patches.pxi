@@ -2,13 +2,13 @@
 (``_dispatch.pyx`` includes it)."""
 
 
-cdef inline bint taken(const Site *s) noexcept nogil:
+cdef inline bint patch_taken(const Site *s) noexcept nogil:
     """Whether a breakpoint stands there while probes are enabled."""
-    return (s.first != NONE and not in_program(s) or s.gate or s.call or s.operation or s.join or
+    return (s.first != NONE and not program_owns(s) or s.gate or s.call or s.operation or s.join or
             s.target != 0)
 
 
-cdef object find_changed(Dispatch *d):
+cdef object patch_find_changed(Dispatch *d):
     """The address of a site whose code in memory is not what it was; None: there is none."""
     cdef uint32_t i
     cdef Site *s
@@ -17,7 +17,7 @@ cdef object find_changed(Dispatch *d):
     cdef uint8_t *host = NULL
     for i in range(d.site_count):
         s = &d.sites[i]
-        if not taken(s):
+        if not patch_taken(s):
             continue
         if s.address & ~<uint64_t>4095 != page:
             page = s.address & ~<uint64_t>4095
@@ -33,7 +33,7 @@ cdef object find_changed(Dispatch *d):
     return None
 
 
-cdef int make_slots(Dispatch *d, uint64_t base, uint64_t physical, uint64_t size, uint64_t reserved,
+cdef int patch_make_slots(Dispatch *d, uint64_t base, uint64_t physical, uint64_t size, uint64_t reserved,
                     bint threads) except -1:
     """Trampolines live at virtual ``base``; the first ``reserved`` slots are not ours."""
     free(d.slot_site)
@@ -62,7 +62,7 @@ cdef int make_slots(Dispatch *d, uint64_t base, uint64_t physical, uint64_t size
     return 0
 
 
-cdef uint32_t take_slot(Dispatch *d) except? 0xFFFFFFFF:
+cdef uint32_t patch_take_slot(Dispatch *d) except? 0xFFFFFFFF:
     """The lowest free slot from the hint on."""
     while d.slot_hint < d.slot_count:
         if d.slot_used[d.slot_hint // 64] >> d.slot_hint % 64 & 1 == 0:
@@ -73,7 +73,7 @@ cdef uint32_t take_slot(Dispatch *d) except? 0xFFFFFFFF:
     raise MemoryError("no trampoline is free")
 
 
-cdef int patch(Dispatch *d, Site *s, const uint8_t *code, bint one_by_one) except -1:
+cdef int patch_site(Dispatch *d, Site *s, const uint8_t *code, bint one_by_one) except -1:
     """Write over the first bytes of a site."""
     cdef uint32_t n = d.breakpoint_length if s.length >= d.breakpoint_length else s.length
     if not guest_write(d.clock, s.address, code, n):
@@ -83,7 +83,7 @@ cdef int patch(Dispatch *d, Site *s, const uint8_t *code, bint one_by_one) excep
     return 0
 
 
-cdef bint holds_breakpoint(Dispatch *d, Site *s):
+cdef bint patch_holds_breakpoint(Dispatch *d, Site *s):
     """Whether memory still has what ``enable`` wrote: a kernel may patch its own code."""
     cdef uint8_t now[4]
     if s.length < d.breakpoint_length:
@@ -102,22 +102,22 @@ cdef int patch_all(Dispatch *d, bint one_by_one) except -1:
     cdef Site *s
     for i in range(d.site_count):
         s = &d.sites[i]
-        if not taken(s) or s.patched:
+        if not patch_taken(s) or s.patched:
             continue
-        if not emulated(&d.templates.all[s.template]) and not d.threads:
-            s.slot = take_slot(d)
+        if not op_emulated(&d.templates.all[s.template]) and not d.threads:
+            s.slot = patch_take_slot(d)
             d.slot_site[s.slot] = i
-            s.second = <uint8_t>build(d, s, d.slot_base + <uint64_t>s.slot * SLOT,
+            s.second = <uint8_t>op_build(d, s, d.slot_base + <uint64_t>s.slot * SLOT,
                                       d.slots + <uint64_t>s.slot * SLOT)
         if s.length < d.breakpoint_length:
-            patch(d, s, d.short_breakpoint, one_by_one)
+            patch_site(d, s, d.short_breakpoint, one_by_one)
         else:
-            patch(d, s, d.breakpoint, one_by_one)
+            patch_site(d, s, d.breakpoint, one_by_one)
         s.patched = True
     return 0
 
 
-cdef int unpatch_all(Dispatch *d, bint one_by_one) except -1:
+cdef int patch_unpatch_all(Dispatch *d, bint one_by_one) except -1:
     """Write the original bytes back and free the trampolines.
 
     :param one_by_one: translations of each site are dropped; else the caller drops all.
@@ -129,8 +129,8 @@ cdef int unpatch_all(Dispatch *d, bint one_by_one) except -1:
         s = &d.sites[i]
         if not s.patched:
             continue
-        if holds_breakpoint(d, s):
-            patch(d, s, s.code, one_by_one)
+        if patch_holds_breakpoint(d, s):
+            patch_site(d, s, s.code, one_by_one)
         s.patched = False
         if s.slot != NONE:
             d.slot_used[s.slot // 64] &= ~(<uint64_t>1 << s.slot % 64)

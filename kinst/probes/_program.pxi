@@ -9,16 +9,16 @@ of an address range, and here it is seen whose they are.
 A site's address has the number of its program in its highest byte, where a kernel's has 0xff.
 """
 
-cdef inline bint in_program(const Site *s) noexcept nogil:
+cdef inline bint program_owns(const Site *s) noexcept nogil:
     return 0 < s.address >> PROGRAM_SHIFT <= MAX_PROGRAMS
 
 
-cdef inline uint64_t place_of(const Site *s) noexcept nogil:
+cdef inline uint64_t program_place_of(const Site *s) noexcept nogil:
     """Where it is for whoever runs it."""
-    return s.address & (<uint64_t>1 << PROGRAM_SHIFT) - 1 if in_program(s) else s.address
+    return s.address & (<uint64_t>1 << PROGRAM_SHIFT) - 1 if program_owns(s) else s.address
 
 
-cdef int running_program(Dispatch *d) noexcept nogil:
+cdef int program_running(Dispatch *d) noexcept nogil:
     """The number, from 1, of the program that runs in user mode; 0: none that is probed."""
     cdef Programs *p = &d.programs
     cdef Clock *c = d.clock
@@ -37,13 +37,13 @@ cdef int running_program(Dispatch *d) noexcept nogil:
         return 0
     for i in range(p.count):
         if p.all[i].process == number and (flags & p.executed or not p.all[i].executed) and (
-                same_name(name, p.all[i].name)):
+                program_same_name(name, p.all[i].name)):
             p.running = i + 1
             break
     return p.running
 
 
-cdef bint same_name(const uint8_t *a, const uint8_t *b) noexcept nogil:
+cdef bint program_same_name(const uint8_t *a, const uint8_t *b) noexcept nogil:
     cdef int i
     for i in range(COMM):
         if a[i] != b[i]:
@@ -53,7 +53,7 @@ cdef bint same_name(const uint8_t *a, const uint8_t *b) noexcept nogil:
     return True
 
 
-cdef uint32_t behind_start(Dispatch *d, Site *s, uint64_t address) noexcept nogil:
+cdef uint32_t program_behind_start(Dispatch *d, Site *s, uint64_t address) noexcept nogil:
     """Instructions of the block in progress before the one at ``address``."""
     cdef Clock *c = d.clock
     cdef uint64_t at = c.address
@@ -84,7 +84,7 @@ cdef uint32_t behind_start(Dispatch *d, Site *s, uint64_t address) noexcept nogi
     return count
 
 
-cdef bint repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept nogil:
+cdef bint program_repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept nogil:
     """Whether what repeats itself does so, and does not begin."""
     cdef Programs *p = &d.programs
     cdef bint again = p.repeating == site and now == p.repeated_at + 1
@@ -92,22 +92,22 @@ cdef bint repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept nogil:
     return again
 
 
-cdef void left_program(Dispatch *d) noexcept nogil:
+cdef void program_left(Dispatch *d) noexcept nogil:
     """An exception: where the instruction that was come to last is to be executed again behind it, its
     probes do not fire again."""
     cdef Programs *p = &d.programs
     cdef Clock *c = d.clock
     cdef uint64_t pc = register_read(c, c.pc_register) - c.pc_ahead
     if p.met == NONE or c.address != p.met_block or c.instructions != p.met_base or (
-            pc != place_of(&d.sites[p.met])) or c.thread_word == NULL:
+            pc != program_place_of(&d.sites[p.met])) or c.thread_word == NULL:
         return
-    left_at(p, Left(c.thread_word[0], p.met, False, 0))
+    program_left_at(p, Left(c.thread_word[0], p.met, False, 0))
     p.met = NONE
 
 
-cdef void left_at(Programs *p, Left left) noexcept nogil:
+cdef void program_left_at(Programs *p, Left left) noexcept nogil:
     """A thread may leave there in the middle of an instruction."""
-    come_back_to(p, left.thread)
+    program_come_back_to(p, left.thread)
     if p.left == MAX_LEFT:
         memmove(&p.broken[0], &p.broken[1], (MAX_LEFT - 1) * sizeof(Left))
         p.left -= 1
@@ -115,7 +115,7 @@ cdef void left_at(Programs *p, Left left) noexcept nogil:
     p.left += 1
 
 
-cdef Left come_back_to(Programs *p, uint64_t thread) noexcept nogil:
+cdef Left program_come_back_to(Programs *p, uint64_t thread) noexcept nogil:
     """Where a thread has left in the middle, which is forgotten; site NONE: it has nowhere."""
     cdef int i
     cdef Left found
@@ -128,25 +128,25 @@ cdef Left come_back_to(Programs *p, uint64_t thread) noexcept nogil:
     return Left(thread, NONE, False, 0)
 
 
-cdef bint goes_on_here(Dispatch *d, uint32_t site, uint64_t rest) noexcept nogil:
+cdef bint program_goes_on_here(Dispatch *d, uint32_t site, uint64_t rest) noexcept nogil:
     """Whether the thread comes back to an instruction that it has left in the middle: it is the first
     behind the kernel, and what repeats itself has so many repetitions left."""
     cdef Clock *c = d.clock
     cdef Left left
     if d.programs.left == 0:
         return False
-    left = come_back_to(&d.programs, c.thread_word[0])
-    return (left.site == site and c.address == place_of(&d.sites[site]) and
+    left = program_come_back_to(&d.programs, c.thread_word[0])
+    return (left.site == site and c.address == program_place_of(&d.sites[site]) and
             c.instructions == c.program_began and
             (not left.repeats or rest == left.rest or rest == left.rest - 1))
 
 
-cdef void forget_left(Programs *p) noexcept nogil:
+cdef void program_forget_left(Programs *p) noexcept nogil:
     p.repeating = p.met = NONE
     p.left = 0
 
 
-cdef void differs(Dispatch *d, int program, uint64_t address) noexcept with gil:
+cdef void program_differs(Dispatch *d, int program, uint64_t address) noexcept with gil:
     cdef const Program *one = &d.programs.all[program - 1]
     name = (<bytes>one.name[:COMM]).partition(b"\0")[0].decode("utf-8", "replace")
     (<Dispatcher>d.owner).engine.failed(MachineError(
@@ -166,54 +166,54 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
     cdef uint8_t code[MAX_CODE]
     if c.frozen:
         return
-    program = running_program(d)
+    program = program_running(d)
     if program == 0:
         return
-    i = find(d, address | <uint64_t>program << PROGRAM_SHIFT)
+    i = table_find(d, address | <uint64_t>program << PROGRAM_SHIFT)
     if i == NONE or stops_at(c, address):
         return
     s = &d.sites[i]
     if not guest_read(c, address, code, s.length) or memcmp(code, s.code, s.length) != 0:
-        differs(d, program, address)
-        left_in_block(c, address, behind_start(d, s, address))
+        program_differs(d, program, address)
+        program_left_in_block(c, address, program_behind_start(d, s, address))
         return
     if c.instructions < d.programs.latest:
-        forget_left(&d.programs)
+        program_forget_left(&d.programs)
     d.programs.latest = c.instructions
-    behind = behind_start(d, s, address)
+    behind = program_behind_start(d, s, address)
     d.programs.met, d.programs.met_block, d.programs.met_base = i, c.address, c.instructions
     if s.repeats:
         rest = register_read(c, d.number[d.counter])
-    again = goes_on_here(d, i, rest)
+    again = program_goes_on_here(d, i, rest)
     if s.repeats:
-        again |= repeated(d, i, c.instructions + behind)
+        again |= program_repeated(d, i, c.instructions + behind)
         if rest > 1:  # an interrupt may come behind this repetition
-            left_at(&d.programs, Left(c.thread_word[0], i, True, rest))
+            program_left_at(&d.programs, Left(c.thread_word[0], i, True, rest))
     if again:
         return
     d.framed = False
     d.at = address
     c.instructions += behind
-    fire(d, s)
+    firing_fire(d, s)
     c.instructions -= behind
     if d.stop:  # whoever failed has ended the run, before this instruction
-        left_in_block(c, address, behind)
+        program_left_in_block(c, address, behind)
         d.stop = False
 
 
-cdef void left_in_block(Clock *c, uint64_t address, uint32_t behind) noexcept nogil:
+cdef void program_left_in_block(Clock *c, uint64_t address, uint32_t behind) noexcept nogil:
     """The run ends before an instruction: of its block only so many were executed."""
     c.instructions += behind
     c.count = 0
     resume(c, address)
 
 
-cdef uint32_t site_in_program(Dispatch *d, int program, uint64_t address, uint32_t template,
+cdef uint32_t program_site(Dispatch *d, int program, uint64_t address, uint32_t template,
                               const uint8_t *code, uint32_t length, int32_t relative
                               ) except? 0xFFFFFFFF:
     if not 0 < program <= d.programs.count or address >> PROGRAM_SHIFT:
         raise ValueError("no such program, or an address that is none of a program's")
-    cdef uint32_t site = site_at(d, address | <uint64_t>program << PROGRAM_SHIFT, template, code,
+    cdef uint32_t site = table_site_at(d, address | <uint64_t>program << PROGRAM_SHIFT, template, code,
                                  length, relative)
     d.sites[site].repeats = d.templates.all[template].flags & REPEATS != 0
     return site
@@ -222,8 +222,8 @@ cdef uint32_t site_in_program(Dispatch *d, int program, uint64_t address, uint32
 cdef list program_ranges(Dispatch *d):
     """[begin, end] of the addresses that the CPU model is to ask at, few enough of them."""
     cdef uint32_t i
-    places = sorted({place_of(&d.sites[i]) for i in range(d.site_count)
-                     if in_program(&d.sites[i]) and d.sites[i].first != NONE})
+    places = sorted({program_place_of(&d.sites[i]) for i in range(d.site_count)
+                     if program_owns(&d.sites[i]) and d.sites[i].first != NONE})
     if not places:
         return []
     gaps = sorted(((b - a, a, b) for a, b in zip(places, places[1:])), reverse=True)

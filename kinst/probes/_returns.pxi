@@ -11,7 +11,7 @@ What is noted belongs to who looks, not to the machine: it is no part of snapsho
 """
 
 
-cdef uint64_t running_thread(Dispatch *d) noexcept nogil:
+cdef uint64_t return_running_thread(Dispatch *d) noexcept nogil:
     """The address of the thread that runs; 0: it is not known."""
     cdef uint64_t thread = 0
     if d.clock.thread_word != NULL:
@@ -21,13 +21,13 @@ cdef uint64_t running_thread(Dispatch *d) noexcept nogil:
     return 0
 
 
-cdef uint64_t thread_of(uint64_t key) noexcept nogil:
+cdef uint64_t return_thread_of(uint64_t key) noexcept nogil:
     """The address of the thread, in the upper half or 0, in the key of what is kept of it."""
     cdef uint64_t lost = ~(~<uint64_t>0 >> PROGRAM_BITS)
     return lost | key >> PROGRAM_BITS if key >> PROGRAM_BITS else 0
 
 
-cdef TailThread *tails_of(Dispatch *d, uint64_t thread, int program, bint make) noexcept nogil:
+cdef TailThread *return_tails_of(Dispatch *d, uint64_t thread, int program, bint make) noexcept nogil:
     """The calls of a thread, in the kernel (program 0) or in a program; NULL: there are none."""
     cdef Tails *t = &d.tails
     cdef uint64_t key = thread << PROGRAM_BITS | <uint64_t>program
@@ -61,7 +61,7 @@ cdef TailThread *tails_of(Dispatch *d, uint64_t thread, int program, bint make) 
     return &t.threads[i]
 
 
-cdef void forget_tails(Dispatch *d) noexcept nogil:
+cdef void return_forget_tails(Dispatch *d) noexcept nogil:
     cdef uint64_t i
     if d.tails.threads != NULL:
         for i in range(d.tails.mask + 1):
@@ -73,12 +73,12 @@ cdef void forget_tails(Dispatch *d) noexcept nogil:
     d.tails.history = d.clock.history if d.clock != NULL else 0
 
 
-cdef inline bint abandoned(const Tail *tail, uint64_t sp) noexcept nogil:
+cdef inline bint return_abandoned(const Tail *tail, uint64_t sp) noexcept nogil:
     """Whether its frame is gone: the stack pointer is above it, on the same stack."""
     return tail.sp < sp and sp - tail.sp < STACK_REACH
 
 
-cdef int make_room(Dispatch *d, void **all, uint32_t *room, size_t size) noexcept nogil:
+cdef int return_make_room(Dispatch *d, void **all, uint32_t *room, size_t size) noexcept nogil:
     """Twice the room for what is noted of a thread; why not, or 0."""
     cdef uint32_t more = 2 * room[0] if room[0] else 16
     cdef void *made
@@ -94,26 +94,26 @@ cdef int make_room(Dispatch *d, void **all, uint32_t *room, size_t size) noexcep
     return 0
 
 
-cdef int note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t back, int program, bint calls
+cdef int return_note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t back, int program, bint calls
                    ) noexcept nogil:
     """A function leaves by a tail call: its probe fires when control is at ``back`` with the stack
     pointer ``sp``.  The answer: why that cannot be, or 0.
 
     :param calls: the call that returns to ``back`` is yet to be executed.
     """
-    cdef uint64_t thread = running_thread(d)
+    cdef uint64_t thread = return_running_thread(d)
     cdef TailThread *t
     cdef int why
     if d.clock.history != d.tails.history:
-        forget_tails(d)
-    t = tails_of(d, thread, program, True)
+        return_forget_tails(d)
+    t = return_tails_of(d, thread, program, True)
     if t == NULL:
         return TOO_MANY_OF_ALL if d.tails.count >= MAX_TAIL_THREADS else NO_MEMORY
     if thread:
-        while t.count and abandoned(&t.all[t.count - 1], sp):
+        while t.count and return_abandoned(&t.all[t.count - 1], sp):
             t.count -= 1
     if t.count == t.room:
-        why = make_room(d, <void **>&t.all, &t.room, sizeof(Tail))
+        why = return_make_room(d, <void **>&t.all, &t.room, sizeof(Tail))
         if why:
             return why
     t.all[t.count] = Tail(sp, back, probe, calls)
@@ -121,28 +121,28 @@ cdef int note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t back, int 
     return await_address(d.clock, back)
 
 
-cdef void leave_by_tail(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
+cdef void return_leave_by_tail(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
     """At a jump that leaves its function: note where the function returns to."""
-    cdef uint64_t sp = get(d, d.sp)
+    cdef uint64_t sp = op_get(d, d.sp)
     cdef uint64_t back = 0
-    cdef int program = <int>(s.address >> PROGRAM_SHIFT) if in_program(s) else 0
+    cdef int program = <int>(s.address >> PROGRAM_SHIFT) if program_owns(s) else 0
     if d.linked:
-        back = get(d, d.link)
+        back = op_get(d, d.link)
     elif guest_read(d.clock, sp, &back, 8):
         sp += 8
     else:
         return  # no return address: nothing has called it
-    cdef int why = note_tail(d, probe, sp, back, program, False)
+    cdef int why = return_note_tail(d, probe, sp, back, program, False)
     if why:
-        not_noted(d, why)
+        return_not_noted(d, why)
 
 
-cdef void not_noted(Dispatch *d, int why) noexcept with gil:
+cdef void return_not_noted(Dispatch *d, int why) noexcept with gil:
     d.stop = True
-    (<Dispatcher>d.owner).engine.failed(MachineError(why_not_noted(why)))
+    (<Dispatcher>d.owner).engine.failed(MachineError(return_why_not_noted(why)))
 
 
-cdef str why_not_noted(int why):
+cdef str return_why_not_noted(int why):
     if why == NO_MEMORY:
         return "the host has too little memory to note a tail call: probe fewer returns"
     if why == TOO_MANY_AWAITED:
@@ -166,13 +166,13 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
     if c.frozen:
         return True
     if c.history != d.tails.history:
-        forget_tails(d)
+        return_forget_tails(d)
         return True
     if not address >> 63 and d.programs.count:
-        program = running_program(d)
+        program = program_running(d)
         if program == 0:
             return True
-    t = tails_of(d, running_thread(d), program, False)
+    t = return_tails_of(d, return_running_thread(d), program, False)
     if t == NULL:
         return True
     if address == d.thread_begins:
@@ -181,7 +181,7 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
     sp = register_read(c, d.number[d.sp])
     while t.count:
         tail = t.all[t.count - 1]
-        if abandoned(&tail, sp):
+        if return_abandoned(&tail, sp):
             t.count -= 1
             continue
         if tail.sp != sp or tail.back != address:
@@ -190,11 +190,11 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
         d.framed = False
         d.at = address
         if d.probes[tail.probe].role:
-            if leave_copy(d, d.probes[tail.probe].copy) and not d.probes[tail.probe].silent:
-                fire_one(d, tail.probe)
+            if inline_leave(d, d.probes[tail.probe].copy) and not d.probes[tail.probe].silent:
+                firing_fire_one(d, tail.probe)
         else:
             d.after = True
-            fire_one(d, tail.probe)
+            firing_fire_one(d, tail.probe)
             d.after = False
         if d.stop:
             d.stop = False
@@ -218,11 +218,11 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
     if c.frozen or c.history != d.tails.history:
         return
     if not back >> 63 and d.programs.count:
-        program = running_program(d)
+        program = program_running(d)
         if program == 0:
             return
-    thread = running_thread(d)
-    t = tails_of(d, thread, program, False)
+    thread = return_running_thread(d)
+    t = return_tails_of(d, thread, program, False)
     if t == NULL or t.count == 0 or thread == 0:
         return
     sp = register_read(c, d.number[d.sp])
@@ -238,7 +238,7 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
         first -= 1
         t.all[first].calls = False  # it waits for this call
     low = kept = first
-    while low and (t.all[low - 1].sp == sp or abandoned(&t.all[low - 1], sp)):
+    while low and (t.all[low - 1].sp == sp or return_abandoned(&t.all[low - 1], sp)):
         low -= 1
     # What waits elsewhere with this stack pointer is the caller's of a function that has no frame.
     for i in range(low, first):
@@ -249,7 +249,7 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
     t.count -= kept - low
 
 
-cdef bint has_tails(Dispatch *d) noexcept nogil:
+cdef bint return_has_tails(Dispatch *d) noexcept nogil:
     cdef uint32_t i
     for i in range(d.probe_count):
         if (d.probes[i].tail or d.probes[i].role) and not d.probes[i].removed:

@@ -34,10 +34,10 @@ cdef class ProbeSites(CodeReader):
             self.engine.clock.seam_call = NULL
         if self.engine is not None and self.engine.clock.arrived_data == <void *>&self.d:
             await_nothing(&self.engine.clock)
-        forget_tails(&self.d)
+        return_forget_tails(&self.d)
         free(self.d.copies)
         free(self.d.ranges)
-        forget_calls(&self.d)
+        syscall_forget_calls(&self.d)
         free(self.d.sites)
         free(self.d.probes)
         free(self.d.hash)
@@ -59,7 +59,7 @@ cdef class ProbeSites(CodeReader):
         d.owner = <void *>self
         d.visiting = d.reached = NONE
         d.split = self.split
-        forget_left(&d.programs)
+        program_forget_left(&d.programs)
         d.count = self.registers
         d.frame_size = shape.frame_size
         if not 0 < d.frame_size <= 4096:
@@ -163,8 +163,8 @@ cdef class ProbeSites(CodeReader):
         cdef int64_t template = self.template_of(code, len(code), address, &length, &relative)
         if template < 0 or self.templates.all[template].op == REFUSE:
             return -1
-        return probe_at(
-            &self.d, site_at(&self.d, address, <uint32_t>template, code, length, relative),
+        return table_probe_at(
+            &self.d, table_site_at(&self.d, address, <uint32_t>template, code, length, relative),
             function, provider)
 
     def add_static(self, uint32_t declared):
@@ -174,7 +174,7 @@ cdef class ProbeSites(CodeReader):
         :return: its number; asked for again, another one.
         """
         self.unchanging()
-        return new_probe(&self.d, NONE, declared, STATIC)
+        return table_new_probe(&self.d, NONE, declared, STATIC)
 
     def add_tracepoint(self, uint32_t probe, uint64_t address, bytes code, uint64_t target):
         """One of a static probe's.
@@ -188,7 +188,7 @@ cdef class ProbeSites(CodeReader):
         if probe >= d.probe_count or d.probes[probe].site != NONE or not target:
             raise ValueError("no static probe, or no place where its arguments are made")
         site = self._site(address, code)
-        i = probe_at(d, site, d.probes[probe].function, STATIC)
+        i = table_probe_at(d, site, d.probes[probe].function, STATIC)
         d.probes[i].primary = probe
         d.sites[site].target = target
 
@@ -237,7 +237,7 @@ cdef class ProbeSites(CodeReader):
     def add_call_table(self, uint64_t base, uint64_t size, uint32_t count):
         """A table of system calls, of entries of ``size`` bytes; its number."""
         self.unchanging()
-        return add_call_table(&self.d, base, size, count)
+        return syscall_add_table(&self.d, base, size, count)
 
     def add_call_site(self, uint64_t address, bytes code, bint returns):
         """Where the kernel calls a system call's function, or where that has returned."""
@@ -336,7 +336,7 @@ cdef class ProbeSites(CodeReader):
         cdef int64_t template = self.template_of(code, len(code), address, &length, &relative)
         if template < 0:
             return -1
-        return probe_at(&self.d, site_in_program(&self.d, program, address, <uint32_t>template, code,
+        return table_probe_at(&self.d, program_site(&self.d, program, address, <uint32_t>template, code,
                                                  length, relative), function, kind)
 
     def fire_leaving(self, uint32_t probe, uint64_t address, uint64_t size):
@@ -345,7 +345,7 @@ cdef class ProbeSites(CodeReader):
         if probe >= self.d.probe_count or self.d.probes[probe].site == NONE:
             raise IndexError(probe)
         self.leaves_by(probe, self.d.sites[self.d.probes[probe].site].template)
-        leaves_only(&self.d, probe, address, size)
+        table_leaves_only(&self.d, probe, address, size)
 
     def fire_behind(self, uint32_t probe):
         """A probe at a jump fires when the function that is jumped to has returned."""
@@ -372,7 +372,7 @@ cdef class ProbeSites(CodeReader):
         try:
             count = self.pieces(address, content, 0, len(code), &pieces, [])
             for i in range(count):
-                made.append(probe_at(&self.d, site_in_program(
+                made.append(table_probe_at(&self.d, program_site(
                     &self.d, program, address + pieces[i].at, pieces[i].template,
                     &content[pieces[i].at], pieces[i].length, pieces[i].relative), function, kind))
         finally:
@@ -383,7 +383,7 @@ cdef class ProbeSites(CodeReader):
         """The number of the program that a probe is in; 0: the kernel."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
-        if self.d.probes[probe].site == NONE or not in_program(&self.d.sites[self.d.probes[probe].site]):
+        if self.d.probes[probe].site == NONE or not program_owns(&self.d.sites[self.d.probes[probe].site]):
             return 0
         return self.d.sites[self.d.probes[probe].site].address >> PROGRAM_SHIFT
 
@@ -408,7 +408,7 @@ cdef class ProbeSites(CodeReader):
         cdef int64_t template = self.template_of(code, len(code), address, &length, &relative)
         if template < 0 or self.templates.all[template].op == REFUSE:
             raise ValueError(f"{address:#x}: no instruction there can be displaced")
-        return site_at(&self.d, address, <uint32_t>template, code, length, relative)
+        return table_site_at(&self.d, address, <uint32_t>template, code, length, relative)
 
     def add_all(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size,
                 uint32_t function, int provider):
@@ -429,9 +429,9 @@ cdef class ProbeSites(CodeReader):
                 t = &self.templates.all[pieces[i].template]
                 exclusive = exclusive or t.flags & STARTS_EXCLUSIVE
                 if not exclusive and t.op != REFUSE:
-                    made.append(probe_at(
+                    made.append(table_probe_at(
                         &self.d,
-                        site_at(&self.d, address + pieces[i].at, pieces[i].template,
+                        table_site_at(&self.d, address + pieces[i].at, pieces[i].template,
                                 &code[start + pieces[i].at], pieces[i].length,
                                 pieces[i].relative),
                         function, provider))
@@ -488,9 +488,9 @@ cdef class ProbeSites(CodeReader):
         d.site_count = d.probe_count = 0
         d.programs.count = 0
         d.operation_count = d.pending_count = 0
-        forget_left(&d.programs)
-        forget_calls(d)
-        forget_tails(d)
+        program_forget_left(&d.programs)
+        syscall_forget_calls(d)
+        return_forget_tails(d)
         d.copy_count = d.range_count = 0
 
     def __len__(self):
@@ -504,11 +504,11 @@ cdef class ProbeSites(CodeReader):
         if p.site == NONE:
             return 0, b"", p.function, p.provider, p.count, bool(p.removed)
         cdef Site *s = &self.d.sites[p.site]
-        return place_of(s), bytes(s.code[:s.length]), p.function, p.provider, p.count, bool(p.removed)
+        return program_place_of(s), bytes(s.code[:s.length]), p.function, p.provider, p.count, bool(p.removed)
 
     def template(self, uint64_t address):
         """The operation at a site: (op, trampoline's address or 0), or None."""
-        cdef uint32_t i = find(&self.d, address)
+        cdef uint32_t i = table_find(&self.d, address)
         if i == NONE:
             return None
         cdef Site *s = &self.d.sites[i]
@@ -517,24 +517,24 @@ cdef class ProbeSites(CodeReader):
 
     def __contains__(self, uint64_t address):
         """Whether one of our breakpoints is there, in code or in a trampoline."""
-        cdef uint32_t i = find(&self.d, address)
-        return i != NONE and self.d.sites[i].patched or find_second(&self.d, address) != NONE
+        cdef uint32_t i = table_find(&self.d, address)
+        return i != NONE and self.d.sites[i].patched or table_find_second(&self.d, address) != NONE
 
     def displaced(self, uint64_t address):
         """The bytes a breakpoint stands over."""
-        cdef uint32_t i = find(&self.d, address)
+        cdef uint32_t i = table_find(&self.d, address)
         if i == NONE:
             return b""
         return bytes(self.d.sites[i].code[:self.d.sites[i].length])
 
     def second(self, uint64_t address):
         """The address of the site whose trampoline's second breakpoint this is, or None."""
-        cdef uint32_t i = find_second(&self.d, address)
+        cdef uint32_t i = table_find_second(&self.d, address)
         return None if i == NONE else self.d.sites[i].address
 
     def probes_at(self, uint64_t address):
         """The numbers of the probes at a site, in the order they fire."""
-        cdef uint32_t i = find(&self.d, address)
+        cdef uint32_t i = table_find(&self.d, address)
         found = []
         if i != NONE:
             i = self.d.sites[i].first

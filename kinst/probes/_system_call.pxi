@@ -5,7 +5,7 @@ All calls share these places.  Which one it is, is in the thread: the kernel has
 arguments and the entry of a table (``struct sysent``) that describes it.
 """
 
-cdef uint32_t call_probe(Dispatch *d, uint64_t thread, int kind, const int8_t **widths) noexcept nogil:
+cdef uint32_t syscall_probe(Dispatch *d, uint64_t thread, int kind, const int8_t **widths) noexcept nogil:
     """The probe of the call that a thread makes; NONE: there is none."""
     cdef const CallTable *t
     cdef uint64_t entry = 0
@@ -21,7 +21,7 @@ cdef uint32_t call_probe(Dispatch *d, uint64_t thread, int kind, const int8_t **
     return NONE
 
 
-cdef uint64_t narrowed(uint64_t value, int bits) noexcept nogil:
+cdef uint64_t syscall_narrowed(uint64_t value, int bits) noexcept nogil:
     """The last bits of a value, and with a negative number of them their sign."""
     if bits == 0:
         return value
@@ -30,7 +30,7 @@ cdef uint64_t narrowed(uint64_t value, int bits) noexcept nogil:
     return <uint64_t>(<int64_t>(value << (64 + bits)) >> (64 + bits))
 
 
-cdef void fire_call(Dispatch *d, int kind) noexcept nogil:
+cdef void syscall_fire(Dispatch *d, int kind) noexcept nogil:
     """The probe of the system call that begins here, or has returned."""
     cdef uint64_t thread = 0
     cdef uint64_t at
@@ -43,19 +43,19 @@ cdef void fire_call(Dispatch *d, int kind) noexcept nogil:
     if not guest_read(d.clock, register_read(d.clock, d.calls.per_cpu), &thread, 8):
         return
     at = thread + d.calls.arguments
-    if kind == CALL_BEGINS and (get(d, d.arguments[0]) != thread or get(d, d.arguments[1]) != at):
+    if kind == CALL_BEGINS and (op_get(d, d.arguments[0]) != thread or op_get(d, d.arguments[1]) != at):
         return  # another function is called
-    cdef uint32_t probe = call_probe(d, thread, kind, &widths)
+    cdef uint32_t probe = syscall_probe(d, thread, kind, &widths)
     if probe == NONE:
         return
     memset(d.made, 0, sizeof(d.made))
     if kind == CALL_BEGINS:
         guest_read(d.clock, at, d.made, CALL_ARGUMENTS * 8)
         for k in range(CALL_ARGUMENTS):
-            d.made[k] = narrowed(d.made[k], widths[k])
+            d.made[k] = syscall_narrowed(d.made[k], widths[k])
     else:
         # As the kernel would before it called systrace_probe_func: the error is in the thread by then.
-        error = before = <int32_t>get(d, d.result)
+        error = before = <int32_t>op_get(d, d.result)
         if error == 0:
             guest_read(d.clock, thread + d.calls.value, &value, 4)
         d.made[0] = d.made[1] = <uint64_t><int64_t>value
@@ -64,13 +64,13 @@ cdef void fire_call(Dispatch *d, int kind) noexcept nogil:
                 d.clock, thread + d.calls.error, &before, 4) and before != error:
             changed = guest_write(d.clock, thread + d.calls.error, &error, 4)
     d.making = True
-    fire_one(d, probe)
+    firing_fire_one(d, probe)
     d.making = False
     if changed:
         guest_write(d.clock, thread + d.calls.error, &before, 4)
 
 
-cdef int add_call_table(Dispatch *d, uint64_t base, uint64_t size, uint32_t count) except -1:
+cdef int syscall_add_table(Dispatch *d, uint64_t base, uint64_t size, uint32_t count) except -1:
     cdef CallTable *t
     if d.calls.table_count == MAX_TABLES or not 0 < count <= MAX_CALLS or not 8 <= size <= 4096:
         raise ValueError(f"a table of {count} system calls of {size} bytes, or too many tables")
@@ -87,7 +87,7 @@ cdef int add_call_table(Dispatch *d, uint64_t base, uint64_t size, uint32_t coun
     return d.calls.table_count - 1
 
 
-cdef void forget_calls(Dispatch *d) noexcept:
+cdef void syscall_forget_calls(Dispatch *d) noexcept:
     cdef int i
     for i in range(d.calls.table_count):
         free(d.calls.tables[i].probes)

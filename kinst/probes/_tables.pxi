@@ -2,7 +2,7 @@
 (``_dispatch.pyx`` includes it)."""
 
 
-cdef inline uint32_t find(Dispatch *d, uint64_t address) noexcept nogil:
+cdef inline uint32_t table_find(Dispatch *d, uint64_t address) noexcept nogil:
     cdef uint64_t i
     if d.hash == NULL:
         return NONE
@@ -14,7 +14,7 @@ cdef inline uint32_t find(Dispatch *d, uint64_t address) noexcept nogil:
     return NONE
 
 
-cdef inline uint32_t find_second(Dispatch *d, uint64_t address) noexcept nogil:
+cdef inline uint32_t table_find_second(Dispatch *d, uint64_t address) noexcept nogil:
     """The site whose trampoline ends in the breakpoint at ``address``."""
     cdef uint64_t slot
     cdef uint32_t i
@@ -29,10 +29,10 @@ cdef inline uint32_t find_second(Dispatch *d, uint64_t address) noexcept nogil:
     return i
 
 
-cdef uint32_t site_at(Dispatch *d, uint64_t address, uint32_t template, const uint8_t *code,
+cdef uint32_t table_site_at(Dispatch *d, uint64_t address, uint32_t template, const uint8_t *code,
                       uint32_t length, int32_t relative) except? 0xFFFFFFFF:
     """The site of an address, made if there is none."""
-    cdef uint32_t i = find(d, address)
+    cdef uint32_t i = table_find(d, address)
     cdef uint64_t room
     cdef void *more
     cdef Site *s
@@ -48,7 +48,7 @@ cdef uint32_t site_at(Dispatch *d, uint64_t address, uint32_t template, const ui
         d.sites = <Site *>more
         d.site_room = <uint32_t>room
     if d.hash == NULL or d.site_count * 2 > d.hash_mask:
-        rehash(d, (d.hash_mask + 1) * 2 if d.hash != NULL else 4096)
+        table_rehash(d, (d.hash_mask + 1) * 2 if d.hash != NULL else 4096)
     i = d.site_count
     s = &d.sites[i]
     memset(s, 0, sizeof(Site))
@@ -60,11 +60,11 @@ cdef uint32_t site_at(Dispatch *d, uint64_t address, uint32_t template, const ui
     s.relative = relative
     memcpy(s.code, code, length)
     d.site_count += 1
-    enter_hash(d, i)
+    table_enter_hash(d, i)
     return i
 
 
-cdef void enter_hash(Dispatch *d, uint32_t index):
+cdef void table_enter_hash(Dispatch *d, uint32_t index):
     cdef uint64_t i
     i = (d.sites[index].address * <uint64_t>0x9E3779B97F4A7C15 >> 24) & d.hash_mask
     while d.hash[i] != NONE:
@@ -72,7 +72,7 @@ cdef void enter_hash(Dispatch *d, uint32_t index):
     d.hash[i] = index
 
 
-cdef int rehash(Dispatch *d, uint64_t size) except -1:
+cdef int table_rehash(Dispatch *d, uint64_t size) except -1:
     cdef uint32_t i
     cdef uint32_t *new = <uint32_t *>malloc(size * sizeof(uint32_t))
     if new == NULL:
@@ -82,11 +82,11 @@ cdef int rehash(Dispatch *d, uint64_t size) except -1:
     d.hash = new
     d.hash_mask = size - 1
     for i in range(d.site_count):
-        enter_hash(d, i)
+        table_enter_hash(d, i)
     return 0
 
 
-cdef uint32_t probe_at(Dispatch *d, uint32_t site, uint32_t function,
+cdef uint32_t table_probe_at(Dispatch *d, uint32_t site, uint32_t function,
                       int provider) except? 0xFFFFFFFF:
     """A probe; the one there is when it was asked for before."""
     cdef uint32_t i = d.sites[site].first
@@ -96,7 +96,7 @@ cdef uint32_t probe_at(Dispatch *d, uint32_t site, uint32_t function,
             return i
         last = i
         i = d.probes[i].next
-    i = new_probe(d, site, function, provider)
+    i = table_new_probe(d, site, function, provider)
     if last == NONE:
         d.sites[site].first = i
     else:
@@ -104,11 +104,11 @@ cdef uint32_t probe_at(Dispatch *d, uint32_t site, uint32_t function,
     return i
 
 
-cdef void leaves_only(Dispatch *d, uint32_t probe, uint64_t address, uint64_t size) noexcept:
+cdef void table_leaves_only(Dispatch *d, uint32_t probe, uint64_t address, uint64_t size) noexcept:
     d.probes[probe].low, d.probes[probe].high = address, address + size
 
 
-cdef uint32_t new_probe(Dispatch *d, uint32_t site, uint32_t function,
+cdef uint32_t table_new_probe(Dispatch *d, uint32_t site, uint32_t function,
                         int provider) except? 0xFFFFFFFF:
     cdef uint32_t i
     cdef uint64_t room
@@ -133,7 +133,7 @@ cdef uint32_t new_probe(Dispatch *d, uint32_t site, uint32_t function,
     return i
 
 
-cdef bint has_gate(Dispatch *d) noexcept nogil:
+cdef bint table_has_gate(Dispatch *d) noexcept nogil:
     cdef uint32_t i
     for i in range(d.site_count):
         if d.sites[i].gate:

@@ -11,17 +11,17 @@ lead, and is back at the branch then.
 """
 
 
-cdef inline bint comes_back(Dispatch *d, int r) noexcept nogil:
+cdef inline bint tracepoint_comes_back(Dispatch *d, int r) noexcept nogil:
     """Whether a register is the tracepoint's again."""
     return d.place[r] >= 0 and r != d.pc and not d.wide[r] and not d.untold[r]
 
 
-cdef void set_out(Dispatch *d, uint32_t site) noexcept nogil:
+cdef void tracepoint_set_out(Dispatch *d, uint32_t site) noexcept nogil:
     cdef int r
     for r in range(d.count):
-        if comes_back(d, r):
-            d.before[r] = get(d, <uint8_t>r)
-    d.above_at = get(d, d.sp)
+        if tracepoint_comes_back(d, r):
+            d.before[r] = op_get(d, <uint8_t>r)
+    d.above_at = op_get(d, d.sp)
     d.above_size = ABOVE
     if not guest_read(d.clock, d.above_at, d.above, d.above_size):
         d.above_size = STACK_PAGE - d.above_at % STACK_PAGE  # the stack ends with this page
@@ -32,7 +32,7 @@ cdef void set_out(Dispatch *d, uint32_t site) noexcept nogil:
     d.clock.detour.at = d.clock.detour.slot = 0
 
 
-cdef uint32_t come_back(Dispatch *d, int arguments) noexcept nogil:
+cdef uint32_t tracepoint_come_back(Dispatch *d, int arguments) noexcept nogil:
     """At a gate, called with so many arguments behind the first.
 
     :return: the site of the tracepoint.
@@ -43,20 +43,20 @@ cdef uint32_t come_back(Dispatch *d, int arguments) noexcept nogil:
     memset(d.made, 0, sizeof(d.made))
     for k in range(arguments):
         if d.made_in[k] != NO_REGISTER:
-            d.made[k] = get(d, d.made_in[k])
-        elif not guest_read(d.clock, get(d, d.sp) + d.made_stack, &d.made[k], 8):
+            d.made[k] = op_get(d, d.made_in[k])
+        elif not guest_read(d.clock, op_get(d, d.sp) + d.made_stack, &d.made[k], 8):
             d.made[k] = 0
     if d.above_size and guest_read(d.clock, d.above_at, now, d.above_size) and memcmp(
             now, d.above, d.above_size) != 0:
         guest_write(d.clock, d.above_at, d.above, d.above_size)
     for r in range(d.count):
-        if comes_back(d, r):
-            put(d, <uint8_t>r, d.before[r])
+        if tracepoint_comes_back(d, r):
+            op_put(d, <uint8_t>r, d.before[r])
     d.visiting = NONE
     return site
 
 
-cdef void keep_on(Clock *c) noexcept nogil:
+cdef void tracepoint_keep_on(Clock *c) noexcept nogil:
     """Another breakpoint on the way: what is put back at its end is the tracepoint's."""
     cdef uint64_t kept[8]
     memcpy(kept, c.detour.kept, sizeof(kept))
@@ -64,7 +64,7 @@ cdef void keep_on(Clock *c) noexcept nogil:
     memcpy(c.detour.kept, kept, sizeof(kept))
 
 
-cdef void lost(Dispatch *d, uint64_t pc) noexcept with gil:
+cdef void tracepoint_lost(Dispatch *d, uint64_t pc) noexcept with gil:
     d.visiting = d.reached = NONE
     d.clock.frozen = False
     d.clock.detour.footprint = False
@@ -73,67 +73,67 @@ cdef void lost(Dispatch *d, uint64_t pc) noexcept with gil:
         "faulted"))
 
 
-cdef inline void forget_visit(Dispatch *d) noexcept nogil:
+cdef inline void tracepoint_forget_visit(Dispatch *d) noexcept nogil:
     """Where time goes on, an exception or a snapshot has led away from the way to a gate."""
     if d.visiting != NONE and not d.clock.frozen:
         d.visiting = d.reached = NONE
 
 
-cdef inline bint strayed(const Site *s) noexcept nogil:
+cdef inline bint tracepoint_strayed(const Site *s) noexcept nogil:
     """Whether this is a gate, to which no tracepoint has sent the guest, and nothing else."""
     return s.gate and s.first == NONE
 
 
-cdef inline bint arrives(Dispatch *d, const Site *s) noexcept nogil:
+cdef inline bint tracepoint_arrives(Dispatch *d, const Site *s) noexcept nogil:
     """Whether a visit ends here: at a gate, or where the guard's other way leads."""
     return s.gate or (s.join and d.sites[d.visiting].otherwise == s.address)
 
 
-cdef bint sets_out(Dispatch *d, const Site *s) noexcept nogil:
+cdef bint tracepoint_sets_out(Dispatch *d, const Site *s) noexcept nogil:
     """Whether the guest is to be sent to make arguments: not where a guard lets it through itself."""
     cdef uint64_t pc = 0
     if not s.otherwise:
         return s.target != 0
-    return carry_out(d, &d.templates.all[s.template], s, &pc) and pc != s.target
+    return op_carry_out(d, &d.templates.all[s.template], s, &pc) and pc != s.target
 
 
-cdef bint passed_over(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
+cdef bint tracepoint_passed_over(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
     """A breakpoint on the way to the gate does not fire; false: its instruction would fault."""
     cdef const Template *t = &d.templates.all[s.template]
     if s.target and not s.otherwise and d.sites[d.visiting].otherwise:
-        d.reached = find(d, s.address)
+        d.reached = table_find(d, s.address)
         pc[0] = s.target
         return True
-    if emulated(t):
-        return carry_out(d, t, s, pc)
-    pc[0] = trampoline(d, <Site *>s)
+    if op_emulated(t):
+        return op_carry_out(d, t, s, pc)
+    pc[0] = op_trampoline(d, <Site *>s)
     return True
 
 
-cdef void arrived(Dispatch *d, uint32_t i) noexcept nogil:
+cdef void tracepoint_arrived(Dispatch *d, uint32_t i) noexcept nogil:
     """At a breakpoint, where the registers are the CPU's."""
     cdef Site *s = &d.sites[i]
     cdef uint64_t pc = 0
     d.framed = False
     d.at = s.address
     if d.visiting != NONE:
-        if arrives(d, s):
-            i = come_back(d, s.gate)
+        if tracepoint_arrives(d, s):
+            i = tracepoint_come_back(d, s.gate)
             wipe_footprint(d.clock)
-            go_on(d, i)
-        elif passed_over(d, s, &pc):
+            firing_go_on(d, i)
+        elif tracepoint_passed_over(d, s, &pc):
             go_to(d.clock, pc)
         else:
-            lost(d, s.address)
+            tracepoint_lost(d, s.address)
         return
-    if strayed(s):
-        lost(d, s.address)
+    if tracepoint_strayed(s):
+        tracepoint_lost(d, s.address)
         return
-    if sets_out(d, s):
+    if tracepoint_sets_out(d, s):
         if not d.clock.detour.footprint:
             keep_footprint(d.clock, register_read(d.clock, d.number[d.sp]))
-        set_out(d, i)
+        tracepoint_set_out(d, i)
         go_to(d.clock, s.target)
         return
     wipe_footprint(d.clock)
-    go_on(d, i)
+    firing_go_on(d, i)
