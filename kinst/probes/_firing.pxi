@@ -311,8 +311,8 @@ cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
             firing_decline(d)
             return
         s = &d.sites[i]
-        if tracepoint_strayed(s) if d.visiting == NONE else not tracepoint_arrives(d, s) and not tracepoint_passed_over(
-                d, s, &pc):
+        if tracepoint_strayed(s) if d.visiting == NONE else (
+                not tracepoint_arrives(d, s) and not tracepoint_passed_over(d, s, &pc)):
             tracepoint_lost(d, s.address)
             return
         if d.visiting != NONE and not tracepoint_arrives(d, s):

@@ -36,7 +36,8 @@ cdef void operation_fire(Dispatch *d, const Site *s) noexcept nogil:
     d.making = False
 
 
-cdef void operation_in_progress(Dispatch *d, uint64_t sp, const Operation *o, uint64_t arguments) noexcept nogil:
+cdef void operation_in_progress(Dispatch *d, uint64_t sp, const Operation *o,
+                                uint64_t arguments) noexcept nogil:
     cdef Pending *p
     cdef uint64_t ignored
     operation_has_returned(d, sp, o, &ignored)
