@@ -52,7 +52,7 @@ class Cpu(ABC):
     def watch(self, image: Image) -> None:  # noqa: B027  most have nothing to do
         """An image was put into memory: stop at what the CPU model cannot do by itself."""
 
-    def told_entry(self, vector: int, left: int, reached: int) -> str:
+    def entry_described(self, vector: int, left: int, reached: int) -> str:
         """How the CPU comes to an exception's vector, in sentences; empty where no table of the
         architecture decides that.
 

@@ -21,7 +21,7 @@ from kinst.relocation.trap import (
 from kinst.relocation.verdict import Nothing, Refuse, Verdict
 
 # The answers are illumos's (sys/dtrace.h); ``images/teaching/amd64-illumos/regs.h`` has them.
-TOLD = {
+EFFECTS = {
     PUSH_RBP: KernelEffect(1, "rsp", -8, stores="rbp"),
     b"\xc9": KernelEffect(3, "rbp", 8, loads="rbp"),  # LEAVE
     b"\x90": KernelEffect(4, "rsp", 0),
@@ -34,18 +34,18 @@ class IllumosInstructions(Amd64Instructions):
         length, verdict = super().classify(code, address)
         if not length or isinstance(verdict, Refuse):
             return length, verdict
-        told = TOLD.get(code[:length])
-        if told is None:
+        effect = EFFECTS.get(code[:length])
+        if effect is None:
             return length, Refuse("is not one that this kernel's vectors do themselves "
                                   "(push %rbp, leave, nop, ret)")
         # What else they do is not the host's: there the run goes on behind it.
-        return length, verdict if told.returns else Nothing(address + length)
+        return length, verdict if effect.returns else Nothing(address + length)
 
 
 class IllumosTrap(Amd64Trap):
     instructions = IllumosInstructions()
     called: ClassVar[bool] = True
-    told: ClassVar[Mapping[bytes, KernelEffect]] = TOLD
+    kernel_effects: ClassVar[Mapping[bytes, KernelEffect]] = EFFECTS
     seam_code: ClassVar[bytes] = b"\xc3"  # ret
     frame: ClassVar[FrameRegisters] = FrameRegisters("rsi", RETURN_POINTER)
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(INT3, 3, bias=len(INT3))

@@ -143,18 +143,18 @@ cdef void firing_in_place(Dispatch *d, const Site *s) noexcept nogil:
     request_stop(c, STOP_IN_PLACE)
 
 
-cdef const Told *firing_told_of(Dispatch *d, const Site *s) noexcept nogil:
+cdef const Effect *firing_effect_of(Dispatch *d, const Site *s) noexcept nogil:
     cdef int i
-    for i in range(d.told_count):
-        if d.told[i].code == s.code[0]:
-            return &d.told[i]
+    for i in range(d.effect_count):
+        if d.effects[i].code == s.code[0]:
+            return &d.effects[i]
     return NULL
 
 
-cdef bint firing_do_told(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
+cdef bint firing_do_effect(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
     """On the direct path: do what the kernel's vectors would; false: it will fault."""
     cdef Clock *c = d.clock
-    cdef const Told *t = firing_told_of(d, s)
+    cdef const Effect *t = firing_effect_of(d, s)
     cdef uint64_t sp, value
     if t == NULL:
         return False
@@ -192,7 +192,7 @@ cdef void firing_go_on(Dispatch *d, uint32_t index) noexcept nogil:
         resume(c, s.address)
         return
     if op_emulated(t):
-        if not (firing_do_told(d, s, &pc) if d.told_count else op_carry_out(d, t, s, &pc)):
+        if not (firing_do_effect(d, s, &pc) if d.effect_count else op_carry_out(d, t, s, &pc)):
             firing_in_place(d, s)
             return
         c.detour.slot = 0
@@ -238,7 +238,7 @@ cdef void firing_decline(Dispatch *d) noexcept nogil:
     """Not ours: the kernel does what it does without us."""
     cdef uint64_t pc = 0
     if d.called:
-        firing_answer(d, 0 if d.told_count else 1)
+        firing_answer(d, 0 if d.effect_count else 1)
     elif guest_read(d.clock, d.scratch, &pc, 8):
         go_to(d.clock, pc)
     else:
@@ -274,7 +274,7 @@ cdef bint firing_tell_kernel(Dispatch *d, const Site *s) noexcept nogil:
     """Tell the kernel's vectors which instruction was there; false: it will fault."""
     cdef Clock *c = d.clock
     cdef uint64_t pc = s.address + s.length
-    cdef const Told *t = firing_told_of(d, s)
+    cdef const Effect *t = firing_effect_of(d, s)
     if t == NULL or (t.returns and not guest_read(c, op_get(d, d.sp), &pc, 8)):
         return False
     c.detour.slot = 0
@@ -338,7 +338,7 @@ cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
             c.moved = s.address
             resume(c, s.address)
             return
-        if d.told_count:
+        if d.effect_count:
             if not firing_tell_kernel(d, s):
                 firing_unwind(d)
                 firing_in_place(d, s)
@@ -392,7 +392,7 @@ cdef void on_seam(void *data) noexcept nogil:
     if firing_framed(d):
         firing_at_seam_called(d)
     else:
-        firing_answer(d, 0 if d.told_count else 1)
+        firing_answer(d, 0 if d.effect_count else 1)
 
 
 cdef bint firing_at_guest(Dispatch *d, uint64_t pc) noexcept nogil:

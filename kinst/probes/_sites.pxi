@@ -93,21 +93,21 @@ cdef class ProbeSites(CodeReader):
         d.linked = shape.linked
         d.called = shape.called
         d.frame_bias = shape.frame_bias
-        if len(shape.told) > MAX_TOLD:
+        if len(shape.effects) > MAX_EFFECTS:
             raise ValueError("too many instructions are told")
-        for code, answer, base, change, returns, stores, loads in shape.told:
+        for code, answer, base, change, returns, stores, loads in shape.effects:
             if len(code) != 1:
                 raise ValueError("an instruction that is told has one byte")
-            d.told[d.told_count].code = code[0]
-            d.told[d.told_count].answer = answer
-            d.told[d.told_count].base = self.known_register(base)
-            d.told[d.told_count].change = change
-            d.told[d.told_count].returns = returns
-            d.told[d.told_count].stores = (
+            d.effects[d.effect_count].code = code[0]
+            d.effects[d.effect_count].answer = answer
+            d.effects[d.effect_count].base = self.known_register(base)
+            d.effects[d.effect_count].change = change
+            d.effects[d.effect_count].returns = returns
+            d.effects[d.effect_count].stores = (
                 NO_REGISTER if stores == NO_REGISTER else self.known_register(stores))
-            d.told[d.told_count].loads = (
+            d.effects[d.effect_count].loads = (
                 NO_REGISTER if loads == NO_REGISTER else self.known_register(loads))
-            d.told_count += 1
+            d.effect_count += 1
         if d.called and (d.place[d.pc] < 0 or d.place[d.sp] < 0 or d.place[d.status] < 0):
             raise ValueError("the trap frame lacks pc, sp or status")
         d.frame_mask, d.mask_sets, d.cpu_mask = shape.frame_mask, shape.mask_sets, shape.cpu_mask

@@ -58,7 +58,7 @@ cdef struct Record:
     uint32_t cpu
 
 # An instruction that the kernel's vectors do: what they are told, and where the stack pointer is then.
-cdef struct Told:
+cdef struct Effect:
     uint64_t answer
     int64_t change  # from the register ``base``
     uint8_t base
@@ -68,7 +68,7 @@ cdef struct Told:
     uint8_t loads  # from where ``base`` leads to
 
 cdef enum:
-    MAX_TOLD = 8
+    MAX_EFFECTS = 8
 
 cdef struct CallTable:
     uint64_t base
@@ -170,8 +170,8 @@ cdef struct Dispatch:
     uint32_t bias
     bint called  # the seam is called and returns 0; else registers are set from the frame
     # Instructions that the kernel's vectors do themselves, when they are told.
-    Told told[MAX_TOLD]
-    int told_count
+    Effect effects[MAX_EFFECTS]
+    int effect_count
     uint64_t frame_bias
     uint64_t trap_stack  # what breakpoints come on; 0: the interrupted stack
     uint64_t frame_mask  # of the frame's status register, to mask interrupts in the trampoline

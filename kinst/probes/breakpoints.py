@@ -260,7 +260,7 @@ class Breakpoints(ProbeTable):
             elif self.fire is not None:
                 self.fire(self.probe(number), state)
         code = dispatcher.displaced(address)
-        if trap.told:
+        if trap.kernel_effects:
             self._tell(state, address, code)
             return
         verdict = self.verdict(address, code)
@@ -308,8 +308,8 @@ class Breakpoints(ProbeTable):
         """The kernel's vectors do what the instruction would: tell them, and know where that leads.
         """
         machine, trap = self.machine, self.trap
-        detour, told = machine.engine.detour, trap.told[code]
-        pc = trap.told_next(state, address, code)
+        detour, told = machine.engine.detour, trap.kernel_effects[code]
+        pc = trap.next_after(state, address, code)
         detour.use_trampoline(0, address, len(code))
         detour.thaw_at(pc, told.returns, trap.numbers[machine.arch.sp],
                        state.get(told.base) + told.change & (1 << 64) - 1)

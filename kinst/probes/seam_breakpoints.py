@@ -206,10 +206,10 @@ class SeamBreakpoints(ProbeTable):
             self._leave(state, self.trampoline_of(site))
             return
         assert not isinstance(site.verdict, Refuse | Copy | Rewrite)
-        if trap.told:
+        if trap.kernel_effects:
             self._registers = {}
-            self._leave(state, trap.told_next(state, address, site.code),
-                        trap.told[site.code].answer)
+            self._leave(state, trap.next_after(state, address, site.code),
+                        trap.kernel_effects[site.code].answer)
             return
         pc = site.verdict.next_pc(state)
         self._registers = dict(getattr(state, "deferred", {}))

@@ -19,7 +19,7 @@ class Shape:
     :param frame: the register that holds the frame's address at the seam.
     :param made: of a function's arguments behind the first, six; None: on the stack, ``made_stack``
         above its pointer when the function is entered.
-    :param told: of instructions that the kernel's vectors do: bytes, what they are told, the
+    :param effects: of instructions that the kernel's vectors do: bytes, what they are told, the
         register that the stack pointer is afterwards and how far from it, whether it returns, the
         registers that it stores and loads.
     :param breakpoints: of the guest path and of the direct one.
@@ -52,7 +52,7 @@ class Shape:
     jump: bytes
     split: object
     frame_bias: int
-    told: list[tuple[bytes, int, int, int, bool, int, int]]
+    effects: list[tuple[bytes, int, int, int, bool, int, int]]
 
 
 def register_names(arch: Arch, trap: GuestTrap) -> list[str]:
@@ -86,5 +86,5 @@ def shape(arch: Arch, trap: GuestTrap, frame: TrapFrame) -> Shape:
         (trap.guest_breakpoint, trap.direct_breakpoint or trap.guest_breakpoint), trap.short_nop,
         trap.jump, trap.instructions.split(), trap.frame.bias,
         [(code, one.answer, names.index(one.base), one.change, one.returns,
-          numbered(one.stores), numbered(one.loads)) for code, one in trap.told.items()],
+          numbered(one.stores), numbered(one.loads)) for code, one in trap.kernel_effects.items()],
     )

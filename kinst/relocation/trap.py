@@ -152,8 +152,8 @@ class GuestTrap(ABC):
     :cvar direct_breakpoint: of the direct path, where that is another.
     :cvar called: whether the kernel calls the seam, or jumps to it.
     :cvar seam_code: the function that is called at the seam: it returns, when it was answered.
-    :cvar told: where the kernel's vectors do what the displaced instruction would: by its bytes
-        what they are told; nothing else is probed.
+    :cvar kernel_effects: where the kernel's vectors do what the displaced instruction would: by its
+        bytes, how; nothing else is probed.
     :cvar saved: the fields of the trap frame that the CPU saves, not the kernel's code, with what
         each is.
     :cvar return_register: the system register that an exception's return goes to; empty: there is
@@ -175,7 +175,7 @@ class GuestTrap(ABC):
     direct_breakpoint: ClassVar[Breakpoint | None] = None
     called: ClassVar[bool]
     seam_code: ClassVar[bytes] = b""
-    told: ClassVar[Mapping[bytes, KernelEffect]] = {}
+    kernel_effects: ClassVar[Mapping[bytes, KernelEffect]] = {}
     saved: ClassVar[Mapping[str, str]] = {}
     return_register: ClassVar[str] = ""
     segment: ClassVar[str] = ""
@@ -217,13 +217,13 @@ class GuestTrap(ABC):
     def decline(self, machine: Machine) -> None:
         """Not ours: let the kernel do what it does without us."""
 
-    def told_next(self, state: CpuState, address: int, code: bytes) -> int:
-        """Where there is ``told``: where the run goes on."""
-        return (state.load(state.get(state.machine.arch.sp), 8) if self.told[code].returns
+    def next_after(self, state: CpuState, address: int, code: bytes) -> int:
+        """Where there are ``kernel_effects``: where the run goes on after one."""
+        return (state.load(state.get(state.machine.arch.sp), 8) if self.kernel_effects[code].returns
                 else address + len(code))
 
     def tell(self, machine: Machine, answer: int) -> None:
-        """Where there is ``told``: what the function at the seam gives back."""
+        """Where there are ``kernel_effects``: what the function at the seam gives back."""
         raise NotImplementedError(f"{type(self).__name__} does what is displaced itself")
 
     def mask(self, state: CpuState) -> int:

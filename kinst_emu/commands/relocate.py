@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         arch = arch_of(image).name
         if arguments.arch and arguments.arch != arch:
             raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}")
-        if trap_of(guest_of(image, arch), arch).told:
+        if trap_of(guest_of(image, arch), arch).kernel_effects:
             raise KinstError(f"{image.path}: {NO_TRAMPOLINES}: nothing of it is relocated")
         surveyed = survey(ARCHITECTURES[arch], TRAPS[arch], image,
                           _functions(image, arguments.function))

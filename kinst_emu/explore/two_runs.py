@@ -90,7 +90,7 @@ def played_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: int 
     :raises KinstError: for runs, an order or probes that there cannot be.
     """
     arch = arch_of(image).name
-    if trap_of(guest_of(image, arch), arch).told:
+    if trap_of(guest_of(image, arch), arch).kernel_effects:
         raise KinstError(f"{image.path}: {NO_TRAMPOLINES}: there are no trampolines that threads "
                          "could share")
     runs.parsed()

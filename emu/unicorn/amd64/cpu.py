@@ -274,9 +274,9 @@ class Amd64Cpu(Cpu):
         except MemoryAccessError as error:
             return f"exception {vector}: {error}"
 
-    def told_entry(self, vector: int, left: int, reached: int) -> str:
+    def entry_described(self, vector: int, left: int, reached: int) -> str:
         gate = self._gate(vector)
-        return "" if gate is None else gate.told(left, reached)
+        return "" if gate is None else gate.described(left, reached)
 
     def _gate(self, vector: int) -> Gate | None:
         """The gate of a vector; None: it leads nowhere."""

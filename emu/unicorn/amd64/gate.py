@@ -32,7 +32,7 @@ class Gate:
         return cls(vector, at, low & 0xFFFF | low >> 48 << 16 | (high & 0xFFFFFFFF) << 32,
                    low >> 16 & 0xFFFF, low >> 40 & 0xF, low >> 45 & 3, low >> 32 & 7)
 
-    def told(self, left: int, reached: int) -> str:
+    def described(self, left: int, reached: int) -> str:
         """How the CPU goes through it.
 
         :param left: the stack pointer before, and ``reached`` at the vector.

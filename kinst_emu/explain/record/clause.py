@@ -39,7 +39,7 @@ class Narrated:
     following: int
     instruction: BpfInstruction = field(repr=False)
 
-    def told(self) -> str:
+    def effect(self) -> str:
         """What it did."""
         i = self.instruction
         kind, operation = i.opcode & 7, i.opcode & 0xF0

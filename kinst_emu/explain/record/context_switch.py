@@ -38,7 +38,7 @@ class SwitchedThread:
     stack: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
+    def named(self) -> str:
         if not self.pid and not self.process:
             return f"the thread at {self.address:#x}"
         return f"{self.process}" + (f"/{self.name}" if self.name != self.process else "") + (

@@ -66,7 +66,7 @@ class FiringRecorder(EachInstruction):
             raise KinstError(f"{function.name}:{offset}: cannot be probed: it "
                              f"{found.verdict.reason}")
         where = f"{function.name}:{offset}"
-        if what_if and made.trap.told:
+        if what_if and made.trap.kernel_effects:
             raise KinstError(f"{where}: --what-if {what_if}: {NO_TRAMPOLINES}: it has no "
                              "trampolines")
         if what_if == COPY:
@@ -259,7 +259,7 @@ class FiringRecorder(EachInstruction):
             mistake.strayed = len(firing.rows)
         firing.rows.append(self._row(address))
         if len(firing.rows) == 2:
-            firing.entry = machine.cpu.told_entry(
+            firing.entry = machine.cpu.entry_described(
                 self._breakpoints.trap.guest_breakpoint.vector,
                 *(row.registers[machine.arch.sp] for row in firing.rows))
         firing.complete = (len(firing.rows) > 1 and not machine.engine.frozen

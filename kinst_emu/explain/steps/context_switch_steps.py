@@ -31,11 +31,11 @@ def loading(seen: SeenSwitch) -> int:
 def _call(seen: SeenSwitch, words: Words) -> Step:
     first, arch = seen.rows[0], words.arch
     rows = tuple((name, first.registers[name], what) for name, what in (
-        (arch.arguments[0], f"the thread that runs: {seen.before.told}"),
-        (arch.arguments[1], f"the one that is to run: {seen.after.told}"),
+        (arch.arguments[0], f"the thread that runs: {seen.before.named}"),
+        (arch.arguments[1], f"the one that is to run: {seen.after.named}"),
         (arch.sp, "the stack of the first")))
     return Step("call", "One thread calls for the other", (
-        f"{seen.before.told} is at {words.place(first.address)}. {_why(seen, words)} The calls on "
+        f"{seen.before.named} is at {words.place(first.address)}. {_why(seen, words)} The calls on "
         "its stack, the last one first:",
         Table(("",), tuple((line,) for line in seen.before.stack)),
         "What the function is given:", Table(("register", "value", "what it is"), rows)))
@@ -64,7 +64,7 @@ def _save(seen: SeenSwitch, words: Words) -> Step:
     marked = frozenset(number for number, row in enumerate(rows) if row[2] != row[3])
     return Step("save", "Its registers are kept", (
         f"In {end} instructions is stored what a function must leave as it was, the stack pointer, "
-        f"and where to go on, where the kernel keeps it of {seen.before.told}. The other "
+        f"and where to go on, where the kernel keeps it of {seen.before.named}. The other "
         "registers need not be kept: who calls a function expects them to change.",
         executed(seen.rows[:end], words),
         "What is kept of it:",
@@ -94,7 +94,7 @@ def _load(seen: SeenSwitch, words: Words) -> Step:
                  for name in seen.names if name in now)
     marked = frozenset(number for number, row in enumerate(rows) if row[1] != row[2])
     return Step("load", "The other one's registers", (
-        f"In {last - begin} instructions is loaded what is kept of {seen.after.told}; from "
+        f"In {last - begin} instructions is loaded what is kept of {seen.after.named}; from "
         f"{words.place(seen.rows[seen.loaded].address)} on it is its stack that is used. The last "
         "one is a return, as of any function: but to whom this thread is to return.",
         executed(seen.rows[begin:last], words),
@@ -105,6 +105,6 @@ def _after(seen: SeenSwitch, words: Words) -> Step:
     last = seen.rows[-1]
     return Step("after", "The other thread goes on", (
         f"It is at {words.place(last.address)}, {len(seen.rows) - 1} instructions after the call, "
-        f"in {seen.after.told}: where it once was switched from itself, or where a new one begins. "
+        f"in {seen.after.named}: where it once was switched from itself, or where a new one begins. "
         "The calls on its stack:",
         Table(("",), tuple((line,) for line in seen.after.stack))), len(seen.rows) - 1)

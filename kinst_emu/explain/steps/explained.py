@@ -169,8 +169,8 @@ def explain_way(image: Image, name: str, command: str, hit: int, limit: int,
         if name == CONTEXT_SWITCH:
             switch = SwitchRecorder(machine, command, hit, limit, running).record()
             told = switch_steps(switch, words)
-            return ExplainedWay(image, f"A context switch, {switch.before.told} to "
-                                f"{switch.after.told},", command,
+            return ExplainedWay(image, f"A context switch, {switch.before.named} to "
+                                f"{switch.after.named},", command,
                                 switch_way(switch, told, words), told, words)
         if name == PAGE_FAULT:
             fault = FaultRecorder(machine, command, hit, limit, running)

@@ -159,7 +159,7 @@ def _to_handler(firing: SeenFiring, words: Words) -> str:
     how = "calls" if words.trap.called else "jumps to"
     return (f"The last of them {how} what the kernel's pointer {words.guest.traps.seam} leads to: "
             "the handler. In a real kernel that is DTrace's; here it is this program, which "
-            f"{'looks at' if words.trap.told else 'works on'} the frame.")
+            f"{'looks at' if words.trap.kernel_effects else 'works on'} the frame.")
 
 
 def _executed(rows: Sequence[SeenInstruction], words: Words) -> Table:
@@ -181,7 +181,7 @@ def _frame(frame: SeenFrame, words: Words) -> Step:
         if before != after:
             marked.add(len(rows))
         rows.append((address, name, before, after if frame.after else ""))
-    told = words.trap.told
+    told = words.trap.kernel_effects
     text = (f"The trap frame is at {frame.address:#x}. "
             + ("The handler looks at it, and leaves it as it is; the kernel's own code will take "
                "the registers from it." if told else
@@ -223,7 +223,7 @@ def _clause(narration: Narration, row: int) -> Step:
         if one.line != said and 0 < one.line <= len(lines):
             source = lines[one.line - 1].strip()
         said = one.line
-        rows.append((Count(one.place), one.text, one.told(), source))
+        rows.append((Count(one.place), one.text, one.effect(), source))
     parts: list[str | Table] = [
         f"{narration.text.strip()} was compiled to BPF; {narration.executed} instructions of it "
         "are executed, by the executor in Python"
@@ -251,7 +251,7 @@ def _back(firing: SeenFiring, words: Words) -> list[Step]:
             "It does not return into the vector: it sets the registers and the flags as the frame "
             f"has them, and goes to {firing.rows[firing.frames[0].row].address:#x}, as a return "
             "from the exception would.",), firing.frames[0].row)]
-    if words.trap.told:
+    if words.trap.kernel_effects:
         return [_vector("return", "The kernel does what the instruction would, and returns", rows,
                         words, firing.frames[0].row + len(rows) - 1)]
     slot = [i for i, row in enumerate(rows)

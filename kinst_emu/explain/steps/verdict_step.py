@@ -27,8 +27,8 @@ def verdict_step(firing: SeenFiring, table: Sequence[ProbedInstruction], words: 
     verdict, code = firing.instruction.verdict, firing.instruction.code
     word = summary(verdict)
     text = words.arch.disassemble(code, firing.instruction.address)
-    if words.trap.told:
-        answer = words.trap.told[code].answer
+    if words.trap.kernel_effects:
+        answer = words.trap.kernel_effects[code].answer
         why = (f"This kernel has no trampoline for it: the handler answers {answer}, by which the "
                "vectors know that it was this instruction, and do what it does themselves.")
     elif isinstance(verdict, Copy):
@@ -42,9 +42,9 @@ def verdict_step(firing: SeenFiring, table: Sequence[ProbedInstruction], words: 
                "exception has saved: a copy elsewhere would not do that. Its effect is carried out "
                "on the saved registers, and there is no trampoline.")
     parts: list[str | Table] = [f"{text}: {word}. {why}"]
-    if not isinstance(verdict, Copy | Rewrite) and not words.trap.told:
+    if not isinstance(verdict, Copy | Rewrite) and not words.trap.kernel_effects:
         parts.append(f"What is carried out, as this program has it: {_told(verdict)}.")
-    if not words.trap.told:
+    if not words.trap.kernel_effects:
         parts += ["Of each instruction one of four things becomes; those with an offset are of "
                   "this function:", _verdicts(word, firing, table, words),
                   "Why one is refused:", _refusals(firing, words)]

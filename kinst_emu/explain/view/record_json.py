@@ -43,7 +43,7 @@ def _narration(narration: Narration) -> dict[str, Any]:
     return {"text": narration.text, "executed": narration.executed,
             "left": narration.left, "aggregated": narration.aggregated,
             "instructions": [{"place": one.place, "text": one.text, "line": one.line,
-                              "before": one.before, "after": one.after, "told": one.told()}
+                              "before": one.before, "after": one.after, "told": one.effect()}
                              for one in narration.instructions]}
 
 

@@ -76,7 +76,7 @@ class _Maker:
         self._arch: Arch = machine.arch
         self._layout = machine.guest.traps.trap_frame
         self._trap = trap_of(machine.guest, machine.arch.name)
-        if self._trap.told:
+        if self._trap.kernel_effects:
             raise KinstError(f"{machine.image.path}: {NO_TRAMPOLINES}: there is nothing to ask "
                              "about; give another kernel")
         self._experimenter = Experimenter(machine)
