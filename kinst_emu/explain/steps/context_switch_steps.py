@@ -105,6 +105,6 @@ def _after(seen: SeenSwitch, words: Words) -> Step:
     last = seen.rows[-1]
     return Step("after", "The other thread goes on", (
         f"It is at {words.place(last.address)}, {len(seen.rows) - 1} instructions after the call, "
-        f"in {seen.after.named}: where it once was switched from itself, or where a new one begins. "
-        "The calls on its stack:",
+        f"in {seen.after.named}: where it once was switched from itself, or where a new one "
+        "begins. The calls on its stack:",
         Table(("",), tuple((line,) for line in seen.after.stack))), len(seen.rows) - 1)
