@@ -1,31 +1,27 @@
-"""Pages in headless Chromium: what axe finds in them, at a width, how they are laid out, and how
-long they take.
+"""Pages in headless Chromium, by Playwright: what axe finds in them, at a width, how they are laid
+out, and how long they take.
 
-One browser for all tests of a process, spoken to by the DevTools protocol over a pipe: it ends when
-the pipe does.
+One browser for all tests of a process; its loop is in a thread of its own, since tests have loops,
+too.
 """
 
+import asyncio
 import atexit
-import fcntl
 import functools
 import importlib.util
-import itertools
-import json
-import os
-import select
 import shutil
-import tempfile
+import threading
 import time
 from pathlib import Path
 
 import html5lib
+from playwright.async_api import async_playwright
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
                 None)
 WIDTHS = (360, 1280, 1920)
 HEIGHT = 900
-PATIENCE = 120  # s for an answer
-KEY_CODES = {"End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "Tab": 9}  # Windows' numbers
+PATIENCE = 120_000  # ms for an answer
 AXE = """
 (function () {
   %s
@@ -39,69 +35,26 @@ AXE = """
 
 
 class Browser:
-    """Chromium at the other end of a pipe: JSON, each message with a zero byte behind it."""
+    """Chromium, and the loop that speaks to it."""
 
     def __init__(self):
-        self._profile = tempfile.TemporaryDirectory(prefix="chromium-")
-        (its_input, self._to), (self._from, its_output) = os.pipe(), os.pipe()
-        # It reads 3 and writes 4, whatever is there now.
-        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (its_input, its_output)]
-        self._pid = os.posix_spawn(CHROMIUM, [
-            CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-            "--disable-dev-shm-usage", "--no-first-run", "--remote-debugging-pipe",
-            f"--user-data-dir={self._profile.name}"], os.environ, file_actions=[
-                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-                (os.POSIX_SPAWN_DUP2, ends[0], 3), (os.POSIX_SPAWN_DUP2, ends[1], 4)])
-        for end in (its_input, its_output, *ends):
-            os.close(end)
-        self._numbers = itertools.count(1)
-        self._held = b""
-        self._events = []
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="browser", daemon=True).start()
+        self._playwright = self.do(async_playwright().start())
+        self.chromium = self.do(self._playwright.chromium.launch(
+            executable_path=CHROMIUM, timeout=PATIENCE,
+            args=["--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                  "--disable-dev-shm-usage"]))
         atexit.register(self.close)
 
+    def do(self, action):
+        """What a coroutine gives."""
+        return asyncio.run_coroutine_threadsafe(action, self._loop).result()
+
     def close(self):
-        os.close(self._to)
-        os.waitpid(self._pid, 0)
-        os.close(self._from)
-        self._profile.cleanup()
+        self.do(self.chromium.close())
+        self.do(self._playwright.stop())
 
-    def _message(self, until):
-        while b"\0" not in self._held:
-            ready, _, _ = select.select([self._from], [], [], max(until - time.monotonic(), 0))
-            assert ready, f"Chromium was silent for {PATIENCE} s"
-            piece = os.read(self._from, 1 << 20)
-            assert piece, "Chromium has ended"
-            self._held += piece
-        message, _, self._held = self._held.partition(b"\0")
-        return json.loads(message)
-
-    def ask(self, method, session=None, **parameters):
-        number = next(self._numbers)
-        message = {"id": number, "method": method, "params": parameters}
-        if session is not None:
-            message["sessionId"] = session
-        rest = json.dumps(message).encode() + b"\0"
-        while rest:
-            rest = rest[os.write(self._to, rest):]
-        until = time.monotonic() + PATIENCE
-        while True:
-            answer = self._message(until)
-            if answer.get("id") == number:
-                assert "error" not in answer, (method, answer["error"])
-                return answer["result"]
-            self._events.append((answer.get("sessionId"), answer.get("method")))
-
-    def navigate(self, session, url):
-        self._events.clear()
-        self.ask("Page.navigate", session, url=url)
-        self.wait(session, "Page.loadEventFired")
-
-    def wait(self, session, event):
-        until = time.monotonic() + PATIENCE
-        while (session, event) not in self._events:
-            answer = self._message(until)
-            self._events.append((answer.get("sessionId"), answer.get("method")))
 
 @functools.cache
 def browser():
@@ -119,62 +72,50 @@ class Shown:
 
     def __init__(self, page, width, dark=False, reduced=False):
         self._browser = browser()
-        self._target = self._browser.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._browser.ask("Target.attachToTarget", targetId=self._target,
-                                          flatten=True)["sessionId"]
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=HEIGHT,
-                 deviceScaleFactor=1, mobile=False)
-        self._features = [
-            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
-            {"name": "prefers-reduced-motion", "value": "reduce" if reduced else "no-preference"}]
-        self.media("")
-        self.ask("Page.enable")
-        self._browser.navigate(self._session, page.resolve().as_uri())
+        self._context = self._do(self._browser.chromium.new_context(
+            viewport={"width": width, "height": HEIGHT}, device_scale_factor=1,
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce" if reduced else "no-preference"))
+        self._context.set_default_timeout(PATIENCE)
+        self._page = self._do(self._context.new_page())
+        self._do(self._page.goto(page.resolve().as_uri()))
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_error):
-        self._browser.ask("Target.closeTarget", targetId=self._target)
+        self._do(self._context.close())
 
-    def ask(self, method, **parameters):
-        return self._browser.ask(method, session=self._session, **parameters)
+    def _do(self, action):
+        return self._browser.do(action)
+
+    def resize(self, width, height):
+        self._do(self._page.set_viewport_size({"width": width, "height": height}))
 
     def media(self, name):
         """Screen (empty) or print."""
-        self.ask("Emulation.setEmulatedMedia", media=name, features=self._features)
+        self._do(self._page.emulate_media(media=name or "screen"))
 
     def value(self, script):
-        found = self.ask("Runtime.evaluate", expression=script, returnByValue=True,
-                         awaitPromise=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        return self._do(self._page.evaluate(script))
 
     def axe(self, act=""):
         self.value(axe_source())
         return self.value(AXE % act)
 
     def wait_for(self, script):
-        until = time.monotonic() + PATIENCE
-        while not self.value(f"Boolean({script})"):
+        until = time.monotonic() + PATIENCE / 1000
+        while not self.value(f"Boolean({script})"):  # a page's policy forbids to do it there
             assert time.monotonic() < until, f"{script}: never"
             time.sleep(0.02)
 
     def click(self, selector):
         """In the middle of an element, with the mouse."""
-        x, y = self.value(f"""(function () {{ var one = document.querySelector('{selector}');
-          one.scrollIntoView({{block: 'center'}}); var box = one.getBoundingClientRect();
-          return [box.left + box.width / 2, box.top + box.height / 2]; }})()""")
-        for kind in ("mousePressed", "mouseReleased"):
-            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        self._do(self._page.click(selector))
 
     def press(self, key):
         """A key, named as a page's events do."""
-        text = {"text": key} if len(key) == 1 else {}
-        code = KEY_CODES.get(key, ord(key.upper()) if len(key) == 1 else 0)
-        self.ask("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code,
-                 **text)
-        self.ask("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+        self._do(self._page.keyboard.press(key))
 
 
 def checked(page, width, act="", dark=False):

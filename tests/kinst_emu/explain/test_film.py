@@ -371,8 +371,7 @@ def shown_beside(tmp_path):
     path = tmp_path / "three.html"
     path.write_text(three()[0])
     with Shown(path, 1280) as one:
-        one.ask("Emulation.setDeviceMetricsOverride", width=1280, height=720, deviceScaleFactor=1,
-                mobile=False)
+        one.resize(1280, 720)
         yield one
 
 
