@@ -49,7 +49,7 @@ class Browser:
 
     def do(self, action):
         """What a coroutine gives."""
-        return asyncio.run_coroutine_threadsafe(action, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(action, self._loop).result(2 * PATIENCE / 1000)
 
     def close(self):
         self.do(self.chromium.close())

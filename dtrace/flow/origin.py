@@ -328,7 +328,7 @@ class Origin:
 
     def _stored(self, memory: _Memory, count: int) -> tuple[Link, _Place | None]:
         player, place = self._player, str(memory)
-        ram = player.machine.board.ram_base
+        ram = player.machine.ram_base
         if not ram <= memory.physical < ram + player.machine.memory:
             return Link(How.OUTSIDE, count, None, f"the device at {place}"), None
         if memory.physical % PAGE + memory.size > PAGE:

@@ -43,13 +43,12 @@ def walk_program(runtime: Runtime, machine: Machine, programs: UserPrograms, thr
     """:param thread_frame: where a thread has the address of its trap frame.
     :param name_size: bytes of a process's name.
     """
-    arch, names = machine.arch, TRAPS[machine.arch.name].frame.names
+    arch, field = machine.arch, TRAPS[machine.arch.name].frame.field
     register, saved, returns = arch.frame_record
     fields = machine.guest.traps.trap_frame.fields
-    found = {index: fields[names.get(name, name)]
-             for index, name in machine.guest.registers.places.items()
-             if names.get(name, name) in fields}
+    found = {index: fields[field(name)]
+             for index, name in machine.guest.registers.places.items() if field(name) in fields}
     runtime.walk_programs(ProgramShape(
-        thread_frame, found, fields[names.get(arch.pc, arch.pc)],
-        fields[names.get(register, register)], (saved, returns), HOSTED_NUMBERS["execname"],
+        thread_frame, found, fields[field(arch.pc)], fields[field(register)],
+        (saved, returns), HOSTED_NUMBERS["execname"],
         name_size), lambda name: programs.number(name.decode("utf-8", "replace")))

@@ -56,10 +56,9 @@ class FrameStep:
 def trap_step(machine: Machine) -> FrameStep:
     """From the function that the kernel's vector has called when it had built a trap frame."""
     arch, layout = machine.arch, machine.guest.traps.trap_frame.fields
-    fields = TRAPS[arch.name].frame.names
+    field = TRAPS[arch.name].frame.field
     names = [name for name in (*arch.dwarf_registers, arch.pc) if name]
-    saved = tuple((name, *layout[fields.get(name, name)]) for name in names
-                  if fields.get(name, name) in layout)
+    saved = tuple((name, *layout[field(name)]) for name in names if field(name) in layout)
     return FrameStep(arch.sp, 0, saved, trap=True)
 
 

@@ -5,7 +5,8 @@ from emu.unicorn.machine import UnicornMachine
 
 
 def thread_words(machine: UnicornMachine) -> list[int | None]:
-    """The same of each CPU."""
+    """Of each CPU, the physical address of the word that says which thread runs (``thread_word``);
+    None: there is none yet."""
     return [thread_word(machine) for _cpu in machine.schedule.each()]
 
 

@@ -94,10 +94,10 @@ cdef class ProbeSites(CodeReader):
         d.called = shape.called
         d.frame_bias = shape.frame_bias
         if len(shape.effects) > MAX_EFFECTS:
-            raise ValueError("too many instructions are told")
+            raise ValueError("too many kernel effects")
         for code, answer, base, change, returns, stores, loads in shape.effects:
             if len(code) != 1:
-                raise ValueError("an instruction that is told has one byte")
+                raise ValueError("an instruction with a kernel effect has one byte")
             d.effects[d.effect_count].code = code[0]
             d.effects[d.effect_count].answer = answer
             d.effects[d.effect_count].base = self.known_register(base)

@@ -308,9 +308,9 @@ class Breakpoints(ProbeTable):
         """The kernel's vectors do what the instruction would: tell them, and know where that leads.
         """
         machine, trap = self.machine, self.trap
-        detour, told = machine.engine.detour, trap.kernel_effects[code]
+        detour, effect = machine.engine.detour, trap.kernel_effects[code]
         pc = trap.next_after(state, address, code)
         detour.use_trampoline(0, address, len(code))
-        detour.thaw_at(pc, told.returns, trap.numbers[machine.arch.sp],
-                       state.get(told.base) + told.change & (1 << 64) - 1)
-        trap.tell(machine, told.answer)
+        detour.thaw_at(pc, effect.returns, trap.numbers[machine.arch.sp],
+                       state.get(effect.base) + effect.change & (1 << 64) - 1)
+        trap.tell(machine, effect.answer)

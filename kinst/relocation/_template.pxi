@@ -4,8 +4,7 @@ use templates include it, each for itself: what a compiler sees, it can inline.
 
 from kinst.relocation.template import NO_REGISTER as _NO_REGISTER
 from kinst.relocation.template import Trait
-from kinst.relocation.verdict import Relative
-from kinst.relocation.verdict import Op
+from kinst.relocation.verdict import Op, Relative
 
 cdef int REFUSE = Op.REFUSE
 cdef int COPY = Op.COPY

@@ -20,8 +20,8 @@ class Instructions(ABC):
 
     examples: ClassVar[tuple[bytes, ...]] = ()
     repeat_counter: ClassVar[str] = ""
-    padding: ClassVar[re.Pattern[bytes]]  # instructions that compilers fill space with
-    trap_returns: ClassVar[frozenset[bytes]]  # instructions that end an exception
+    padding: ClassVar[re.Pattern[bytes]]
+    trap_returns: ClassVar[frozenset[bytes]]
 
     def is_padding(self, code: bytes) -> bool:
         """Whether an instruction only fills space between others."""

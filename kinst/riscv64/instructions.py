@@ -11,7 +11,6 @@ from kinst.relocation.instructions import Instructions
 from kinst.relocation.verdict import SetRegister, Verdict
 from kinst.riscv64 import classify
 
-MASK = (1 << 64) - 1
 RET, C_JR_RA = bytes.fromhex("67800000"), bytes.fromhex("8280")
 C_PROLOGUE = (0xE07F, 0xE006)  # c.sdsp ra, N(sp)
 PROLOGUE = (0x01FFF07F, 0x00113023)  # sd ra, N(sp)
@@ -108,7 +107,7 @@ class Riscv64Instructions(Instructions):
 def _far(before: Verdict | None, verdict: classify.JumpEven) -> int | None:
     """Where a jump to a register leads that AUIPC has made just before."""
     if isinstance(before, SetRegister) and before.register == verdict.jump.register:
-        return before.value + verdict.jump.offset & MASK & ~1
+        return before.value + verdict.jump.offset & classify.MASK & ~1
     return None
 
 

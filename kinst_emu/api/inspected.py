@@ -8,7 +8,6 @@ from dwarf.types import Pointer, Procedure, Type, Types
 from dwarf.values import CStruct, Value, load, store, text_at
 from emu.host.errors import KinstError, MachineError
 from emu.machine.machine import Machine
-from emu.qemu.machine import QemuMachine
 from kinst_emu.api.kernel_file import KernelFile
 from kinst_emu.api.registers import MachineRegisters
 from kinst_emu.api.turn import Turn, in_turn
@@ -25,7 +24,7 @@ class Inspected:
     :param emulated: the machine below, ours or QEMU's.
     """
 
-    def __init__(self, kernel: KernelFile, emulated: Machine | QemuMachine) -> None:
+    def __init__(self, kernel: KernelFile, emulated: Machine) -> None:
         self.kernel, self.emulated = kernel, emulated
         self.turn = Turn()
 

@@ -15,7 +15,7 @@ from kinst.probes.breakpoints import PATHS, PER_PROBE, THREAD
 from kinst.probes.breakpoints import Path as TrapPath
 from kinst_emu.cli.boot_words import cpus_option
 from kinst_emu.cli.completion import complete, kernel_option
-from kinst_emu.cli.conflicts import refuse
+from kinst_emu.cli.conflicts import SCHEDULED, refuse
 from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, parse_count
 
@@ -383,8 +383,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         given.version)
     work = line.work
     if work.schedule is not None and (line.system.cpus or 1) > 1:
-        raise KinstError("--schedule: has its own workload and CPUs; leave out -c, --replay, "
-                         "--disk, and --cpus but for --cpus 1")
+        raise KinstError(SCHEDULED)
     return line
 
 

@@ -34,6 +34,8 @@ def _each(options: str, says: str, beside: str = "", without: str = "") -> tuple
 
 SPELLED = {"runs": "--run", "probes": "--probe", "call": "-c", "clause": "-n", "workload": "-c",
            "listing": "-l", "compile_only": "-e"}
+SCHEDULED = ("--schedule: has its own workload and CPUs; leave out -c, --replay, --disk, and "
+             "--cpus but for --cpus 1")
 RULES: dict[str, tuple[Rule, ...]] = {
     "explain": (
         *_each("at", "{}: is for --svg", without="svg"),
@@ -59,13 +61,12 @@ RULES: dict[str, tuple[Rule, ...]] = {
              ("programs", "listing", "compile_only", "json", "stack", "report", "emit_elf")),
         Rule(("runs", "setup"), "--run, --setup: are for --schedule; kinst explore finds one",
              without=("schedule",)),
-        Rule(("schedule",), "--schedule: has its own workload and CPUs; leave out -c, --replay, "
-             "--disk, and --cpus but for --cpus 1", ("replay", "workload", "disk")),
+        Rule(("schedule",), SCHEDULED, ("replay", "workload", "disk")),
         *_each("listing compile_only", "--report: is of a trace, and {} makes none", "report"),
         *_each("sources", "{}: is for --report", without="report"),
         *_each("memory workload disk cpus", "{}: cannot be used with --replay, which runs the "
                "recording, on the recording's own machine", "replay"),
-        # --machine is given where it is QEMU's.
+        # unicorn is the default: --machine counts as given with qemu only.
         Rule(("disk", "process"), "--machine qemu: no --disk or -p (it runs no programs)",
              ("machine",)),
         Rule(("digest", "replay", "schedule", "report"), "--machine qemu: no --digest, --replay, "
@@ -110,7 +111,8 @@ def refuse(command: str, arguments: argparse.Namespace, default: Callable[[str],
     :raises KinstError: of the first rule that it breaks.
     """
     def given(names: tuple[str, ...]) -> bool:
-        return any(value not in (None, "", [], False) and value != default(name)
+        return any(value is not None and value is not False and value != []
+                   and value != default(name)
                    for name in names for value in [getattr(arguments, name)])
 
     for rule in RULES.get(command, ()):

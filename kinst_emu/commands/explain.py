@@ -156,12 +156,12 @@ def _check(kind: str, arguments: argparse.Namespace) -> None:
     runs = bool(arguments.runs) or arguments.schedule is not None
     if runs and kind != RUNS:
         raise KinstError(f"--of {kind}: not with --run and --schedule, which are --of {RUNS}")
-    if arguments.call is None and kind != RUNS:
-        raise KinstError("give what makes the probe fire: -c 'strlen(\"hello\")'; or --run, twice, "
-                         "and --schedule")
     command = (arguments.call or "").startswith(COMMAND)
     if kind in OF_COMMAND and not command:
         raise KinstError(f"a {kind} is explained of a command: -c '$ cat /etc/motd'")
+    if arguments.call is None and kind != RUNS:
+        raise KinstError("give what makes the probe fire: -c 'strlen(\"hello\")'; or --run, twice, "
+                         "and --schedule")
     if kind in OF_COMMAND and arguments.arch is not None:
         raise KinstError("--arch: the teaching kernels have no programs: give -k IMAGE instead")
     if kind == FIRING and command:
@@ -170,6 +170,8 @@ def _check(kind: str, arguments: argparse.Namespace) -> None:
     if kind in (PAGE_FAULT, CONTEXT_SWITCH):
         if arguments.place not in ("", kind):
             raise KinstError(f"{arguments.place}: leave it out: a {kind} has no PLACE")
+    elif kind == SYSTEM_CALL and arguments.place in OF_COMMAND:
+        raise KinstError(f"{arguments.place}: is no system call: --of {arguments.place}")
     elif not arguments.place:
         raise KinstError("give the system call, like open" if kind == SYSTEM_CALL else
                          "give the probed instruction, like strlen:4")
@@ -220,8 +222,8 @@ def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
     """
     for option in ("clause", "what_if", "sources"):
         if getattr(arguments, option):
-            name = {"clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
-            raise KinstError(f"{name}: is for a probe, not for what a command does")
+            spelled = {"clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
+            raise KinstError(f"{spelled}: is for a probe, not for what a command does")
     if arguments.kernel is None:
         raise KinstError("give a kernel: -k IMAGE")
     explained = explain_way(

@@ -42,7 +42,7 @@ def test_pictures_of_seeded_firings_are_the_recordings(kernel):
         for number in chosen.sample(numbers, min(MOMENTS, len(numbers))):
             seen += held_to_the_recording(one.firing, pictures.svg(number),
                                           pictures.moments[number])
-        written = page(one.title, one.about, one.steps, pictures.of_moments(),
+        written = page(one.title, one.about, one.steps, pictures.with_data(),
                        alone(film(pictures)))
         assert len(written.encode()) < LARGEST, f"{one.title}: KINST_SEED={SEED}"
         done += 1

@@ -79,8 +79,8 @@ class CallComparison:
 
     def stack_pointer(self, machine: Machine, frame: int) -> int:
         """The interrupted one, of a trap frame."""
-        arch, names = machine.arch, self.trap.frame.names
-        return machine.guest.traps.trap_frame.read(machine, frame, names.get(arch.sp, arch.sp))
+        name = self.trap.frame.field(machine.arch.sp)
+        return machine.guest.traps.trap_frame.read(machine, frame, name)
 
     def stack_before(
         self, ours: Sequence[Event], theirs: Sequence[Event]
@@ -126,7 +126,7 @@ class CallComparison:
         for at in memory.written():
             content = bytes(memory.view[at : at + PAGE])
             if content != self.base.memory.read(at, PAGE):
-                found[self.machine.board.ram_base + at] = content
+                found[self.machine.ram_base + at] = content
         return found
 
     def memory_left(self, ours: dict[int, bytes], other: QemuMachine,
@@ -135,7 +135,7 @@ class CallComparison:
         apart = {at for one in unequal for at in one}
         base = self.base.memory
         for page in sorted({*ours, *other.changed(base)}):
-            one = ours.get(page) or base.read(page - other.board.ram_base, PAGE)
+            one = ours.get(page) or base.read(page - other.ram_base, PAGE)
             two = other.read_physical(page, PAGE)
             if one == two:
                 continue

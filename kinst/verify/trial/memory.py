@@ -46,7 +46,7 @@ class TrialMemory:
         for address in self._pages:
             physical = machine.translate(address)
             assert physical is not None
-            at = physical - machine.board.ram_base
+            at = physical - machine.ram_base
             self._views.append(machine.memory_part.view[at : at + PAGE])
         self._content = [self._random_page(random.Random(seed ^ page)) for page in pages]
         # What returns comes back: the stack is the same in all states.

@@ -43,8 +43,8 @@ class FaultRecorder(EntryRecorder):
             raise KinstError(f"{machine.image.path}: nothing is known of its page faults")
         self._faults = faults
         arch = machine.arch
-        self._names = trap_of(machine.guest, arch.name).frame.names
-        self._pc = self._names.get(arch.pc, arch.pc)
+        self._registers = trap_of(machine.guest, arch.name).frame
+        self._pc = self._registers.field(arch.pc)
         self.address = self.access = 0
         self.before: Mapping | None = None
         self.after: Mapping | None = None
@@ -69,7 +69,7 @@ class FaultRecorder(EntryRecorder):
         # It could not be fetched, so nobody has seen it; what the program has is in the frame.
         registers = dict(row.registers)
         for name in registers:
-            field = self._names.get(name, name)
+            field = self._registers.field(name)
             if field in layout.fields:
                 registers[name] = self._field(field)
         return SeenInstruction(pc, b"", registers)

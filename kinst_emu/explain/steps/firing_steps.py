@@ -181,15 +181,15 @@ def _frame(frame: SeenFrame, words: Words) -> Step:
         if before != after:
             marked.add(len(rows))
         rows.append((address, name, before, after if frame.after else ""))
-    told = words.trap.kernel_effects
+    effects = words.trap.kernel_effects
     text = (f"The trap frame is at {frame.address:#x}. "
             + ("The handler looks at it, and leaves it as it is; the kernel's own code will take "
-               "the registers from it." if told else
+               "the registers from it." if effects else
                f"The handler changes {len(marked)} of its words; the kernel's return path takes "
                "the registers from it." if frame.after else
                "The handler takes the interrupted registers from it, and goes on with them."))
     heads = ("address", "field", "as the vector has saved it", "as the handler leaves it")
-    kept = 4 if frame.after and not told else 3
+    kept = 4 if frame.after and not effects else 3
     return Step("frame", "The trap frame", (
         text, Table(heads[:kept], tuple(row[:kept] for row in rows), frozenset(marked))),
         frame.row)

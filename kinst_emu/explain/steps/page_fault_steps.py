@@ -39,7 +39,7 @@ def _instruction(found: FaultRecorder, words: Words) -> Step:
     seen = found.seen
     first, at = seen.entry.rows[0], f"{found.address:#x}"
     have = ("nothing for it" if found.before is None else
-            f"{_told(found.before)}, which is not enough")
+            f"{_described(found.before)}, which is not enough")
     if found.access & EXECUTE:
         wants = f"The instruction there is to be executed, and to be fetched for that from {at}"
     else:
@@ -51,7 +51,7 @@ def _instruction(found: FaultRecorder, words: Words) -> Step:
         *(("The program's code there:", program(seen, words)) if seen.code else ())))
 
 
-def _told(mapping: Mapping) -> str:
+def _described(mapping: Mapping) -> str:
     return (f"{mapping.physical:#x} of the machine's memory for it, to be "
             + ("read and written" if mapping.writable else "read only"))
 

@@ -43,7 +43,7 @@ def verdict_step(firing: SeenFiring, table: Sequence[ProbedInstruction], words: 
                "on the saved registers, and there is no trampoline.")
     parts: list[str | Table] = [f"{text}: {word}. {why}"]
     if not isinstance(verdict, Copy | Rewrite) and not words.trap.kernel_effects:
-        parts.append(f"What is carried out, as this program has it: {_told(verdict)}.")
+        parts.append(f"What is carried out, as this program has it: {_spelled(verdict)}.")
     if not words.trap.kernel_effects:
         parts += ["Of each instruction one of four things becomes; those with an offset are of "
                   "this function:", _verdicts(word, firing, table, words),
@@ -85,7 +85,7 @@ def _refusals(firing: SeenFiring, words: Words) -> Table:
     return Table(("it", "like"), tuple((reason, "; ".join(some)) for reason, some in found.items()))
 
 
-def _told(part: object) -> str:
+def _spelled(part: object) -> str:
     """A verdict, and what it is made of, by the names they have in the tables."""
     if isinstance(part, int) and not isinstance(part, bool):
         return f"{part:#x}" if abs(part) >= ADDRESS else str(part)
@@ -94,5 +94,5 @@ def _told(part: object) -> str:
     name = CAPITAL.sub(" ", type(part).__name__).lower()
     inner = [f"{field.name} {value}" if not is_dataclass(getattr(part, field.name)) else value
              for field in fields(part) if field.repr
-             for value in [_told(getattr(part, field.name))]]
+             for value in [_spelled(getattr(part, field.name))]]
     return f"{name} ({', '.join(inner)})" if inner else name

@@ -14,7 +14,7 @@ RIGHT, WRONG = "as it is done", {True: "copied as it is", False: "with another's
 def firing_page(explained: Explained) -> str:
     pictures, wrong = pictures_of(explained), explained.wrong
     if wrong is None:
-        still, showing = pictures.of_moments(), alone(film(pictures))
+        still, showing = pictures.with_data(), alone(film(pictures))
     else:  # two films are as large as all pictures
         steps = up_to_trampoline(explained.steps, wrong)
         other = firing_pictures(wrong, explained.table, explained.words, steps)

@@ -106,7 +106,7 @@ class FiringScenes(Scenes[FiringMoment]):
                           for word in moment.stack],
                 "top": list(self._top(moment))})}
         return Scene(
-            number, len(self.moments), self.title(number, step),
+            number, self.title(number, step),
             f"{number + 1} of {len(self.moments)}: pc {moment.pc:#x}", about, panes,
             [*self._stores(moment), *self._control(self.moments[max(0, number - 1)], moment)],
             ABOUT.get(step, ""), {"row": str(moment.row), "pc": f"{moment.pc:#x}",
@@ -136,7 +136,7 @@ class FiringScenes(Scenes[FiringMoment]):
             ("probed", address == self._firing.instruction.address),
             ("here", moment.handles is None and address == moment.pc)) if is_so]
         return Row((offset, code, text), tuple(marks),
-                   {"address": f"{address:x}", "bytes": code.hex()})
+                   {"address": f"{address:x}", "bytes": code.hex(), "executed": "yes" * executed})
 
     def _executed_in_slot(self) -> Iterator[tuple[int, bytes]]:
         firing, executed = self._firing, {row.address: row.code for row in self._firing.rows}
@@ -167,9 +167,9 @@ class FiringScenes(Scenes[FiringMoment]):
         made = [Row((words.where(one.address), words.arch.disassemble(
             one.code if moment.patched or one.address != firing.rows[0].address
             else firing.original, one.address))) for one in rows]
-        last = made.pop() if moment.handles is None else Row(("the handler", ""))
+        last = made.pop()
         if moment.handles is not None:  # it is called before the next of the kernel's instructions
-            made.pop()
+            last = Row(("the handler", ""))
         return [*made, replace(last, marks=("here",))]
 
     # -- registers, and the way --------------------------------------------------------------------

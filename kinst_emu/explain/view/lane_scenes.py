@@ -76,10 +76,10 @@ class LaneScenes(Scenes[LaneRow]):
             Row((name[:letters], values.get(name, "")[:letters]),
                 ("changed",) if name in changed else ()) for name in self._names]})
         return Scene(
-            number, len(self.moments), what, f"{number + 1} of {len(self.moments)}",
+            number, what, f"{number + 1} of {len(self.moments)}",
             f"{number + 1} of {len(self.moments)}: {what}.", panes,
             [] if now.run == before.run else [Arrow(  # where the other one goes on
-                "control", Anchor(f"lane{before.run}", "rows", len(seen) - 2),
+                "control", Anchor(f"lane{before.run}"),
                 Anchor(f"lane{now.run}", "rows", len(seen) - 1))], f"lane{now.run}")
 
 

@@ -47,12 +47,13 @@ class Pictures(Generic[Moment]):
         return svg(self.scenes.scene(number, step), self.layout, styled)
 
     def of_steps(self) -> dict[str, str]:
-        """By the names of the steps, the pictures of what they are about."""
+        """By the names of the steps, the pictures of what they are about, for readers alone."""
         return {step.name: svg(self.scenes.scene(number, step.name), self.layout, styled=False,
                                data=False) for number, step in self.steps}
 
-    def of_moments(self) -> dict[str, str]:
-        """The same, for programs, too; of steps about one moment, the first has it."""
+    def with_data(self) -> dict[str, str]:
+        """By the names of the steps, pictures that programs can read, too; of steps about one
+        moment, the first has it."""
         found: dict[int, str] = {}
         for number, step in self.steps:
             found.setdefault(number, step.name)

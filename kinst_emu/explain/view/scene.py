@@ -9,10 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from kinst_emu.explain.steps.step import Step
-
-# A number is a register, an address or a word; bytes are code: each view writes them its own way.
-Value = str | int | bytes
+from kinst_emu.explain.steps.step import Step, Value
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Scene:
-    """:param number: of the moment, from 0, and ``count`` of all.
+    """:param number: of the moment, from 0.
     :param place: where that is, in a few words.
     :param about: what it shows, in a sentence.
     :param panes: by their names; a view may have room for some of them only.
@@ -72,7 +69,6 @@ class Scene:
     """
 
     number: int
-    count: int
     title: str
     place: str
     about: str

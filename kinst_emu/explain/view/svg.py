@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import escape, quoteattr
 
 from emu.host.templates import templates
+from kinst_emu.explain.steps.step import Value
 from kinst_emu.explain.view.layout import MARGIN, Band, Column, Frame, Grid, Layout, box
-from kinst_emu.explain.view.scene import Pane, Row, Scene, Value
+from kinst_emu.explain.view.scene import Pane, Row, Scene
 
 STYLE = "picture.css"
 # What no XML 1.0 document may have in it (section 2.2); a clause, a name may.
@@ -138,18 +139,20 @@ class _Drawing:
 
     def _texts(self, row: Row | None, grid: Grid, x: float, y: float) -> Iterator[Element]:
         cells = () if row is None else row.cells
-        if self.pane and grid.joined and row is not None:
-            yield Element("text", {"x": _number(x + grid.joined[0]), "y": _number(y)},
-                          grid.joined[1].format(*map(_told, cells, grid.forms())))
-            return
+        joined = grid.joined if self.pane and row is not None else None
         values = iter(cells)
         for column in grid.columns:
             if column.mark:
                 text = column.text if row is not None and column.mark in row.marks else ""
+            elif joined is None:
+                text = _written(next(values, ""), column.form)
             else:
-                text = _told(next(values, ""), column.form)
+                continue
             if text or self.every:
                 yield self._text(text, column, grid, x, y)
+        if joined is not None:
+            yield Element("text", {"x": _number(x + joined[0]), "y": _number(y)},
+                          joined[1].format(*map(_written, cells, grid.forms())))
 
     def _text(self, text: str, column: Column, grid: Grid, x: float, y: float) -> Element:
         kind = column.kind or ("" if grid.grouped else grid.kind)
@@ -176,7 +179,7 @@ def _band(band: Band, x: float, y: float) -> Element:
                             "height": _number(band.height), **corner})
 
 
-def _told(value: Value, form: str) -> str:
+def _written(value: Value, form: str) -> str:
     if isinstance(value, bytes):
         spelled = value.hex(" ")
         return spelled if len(spelled) <= MOST_BYTES else value.hex()

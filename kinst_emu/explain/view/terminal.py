@@ -13,12 +13,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from kinst_emu.explain.steps.explained import Explained
-from kinst_emu.explain.steps.step import Step, Table
+from kinst_emu.explain.steps.step import Step, Table, Value
 from kinst_emu.explain.steps.terms import first_terms
 from kinst_emu.explain.steps.what_if_steps import up_to_trampoline
 from kinst_emu.explain.view.firing_moments import at_step
 from kinst_emu.explain.view.firing_scenes import FiringScenes
-from kinst_emu.explain.view.scene import Row, Scene, Value
+from kinst_emu.explain.view.scene import Row, Scene
 
 MARK, TERM = "bold reverse", "italic"
 NARROW, SHARE = 100, 0.6  # columns, below which there are no panels; of the step beside them
@@ -219,7 +219,8 @@ class Stepper(App[None]):
             self._fit("told", shown(step, min(PARAGRAPH, max(20, int(room))),
                                     self._terms[self.at]))
             self.screen_stack[0].query_one("#step").scroll_home(animate=False)
-        for name, content in panels(scene, before, moment is not None).items():
+        for name, content in panels(scene, before, moment is not None,
+                                    bool(self._scenes.in_slot)).items():
             self._fit(name, content)
         self.call_after_refresh(self._reveal)
 
@@ -262,18 +263,19 @@ def place(scene: Scene) -> Text:
     return Text("  ".join([*words, str(where)]), no_wrap=True, overflow="ellipsis")
 
 
-def panels(scene: Scene, before: Scene, stores: bool) -> dict[str, Text]:
+def panels(scene: Scene, before: Scene, stores: bool, trampoline: bool) -> dict[str, Text]:
     """What the machine holds then.
 
     :param before: the scene that registers are held against.
     :param stores: whether words are marked that the last instruction has stored.
+    :param trampoline: whether there is one, before the breakpoint is written, too.
     """
     return {
         "code": columns(_table(("", ""), _rows(scene, "executed", "code"), "here")),
         "registers": _registers_panel(scene, before),
         "stack": columns(_table(("", "word", "address", "field"), _rows(scene, "stack", "top"),
                                 "changed" if stores else "")),
-        "trampoline": _trampoline(scene)}
+        "trampoline": _trampoline(scene, trampoline)}
 
 
 def _rows(scene: Scene, pane: str, block: str) -> list[Row]:
@@ -283,11 +285,11 @@ def _rows(scene: Scene, pane: str, block: str) -> list[Row]:
 def _table(heads: tuple[str, ...], rows: Sequence[Row], mark: str) -> Table:
     """Rows of a scene; those with a mark are marked."""
     return Table(heads, tuple(
-        tuple(map(_told, row.cells)) for row in rows), frozenset(
+        tuple(map(_written, row.cells)) for row in rows), frozenset(
             n for n, row in enumerate(rows) if mark in row.marks))
 
 
-def _told(value: Value) -> str:
+def _written(value: Value) -> str:
     if isinstance(value, bytes):
         return value.hex(" ")
     return value if isinstance(value, str) else f"{value:#018x}"
@@ -307,12 +309,12 @@ def _registers_panel(scene: Scene, before: Scene) -> Text:
         for name, value in now.items()], "changed"))
 
 
-def _trampoline(scene: Scene) -> Text:
-    rows = _rows(scene, "trampoline", "code")
-    if scene.number == 0:
-        return Text("none yet: the probe is not enabled")
+def _trampoline(scene: Scene, there: bool) -> Text:
+    """What is executed in it."""
+    rows = [row for row in _rows(scene, "trampoline", "code") if row.data["executed"]]
     if not rows:
-        return Text("none: the instruction is emulated")
+        return Text("none yet: the probe is not enabled" if there else
+                    "none: the instruction is emulated")
     return columns(_table(("address", "instruction", "bytes"), [
         Row((f"0x{row.data['address']}", text, code), row.marks)
         for row in rows for _offset, code, text in [row.cells]], "here"))

@@ -54,7 +54,7 @@ class WayScenes(Scenes[WayMoment]):
                             if before.seen.registers[name] != value)
         words = self._words_at(number)
         return Scene(
-            number, len(self.moments), self.title(number, step),
+            number, self.title(number, step),
             f"{number + 1} of {len(self.moments)}: pc {moment.seen.address:#x}",
             self._about(number, words), {
                 "code": Pane("What is executed", {"code": self._trail(number)}),
@@ -63,7 +63,7 @@ class WayScenes(Scenes[WayMoment]):
                                               for place, name in enumerate(way.stations)]),
                     "functions": text_rows(self._functions[number])}),
                 "registers": Pane("Registers", {"registers": register_rows(registers, changed)}),
-                "told": Pane("What happens", {"text": text_rows(self._told(number, step))}),
+                "told": Pane("What happens", {"text": text_rows(self._said(number, step))}),
                 "words": Pane(way.heading, {"words": [word_row(word) for word in words]})},
             [*_stores(words), *_control(before.station, moment.station)],
             way.about.get(step, ""), {"pc": f"{moment.seen.address:#x}"})
@@ -76,7 +76,7 @@ class WayScenes(Scenes[WayMoment]):
                                not way.builds or at in self._stored[number])
                      for at, names in way.labels.items())
 
-    def _told(self, number: int, name: str) -> list[str]:
+    def _said(self, number: int, name: str) -> list[str]:
         """The first words of the step that a moment belongs to."""
         _which, step, _here = self.step_at(number, name)
         lines = [line for part in step.parts for line in (

@@ -3,7 +3,7 @@
 import pytest
 
 from emu.host.errors import KinstError
-from kinst_emu.cli.command_line import make_parser
+from kinst_emu.cli.command_line import make_parser, read_command_line
 from kinst_emu.cli.conflicts import RULES, refuse
 from kinst_emu.commands.kinst import whole_parser
 
@@ -21,6 +21,18 @@ def test_every_rule_names_options_of_its_command(commands):
         for rule in rules:
             assert known.issuperset((*rule.options, *rule.beside, *rule.without)), (command, rule)
             assert bool(rule.beside) != bool(rule.without), (command, rule)
+
+
+@pytest.mark.parametrize("words", [
+    ("--replay", "a.rec", "-c", ""), ("--replay", "a.rec", "--memory", ""),
+    ("--run", "f()", "-n", "kinst::f:"), ("--tracks", "a.json", "-n", "kinst::f:"),
+    ("--machine", "qemu", "--disk", "a.img", "-n", "kinst::f:"),
+    ("--sources", "src", "-n", "kinst::f:"), ("--report", "a.html", "-l"),
+    ("--schedule", "A B", "--cpus", "2", "-n", "kinst::f:"),
+])
+def test_kdtrace_refuses_what_does_not_go_together(words):
+    with pytest.raises(KinstError, match=r"^-"):
+        read_command_line(["-k", "teaching/amd64", *words])
 
 
 @pytest.mark.parametrize(("command", "rule"), [

@@ -37,7 +37,7 @@ def filmed(arch):
 def written(arch, folder):
     one, pictures, found = filmed(arch)
     path = folder / f"{arch}.html"
-    path.write_text(page(one.title, one.about, one.steps, pictures.of_moments(), alone(found)))
+    path.write_text(page(one.title, one.about, one.steps, pictures.with_data(), alone(found)))
     return path
 
 
@@ -233,6 +233,16 @@ def test_links_and_full_screen_work_in_a_frame_of_another_page(tmp_path):
         assert one.value(f"{inside}.fullscreenEnabled") is True
 
 
+def test_a_pane_alone_shows_where_the_stack_pointer_is(arch):
+    _one, pictures, _found = filmed(arch)
+    for _moment, step in pictures.steps:
+        number = pictures.scenes.moment_of(step.name)
+        sp = pictures.moments[number].sp
+        marked = any(word.address == sp for word in pictures.moments[number].stack)
+        assert ("sp\N{BLACK RIGHT-POINTING TRIANGLE}" in pictures.of_step(
+            step.name, "stack")) == marked, step.name
+
+
 def test_a_clause_may_have_any_character(arch):
     one = explain(catalog.find(f"teaching/{arch}"), Asked(
         "strlen:0", 'strlen("hello")', clause='{ printf("a\x01\x1b\x7f<&\ud800"); }'
@@ -326,17 +336,17 @@ def test_without_scripts_and_on_paper_there_is_a_strip_of_pictures(tmp_path):
 
 # -- several beside each other ------------------------------------------------------------------
 
-def of_moments(count, **steps):
+def with_data(count, **steps):
     return Film("", (), (), ((),) * count, tuple((at, name, ()) for name, at in steps.items()))
 
 
 def test_one_film_is_shown_moment_by_moment():
-    assert alone(of_moments(4, a=0, b=2)) == Showing(
-        {"": of_moments(4, a=0, b=2)}, ((0,), (1,), (2,), (3,)), ((0, "a"), (2, "b")))
+    assert alone(with_data(4, a=0, b=2)) == Showing(
+        {"": with_data(4, a=0, b=2)}, ((0,), (1,), (2,), (3,)), ((0, "a"), (2, "b")))
 
 
 def test_steps_begin_together_and_who_comes_to_the_end_of_one_sooner_waits():
-    films = {"one": of_moments(3, a=0, b=1), "two": of_moments(5, a=0, b=3, c=3)}
+    films = {"one": with_data(3, a=0, b=1), "two": with_data(5, a=0, b=3, c=3)}
     assert together(films, ["a", "b", "c", "none"]) == Showing(
         films, ((0, 0), (1, 1), (1, 2), (1, 3), (2, 4)), ((0, "a"), (3, "b"), (3, "c")))
 

@@ -40,7 +40,9 @@ def test_runs_are_what_several_calls_are_asked_of():
     (("--of", "firing", "strlen:0", *TWO), "--of firing: not with --run and --schedule"),
     (("--of", "runs", "strlen:0"), "--schedule, like 'A37 B A'"),
     (("--of", "runs", *TWO), "give the probed instruction"),
-    (("--of", "page-fault"), "give what makes the probe fire"),
+    (("--of", "page-fault"), "a page-fault is explained of a command"),
+    (("strlen:0",), "give what makes the probe fire"),
+    (("--of", "system-call", "page-fault", *COMMAND), "page-fault: is no system call: --of page"),
 ])
 def test_what_does_not_fit_is_one_line(words, says):
     done = explain(*words)

@@ -179,6 +179,23 @@ def test_a_full_stop_goes_on_by_an_instruction_and_the_panels_with_it(which, req
     assert at == 3 and "instruction" not in panels["title"].split(one.steps[3].title)[1]
 
 
+def test_the_trampoline_is_what_is_executed_in_it(on_amd64):
+    """Not the address behind its jump, which a picture has."""
+    at = [step.name for step in on_amd64.steps].index("trampoline")
+    lines = played(on_amd64, ["n"] * at)[1]["trampoline"].splitlines()
+    firing = on_amd64.firing
+    assert [line.split()[0] for line in lines[1:]] == [
+        f"{row.address:#x}" for row in firing.rows
+        if firing.slot <= row.address < firing.slot + len(firing.trampoline)]
+
+
+def test_what_is_emulated_has_no_trampoline_from_the_first_step_on():
+    one = explain(catalog.find("teaching/amd64"), Asked("strlen:28", 'strlen("hello")'))
+    assert not one.firing.slot
+    for keys in ([], ["n"]):
+        assert played(one, keys)[1]["trampoline"].strip() == "none: the instruction is emulated"
+
+
 def test_the_stack_is_the_stack_pointer_s_in_every_row(explained, on_amd64):
     for one in (explained, on_amd64):
         for number, row in enumerate(one.firing.rows):
