@@ -175,7 +175,7 @@ def test_an_animation_has_every_moment_and_steps_are_shown_for_longer(tmp_path):
              "--memory", "64M")
     pictures = pictures_of(explained("amd64", 0))
     del pictures.moments[8:]  # a quarter of a second each
-    pictures.steps = [one for one in pictures.steps if one[0] < 8]
+    pictures.scenes.steps = [one for one in pictures.steps if one[0] < 8]
     count = write_animation(pictures, path)
     with PIL.Image.open(path) as gif:
         times = [one.info["duration"] for one in PIL.ImageSequence.Iterator(gif)]
