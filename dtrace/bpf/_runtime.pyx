@@ -661,7 +661,7 @@ cdef class Runtime:
     # -- results ----------------------------------------------------------------------------------
 
     def records(self):
-        """The records since the last time, oldest first: (clause, payload)."""
+        """The records since the last time, oldest first: (clause, CPU, payload)."""
         self.made()
         return take_records(&self.m)
 

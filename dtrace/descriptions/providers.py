@@ -1,4 +1,4 @@
-"""All providers.  A description is for the first one that it means."""
+"""All providers; a description is for all of them that it matches."""
 
 from kinst.providers.fbt import Fbt
 from kinst.providers.kinst_provider import Kinst
