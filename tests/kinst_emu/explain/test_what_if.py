@@ -17,12 +17,18 @@ from kinst_emu.explain.steps.explained import Asked, explain
 from kinst_emu.explain.steps.step import Table
 from kinst_emu.explain.view.firing_moments import Station, moments
 from kinst_emu.explain.view.firing_page import firing_page
+from kinst_emu.explain.view.text import text
 from tests.browser import CHROMIUM, Shown
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.commands.test_commands import refused, run
 
 CALL = 'strtoul(" -0x12zz", 0, 16)'
 browsing = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to read a page with")
+
+
+def last_step(explained):
+    """As a reader has it, in one line."""
+    return " ".join(" ".join(text(explained.steps[-1:])).split())
 
 
 def done_wrong(arch, place, how):
@@ -47,7 +53,7 @@ def test_a_copied_adr_computes_an_address_of_the_trampoline():
     (name,) = different
     moved = wrong.rows[-1].registers[name] - right.rows[-1].registers[name]
     assert moved % (1 << 64) == (wrong.slot - right.instruction.address) % (1 << 64)
-    told = " ".join(str(part) for part in explained.steps[-1].parts)
+    told = last_step(explained)
     assert explained.steps[-1].name == "what-if"
     assert f"{right.rows[-1].registers[name]:#x}" in told
     assert f"{wrong.rows[-1].registers[name]:#x}" in told
@@ -72,7 +78,7 @@ def test_a_shared_trampoline_executes_the_other_s_instruction(arch):
     assert wrong.rows[0].registers == right.rows[0].registers
     last = wrong.rows[wrong.mistake.strayed or -1]
     assert last.registers != right.rows[-1].registers
-    told = " ".join(str(part) for part in explained.steps[-1].parts)
+    told = last_step(explained)
     assert inside[0].code.hex(" ") in told and f"{wrong.slot:#x}" in told
 
 
@@ -86,7 +92,7 @@ def test_what_a_copied_store_leaves_elsewhere_is_told(place, call):
     image = catalog.find("teaching/amd64")
     explained = explain(image, Asked(place, call, what_if="copy"))
     right = explained.firing
-    told = " ".join(str(part) for part in explained.steps[-1].parts)
+    told = last_step(explained)
     assert "makes no difference" not in told
     # A machine without a probe has the same before and behind the instruction.
     machine = booted(image, MEMORY)
