@@ -289,20 +289,42 @@ cdef class ProbeBoundaries(ProbeSites):
             else:
                 self.d.probes[i].silent = True
 
+    cdef bint leads_astray(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size,
+                           uint64_t at, strays) except -1:
+        """Whether the instruction at an offset jumps where no function begins, as ``strays`` of
+        ``add_boundaries`` says; what returns is not asked about."""
+        cdef uint32_t length = 0
+        cdef int32_t relative = 0
+        cdef int64_t number = self.template_of(&code[start + at], <uint32_t>min(size - at, 15),
+                                               address + at, &length, &relative)
+        if number < 0:
+            raise ValueError("a boundary is no instruction")
+        cdef const Template *t = &self.templates.all[number]
+        if t.flags & RETURNS or t.op == RETURN or t.op == INDIRECT:
+            return False
+        if t.op == LINK:
+            return strays(at, None)
+        return strays(at, target_of(t, address + at, relative))
+
     def add_boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                        uint64_t size, uint32_t function, entry, returns, strays):
         """Probes where a function is entered and left.
 
         :param entry: their provider; None: none there.  So ``returns``.
-        :param strays: says of an offset whether its jump leads where no function begins.
+        :param strays: says of an offset, and of where its jump leads (None: a register says it),
+            whether that is where no function begins.
         :return: their numbers.
         """
         self.unchanging()
         first, left, _framed, leaving = self.boundaries(address, code, start, size)
         wanted = [(first, entry, False)] if entry is not None and first >= 0 else []
+        ways = []
         if returns is not None:
-            wanted += sorted([*((at, returns, False) for at in left if not strays(at)),
-                              *((at, returns, True) for at in leaving if not strays(at))])
+            for places, decided in ((left, False), (leaving, True)):
+                for place in places:
+                    if not self.leads_astray(address, code, start, size, place, strays):
+                        ways.append((place, returns, decided))
+            wanted += sorted(ways)
         cdef uint32_t length = 0
         cdef int32_t relative = 0
         cdef int64_t template

@@ -122,10 +122,15 @@ class ProbeTable(ProgramProbes):
             ProbeKind.ENTRY if entry else None, ProbeKind.RETURN if returns else None,
             partial(self._strays, function, code, start))
 
-    def _strays(self, function: Symbol, code: bytes, start: int, at: int) -> bool:
+    def _strays(self, function: Symbol, code: bytes, start: int, at: int, target: int | None
+                ) -> bool:
         """Whether the jump at an offset leads into the middle of another function, or into another
-        part of this one: no function that will return to this one's caller."""
-        target = self._jump_target(function, code[start : start + function.size], at)
+        part of this one: no function that will return to this one's caller.
+
+        :param target: where it leads; None: a register says it.
+        """
+        if target is None:
+            target = self._jump_target(function, code[start : start + function.size], at)
         if target is None or target in self._starts:
             return False
         where = self.image.symbols.where(target)
