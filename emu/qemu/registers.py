@@ -7,7 +7,10 @@ from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 
 
 class QemuRegisters:
-    """:raises MachineError: when the stub's registers make no sense."""
+    """Reads and writes registers by our names.
+
+    :raises MachineError: when the stub's registers make no sense.
+    """
 
     def __init__(self, gdb: GdbRemote, board: QemuBoard, arch: Arch) -> None:
         self._gdb, self._board, self._arch = gdb, board, arch
@@ -34,7 +37,10 @@ class QemuRegisters:
         self._values.clear()
 
     def read(self, name: str) -> int:
-        """:raises MachineError: when the stub has no such register."""
+        """The value of a register.
+
+        :raises MachineError: when the stub has no such register.
+        """
         register = self._register(name)
         if register.name not in self._values:
             if register in self._packet:
@@ -44,7 +50,10 @@ class QemuRegisters:
         return self._values[register.name]
 
     def write(self, name: str, value: int) -> None:
-        """:raises MachineError: when the stub has no such register."""
+        """Set a register; one that is always 0 stays so.
+
+        :raises MachineError: when the stub has no such register.
+        """
         if name in self._board.constants:
             return
         register = self._register(name)

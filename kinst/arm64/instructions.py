@@ -50,7 +50,8 @@ class Arm64Instructions(Instructions):
         return int.from_bytes(code, "little") & 0xFFFFFC1F == 0xD65F0000
 
     def makes(self, code: bytes, verdict: Verdict) -> tuple[str, int] | None:
-        """Also ADRP, which is rewritten: its page is the trampoline's data (Arm ARM C6.2.12)."""
+        """As ``Instructions.makes``; ADRP is rewritten, and the trampoline's data is the page that
+        it makes (Arm ARM C6.2.12)."""
         word = int.from_bytes(code, "little")
         if isinstance(verdict, Rewrite) and word & 0x9F000000 == 0x90000000:
             return f"x{word & 31}", int.from_bytes(verdict.data, "little")

@@ -8,8 +8,9 @@ from kinst.verify.laboratory.laboratory import SAME, mixed
 from kinst.verify.trial.architecture import TrialArch
 from kinst.verify.trial.memory import AROUND, DATA_PAGES, PAGE, TrialMemory
 
-# States from these numbers on have addresses in the stack alone, of code, of data, of data among
-# small numbers; and two have registers of which one half is empty.  The even ones admit interrupts.
+# The first numbers of kinds of states, by what registers hold: addresses in the stack only, of
+# code, of data, of data and small numbers; then two states with one half of each register empty.
+# States with even numbers admit interrupts.
 CALM, JUMPS, POINTERS, MIXED, HALVES = 1000, 2000, 3000, 4000, 5000
 MASK = (1 << 64) - 1
 

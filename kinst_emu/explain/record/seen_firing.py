@@ -1,4 +1,4 @@
-"""What was seen of one firing of one probe."""
+"""What a recorder saw of one firing of one probe."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -26,7 +26,9 @@ def shown(value: Value) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """:param values: of its rows, a value for each head.
+    """Rows of values below their heads.
+
+    :param values: of its rows, a value for each head.
     :param marked: numbers of the rows that the text is about: what has changed.
     """
 
@@ -42,7 +44,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Step:
-    """:param name: one word, to go to it by.
+    """One step of an explanation.
+
+    :param name: one word, to go to it by.
     :param row: the number of the recorded row that the machine is at then.
     :param handles: the number of the trap frame whose handler has been called then; None: an
         instruction of the kernel is about to be executed.

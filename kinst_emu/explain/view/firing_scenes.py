@@ -46,7 +46,7 @@ MOST_LETTERS, MOST_CLAUSE = 50, 8  # of a line; lines of a clause
 MOST_STORES = 6  # that are arrows, of one instruction
 WAY = ((Station.FUNCTION, "function"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
        (Station.RETURN, "return"), (Station.TRAMPOLINE, "trampoline"))
-BEFORE_CLAUSE = ("frame", "lookup")  # steps of the moment in which the clause is run
+BEFORE_CLAUSE = ("frame", "lookup")  # steps at the clause's moment, before it is run
 ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
          "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
          "trampoline": "trampoline", "second": "trampoline", "return": "registers",
@@ -55,7 +55,9 @@ IN_CODE = (Station.FUNCTION, Station.TRAMPOLINE)  # have a pane of their own
 
 
 class FiringScenes(Scenes[FiringMoment]):
-    """:param table: the function's instructions.
+    """The scenes of one firing.
+
+    :param table: the function's instructions.
     :param steps: of the explanation; those of a firing that was done wrong do not count.
     """
 
@@ -121,7 +123,7 @@ class FiringScenes(Scenes[FiringMoment]):
                            str(one.offset)) for one in self._around]
 
     def _trampoline(self, moment: FiringMoment) -> Rows:
-        """What is executed in it, and what it has beside that; nothing before it is written."""
+        """The trampoline's instructions and data; no rows before it is written."""
         return [self._code(at, code, moment, f"{at - self._firing.slot:+#x}")
                 for at, code in self.in_slot] if moment.patched else []
 
@@ -168,7 +170,7 @@ class FiringScenes(Scenes[FiringMoment]):
             one.code if moment.patched or one.address != firing.rows[0].address
             else firing.original, one.address))) for one in rows]
         last = made.pop()
-        if moment.handles is not None:  # it is called before the next of the kernel's instructions
+        if moment.handles is not None:  # it runs before the kernel's next instruction
             last = Row(("the handler", ""))
         return [*made, replace(last, marks=("here",))]
 
@@ -235,7 +237,7 @@ class FiringScenes(Scenes[FiringMoment]):
     # -- arrows, and what is said ------------------------------------------------------------------
 
     def _stores(self, moment: FiringMoment) -> list[Arrow]:
-        """From the registers to each word that an instruction has stored."""
+        """An arrow from the registers to each word that the last instruction stored."""
         changed = [number for number, word in enumerate(moment.stack)
                    if self._is_new(moment, word)]
         if moment.handles is not None or len(changed) > MOST_STORES:

@@ -33,7 +33,9 @@ class LaneRow:
 
 
 class LaneScenes(Scenes[LaneRow]):
-    """:param runs: their names.
+    """The scenes of runs in an order.
+
+    :param runs: their names.
     :param outcome: what came of it.
     """
 
@@ -58,7 +60,7 @@ class LaneScenes(Scenes[LaneRow]):
         return LaneRow(row.run, (*lines, *[""] * (MOST_LINES - len(lines))), row.shared)
 
     def scene(self, number: int, step: str = "") -> Scene:
-        """A step has nothing of its own."""
+        """As ``Scenes.scene``; here ``step`` makes no difference."""
         first = max(0, number - ROWS + 1)
         seen = self.moments[first : number + 1]
         values = dict[str, str]()

@@ -105,7 +105,9 @@ class Frame:
 
 @dataclass(frozen=True)
 class Layout:
-    """:param kind: the picture's class, for the style.
+    """The places of a picture's panes, and the paths of its arrows.
+
+    :param kind: the picture's class, for the style.
     :param most_title: letters of a title; 0: a long one is set in smaller letters.
     """
 

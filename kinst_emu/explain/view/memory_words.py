@@ -9,7 +9,9 @@ UNWRITTEN = "not written yet"
 
 @dataclass(frozen=True)
 class StackWord:
-    """:param value: None: it was not looked at.
+    """A word of 64 bits at one moment.
+
+    :param value: None: it was not looked at.
     :param fields: of the trap frame that lie there, in their order; none before the exception, nor
         when the trap frame is left.
     :param changed: stored since the moment before.
@@ -37,7 +39,9 @@ class StackWord:
 
 
 def word_row(word: StackWord, owned: bool = True, sp: int | None = None) -> Row:
-    """:param owned: whether it is somebody's; else it is below a stack pointer.
+    """The row of a word: its address, what it holds, its fields.
+
+    :param owned: whether it is somebody's; else it is below a stack pointer.
     :param sp: the stack pointer, if the word is one of a stack.
     """
     marks = [name for name, is_so in (

@@ -1,4 +1,4 @@
-"""All pictures of what happened: its scenes, drawn."""
+"""Scenes drawn as SVG."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -14,7 +14,9 @@ from kinst_emu.explain.steps.step import Step, Value
 
 @dataclass(frozen=True)
 class Row:
-    """:param cells: a value for each column of the rows beside it.
+    """A line of a pane.
+
+    :param cells: a value for each column of its block.
     :param marks: in which ways it is marked: ``here``, ``changed``, ...
     :param data: the same for programs, by name.
     """
@@ -29,7 +31,9 @@ Rows = Sequence[Row | None]  # None: nothing is there, where another moment has 
 
 @dataclass(frozen=True)
 class Pane:
-    """:param head: its title.
+    """A part of a scene with a title: code, registers, a stack.
+
+    :param head: its title.
     :param blocks: by their names, rows of one kind, from top to bottom.
     """
 
@@ -51,7 +55,10 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Arrow:
-    """:param kind: ``control``: where control has gone; ``store``: what was stored."""
+    """From one row or pane to another.
+
+    :param kind: ``control``: where control has gone; ``store``: what was stored.
+    """
 
     kind: str
     begin: Anchor
@@ -60,7 +67,9 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Scene:
-    """:param number: of the moment, from 0.
+    """One moment.
+
+    :param number: of the moment, from 0.
     :param place: where that is, in a few words.
     :param about: what it shows, in a sentence.
     :param panes: by their names; a view may have room for some of them only.
@@ -120,7 +129,7 @@ class Scenes(ABC, Generic[Moment]):
 
 
 def register_rows(values: Mapping[str, int], changed: frozenset[str]) -> list[Row]:
-    """Registers, of which some have changed."""
+    """A row for each register; those that have changed are marked."""
     return [Row((name, value), ("changed",) if name in changed else (),
                 {"register": name, "value": f"{value:x}"}) for name, value in values.items()]
 
