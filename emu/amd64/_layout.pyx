@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=True
-"""How an amd64 instruction is laid out: prefixes, opcode, ModRM and SIB, displacement, immediate (Intel
-SDM volume 2, appendix A, "Opcode Map", 64-bit mode; of APX, its architecture specification, chapter
-"Instruction Format").  Capstone decodes the same, but for APX, and what the tests list; they hold the
-two together.
+"""Layout of amd64 instructions: prefixes, opcode, ModRM and SIB, displacement, immediate.
+
+Follows the Intel SDM, volume 2, appendix A, "Opcode Map", 64-bit mode, and the APX architecture
+specification, chapter "Instruction Format".  The tests compare the results with Capstone, which
+does not decode APX; they list the other differences.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -13,13 +14,13 @@ cdef enum:
     BAD = 128
     IMM32 = 256
 
-cdef uint8_t ONE[256]  # the one-byte map
-cdef uint8_t TWO[256]  # 0F
-cdef uint8_t FOUR[256]  # EVEX map 4: APX's, where the length is sure
+cdef uint8_t ONE[256]  # one-byte opcode map
+cdef uint8_t TWO[256]  # opcode map 0F
+cdef uint8_t FOUR[256]  # EVEX map 4 (APX), only opcodes whose length is certain
 
 
 def fill(table, rows):
-    """A table of 256 opcodes, from rows of ranges and what they have."""
+    """Fill a table of 256 opcodes from rows of (opcode ranges, attributes)."""
     for opcodes, attributes in rows:
         for word in opcodes.split():
             first, _dash, last = word.partition("-")
@@ -39,7 +40,7 @@ cdef _tables():
         ("70-7f e0-e3 eb", REL8), ("e8 e9", REL32),
         ("c2 ca", IMM16 | KEEP), ("c8", IMM16 | IMM8), ("cd", IMM8 | KEEP),
     )), fill([MODRM] * 256, (
-        # ff: UD0, with a ModRM byte (Intel) or without (AMD): what comes behind it cannot be known
+        # ff: UD0 has a ModRM byte on Intel but not on AMD, so its length is unknown.
         ("04 0a 0c 24-27 36 39 3b-3f ff", BAD),
         ("05-09 0b 0e 30-35 37 77 a0-a2 a8-aa c8-cf", 0),
         ("0f", MODRM | IMM8 | KEEP), ("70-73 a4 ac ba c2 c4-c6", MODRM | IMM8),
@@ -61,9 +62,10 @@ _tables()
 
 
 cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) noexcept nogil:
-    """Fill in a layout.
+    """Determine the layout of an instruction.
 
-    :return: the length; 0 when it is none, or not one whose length is sure: no layout then.
+    :return: the length; 0 if the bytes are not an instruction or if its length is not certain, and
+        then ``layout`` is not set.
     """
     cdef uint32_t at = 0
     cdef uint32_t map_, opcode, attributes
@@ -85,7 +87,7 @@ cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) n
             operand16 |= code[at] == 0x66
             address32 |= code[at] == 0x67
             repeat |= code[at] == 0xF2
-            wide = False  # REX counts directly before the opcode only
+            wide = False  # REX has an effect only directly before the opcode
         else:
             break
         at += 1
@@ -110,7 +112,7 @@ cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) n
             opcode = code[at]
             at += 1
     elif opcode == 0xD5:
-        # REX2: no REX before it, and no prefix, escape, or short jump behind it.
+        # REX2 cannot follow a REX prefix, or precede a prefix, an escape byte or a short jump.
         if at + 1 >= available or at > 1 and code[at - 2] & 0xF0 == 0x40:
             return 0
         map_ = code[at] >> 7
@@ -152,14 +154,14 @@ cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) n
     elif map_ == 1:
         attributes = TWO[opcode]
         if vector and attributes & (REL32 | BAD):
-            attributes = MODRM  # mask register instructions live there
+            attributes = MODRM  # these opcodes are mask register instructions
     elif map_ == 10:
         attributes = MODRM | IMM32
     elif map_ == 4:
         attributes = FOUR[opcode]
     else:
         attributes = MODRM | IMM8 if map_ == 3 or map_ == 8 else MODRM
-    # A near jump with an operand-size prefix has 16 bits of displacement on AMD's, 32 on Intel's.
+    # A near jump with an operand-size prefix has a 16-bit displacement on AMD, 32 bits on Intel.
     if attributes & BAD or attributes & REL32 and operand16 and not wide:
         return 0
     if attributes & MODRM:
@@ -169,7 +171,7 @@ cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) n
         at += 1
         mod, rm = modrm >> 6, modrm & 7
         if map_ == 1 and not vector and opcode & 0xFC == 0x20:
-            mod = 3  # MOV to and from control and debug registers
+            mod = 3  # MOV to or from a control or debug register: ModRM has no memory operand
         if mod != 3:
             if rm == 4:
                 if at >= available:
@@ -189,7 +191,7 @@ cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) n
         elif (map_ == 0 or map_ == 4) and opcode == 0xF7 and modrm >> 3 & 7 < 2:
             attributes |= IMMZ
         elif map_ == 1 and opcode == 0x78 and not vector and mod == 3 and (operand16 or repeat):
-            attributes |= IMM16  # EXTRQ, INSERTQ: two of a byte (AMD APM volume 4)
+            attributes |= IMM16  # EXTRQ, INSERTQ: two one-byte immediates (AMD APM volume 4)
     if attributes & IMM8:
         immediate += 1
     if attributes & IMM16:
@@ -224,7 +226,7 @@ cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) n
 
 
 def length(const uint8_t[::1] code):
-    """The length of the first instruction in ``code``, by the opcode maps; 0 when it is none."""
+    """Return the length of the first instruction in ``code``; 0 if it is invalid or uncertain."""
     cdef Layout layout
     if code.shape[0] == 0:
         return 0
@@ -232,7 +234,7 @@ def length(const uint8_t[::1] code):
 
 
 def lengths(const uint8_t[::1] code):
-    """The lengths of the instructions from the begin of ``code`` on, up to one that is none."""
+    """Return the lengths of the instructions in ``code``, up to the first invalid one."""
     cdef Layout layout
     cdef Py_ssize_t at = 0
     cdef uint32_t size

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=True
-"""Rows of a symbol table (System V gABI, "Symbol Table"), a hundred thousand at a time.
+"""Fast parser for symbol tables (System V gABI, "Symbol Table") with a hundred thousand rows.
 
-``emu.elf.symbols.SYMBOL`` is the slower truth that a test holds this to.
+A test compares its results with the slower ``emu.elf.symbols.SYMBOL``.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -12,11 +12,12 @@ cdef enum:
 
 
 def rows(const uint8_t[::1] raw, uint64_t strings, kinds, bint sized):
-    """(value, size, st_name, type) of what is defined, in table order.
+    """Return (value, size, st_name, type) of the defined symbols, in table order.
 
-    :param strings: bytes of the string table, which names lie in.
-    :param kinds: STT_ numbers of the types that are wanted.
-    :param sized: only what has a size.
+    :param raw: bytes of the symbol table.
+    :param strings: size in bytes of the string table; symbols with names outside it are skipped.
+    :param kinds: STT_ numbers of the symbol types to return.
+    :param sized: whether to skip symbols of size 0.
     """
     cdef uint32_t wanted = 0
     cdef uint32_t name

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""What the CPUs read and write, one access behind the other.  What happens while time stands still
-(probe code) is none of it.
+"""Listener for the memory accesses of all CPUs, in the order in which they happen.
+
+Accesses of probe code, during which virtual time stands still, are left out.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -23,27 +24,27 @@ from emu.unicorn._engine cimport (
     interruptible,
 )
 
-cpdef enum AccessKind:  # bits
+cpdef enum AccessKind:  # bit flags
     ACCESS_LOAD = 0
     ACCESS_STORE = 1
-    ACCESS_HELD = 2  # its CPU would not have been given to another thread there
+    ACCESS_HELD = 2  # the CPU could not have switched to another thread at this access
 
 cpdef enum AccessLimit:
-    ACCESS_SIZE = 48  # bytes of an entry
+    ACCESS_SIZE = 48  # size in bytes of an entry
 
 cdef enum:
     ACCESS_ENTRIES = 1 << 16
 
 
 cdef struct AccessEntry:
-    uint64_t position  # instructions before the one that does it
+    uint64_t position  # number of instructions before the accessing one
     uint64_t pc
     uint64_t physical
-    uint64_t value  # of the first eight bytes, behind the access
+    uint64_t value  # the first eight bytes after the access
     uint32_t size
     uint16_t kind
-    uint16_t cpu  # or the number of the thread, where those of threads are looked at
-    uint64_t open  # of one that is held, the last position before it where it was not; else its own
+    uint16_t cpu  # CPU number, or thread number if threads are observed
+    uint64_t open  # if held, the last earlier position that was not; else this position
 
 
 cdef struct AccessState:
@@ -53,8 +54,8 @@ cdef struct AccessState:
     uint64_t index
     uint64_t pc
     uint64_t used
-    bint away  # it is not looked at present
-    bint shared  # the threads have one CPU
+    bint away  # observation is suspended
+    bint shared  # the threads share one CPU
     uint32_t thread_count
     uint64_t threads[MAX_CPUS]
     uint32_t *nesting[MAX_CPUS]
@@ -97,7 +98,7 @@ cdef void access_memory(void *uc, int kind, uint64_t address, int size, int64_t 
                 s.opened = position
     host = host_physical(s.clock, address, <uint64_t>size)
     if host == NULL:
-        return  # a device's register is nobody's memory
+        return  # device registers are not memory
     entry = &s.entries[s.used]
     entry.position, entry.pc, entry.physical = position, s.pc, address
     entry.size, entry.cpu = <uint32_t>size, <uint16_t>who
@@ -123,14 +124,14 @@ cdef void access_give(void *accesses) noexcept with gil:
 
 
 cdef enum:
-    PLACE_BITS = 3  # eight bytes are looked at as one place
-    MOST_ACCESSED = 64  # bytes of an access
+    PLACE_BITS = 3  # log2 of the size of a memory location in bytes
+    MOST_ACCESSED = 64  # maximum size of an access in bytes
 
-cdef uint32_t STORED = <uint32_t>1 << 31  # of a place's users
+cdef uint32_t STORED = <uint32_t>1 << 31  # flag in ``PlaceUse.users``: the location was stored to
 
 
 cdef struct PlaceUse:
-    uint64_t place  # and one: 0 is no entry
+    uint64_t place  # number of the location plus one; 0: free entry
     uint32_t users
 
 
@@ -146,10 +147,10 @@ cdef inline uint64_t last_place(const AccessEntry *entry) noexcept nogil:
 
 
 def shared_entries(bytes entries not None):
-    """Of entries, those of places that several CPUs use, one of them with a store.
+    """Return the entries for memory locations that several CPUs use, at least one with a store.
 
-    :param entries: as ``Accesses`` gives them.
-    :raises ValueError: for what are none.
+    :param entries: bytes that an ``Accesses`` object passed to its sink.
+    :raises ValueError: malformed entries.
     """
     cdef uint64_t count = <uint64_t>len(entries) // sizeof(AccessEntry)
     cdef const AccessEntry *all_ = <const AccessEntry *>PyBytes_AS_STRING(entries)
@@ -160,11 +161,11 @@ def shared_entries(bytes entries not None):
     cdef PlaceUse *use
     cdef AccessEntry *kept
     if len(entries) % sizeof(AccessEntry):
-        raise ValueError("not whole entries")
+        raise ValueError(f"{len(entries)} bytes: not a whole number of access entries")
     for i in range(count):
         if (all_[i].size > MOST_ACCESSED or all_[i].cpu >= MAX_CPUS
                 or all_[i].physical >> 56):
-            raise ValueError("not an entry")
+            raise ValueError(f"entry {i}: not a valid access entry")
         places += last_place(&all_[i]) - (all_[i].physical >> PLACE_BITS) + 1
     while size < 2 * places:
         size *= 2
@@ -204,15 +205,17 @@ def shared_entries(bytes entries not None):
 
 @cython.no_gc_clear
 cdef class Accesses:
-    """Looks at every access to memory from now on, until it is closed.
+    """Listener for all memory accesses, until it is closed.
 
-    :param sink: is given bytes now and then, entries of ACCESS_SIZE bytes: u64 position, pc, physical
-        address, value; u32 size; u16 kind (AccessKind), CPU; u64 open; in the host's order.
-    :param threads: addresses of threads whose accesses are looked at; an entry has the thread's number
-        in place of the CPU's.  None: those of all.
-    :param nesting: of each, the physical address of a word (C int) that is not 0 while its CPU is not
-        given to another thread: they share one CPU.  None: each has its own.
-    :raises ValueError: for too many threads, or a word outside RAM.
+    An entry has ACCESS_SIZE bytes in the host's byte order: u64 position, pc, physical address,
+    value; u32 size; u16 kind (AccessKind), CPU; u64 open.
+
+    :param sink: called now and then with the bytes of several entries.
+    :param threads: addresses of the threads to observe; their entries contain the thread's number
+        in place of the CPU's. Empty: observe everything.
+    :param nesting: for each thread, the physical address of a C int that is nonzero while its CPU
+        cannot switch to another thread; the threads share one CPU. Empty: each has its own CPU.
+    :raises ValueError: too many threads, or a word outside RAM.
     """
 
     cdef Engine engine
@@ -231,16 +234,16 @@ cdef class Accesses:
         cdef int i
         cdef uint8_t *host
         if self.engine is not None:
-            raise RuntimeError("accesses are looked at once")
+            raise RuntimeError("this Accesses object is already initialized")
         engine._still()
         if len(threads) > MAX_CPUS or len(nesting) not in (0, len(threads)):
-            raise ValueError("too many threads, or not a word of each")
+            raise ValueError(f"needs up to {MAX_CPUS} threads, and a nesting word for each or none")
         for i, thread in enumerate(threads):
             self.s.threads[i] = thread
         for i, physical in enumerate(nesting):
             host = host_physical(&engine.clock, physical, 4)
             if host == NULL or physical % 4:
-                raise ValueError("not a word of RAM")
+                raise ValueError(f"nesting word {physical:#x}: not an aligned 4-byte word of RAM")
             self.s.nesting[i] = <uint32_t *>host
         self.s.thread_count, self.s.shared = <uint32_t>len(threads), len(nesting) > 0
         self.s.clock = &engine.clock
@@ -250,7 +253,7 @@ cdef class Accesses:
         calls[0], calls[1], calls[2] = <void *>access_block, <void *>access_code, <void *>access_memory
         self.open = True
         for i in range(3):
-            engine._ok("look at accesses", engine.hook_add(
+            engine._ok("observe accesses", engine.hook_add(
                 engine.uc, &self.hooks[i], kinds[i], calls[i], self.s, <uint64_t>1, <uint64_t>0))
         engine.flush_translations()
 
@@ -263,7 +266,7 @@ cdef class Accesses:
 
     @property
     def away(self):
-        """Whether accesses are left out for now; where that is set, a new stretch begins."""
+        """Whether observation is suspended; assigning also forgets earlier ``open`` positions."""
         return bool(self.s.away)
 
     @away.setter
@@ -272,14 +275,14 @@ cdef class Accesses:
         self.s.opened = self.s.clock.instructions if self.s.clock != NULL else 0
 
     def flush(self):
-        """Give away what there is."""
+        """Pass the collected entries to the sink."""
         if self.engine is None:
-            raise RuntimeError("accesses that are not looked at")
+            raise RuntimeError("this Accesses object was not initialized")
         self.engine._still()
         self.give()
 
     def close(self):
-        """Look no longer, and give away what there is; the machine stands still."""
+        """Stop observing and pass the remaining entries to the sink; the machine must not run."""
         cdef int i
         if self.open:
             self.engine._still()
@@ -292,7 +295,7 @@ cdef class Accesses:
 
     def __dealloc__(self):
         cdef int i
-        if self.open:  # its hooks lead here: the engine must not run again
+        if self.open:  # the hooks refer to this object, so the engine must not run again
             for i in range(3):
                 if self.hooks[i]:
                     self.engine.hook_del(self.engine.uc, self.hooks[i])

@@ -1,13 +1,12 @@
-"""Addresses at which somebody wants to be told that a block begins; part of the engine
-(``_engine.pyx`` includes it).
+"""Callbacks at awaited addresses, where blocks begin (``_engine.pyx`` includes this file).
 
-A function's return address begins a block whenever something returns there, and ends the block with
-the call. The short cut for known blocks holds neither, so that all other blocks cost what they cost
-without.
+A function's return address begins a block whenever a function returns there, and it ends the block
+that contains the call.  Both kinds of blocks are kept off the fast path, so that awaiting an
+address does not slow down any other block.
 """
 
 cdef enum:
-    LONGEST_BLOCK = 4096 + 16  # bytes: the model ends a block with the page that it begins in
+    LONGEST_BLOCK = 4096 + 16  # bytes: the model ends a block at the end of the page it begins in
 
 
 
@@ -31,8 +30,11 @@ cdef void put_awaited(uint64_t *table, uint64_t mask, uint64_t address) noexcept
 
 
 cdef int await_address(Clock *c, uint64_t address) noexcept nogil:
-    """Have ``arrived`` called before each block that begins at an address, and ``called`` behind each
-    that ends there, until ``await_nothing``."""
+    """Await an address until ``await_nothing``.
+
+    ``arrived`` is called before each block that begins there, ``called`` after each that ends
+    there.
+    """
     cdef uint64_t i, size
     cdef uint64_t *more
     if address == 0 or is_awaited(c, address):
@@ -58,7 +60,7 @@ cdef int await_address(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef void forget_calls_back_to(Clock *c, uint64_t address) noexcept nogil:
-    """Have the short cut know no block that ends at an address."""
+    """Remove all blocks that end at an address from the fast path."""
     cdef FastBlock *fast
     cdef uint64_t size = 4 if c.fixed else 1
     while size <= LONGEST_BLOCK:
@@ -69,7 +71,7 @@ cdef void forget_calls_back_to(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef inline void tell_call(Clock *c, uint64_t address) noexcept nogil:
-    """A block begins: tell of what may have been a call, at the end of the one before it."""
+    """Report a possible call at the end of the previous block when the next block begins."""
     if c.calling:
         c.calling = False
         if c.called != NULL and address != c.calls_back:
@@ -77,7 +79,7 @@ cdef inline void tell_call(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef inline void note_call(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """A block is going to be executed: know whether it ends with what may be a call."""
+    """Note whether the block about to be executed may end with a call to report."""
     if c.awaited_count and is_awaited(c, address + size):
         c.calling, c.calls_back = True, address + size
 

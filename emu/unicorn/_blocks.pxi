@@ -1,5 +1,7 @@
-"""Blocks as the guest enters them: the clock, stops, the seam; part of the engine (``_engine.pyx``
-includes it), in one unit with it, since a block is entered by the million.
+"""Block starts: the clock, stops and the seam.
+
+``_engine.pyx`` includes this file, so that the C compiler can inline code that runs at each of the
+millions of block starts.
 """
 
 cdef void request_stop(Clock *c, int why) noexcept nogil:
@@ -8,7 +10,7 @@ cdef void request_stop(Clock *c, int why) noexcept nogil:
 
 
 cdef int block_end(Clock *c) noexcept nogil:
-    """How the block before this one ended; it is one that the CPU model may have cut."""
+    """Return how the previous block ended (END_*); the CPU model may have cut it."""
     cdef BlockCount *entry = table_entry(c, code_key(c, c.before, c.before_size), c.before_size)
     cdef uint32_t last = 0
     if entry != NULL and entry.end != END_UNKNOWN:
@@ -31,7 +33,7 @@ cdef int set_block_end(Clock *c, uint64_t address, uint32_t size, uint32_t count
 
 
 cdef bint holds_trapped(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """Whether the block has an instruction that is trapped, or bytes that are one."""
+    """Return whether the block contains bytes that encode an instruction that must trap."""
     cdef uint64_t key = code_key(c, address, size)
     cdef BlockCount *entry = table_entry(c, key, size)
     cdef uint32_t code = 0
@@ -51,13 +53,13 @@ cdef bint holds_trapped(Clock *c, uint64_t address, uint32_t size) noexcept nogi
 
 
 cdef inline void resume(Clock *c, uint64_t address) noexcept nogil:
-    """A block that starts at ``address`` next is no canonical one."""
+    """Mark the next block start at ``address`` as not canonical."""
     c.resumed = True
     c.resume_at = address
 
 
 cdef inline int canonical_start(Clock *c) noexcept nogil:
-    """The guest has come to a canonical block start: what is to be done first, or STOP_NONE."""
+    """Handle a canonical block start; return the stop to request first, or STOP_NONE."""
     c.canonical = c.instructions
     if time_at(c, c.instructions) >= c.deadline:
         return STOP_DEADLINE
@@ -72,7 +74,7 @@ cdef inline int canonical_start(Clock *c) noexcept nogil:
 
 
 cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
-    """The short cut of ``unusual_block``: nothing but time passes."""
+    """Handle a block start on the fast path, where only time passes."""
     cdef Clock *c = <Clock *>data
     cdef FastBlock *fast = fast_block(c, address)
     cdef uint64_t unusual
@@ -91,12 +93,12 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
 
 
 cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """A block that the short cut does not know, or is not for."""
+    """Handle a block start that is not suitable for the fast path, or not known to it."""
     cdef FastBlock *fast = fast_block(c, address)
     cdef uint64_t total = c.instructions + c.count
     cdef uint64_t unusual, last
     cdef uint32_t n = 0
-    # A program's first block behind the kernel is of another turn, so it always comes here.
+    # A program's first block after the kernel has a new generation number, so it comes here.
     if c.address >> 63 and not address >> 63:
         c.program_began = total
     memcpy(&unusual, c, sizeof(unusual))
@@ -107,7 +109,7 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
                             ) and not gives_away(c, address, size):
         n = size >> c.fixed_bits if c.fixed else table_find(c, code_key(c, address, size), size)
     if c.awaited_count and (is_awaited(c, address) or is_awaited(c, address + size)):
-        n = 0  # ``begin`` tells of it, also where a probe's way ends
+        n = 0  # ``begin`` calls the callbacks, also at the end of a detour
     last = address + size
     c.cut_at = last
     if n == 0 or total + n > c.horizon:
@@ -116,7 +118,7 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
         if (c.frozen and not c.count and address != c.detour.at
                 and address - c.detour.slot > c.detour.site_length
                 and c.detour.frozen_blocks + 1 & 0xFFFFF and not c.slow):
-            c.detour.frozen_blocks += 1  # the kernel's own way to the seam and back
+            c.detour.frozen_blocks += 1  # the kernel's own path to the seam and back
             c.address = address
             c.size = size
             return
@@ -135,8 +137,10 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
 
 cdef bint goes_on(Clock *c, FastBlock *fast, uint64_t address, uint32_t size, uint64_t total
                  ) noexcept nogil:
-    """Whether the block is a known one that goes on with what the model has cut: it does not begin
-    where the guest's own code begins one."""
+    """Enter a known block that continues one cut by the CPU model; its start is not canonical.
+
+    Return False, and do nothing, for any other block.
+    """
     cdef FastBlock *before = fast_block(c, c.address)
     if (c.count == 0 or address != c.cut_at or before.end != END_CUT
             or before.address != c.address or before.size != c.size
@@ -154,7 +158,7 @@ cdef bint goes_on(Clock *c, FastBlock *fast, uint64_t address, uint32_t size, ui
 
 
 cdef void know_end(Clock *c, FastBlock *fast) noexcept nogil:
-    """How a block ends, and so where one may begin that the model has cut off."""
+    """Determine how a block ends, and where a block cut off from it may begin."""
     cdef uint64_t last = fast.address + fast.size
     cdef BlockCount *entry
     fast.cut_at = 0
@@ -167,14 +171,17 @@ cdef void know_end(Clock *c, FastBlock *fast) noexcept nogil:
 
 
 cdef inline bint may_be_cut(Clock *c, uint64_t address) noexcept nogil:
-    """Whether the guest came to ``address`` without a jump, from a block that a page's end or its
-    length may have cut.  Branches would be mispredicted here."""
+    """Return whether the guest came to ``address`` without a jump, from a block that may be cut.
+
+    A block may be cut at the end of a page or because of its length.  Bitwise operators avoid
+    branches, which would be mispredicted here.
+    """
     return (address - c.address == c.size) & (
         (c.count >= LONG_BLOCK) | ((c.address ^ address) >> c.page_bits != 0))
 
 
 cdef void look_ahead(Clock *c) noexcept nogil:
-    """How far nothing but time passes, from the block in progress on."""
+    """Set ``horizon``, the instruction count up to which nothing is due but the passing of time."""
     c.horizon = c.instructions + SIGNALS
     if c.limit < c.horizon:
         c.horizon = c.limit
@@ -192,7 +199,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     cdef int why
     cdef bint resumed
     cdef bint doubtful
-    # A stop already asked for in this run has its effect only behind this hook.
+    # A stop requested earlier in this run takes effect only after this hook.
     doubtful = may_be_cut(c, address) and c.count != 0
     if doubtful:
         c.before = c.address
@@ -216,7 +223,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
             c.detour.slot_ended = True
         if not thaws_at(c, address):
             return
-        thaw_now(c)  # the displaced instruction is done: the guest goes on behind it
+        thaw_now(c)  # the displaced instruction is done: the guest continues after it
     tell_call(c, address)
     if is_awaited(c, address) and c.arrived != NULL and not c.arrived(c.arrived_data, address):
         request_stop(c, STOP_REQUEST)
@@ -259,7 +266,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         request_stop(c, STOP_TRAPPED)
         return
     elif c.instructions + n > c.limit:
-        resume(c, address)  # the guest has come here, and a part of the block is run
+        resume(c, address)  # the guest has arrived here; part of the block will be executed
         request_stop(c, STOP_LIMIT)
         return
     c.count = n
@@ -270,15 +277,15 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
 
 
 cdef enum:
-    # Instructions of a block that the CPU model may have cut for its length: its translation ends
-    # at 512 of them or at 4000 operations (TCG_MAX_INSNS, tcg_op_buf_full), and no instruction has
-    # 250 of these.
+    # Instructions of the shortest block that the CPU model may have cut because of its length.
+    # Translation ends at 512 instructions or 4000 operations (TCG_MAX_INSNS, tcg_op_buf_full), and
+    # no instruction needs 250 operations.
     LONG_BLOCK = 16
-    SIGNALS = 1 << 20  # instructions between two looks at the host's signals
-    MANY_PAGES = 1 << 20  # bytes of code of which translations are dropped page by page
-    END_UNKNOWN = 0  # how a block ends: it was not asked yet,
-    END_ITSELF = 1  # by its last instruction,
-    END_CUT = 2  # it was cut behind it
+    SIGNALS = 1 << 20  # instructions between two checks for host signals
+    MANY_PAGES = 1 << 20  # bytes of code up to which translations are dropped page by page
+    END_UNKNOWN = 0  # not yet known how the block ends
+    END_ITSELF = 1  # the block's last instruction ends it
+    END_CUT = 2  # the CPU model cut the block after its last instruction
     TRAPPED_UNKNOWN = 0
     TRAPPED_NONE = 1
     TRAPPED_SOME = 2
@@ -296,8 +303,8 @@ cdef void edge_hook(void *uc, UcTb *current, UcTb *previous, void *data) noexcep
     cdef size_t i
     cdef uint64_t key = code_key(c, current.pc, current.size)
     fast_block(c, current.pc).size = 0
-    # Where translation was cut by an exit address, Unicorn counts the exit as an instruction:
-    # such a block is left to the decoder (STOP_UNCOUNTED).
+    # Unicorn counts an exit address that cut the translation as an instruction, so such a block is
+    # counted by the decoder (STOP_UNCOUNTED).
     c.untold = False
     translated(c, current.pc, current.size)
     for i in range(c.exit_count):
@@ -314,7 +321,7 @@ cdef void stop_hook(void *uc, uint64_t address, uint32_t size, void *data) noexc
         if c.stops[i] == address:
             break
     else:
-        return  # code translated when there was one
+        return  # a leftover hook of a stop that was removed
     if c.passing and c.pass_by == address:
         c.passing = False
         c.passed, c.passed_at = address, c.instructions
@@ -323,8 +330,10 @@ cdef void stop_hook(void *uc, uint64_t address, uint32_t size, void *data) noexc
 
 
 cdef bint stops_at(Clock *c, uint64_t address) noexcept nogil:
-    """Whether the run ends before the instruction at ``address``, of which other hooks are told: this
-    one's, or those called before or behind it."""
+    """Return whether the run ends before the instruction at ``address``.
+
+    Other hooks of the instruction call this; they may run before or after the stop's own hook.
+    """
     cdef int i
     if c.stop:
         return True

@@ -1,9 +1,11 @@
-"""The detour of a probed instruction, and the clock that stands still meanwhile; part of the engine
-(``_engine.pyx`` includes it)."""
+"""Detour of a probed instruction, during which the clock stands still.
+
+Part of the engine (``_engine.pyx`` includes this file).
+"""
 
 
 cdef void freeze(Clock *c) noexcept nogil:
-    """The last instruction of the block in progress is a breakpoint: stop the clock before it."""
+    """Stop the clock before a breakpoint, the last instruction of the block in progress."""
     cdef DetourState *d = &c.detour
     if c.count:
         c.instructions += c.count - 1
@@ -17,10 +19,12 @@ cdef void freeze(Clock *c) noexcept nogil:
 
 
 cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
-    """Remember the stack that the kernel's breakpoint path will write to.  Its pages stay where
-    they are meanwhile."""
+    """Save the part of the stack that the kernel's breakpoint path will write to.
+
+    Its pages must remain mapped to the same frames during the detour.
+    """
     cdef DetourState *d = &c.detour
-    cdef uint32_t on_page = <uint32_t>(((sp - 1) & 4095) + 1)  # bytes of sp's own page below it
+    cdef uint32_t on_page = <uint32_t>(((sp - 1) & 4095) + 1)  # bytes below sp on the same page
     cdef uint32_t wanted = d.stack_wanted
     cdef uint8_t *last
     cdef uint64_t at = 0
@@ -43,7 +47,7 @@ cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
         d.stack_host[1] = last - (on_page - 1)
         d.stack_physical[1] = at - (on_page - 1)
         if d.stack_host[0] == NULL:
-            # The page below is not mapped: what the path needs is on this one, or nothing helps it.
+            # The next lower page is unmapped, so the path can only use this one.
             d.stack_at = sp - on_page
             d.stack_split = d.stack_size = on_page
             d.stack_host[0], d.stack_physical[0] = d.stack_host[1], d.stack_physical[1]
@@ -53,7 +57,7 @@ cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
 
 
 cdef uint8_t *host_stack(Clock *c, uint64_t address) noexcept nogil:
-    """The host's address of a place in the stack that is kept; NULL: it is not there."""
+    """Return the host address of a location in the saved part of the stack, or NULL."""
     cdef DetourState *d = &c.detour
     cdef uint64_t at = address - d.stack_at
     if not d.footprint or at >= d.stack_size:
@@ -62,7 +66,7 @@ cdef uint8_t *host_stack(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef inline bint guard_holds(Clock *c) noexcept nogil:
-    """Whether the lowest bytes that were kept are still what they were."""
+    """Return whether the guard, the lowest saved bytes, is unchanged."""
     cdef DetourState *d = &c.detour
     cdef uint32_t first = d.stack_split if d.stack_split < GUARD else GUARD
     return memcmp(d.stack, d.stack_host[0], first) == 0 and (
@@ -71,13 +75,13 @@ cdef inline bint guard_holds(Clock *c) noexcept nogil:
 
 cdef void overran(Clock *c) noexcept with gil:
     (<Engine>c.engine).failed(MachineError(
-        "the kernel's way through a breakpoint has used more than "
-        f"{c.detour.stack_wanted - GUARD} bytes of stack (at "
-        f"{c.detour.stack_at + GUARD:#x}): what it has left there cannot be put back"))
+        "the kernel's breakpoint path has used more than "
+        f"{c.detour.stack_wanted - GUARD} bytes of stack (below "
+        f"{c.detour.stack_at + GUARD:#x}): its changes there cannot be undone"))
 
 
 cdef void wipe_footprint(Clock *c) noexcept nogil:
-    """Put back what the kernel's breakpoint path has changed."""
+    """Restore the stack and registers that the kernel's breakpoint path has changed."""
     cdef DetourState *d = &c.detour
     if d.footprint:
         d.footprint = False
@@ -93,7 +97,7 @@ cdef void wipe_footprint(Clock *c) noexcept nogil:
 
 
 cdef bint defer(Clock *c, int register, uint64_t value) noexcept nogil:
-    """Set a register when time goes on; false: there are too many."""
+    """Set a register when time resumes; return False if too many are waiting."""
     cdef DetourState *d = &c.detour
     cdef int i
     for i in range(d.deferred):
@@ -116,7 +120,7 @@ cdef inline bint thaws_at(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef void thaw_now(Clock *c) noexcept nogil:
-    """The displaced instruction is done: time goes on, one instruction later."""
+    """End the detour: the displaced instruction is done, so time resumes one instruction later."""
     cdef DetourState *d = &c.detour
     cdef int i
     cdef uint64_t last
@@ -129,7 +133,7 @@ cdef void thaw_now(Clock *c) noexcept nogil:
         if d.slot <= last < d.slot + SLOT:
             register_write(c, c.last_address, d.site)
     c.frozen = False
-    # In place, too, a block would start here behind an instruction that ends its block by itself.
+    # If the displaced instruction ends a block, a canonical block start follows in place, too.
     c.resumed = d.resumed and not (d.slot and d.slot_ended)
     c.resume_at = d.at
     c.instructions += d.slot_entries if d.slot_entries else 1
@@ -139,8 +143,10 @@ cdef void thaw_now(Clock *c) noexcept nogil:
 
 
 cdef void abandon(Clock *c) noexcept nogil:
-    """The trampoline was left by an exception, or for an interrupt: the guest's own time goes on,
-    as if it had been left in place."""
+    """Abandon the detour because an exception or interrupt left the trampoline.
+
+    The guest's time resumes as if the instruction had been left in place.
+    """
     cdef DetourState *d = &c.detour
     if d.status_bits:
         register_write(c, d.status_register, (
@@ -154,7 +160,7 @@ cdef void abandon(Clock *c) noexcept nogil:
 
 
 cdef bint repetition_due(Clock *c) noexcept nogil:
-    """Between two repetitions in a trampoline: whether an interrupt or event comes first."""
+    """Return whether an interrupt or event comes before the next repetition in a trampoline."""
     cdef uint64_t at = c.instructions + c.detour.slot_entries - 1
     if time_at(c, at) >= c.deadline:
         c.stop = STOP_DEADLINE
@@ -174,8 +180,10 @@ cdef bint repetition_due(Clock *c) noexcept nogil:
 
 
 cdef class Detour:
-    """The detour of an engine: from a breakpoint, through the kernel's own path and a trampoline,
-    to the instruction behind the displaced one."""
+    """The engine's detour from a breakpoint to the instruction after the displaced one.
+
+    It leads through the kernel's own breakpoint path and a trampoline.
+    """
 
     cdef Engine engine
 
@@ -183,9 +191,9 @@ cdef class Detour:
         self.engine = engine
 
     def freeze(self, uint64_t sp):
-        """A breakpoint was executed: the clock stands still, and the stack below ``sp`` is kept.
+        """Stop the clock after a breakpoint, and save the stack below ``sp``.
 
-        Still frozen (a second breakpoint), only the stack is.
+        If the clock already stands still (at a second breakpoint), only the stack is saved.
         """
         cdef Clock *c = &self.engine.clock
         self.engine._has_breakpoint()
@@ -195,20 +203,21 @@ cdef class Detour:
 
     @property
     def kept_stack(self):
-        """While frozen: (address, bytes) of the stack as it was before the breakpoint."""
+        """The stack before the breakpoint, while the clock stands still: (address, bytes)."""
         cdef Clock *c = &self.engine.clock
         return c.detour.stack_at, bytes(c.detour.stack[:c.detour.stack_size])
 
     def wipe(self):
-        """While frozen: put back the stack and the registers that the breakpoint has changed."""
+        """Restore the stack and registers that the breakpoint changed; the clock stands still."""
         self.engine._made()
         wipe_footprint(&self.engine.clock)
 
     def thaw_at(self, uint64_t address, bint canonical, int register=0, uint64_t sp=0):
-        """While frozen: time goes on at ``address``, one instruction later than it stopped.
+        """Set where time resumes, one instruction later than it stopped.
 
-        :param canonical: a block would have started there without the probe, too.
-        :param register: the stack pointer, which is ``sp`` there; 0: it does not matter.
+        :param canonical: whether a block would start at ``address`` without the probe, too.
+        :param register: Unicorn's number of the stack pointer, which must equal ``sp`` there (0: no
+            such condition).
         """
         cdef Clock *c = &self.engine.clock
         c.detour.at = address
@@ -218,8 +227,13 @@ cdef class Detour:
 
     def use_trampoline(self, uint64_t address, uint64_t site, uint32_t length, int register=0,
                        uint64_t bits=0, uint64_t value=0):
-        """While frozen: the displaced instruction of ``length`` bytes at ``site`` is executed at
-        ``address``, with ``register & bits == value`` changed to mask interrupts."""
+        """Execute the displaced instruction in a trampoline.
+
+        :param address: address of the trampoline.
+        :param site: original address of the instruction, and ``length``: its size in bytes.
+        :param register: the status register that is changed to mask interrupts meanwhile.
+        :param bits: the changed bits, and ``value``: what an exception restores them to.
+        """
         cdef Clock *c = &self.engine.clock
         c.detour.slot = address
         c.detour.site = site
@@ -232,13 +246,16 @@ cdef class Detour:
         c.detour.status_value = value
 
     def defer(self, int register, uint64_t value):
-        """Set a register when time goes on: the guest's return path would not."""
+        """Set a register when time resumes, if the guest's return path would not set it.
+
+        :raises ValueError: too many registers are waiting.
+        """
         self.engine._made()
         if not defer(&self.engine.clock, register, value):
-            raise ValueError("too many registers to set")
+            raise ValueError(f"at most {MAX_DEFERRED} registers can be set when time resumes")
 
     def thaw(self):
-        """Forget all about a probe in progress: time goes on."""
+        """Drop the detour without restoring anything; time resumes."""
         cdef Clock *c = &self.engine.clock
         c.frozen = False
         c.resumed = False
@@ -249,21 +266,21 @@ cdef class Detour:
         c.detour.status_bits = 0
 
     def thaw_if_at(self, uint64_t address):
-        """The same, where the CPU was stopped before a block at ``address`` could start."""
+        """Resume time if the detour ends at ``address``, where the CPU stopped before a block."""
         cdef Clock *c = &self.engine.clock
         self.engine._made()
         if c.frozen and thaws_at(c, address):
             thaw_now(c)
 
     def abandon(self, uint64_t pc):
-        """An exception left the block in progress at ``pc``, which a trampoline may hold.
+        """Handle an exception that left the block in progress at ``pc``, possibly in a trampoline.
 
-        :return: where it happened for the guest: at the displaced instruction.
+        :return: the address of the exception for the guest: that of the displaced instruction.
         """
         cdef Clock *c = &self.engine.clock
         self.engine._made()
         if c.frozen and thaws_at(c, pc):
-            thaw_now(c)  # it is done, and where it leads to is not there
+            thaw_now(c)  # the instruction was executed; the address after it is not mapped
         elif c.frozen:
             if (c.detour.slot and not c.detour.slot_shared
                     and c.detour.slot <= pc < c.detour.slot + SLOT):

@@ -1,9 +1,10 @@
-"""What the guest reads and writes beside memory: windows of devices, ports, clocks, system registers; part
-of the engine (``_engine.pyx`` includes it).
+"""Guest accesses to device windows, ports, clocks and system registers.
+
+Part of the engine (``_engine.pyx`` includes this file).
 """
 
 cdef class _Window:
-    """One memory-mapped device window: its callbacks and the engine they report errors to."""
+    """Callbacks of one memory-mapped device window, and the engine to which they report errors."""
 
     cdef Engine engine
     cdef object read
@@ -36,7 +37,7 @@ cdef uint32_t port_read(void *uc, uint32_t port, int size, void *data) noexcept 
 
 
 cdef ClockRead *port_clock(void *data, uint32_t port, int size) noexcept nogil:
-    """The counter that is read at a port, by the kernel."""
+    """Return the counter that a kernel reads at a port, or NULL."""
     if (<Engine>data).counter_port != port or size != 4 or in_user_mode(&(<Engine>data).clock):
         return NULL
     return &(<Engine>data).port_counter

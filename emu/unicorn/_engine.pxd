@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What other native modules may know of the engine: its clock, registers and memory."""
+"""C interface of the engine for other native modules: clock, registers and guest memory."""
 
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -19,8 +19,9 @@ ctypedef int (*context_free_fn)(void *context) noexcept nogil
 ctypedef int (*translate_fn)(void *uc, uint64_t address, int prot, uint64_t *physical) noexcept nogil
 ctypedef int (*reg2_fn)(void *uc, int regid, void *value, size_t *size) noexcept nogil
 ctypedef int (*hook_del_fn)(void *uc, size_t hook) noexcept nogil
-# uc_hook_add and uc_ctl are variadic; the x86-64 and AArch64 Linux conventions pass these
-# integer arguments alike, but only a variadic prototype sets the vector register count.
+# uc_hook_add and uc_ctl are variadic. The x86-64 and AArch64 Linux calling conventions pass these
+# integer arguments in the same registers, but only a variadic prototype sets the vector register
+# count (AL on x86-64).
 cdef extern from *:
     """
     #include <stdint.h>
@@ -44,118 +45,119 @@ cdef enum:
     HOOK_INSN_INVALID = 1 << 14
     HOOK_EDGE_GENERATED = 1 << 15
 
-# An exception came: answered here (True), or for the board.
+# Handle an exception; return True if it was handled here, False to leave it to Python.
 ctypedef bint (*trap_fn)(void *data, uint32_t vector) noexcept nogil
-# Deliver a breakpoint exception at ``pc`` to the guest; false: it has nowhere to go.
+# Deliver a breakpoint exception at ``pc`` to the guest; return False if no handler can take it.
 ctypedef bint (*enter_fn)(Clock *c, uint64_t pc) noexcept nogil
-# Deliver exception ``vector``, which happened at ``pc``, when ``Clock.moment`` instructions were executed;
-# of a system call that the model leaves to its host, ``pc`` is behind it.
+# Deliver exception ``vector``, raised at ``pc`` after ``Clock.moment`` instructions.
+# For a system call that the CPU model leaves to its host, ``pc`` is the next instruction's address.
 ctypedef Answer (*deliver_fn)(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil
-# Keep the registers that describe the last exception; make them what they were.
+# Save or restore the registers that describe the last exception.
 ctypedef void (*forget_fn)(Clock *c) noexcept nogil
 
-# The guest is about to execute the instruction at the seam.
+# Callback before the guest executes the instruction at the seam.
 ctypedef void (*seam_fn)(void *data) noexcept nogil
-# Another CPU's registers come into the engine: before, and after.
+# Callback before and after another CPU's registers are loaded into the engine.
 ctypedef void (*exchanging_fn)(void *data, bint after) noexcept nogil
-# A block begins at an awaited address, and ``Clock.instructions`` were executed before it. False: who is
-# told has failed, and the block is not to be executed.
+# Callback when a block begins at an awaited address after ``Clock.instructions`` instructions.
+# It returns False if it failed; the block is then not executed.
 ctypedef bint (*arrived_fn)(void *data, uint64_t address) noexcept nogil
-# The first block begins behind an instruction that ends at an awaited address: it may have been a call.
+# Callback when a block begins and the previous one may have ended with a call that returns to the
+# awaited address ``back``.
 ctypedef void (*called_fn)(void *data, uint64_t back) noexcept nogil
 ctypedef void (*begin_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
 ctypedef void (*unusual_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
 
-# The physical address of a virtual one, by the guest's present page tables, leaving no trace; the
-# entries that were read are then in ``Clock.walked``.  False: it is not mapped.
+# Translate a virtual address by the guest's current page tables, without side effects.
+# ``Clock.walked`` then holds the entries that were read. Return False if the address is not mapped.
 ctypedef bint (*walk_fn)(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil
 
-# What one native module gives another: a function, under a name that says its type.
+# Wrap a function pointer in a capsule for other native modules; ``kind`` names its type.
 cdef inline object native(void *function, const char *kind):
     return PyCapsule_New(function, kind, NULL)
 
 
 cdef enum Answer:
-    DECLINED = 0  # it is left to Python, and nothing has changed
+    DECLINED = 0  # nothing was changed: Python must handle the exception
     DELIVERED = 1
-    EXECUTED = 2  # no exception: the instruction was carried out, and the model is behind it
+    EXECUTED = 2  # no exception: the instruction was emulated and the model is past it
 
 
-# Why a run ended, and a size: for Python, too.
+# Why a run ended (also exported to Python).
 cpdef enum EngineStop:
-    STOP_NONE = 0  # the CPU stopped by itself: halted, or at an exit address
+    STOP_NONE = 0  # the CPU stopped by itself: it halted or reached an exit address
     STOP_DEADLINE = 1  # the clock reached ``deadline``
     STOP_INTERRUPT = 2  # a pending interrupt became deliverable
     STOP_EXCEPTION = 3  # the CPU raised exception ``vector``
-    STOP_INVALID = 4  # an instruction the model does not know (amd64), EBREAK (riscv64)
-    STOP_LIMIT = 5  # fewer instructions are left to ``limit`` than the block has
-    STOP_UNCOUNTED = 6  # a block of unknown instruction count
-    STOP_REQUEST = 7  # a device callback raised
+    STOP_INVALID = 4  # an instruction unknown to the CPU model (amd64), or EBREAK (riscv64)
+    STOP_LIMIT = 5  # the next block has more instructions than are left before ``limit``
+    STOP_UNCOUNTED = 6  # the instruction count of a block is unknown
+    STOP_REQUEST = 7  # a callback raised an exception
     STOP_ERROR = 8  # libunicorn reported an error
-    STOP_IN_PLACE = 9  # the instruction under a breakpoint is to be executed where it is
-    STOP_UNSURE = 10  # whether the block before this one ended by itself is not known yet
+    STOP_IN_PLACE = 9  # the instruction under a breakpoint must be executed in place
+    STOP_UNSURE = 10  # it is not yet known whether the CPU model cut the previous block
     STOP_ADDRESS = 11  # the instruction at a stop address is about to be executed
-    STOP_TRAPPED = 12  # a program's block has an instruction that is trapped, and the model lets pass
-    STOP_TURN = 13  # the CPU's turn is over, and another one may have something to do
+    STOP_TRAPPED = 12  # a user-mode block contains an instruction that must trap but would not
+    STOP_TURN = 13  # the CPU's turn is over and another CPU may be able to run
 
 cpdef enum TrampolineSize:
-    SLOT = 32  # bytes
+    SLOT = 32  # bytes of a trampoline slot
 
 cpdef enum StopLimit:
-    MAX_STOPS = 256  # addresses at once
+    MAX_STOPS = 256  # stop addresses set at the same time
 
 cpdef enum CpuLimit:
     MAX_CPUS = 8
 
 
 cdef enum:
-    MAX_FOOTPRINT = 2048  # bytes of stack that a kernel's breakpoint path may use,
-    GUARD = 256  # and below them those in which it is seen that it has used more
+    MAX_FOOTPRINT = 2048  # bytes of stack that a kernel's breakpoint path may use
+    GUARD = 256  # bytes below the footprint; a change in them reveals an overrun
     MAX_REGIONS = 72
-    MAX_DEFERRED = 128  # as many as an architecture may name
-    INVALID = 0xFFFFFFFF  # the vector of what comes as an invalid instruction
-    MAX_WALK = 8  # levels of page tables
+    MAX_DEFERRED = 128  # upper bound for the number of registers of an architecture
+    INVALID = 0xFFFFFFFF  # pseudo-vector for exceptions that arrive as invalid instructions
+    MAX_WALK = 8  # maximum levels of page tables
     MAX_PLACES = 8
     MAX_TRAPPED = 4
     MAX_YIELDS = 4
-    MAX_TRANSLATED = 1024  # pages of code that are told as translated of late
-    CODE_KNOWN = 1  # of a page: code was translated of it,
-    CODE_NEW = 2  # since it was last asked
-    FAST_BLOCKS = 32768  # blocks that the short cut knows
-    CODE_PAGES = 256  # of low addresses whose frame is remembered
-    PREFIXES = 4096  # beginnings of blocks whose instructions were counted, and
-    PREFIX_BYTES = 248  # how long one may be
+    MAX_TRANSLATED = 1024  # recently translated code pages that are recorded
+    CODE_KNOWN = 1  # page state: code on it was translated
+    CODE_NEW = 2  # page state: code on it was translated since the last query
+    FAST_BLOCKS = 32768  # entries in the table of blocks for the fast path
+    CODE_PAGES = 256  # cached translations of code pages at low addresses
+    PREFIXES = 4096  # cached instruction counts of block prefixes
+    PREFIX_BYTES = 248  # maximum length of a block prefix
     CONTEXT_HEADER = 40  # bytes before the CPU state in a context (uc_priv.h, struct uc_context)
-    NO_PAGES = 63  # as page_bits: blocks do not end with a page
+    NO_PAGES = 63  # value of page_bits when blocks do not end at page boundaries
 
 cdef struct BlockCount:
     uint64_t address
     uint32_t size
     uint16_t count
     uint8_t end
-    uint8_t trapped  # whether it has an instruction of ``Clock.trapped``: 0, not known yet
+    uint8_t trapped  # whether the block contains an instruction of ``Clock.trapped`` (TRAPPED_*)
 
 
-# The page frame of a page of code at a low address, where every process has its own code.
+# Cached frame of a code page at a low address, where each process has its own mapping.
 cdef struct CodePage:
     uint64_t page
     uint64_t frame
-    uint64_t turn  # of ``Clock.turns`` at which it was looked up
+    uint64_t turn  # value of ``Clock.turns`` at the time of the lookup
 
 
-# A block as the short cut knows it, by its address: instructions, none of them trapped.
+# A block that the fast path may handle, found by its address; it has no trapped instructions.
 cdef struct FastBlock:
     uint64_t address
-    uint64_t turn  # of ``Clock.turns`` for its half of the addresses
+    uint64_t turn  # value of ``Clock.turns`` for this half of the address space
     uint64_t cut_at  # see ``Clock.cut_at``
     uint32_t size
     uint16_t count
-    uint16_t end  # how it ends, as far as it is known
+    uint16_t end  # how the block ends (END_*), if known
 
 
-# How many instructions are in these bytes.
+# Instruction count of the first bytes of a block.
 cdef struct BlockPrefix:
-    uint32_t size  # 0: nothing is here
+    uint32_t size  # 0: unused entry
     uint32_t count
     uint8_t code[PREFIX_BYTES]
 
@@ -164,7 +166,7 @@ cdef struct Region:
     uint64_t physical
     uint64_t size
     uint8_t *host
-    uint8_t *code  # a byte a page: whether code was translated of it since the last flush (CODE_KNOWN)
+    uint8_t *code  # one byte per page: whether code on it was translated since the last flush
 
 
 # unicorn.h: uc_arm64_cp_reg, as the system-instruction hook and UC_ARM64_REG_CP_REG take it
@@ -177,131 +179,131 @@ cdef struct CpReg:
     uint64_t val
 
 
-# The way of a probed instruction: from its breakpoint to the instruction behind it no time passes
-# (``Clock.frozen``), and what was on the way is put back.
+# Detour of a probed instruction: no time passes between its breakpoint and the next instruction
+# (``Clock.frozen``), and everything changed on the way is restored.
 cdef struct DetourState:
-    # Time goes on at a block that starts here; whether that start is a canonical one.
+    # The address where time resumes, and whether a block start there is not canonical.
     uint64_t at
     bint resumed
-    # The stack pointer there, where the kernel's own return path leads to it (0: no such path):
-    # that may itself run through the address.
+    # The stack pointer expected at ``at`` if the kernel's own return path leads there (register 0:
+    # no check). Without it, code on that path that runs through ``at`` would end the detour early.
     int sp_register
     uint64_t sp
-    # The trampoline in use, the displaced instruction's own address and length, how often a block
-    # was entered at the trampoline's first instruction, and whether one was behind it.
+    # The trampoline in use, the displaced instruction's original address and length, whether a
+    # block began after it, and how often a block was entered at the trampoline's first instruction.
     uint64_t slot
     uint64_t site
     uint32_t site_length
     bint slot_ended
     uint64_t slot_entries
-    bint slot_shared  # a thread's trampoline: what happens there is seen to happen there
-    # While the trampoline runs: what interrupts were masked by, to be put back after a fault.
+    bint slot_shared  # a per-thread trampoline: exceptions there keep the trampoline's address
+    # Interrupt mask bits changed for the trampoline; a fault restores ``status_value``.
     int status_register
     uint64_t status_bits
     uint64_t status_value
-    # Stack below the interrupted stack pointer, and exception registers, as they were.
+    # Saved copies of the stack below the interrupted stack pointer and of the exception registers.
     bint footprint
     uint64_t stack_at
     uint32_t stack_size
     uint8_t stack[MAX_FOOTPRINT + GUARD]
-    uint32_t stack_wanted  # the architecture's footprint and the guard
-    uint8_t *stack_host[2]  # where it is on the host: it may lie on two pages
+    uint32_t stack_wanted  # bytes to save: the architecture's footprint plus the guard
+    uint8_t *stack_host[2]  # host addresses; the saved stack may span two pages
     uint64_t stack_physical[2]
-    uint32_t stack_split  # bytes on the first
+    uint32_t stack_split  # bytes on the first page
     uint64_t kept[8]
-    # Registers that the guest's return path does not restore: written when time goes on.
+    # Registers that the guest's return path does not restore; they are written when time resumes.
     int deferred
     int deferred_register[MAX_DEFERRED]
     uint64_t deferred_value[MAX_DEFERRED]
-    uint64_t frozen_blocks  # entered on the way
-    bint gives_away  # the displaced instruction ends the CPU's turn
+    uint64_t frozen_blocks  # blocks entered during detours
+    bint gives_away  # the displaced instruction yields the CPU's turn
 
 
-# What belongs to one of several CPUs, while another has its turn.
+# Saved state of one CPU while another CPU has its turn.
 cdef struct CpuPart:
-    void *context  # its registers
+    void *context  # registers
     uint8_t shadow
     uint8_t resumed
     uint8_t program_traps
     uint64_t resume_at
-    uint64_t address  # of its last block, which is settled
+    uint64_t address  # start of the CPU's last block, which has been counted
     uint32_t size
     uint64_t program_began
     uint64_t *thread_word
 
 
-# The last instruction of a block, with which a CPU gives its turn away: its last bytes.
+# Encoding of an instruction with which a CPU yields its turn (PAUSE, WFE): length and value.
 cdef struct Yield:
     uint32_t size
     uint32_t value
 
 
 cdef struct Clock:
-    # What makes a block start more than a step of the clock, eight bytes read as one:
-    # probe code runs (no time passes, no event is due);
+    # These eight flags are read as one 64-bit word; if any is set, a block takes the slow path.
+    # Probe code is running: no time passes and no event is due.
     uint8_t frozen
-    # a block that starts at ``resume_at`` next does so after a probe, a stop or a cut, not where the
-    # guest's own code starts one, or what is due at its canonical start was done;
+    # A block start at ``resume_at`` is not canonical: it follows a probe, a stop or a cut, or the
+    # events due at its canonical start were already handled.
     uint8_t resumed
-    # the block that starts at ``piece`` may be longer than ``limit`` allows: a stop ends it;
+    # The block at ``piece`` may exceed ``limit``; a stop address ends it in time.
     uint8_t in_piece
-    # no interrupt before the next block (STI);
+    # No interrupt is taken before the next block (STI).
     uint8_t shadow
-    # an interrupt is pending: stop at a block start where the mask allows it;
+    # An interrupt is pending: stop at a block start where the interrupt mask allows it.
     uint8_t pending
-    # the short cut is not to be taken: for tests;
+    # Disables the fast path, for tests.
     uint8_t slow
-    # Unicorn tells of a translation only when a block was left by a jump before, and has told of
-    # one: it has not yet, and what is entered is what was translated;
+    # The edge hook was not called yet. Unicorn calls it only for translations reached by jumps from
+    # another block, so until the first call each block that is entered counts as translated.
     uint8_t untold
-    # the block in progress ends with what may be a call that returns to an awaited address.
+    # The block in progress ends with a possible call that returns to an awaited address.
     uint8_t calling
-    # No deadline, limit or look at signals before this count of instructions.
+    # Up to this instruction count there is no deadline, limit, end of turn or signal check.
     uint64_t horizon
-    # A block that starts here may be one that the model has cut off from the block in progress.
+    # If the next block starts here, the CPU model may have cut it off from the block in progress.
     uint64_t cut_at
-    unusual_fn unusual  # a block that the short cut is not for; a pointer keeps it out of line
-    # The number of the CPU whose turn it is: whose registers the engine has; and how many there are.
+    unusual_fn unusual  # slow path of a block start; a function pointer prevents inlining
+    # Number of the CPU whose registers are in the engine, and the number of CPUs.
     uint32_t cpu
     uint32_t cpus
-    # The turn is over at the first canonical block start at or after this count of instructions; it
-    # began at another one, and is as long as ``turn_length`` when the CPU does not give it away.
+    # The turn ends at the first canonical block start at or after ``turn_end`` instructions.
+    # It began at ``turn_began`` and lasts ``turn_length`` instructions unless the CPU yields.
     uint64_t turn_end
     uint64_t turn_began
     uint64_t turn_length
-    # Until this count time stands still: another CPU has run as long in this round, at that time.
+    # Virtual time stands still up to this count: another CPU has run that long in this round.
     uint64_t still
-    # Instructions of the longest turn before this one in the round.
+    # Length in instructions of the longest earlier turn in this round.
     uint64_t longest
-    # An interrupt waits that is taken whatever masks it, but where a word of a context has a bit.
+    # A non-maskable interrupt is pending; it is blocked only by these bits of a word in a context.
     bint urgent
     uint32_t urgent_place
     uint32_t urgent_masked
-    exchanging_fn exchanging  # somebody who looks at registers is told; NULL: nobody
+    exchanging_fn exchanging  # called when the CPU in the engine changes (NULL: no listener)
     void *exchanging_data
-    # Where a context holds what an exclusive access has reserved; 0: it holds no such thing.
+    # Offset in a context of the address reserved by an exclusive access (0: none).
     uint32_t monitor_place
-    uint64_t passed_by_at  # count of instructions at which it has last said so
-    uint64_t passed_by  # times that the CPU may still say that it waits, and its turn goes on
-    bint others  # another CPU may have something to do
+    uint64_t passed_by_at  # instruction count at the CPU's last yield instruction
+    uint64_t passed_by  # yield instructions that the CPU may still execute without losing its turn
+    bint others  # another CPU may be able to run
     CpuPart parts[MAX_CPUS]
     int yield_count
     Yield yields[MAX_YIELDS]
     # Instructions executed before the block in progress.
     uint64_t instructions
-    uint64_t history  # changes when the count is set: another state was restored
-    # The block in progress: its first address, bytes, instructions (0: none).
+    uint64_t history  # incremented when another state is restored
+    # Start address, size in bytes and instruction count (0: none) of the block in progress.
     uint64_t address
     uint32_t size
     uint32_t count
-    # Count at the start of the last canonical block; what devices see.
+    # Instruction count at the start of the last canonical block; devices see this time.
     uint64_t canonical
-    # Fixed instruction length in bytes, or 0 to look block sizes up.
+    # Fixed instruction length in bytes, or 0 if instruction counts of blocks must be looked up.
     uint32_t fixed
-    int fixed_bits  # the power of two it is
-    int page_bits  # blocks end with the first instruction that reaches such a page's end
+    int fixed_bits  # log2 of the fixed instruction length
+    int page_bits  # log2 of the page size at whose boundaries blocks end
     uint64_t blocks
-    # Block address and size -> instruction count, open addressing.
+    # Hash table (open addressing) from block address and size to instruction count.
     BlockCount *table
     uint64_t table_mask
     uint64_t table_used
@@ -309,54 +311,53 @@ cdef struct Clock:
     uint64_t skew
     # Stop at the first canonical block start at or after this virtual time.
     uint64_t deadline
-    # Stop where fewer instructions than a block has are left to this count.
+    # Stop before a block that would exceed this instruction count.
     uint64_t limit
     int mask_register
     uint64_t mask_bits
     uint64_t mask_value
-    # Second gate of a pending interrupt (riscv64 sie): any of these bits set; 0 bits: no gate.
+    # A pending interrupt also needs one of these bits set (riscv64 sie); 0: no such gate.
     int gate_register
     uint64_t gate_bits
-    # User mode: where these bits of the register are the value.  Where the model hides control
-    # registers then, a context has the gate.
+    # The CPU is in user mode if the register's masked bits equal ``level_value``. Where the model
+    # hides control registers in user mode, the gate is read from a context.
     int level_register
     uint64_t level_bits
     uint64_t level_value
     uint32_t gate_place
-    uint32_t system_call  # what comes as ``vector`` for such an instruction
+    uint32_t system_call  # vector reported for a system call instruction
     uint64_t resume_at
     uint64_t piece
-    # The block before this one, when how it ended is asked.
+    # The previous block, while it is unknown how it ended.
     uint64_t before
     uint32_t before_size
-    # Instructions of fixed length: only words whose bits ``end_mask`` are ``end_value`` end a block by
-    # themselves.
+    # With fixed-length instructions, only ``word & end_mask == end_value`` ends a block by itself.
     uint32_t end_mask
     uint32_t end_value
-    # In programs, instructions with one of these bits (mask, value) are trapped while this is set.
+    # In user mode, instructions that match one of these (mask, value) pairs trap while this is set.
     uint8_t program_traps
     int trapped_count
     uint32_t trapped[MAX_TRAPPED][2]
     int last_address
-    # Where the guest must be set to when the run has ended; 0: where it is.
+    # Program counter to set after the run (0: leave it).
     uint64_t moved
-    # Unicorn ends its run when the program counter is written and EBREAK (riscv64) has been
-    # executed: there it is written into a saved context instead, which is then restored.
+    # Unicorn ends a run when a hook writes the program counter after EBREAK (riscv64). There it is
+    # written into a saved context, which is then restored.
     int pc_register
     bint by_context
-    uint32_t pc_place  # its offset in a context, and those of what ``enter`` and ``forget`` use
+    uint32_t pc_place  # offset of the program counter in a context
     uint32_t places[MAX_PLACES]
     bint answered
     void *context
     context_fn context_save
     context_fn context_restore
     context_free_fn context_free
-    uint64_t heard  # when to look at signals next, in instructions
+    uint64_t heard  # instruction count of the next signal check
     DetourState detour
     # Why the last run ended.
     int stop
     bint running
-    bint started  # code was run: there may be translations to drop
+    bint started  # code was run, so translations may exist
     uint32_t vector
     void *uc
     void *engine
@@ -367,37 +368,37 @@ cdef struct Clock:
     kinst_ctl_fn ctl
     walk_fn walk
     CodePage code_pages[CODE_PAGES]
-    # Of the guest in user mode, or of a run: low addresses are of one address space meanwhile.  High
-    # ones always are.
+    # Generation numbers for low and high addresses; cached code addresses are valid while theirs is
+    # unchanged. Only the low one changes, since each process has its own mapping there.
     uint64_t turns[2]
-    # Instructions executed when the guest last went from the kernel to a program.
+    # Instruction count when the guest last went from the kernel to a program.
     uint64_t program_began
     FastBlock fast[FAST_BLOCKS]
-    uint64_t no_execute  # of these entries
+    uint64_t no_execute  # no-execute bit of page table entries
     uint64_t *walked[MAX_WALK]
     int walked_count
     # Guest RAM on the host.
     Region regions[MAX_REGIONS]
     int region_count
-    # The pages of CODE_NEW, where somebody asks for them.
+    # Pages in state CODE_NEW, recorded once ``asks_translated`` is set.
     bint asks_translated
     uint32_t translated_used
     uint64_t translated[MAX_TRANSLATED]
-    # Code was translated of a page that could not be told.
+    # Code was translated on a page whose physical address is unknown.
     bint code_anywhere
-    # The owner of breakpoints, and the architecture's breakpoint exception.
+    # Callback of the breakpoints' owner, and the architecture's breakpoint exception.
     trap_fn trap
     void *trap_data
     enter_fn enter
-    # The architecture's other exceptions, and the places in a context that they use.
+    # The architecture's other exceptions, and the offsets in a context that they use.
     deliver_fn deliver
     uint32_t exception_places[MAX_PLACES]
-    uint32_t pc_ahead  # bytes that the CPU model adds to the pc of an exception
+    uint32_t pc_ahead  # bytes that the CPU model adds to an exception's program counter
     uint64_t moment
-    uint64_t exception_at  # exceptions, and no instruction between them
+    uint64_t exception_at  # instruction count at the last ``exceptions`` consecutive exceptions
     uint32_t exceptions
     BlockPrefix *prefixes
-    # Called before the instruction at ``seam``; NULL: nothing is.
+    # Callback before the instruction at ``seam`` (NULL: none).
     seam_fn seam_call
     uint64_t seam
     forget_fn keep
@@ -406,30 +407,30 @@ cdef struct Clock:
     uint32_t unknown_size
     uint64_t exits[MAX_STOPS]
     size_t exit_count
-    # Addresses before whose execution the CPU stops, and their hooks.
+    # Stop addresses and their hooks; the CPU stops before executing one.
     uint64_t stops[MAX_STOPS]
     size_t stop_hooks[MAX_STOPS]
     int stop_count
-    # The stop at this address is passed by, once.
+    # The stop at this address is skipped once.
     bint passing
     uint64_t pass_by
-    # The one that was passed by last, and the instructions before its block.
+    # The stop address skipped last, and the instruction count before its block.
     uint64_t passed
     uint64_t passed_at
-    uint64_t taken  # exceptions and interrupts that were delivered, or answered
-    # Awaited block starts: open addressing, 0 is free.
+    uint64_t taken  # exceptions and interrupts delivered or emulated
+    # Awaited block starts: a hash table with open addressing (0: free entry).
     uint64_t *awaited
     uint64_t awaited_mask
     uint64_t awaited_count
     arrived_fn arrived
     called_fn called
-    uint64_t calls_back  # where the call of ``calling`` returns to
+    uint64_t calls_back  # return address of the call noted in ``calling``
     void *arrived_data
-    # Which thread runs, in RAM (the first word of the CPU's own data); NULL: it is not known.
+    # Pointer to the current thread in guest RAM (the first word of the CPU's data); NULL: unknown.
     uint64_t *thread_word
 
 
-# What a clock-reading instruction does to the registers, natively: it is executed by the million.
+# Native handler for clock-reading instructions, which guests execute by the million.
 cdef struct ClockRead:
     Clock *clock
     reg_fn reg_write
@@ -442,18 +443,18 @@ cdef struct ClockRead:
     uint64_t third_value
 
 
-# Which system registers are answered here (arm64), by key; the rest is left to the model.
+# System registers answered natively (arm64), by key; the CPU model handles all others.
 cdef struct SystemRegisters:
     ClockRead counter
     uint8_t counters[65536]
     uint8_t known[65536]
-    uint32_t trap_key  # the register that says whether programs' floating point is trapped:
-    uint64_t trap_bits  # it is not where these bits are set
+    uint32_t trap_key  # the register that controls floating-point traps in user mode
+    uint64_t trap_bits  # floating point does not trap while all of these bits are set
     void *engine
 
 
 cdef inline uint64_t time_at(Clock *c, uint64_t count) noexcept nogil:
-    """Virtual nanoseconds when so many instructions were executed, of the present turn."""
+    """Return the virtual time in ns after ``count`` instructions, within the current turn."""
     return (count if count > c.still else c.still) + c.skew
 
 
@@ -469,7 +470,7 @@ cdef inline uint64_t *in_context(Clock *c, uint32_t place) noexcept nogil:
 
 
 cdef inline size_t *context_length(Clock *c) noexcept nogil:
-    """How much of the CPU's state a context has (uc_priv.h, the first of struct uc_context)."""
+    """Return a pointer to the length of a context's CPU state (struct uc_context, first field)."""
     return <size_t *>c.context
 
 
@@ -479,11 +480,11 @@ cdef inline uint32_t *word_in_context(Clock *c, uint32_t place) noexcept nogil:
 
 cdef void go_to(Clock *c, uint64_t pc) noexcept nogil
 cdef int await_address(Clock *c, uint64_t address) noexcept nogil
-cdef enum:  # its answers
+cdef enum:  # results of ``await_address``
     AWAITED = 0
     TOO_MANY_AWAITED = 1
     NO_MEMORY = 2
-    MAX_AWAITED = 1 << 20  # addresses
+    MAX_AWAITED = 1 << 20  # maximum number of awaited addresses
 cdef void await_nothing(Clock *c) noexcept nogil
 cdef void register_write(Clock *c, int register, uint64_t value) noexcept nogil
 cdef bint stops_at(Clock *c, uint64_t address) noexcept nogil
@@ -509,8 +510,8 @@ cdef class EngineWiring:
     cdef emu_start_fn emu_start_fn_
     cdef reg2_fn reg_read_fn
     cdef reg2_fn reg_write_fn
-    cdef object owner  # Unicorn's own object: the engine lives as long
-    cdef list memory  # what RAM is backed by
+    cdef object owner  # the unicorn.Uc object, which keeps the engine alive
+    cdef list memory  # buffers that back guest RAM
     cdef map_ptr_fn map_ptr
     cdef mmio_map_fn mmio_map
     cdef kinst_hook_add_fn hook_add
@@ -519,9 +520,9 @@ cdef class EngineWiring:
     cdef context_size_fn context_size
     cdef hook_del_fn hook_del
     cdef list windows
-    cdef dict seam_hooks  # their numbers, by address
-    cdef dict left_hooks  # of stops that could not be removed, likewise
-    cdef int most_left  # of them, before they are looked through
+    cdef dict seam_hooks  # hook numbers by address
+    cdef dict left_hooks  # hook numbers, by address, of stops that could not be removed
+    cdef int most_left  # size of ``left_hooks`` at which removal is tried again
     cdef object port_in
     cdef object port_out
     cdef object port_refused

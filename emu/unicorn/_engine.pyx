@@ -1,19 +1,19 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""The native part of the machine: block clock, register access and hooks of one Unicorn engine.
+"""Native core of the emulated machine: block clock, register access and hooks of a Unicorn engine.
 
-The public C interface of libunicorn (``unicorn/unicorn.h``) is called through addresses that
-the Python package hands over, so that this module and the package share one library.
+The public C interface of libunicorn (``unicorn/unicorn.h``) is called through addresses passed in
+from Python, so that this module and the Python package share one copy of the library.
 
-The clock is counted in guest instructions.  A translated block adds its instructions when it is
-entered; ``settle`` takes back those behind the program counter when the block was left early.
-``now`` is what devices see: the count at the last *canonical* block start, plus ``skew`` (idle time
-skipped, and the cost of polling a clock), in virtual nanoseconds.
+The clock counts guest instructions.  A translated block adds its instructions when it is entered;
+if the block is left early, ``settle`` corrects the count.  ``now`` is
+the time that devices see, in virtual nanoseconds: the count at the last *canonical* block start
+plus ``skew`` (skipped idle time and the cost of polling a clock).
 
-A block start is canonical when the guest's own code makes it one: it follows an instruction that
-ends a block by itself (a jump, a change of what interrupts are taken), or an exception.  Only there
-is an event due or an interrupt taken.  Blocks also begin where a probe, a stop or the CPU model's
-own limits (a page, too many instructions) have cut one: these starts are none, so that a run does
-not depend on who looked at it.
+A block start is canonical when the guest's own code causes it: it follows an instruction that
+ends a block by itself (a jump, or a change of the interrupt mask) or an exception.  Events become
+due and interrupts are taken only there.  Blocks also begin where a probe, a stop or a limit of
+the CPU model (the end of a page, too many instructions) cut one.  Those starts are not canonical,
+so that observers do not influence a run.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -53,9 +53,12 @@ cdef inline unsigned int ctl_word(int kind, int count, int direction) noexcept n
 
 
 cdef inline uint64_t code_key(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """What the block at a virtual address is known by.  At low addresses each process has its own
-    code: there it is the physical one, and the frame of a second page (physical addresses have no
-    more than 37 bits: 64 GiB of RAM)."""
+    """Return the key under which the block at a virtual address is stored.
+
+    At low addresses each process has its own code, so the key is the physical address, combined
+    with the frame of the second page of a block that spans two (with 64 GiB of RAM, physical
+    addresses have at most 37 bits).
+    """
     cdef uint64_t second
     if address >> 63:
         return address
@@ -77,7 +80,7 @@ cdef inline uint64_t low_code(Clock *c, uint64_t address) noexcept nogil:
 cdef uint64_t frame_of_code(Clock *c, uint64_t address) noexcept nogil:
     cdef uint64_t physical = 0
     if not c.walk(c, address, &physical):
-        physical = address  # nothing is executed there
+        physical = address  # unmapped: no code can be executed here
     return physical & ~<uint64_t>4095
 
 
@@ -88,7 +91,7 @@ cdef inline FastBlock *fast_block(Clock *c, uint64_t address) noexcept nogil:
 include "_awaited.pxi"
 
 
-# Blocks are found by ``code_key`` of their address.
+# Blocks are stored by the ``code_key`` of their address.
 
 cdef inline uint64_t block_hash(uint64_t address, uint32_t size) noexcept nogil:
     cdef uint64_t h = (address ^ (<uint64_t>size << 48)) * <uint64_t>0x9E3779B97F4A7C15
@@ -112,7 +115,7 @@ cdef inline uint32_t table_find(Clock *c, uint64_t address, uint32_t size) noexc
 
 
 cdef int table_put(Clock *c, uint64_t address, uint32_t size, uint32_t count) noexcept nogil:
-    """Add a block, or replace it: how it ends is then unknown."""
+    """Add a block or replace its entry; how the block ends becomes unknown."""
     cdef uint64_t i, j, old_size
     cdef BlockCount *old
     if c.table_used * 2 > c.table_mask:
@@ -155,13 +158,13 @@ cdef inline bint in_user_mode(Clock *c) noexcept nogil:
 
 
 cdef bint interruptible(Clock *c) noexcept nogil:
-    """Whether a pending interrupt is taken."""
+    """Return whether a pending interrupt can be taken now."""
     cdef uint64_t value = 0
     if c.urgent:
         c.context_save(c.uc, c.context)
         if not word_in_context(c, c.urgent_place)[0] & c.urgent_masked:
             return True
-    if c.gate_place and in_user_mode(c):  # no mask counts
+    if c.gate_place and in_user_mode(c):  # user mode ignores the interrupt mask
         c.context_save(c.uc, c.context)
         return in_context(c, c.gate_place)[0] & c.gate_bits != 0
     c.reg_read(c.uc, c.mask_register, &value)
@@ -174,7 +177,7 @@ cdef bint interruptible(Clock *c) noexcept nogil:
 
 
 cdef void check_signals(Clock *c) noexcept with gil:
-    # Ctrl-C must end a guest that never enters Python.
+    # Ctrl-C must work even if the guest never calls back into Python.
     try:
         PyErr_CheckSignals()
     except BaseException as error:
@@ -212,10 +215,10 @@ cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
 
 
 cdef void system_call_hook(void *uc, void *data) noexcept nogil:
-    """An instruction that calls the kernel, which the model leaves to its host: it ends there."""
+    """Handle a system call instruction that the CPU model leaves to its host; it ends its block."""
     cdef Clock *c = <Clock *>data
     c.turns[0] += 1
-    # To ask the model for the pc costs as much as the rest: the instruction ends its block.
+    # Computing the pc is cheaper than asking the model: the instruction ends its block.
     if delivers(c) and c.count and delivered(c, c.system_call, c.address + c.size, c.count):
         return
     c.stop = STOP_EXCEPTION
@@ -241,15 +244,15 @@ include "_device_hooks.pxi"
 
 
 class EngineError(MachineError):
-    """libunicorn refused a call: ``code`` is its uc_err."""
+    """Failed libunicorn call; ``code`` holds its uc_err value."""
 
     def __init__(self, what, code):
-        super().__init__(f"{what}: libunicorn error {code}")
+        super().__init__(f"cannot {what}: libunicorn error {code}")
         self.code = code
 
 
 cdef void count_from(Clock *c, uint64_t instructions) noexcept nogil:
-    """So many instructions were executed, and no block is in progress."""
+    """Set the instruction count while no block is in progress."""
     c.instructions = c.canonical = instructions
     c.horizon = c.heard = 0
     c.count = 0
@@ -260,20 +263,19 @@ include "_wiring.pxi"
 
 
 cdef class Engine(EngineWiring):
-    """Native access to one Unicorn engine, which runs."""
+    """Native interface to one Unicorn engine, with the methods that run it."""
 
     # -- running ------------------------------------------------------------------------------
 
     def run(self, uint64_t pc, bint piece=False):
-        """Run from ``pc`` until something stops the CPU.  A stop address that is ``pc`` itself does
-        not.
+        """Run from ``pc`` until something stops the CPU; a stop address equal to ``pc`` is ignored.
 
-        :param piece: the block that starts at ``pc`` may have more instructions than are left to
-            ``limit``: a stop address ends it in time.
-        :return: ``(stop, detail)``; detail is the exception vector of STOP_EXCEPTION, libunicorn's
-            error of STOP_ERROR; of STOP_NONE, whether it may have been an error that a breakpoint
-            hides: the next run from there tells.
-        :raises: what a device callback raised.
+        :param piece: allow the block at ``pc`` to have more instructions than are left before
+            ``limit``; a stop address ends it in time.
+        :return: ``(stop, detail)``. For STOP_EXCEPTION, ``detail`` is the vector; for STOP_ERROR,
+            libunicorn's error code; for STOP_NONE, 1 if an emulated breakpoint may have hidden an
+            error, which the next run from there reports.
+        :raises: the exception that a callback raised.
         """
         cdef int code
         self._still()
@@ -291,9 +293,9 @@ cdef class Engine(EngineWiring):
         masked = code == UC_ERR_EXCEPTION and self.clock.answered
         self.clock.answered = False
         if masked:
-            code = 0  # what Unicorn remembers of an EBREAK that was answered
+            code = 0  # Unicorn still reports an EBREAK that was already handled
             if self.clock.frozen and self.clock.detour.slot_entries:
-                self.clock.detour.slot_entries -= 1  # it is entered again
+                self.clock.detour.slot_entries -= 1  # the trampoline will be entered again
         if self.clock.moved:
             register_write(&self.clock, self.pc_register, self.clock.moved)
             self.clock.moved = 0
@@ -310,64 +312,72 @@ cdef class Engine(EngineWiring):
         return STOP_NONE, int(masked)
 
     def settle(self, count=None):
-        """End the block in progress.  ``resume`` or ``synchronize`` then says what comes next.
+        """End the block in progress; then call ``resume`` or ``synchronize``.
 
-        :param count: instructions of it that were executed; None: all of them.
+        :param count: number of its instructions that were executed (default: all).
+        :raises ValueError: the block has fewer instructions.
         """
         if count is not None:
             if count > self.clock.count and not self.clock.frozen:
-                raise ValueError("more instructions than the block has")
+                raise ValueError(f"settle {count} instructions: the block has {self.clock.count}")
             if self.clock.count:
                 self.clock.count = count
         self.clock.instructions += self.clock.count
         self.clock.count = 0
 
     def watch_thread(self, physical):
-        """Tell where in RAM it says which thread runs, eight bytes; None: it is not known.
+        """Set the physical address of the 8-byte word that points to the current thread.
 
-        :raises ValueError: when that is not RAM.
+        :param physical: the address, or None if it is unknown.
+        :raises ValueError: the address is not an aligned word of RAM.
         """
         cdef uint8_t *host = NULL
         if physical is not None:
             host = host_physical(&self.clock, physical, 8)
             if host == NULL or physical % 8:
-                raise ValueError("not a word of RAM")
+                raise ValueError(f"thread word {physical:#x}: not an aligned 8-byte word of RAM")
         self.clock.thread_word = <uint64_t *>host
 
     @property
     def watches_thread(self):
-        """Whether it was told of the CPU whose turn it is."""
+        """Whether the current CPU's thread word is known (``watch_thread``)."""
         return self.clock.thread_word != NULL
 
     def taken(self):
-        """An exception or an interrupt was delivered, or answered."""
+        """Count an exception or interrupt that was delivered or emulated."""
         self.clock.taken += 1
 
     def endless(self):
-        """One more exception; whether they follow each other with no instruction between them."""
+        """Count one more exception.
+
+        :return: whether more than MAX_EXCEPTIONS occurred with no instruction between them.
+        """
         return one_more(&self.clock, self.clock.instructions)
 
     def forget_exceptions(self):
-        """Of exceptions upon exceptions, none has been yet."""
+        """Reset the count of consecutive exceptions."""
         self.clock.exceptions = 0
 
     def learn_prefix(self, bytes code, uint32_t count):
-        """Tell how many instructions these bytes are, with which a block was left."""
+        """Store the number of instructions in ``code``, the executed first bytes of a block."""
         if not 0 < count <= len(code):
-            raise ValueError("an instruction has at least one byte")
+            raise ValueError(f"{len(code)} bytes cannot hold {count} instructions")
         learn_prefix(&self.clock, code, <uint32_t>min(len(code), PREFIX_BYTES + 1), count)
 
     def synchronize(self):
-        """Make the next block start canonical and let devices see the present count."""
+        """Make the next block start canonical and let devices see the current time."""
         self.clock.canonical = self.clock.instructions
         self.clock.resumed = False
 
     def arrive(self, uint64_t pc):
-        """The guest is about to execute ``pc``, and is stopped there.  Where a canonical block
-        starts, what is due there comes first; done once, it is not done again.
+        """Handle the guest's arrival at ``pc``, where the CPU is stopped.
 
-        :return: STOP_NONE when the guest can go on at ``pc``; else STOP_DEADLINE or STOP_INTERRUPT.
-        :raises: what somebody raises who has awaited the guest there.
+        At a canonical block start, due events and interrupts come first; they are reported only
+        once.
+
+        :return: STOP_NONE if the guest can continue at ``pc``; else STOP_DEADLINE, STOP_TURN or
+            STOP_INTERRUPT.
+        :raises: the exception of a callback that awaited this address.
         """
         self._made()
         cdef Clock *c = &self.clock
@@ -385,37 +395,40 @@ cdef class Engine(EngineWiring):
         return why
 
     def resume(self, uint64_t pc):
-        """The guest stands at ``pc`` in the middle of a block, or what is due there was done."""
+        """Mark the next block start at ``pc`` as not canonical.
+
+        Used when the guest is in the middle of a block, or when the events due there were handled.
+        """
         resume(&self.clock, pc)
 
     def stands_at(self, uint64_t pc):
-        """Whether it does."""
+        """Return whether the next block start at ``pc`` is marked as not canonical (``resume``)."""
         return bool(self.clock.resumed and self.clock.resume_at == pc)
 
     def learn_end(self, uint64_t address, uint32_t size, uint32_t count, bint cut):
-        """Tell how a block of ``count`` instructions ends.
+        """Store how a block of ``count`` instructions ends.
 
-        :param cut: the CPU model cut it; else its last instruction ends a block.
+        :param cut: whether the CPU model cut it; otherwise its last instruction ends it.
         """
         if not 0 < count <= 0xFFFF:
-            raise ValueError("a block has at least one instruction, and at most 65535")
+            raise ValueError(f"a block cannot have {count} instructions (1 to 65535)")
         if set_block_end(&self.clock, address, size, count, END_CUT if cut else END_ITSELF) != 0:
             raise MemoryError
 
     def learn(self, uint64_t address, uint32_t size, uint32_t count):
-        """Tell the instruction count of a block that the translation did not report."""
+        """Store the instruction count of a block, if its translation did not report one."""
         if not 0 < count <= 0xFFFF:
-            raise ValueError("a block has at least one instruction, and at most 65535")
+            raise ValueError(f"a block cannot have {count} instructions (1 to 65535)")
         fast_block(&self.clock, address).size = 0
         if table_put(&self.clock, code_key(&self.clock, address, size), size, count) != 0:
             raise MemoryError
 
     def block_count(self, uint64_t address, uint32_t size):
-        """Instructions of a block as they are known, or None."""
+        """Return the instruction count of a block, or None if it is unknown."""
         return table_find(&self.clock, code_key(&self.clock, address, size), size) or None
 
     def set_stops(self, addresses):
-        """Addresses before whose execution the CPU stops (STOP_ADDRESS); no block is cut there."""
+        """Set the addresses before which the CPU stops (STOP_ADDRESS); they do not cut blocks."""
         cdef Clock *c = &self.clock
         cdef size_t hook = 0
         cdef uint64_t address
@@ -423,9 +436,9 @@ cdef class Engine(EngineWiring):
         self._still()
         wanted = set(addresses)
         if len(wanted) > MAX_STOPS:
-            raise ValueError(f"at most {MAX_STOPS} stop addresses")
+            raise ValueError(f"{len(wanted)} stop addresses: at most {MAX_STOPS} are supported")
         if <int>len(self.left_hooks) > self.most_left:
-            # Unicorn asks all hooks for each instruction that it translates.
+            # Unicorn checks every hook for each instruction that it translates.
             for address in list(self.left_hooks):
                 if self._remove_hook(address, self.left_hooks[address]):
                     del self.left_hooks[address]
@@ -455,10 +468,10 @@ cdef class Engine(EngineWiring):
             self._drop(address, address + 1)
 
     cdef int hook_seam(self, uint64_t address, seam_fn call) except -1:
-        """Call ``call`` with the breakpoints' owner before each execution of ``address``."""
+        """Call ``call(trap_data)`` before each execution of the instruction at ``address``."""
         cdef size_t hook = 0
         self.unhook_seam()
-        if address not in self.seam_hooks:  # one that could not be removed serves again
+        if address not in self.seam_hooks:  # a hook that could not be removed is reused
             self._ok("hook the seam", self.hook_add(
                 self.uc, &hook, HOOK_CODE, <void *>seam_hook, &self.clock, address, address))
             self.seam_hooks[address] = hook
@@ -468,8 +481,10 @@ cdef class Engine(EngineWiring):
         return 0
 
     cdef size_t hook_range(self, uint64_t begin, uint64_t end, void *call, void *data) except? 0:
-        """Have a function called before each instruction at [begin, end] of what is translated from
-        now on; gives the hook's number."""
+        """Call a function before each instruction in [begin, end] that is translated from now on.
+
+        :return: the number of the hook.
+        """
         cdef size_t hook = 0
         self._still()
         self._ok("hook instructions", self.hook_add(self.uc, &hook, HOOK_CODE, call, data, begin, end))
@@ -486,10 +501,12 @@ cdef class Engine(EngineWiring):
         return 0
 
     cdef int _remove_hook(self, uint64_t address, size_t hook) except -1:
-        """Unicorn looks up the code that a hook was in: what is not mapped any more keeps its hook,
-        which asks ``stops``, and page table entries stay what they are.
+        """Remove the hook of a stop address, without changing page table entries.
 
-        :return: whether it was removed.
+        Unicorn looks up the hooked code by its virtual address. Code that is no longer mapped
+        therefore keeps its hook, which then finds the address missing in ``stops``.
+
+        :return: whether the hook was removed.
         """
         cdef Clock *c = &self.clock
         cdef uint64_t content[MAX_WALK]
@@ -515,13 +532,16 @@ cdef class Engine(EngineWiring):
         return 0
 
     def set_exits(self, addresses):
-        """Addresses where every block is cut, and before whose execution the CPU stops (STOP_NONE).
-        The CPU model looks them up at the end of each run: not for a guest with page tables."""
+        """Set addresses where every block is cut and before which the CPU stops (STOP_NONE).
+
+        The CPU model looks these addresses up at the end of each run, so they are suitable only for
+        a guest without page tables.
+        """
         self._still()
         cdef size_t n = len(addresses)
         cdef size_t i
         if n > MAX_STOPS:
-            raise ValueError(f"at most {MAX_STOPS} exit addresses")
+            raise ValueError(f"{n} exit addresses: at most {MAX_STOPS} are supported")
         for i in range(n):
             self.clock.exits[i] = addresses[i]
         self.clock.exit_count = n
@@ -529,12 +549,15 @@ cdef class Engine(EngineWiring):
                                        <void *>self.clock.exits, n))
 
     def remove_translations(self, uint64_t begin, uint64_t end):
-        """Drop translations of code at virtual [begin, end)."""
+        """Drop the translations of code at virtual addresses [begin, end)."""
         self._drop(begin, end)
 
     def unhook(self, size_t hook):
-        """Remove a hook and all translations.  Unicorn looks up the code that a hook was in, as the
-        guest would now: in a program that is a page fault, which leaves its address in CR2."""
+        """Remove a hook and drop all translations.
+
+        Unicorn looks up the hooked code as the guest would fetch it. In a program that could raise
+        a page fault and change CR2, so virtual addresses are treated as physical ones meanwhile.
+        """
         self._still()
         self._ok("remove a hook", self._unhook(hook))
         self.flush_translations()
@@ -546,7 +569,7 @@ cdef class Engine(EngineWiring):
         return code
 
     def flush_translations(self):
-        """Drop all translations; what is known of a block is renewed with its translation."""
+        """Drop all translations; block counts are updated when the code is translated again."""
         cdef int i
         self._still()
         self._ok("flush translations", self.ctl(self.uc, ctl_word(CTL_TB_FLUSH, 0, CTL_WRITE)))
@@ -555,15 +578,17 @@ cdef class Engine(EngineWiring):
         self.clock.code_anywhere = False
 
     def set_no_execute(self, uint64_t bit):
-        """The bit of a page table's entry that forbids to fetch, and with which Unicorn's own
-        looking up is seen by the guest; 0: there is none."""
+        """Set the no-execute bit of page table entries (0: none).
+
+        If Unicorn itself looked up code through an entry with this bit, the guest would see a page
+        fault.
+        """
         self.clock.no_execute = bit
 
     def written(self, uint64_t physical, uint64_t size, bint outside=True):
-        """RAM at physical [physical, physical + size) was written past the CPU model: what was
-        translated of it is dropped.
+        """Drop translations of RAM at [physical, physical + size), written without the CPU model.
 
-        :param outside: not by the computer itself: what is kept of page tables is dropped, too.
+        :param outside: whether the write came from outside the computer; the TLB is then flushed.
         """
         self._made()
         if self.clock.started:
@@ -571,51 +596,52 @@ cdef class Engine(EngineWiring):
                 self.flush_translations()
             written(&self.clock, physical, size)
             if outside and self.clock.walk != flat:
-                self._ok("flush TLB", self.ctl(self.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
+                self._ok("flush the TLB", self.ctl(self.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
 
     def flush_tlb(self):
+        """Flush the CPU model's TLB."""
         self._still()
-        self._ok("flush TLB", self.ctl(self.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
+        self._ok("flush the TLB", self.ctl(self.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
 
     # -- the clock ----------------------------------------------------------------------------
 
     @property
     def stops_left(self):
-        """Stops that are not wanted any more and could not be removed: not mapped meanwhile."""
+        """Number of obsolete stops that could not be removed because their page was unmapped."""
         return len(self.left_hooks)
 
     @property
     def now(self):
-        """Virtual nanoseconds, as devices see them."""
+        """Virtual time in nanoseconds, as devices see it."""
         return time_at(&self.clock, self.clock.canonical)
 
     @property
     def time(self):
-        """Virtual nanoseconds behind the instructions that were executed."""
+        """Virtual time in nanoseconds after the instructions executed so far."""
         return time_at(&self.clock, self.clock.instructions)
 
     @property
     def cpu(self):
-        """The number of the CPU whose turn it is."""
+        """Number of the CPU whose turn it is."""
         return self.clock.cpu
 
     @property
     def instructions(self):
+        """Number of instructions executed before the block in progress; set to restore a state."""
         return self.clock.instructions
 
     @instructions.setter
     def instructions(self, uint64_t value):
-        """Other instructions were executed before: another state has been restored."""
         self.clock.history += 1
         count_from(&self.clock, value)
 
     def executed_one(self):
-        """Count an instruction that was executed for the guest, by the host."""
+        """Count one instruction that the host executed for the guest."""
         count_from(&self.clock, self.clock.instructions + 1)
 
     @property
     def canonical(self):
-        """Instructions at the start of the last canonical block."""
+        """Instruction count at the start of the last canonical block."""
         return self.clock.canonical
 
     @canonical.setter
@@ -624,8 +650,10 @@ cdef class Engine(EngineWiring):
 
     @property
     def skew(self):
-        """What time is ahead of the instructions by, modulo 2^64: where several CPUs run, it is
-        behind them."""
+        """Nanoseconds by which virtual time is ahead of the instruction count, modulo 2^64.
+
+        With several CPUs, time can lag behind the count.
+        """
         return self.clock.skew
 
     @skew.setter
@@ -635,6 +663,7 @@ cdef class Engine(EngineWiring):
 
     @property
     def deadline(self):
+        """Virtual time in ns: the CPU stops at the first canonical block start at or after it."""
         return self.clock.deadline
 
     @deadline.setter
@@ -644,6 +673,7 @@ cdef class Engine(EngineWiring):
 
     @property
     def limit(self):
+        """Instruction count that the CPU must not exceed (STOP_LIMIT)."""
         return self.clock.limit
 
     @limit.setter
@@ -653,6 +683,7 @@ cdef class Engine(EngineWiring):
 
     @property
     def pending(self):
+        """Whether an interrupt is pending."""
         return bool(self.clock.pending)
 
     @pending.setter
@@ -661,27 +692,28 @@ cdef class Engine(EngineWiring):
 
     @property
     def urgent(self):
-        """An interrupt waits that cannot be masked (``set_unmaskable``)."""
+        """Whether a non-maskable interrupt is pending (``set_unmaskable``)."""
         return bool(self.clock.urgent)
 
     @urgent.setter
     def urgent(self, bint value):
         if value and not self.clock.urgent_place:
-            raise ValueError("there are no such interrupts")
+            raise ValueError("urgent: this CPU has no non-maskable interrupts")
         self.clock.urgent = value
 
     @property
     def frozen(self):
+        """Whether virtual time stands still because a probe is firing."""
         return bool(self.clock.frozen)
 
     @property
     def detour(self):
-        """The way of a probed instruction, while one is on it."""
+        """The detour of the probed instruction in progress."""
         return Detour(self)
 
     @property
     def slow(self):
-        """Every block start goes the long way, which the short cut is held to."""
+        """Whether every block start takes the slow path, which tests compare the fast path with."""
         return bool(self.clock.slow)
 
     @slow.setter
@@ -691,11 +723,11 @@ cdef class Engine(EngineWiring):
     cdef int _has_breakpoint(self) except -1:
         self._made()
         if self.clock.keep == NULL:
-            raise RuntimeError("the engine was not told of the breakpoint exception")
+            raise RuntimeError("breakpoint exception not set: call set_breakpoint_exception first")
         return 0
 
     def read_memory(self, uint64_t address, uint32_t size):
-        """RAM at a virtual address, or None where it is not mapped or something else."""
+        """Return RAM at a virtual address, or None if it is unmapped or not RAM."""
         self._made()
         data = PyBytes_FromStringAndSize(NULL, size)
         if not guest_read(&self.clock, address, PyBytes_AS_STRING(data), size):
@@ -704,7 +736,7 @@ cdef class Engine(EngineWiring):
 
     @property
     def shadow(self):
-        """No interrupt is taken before the next block."""
+        """Whether interrupts are blocked until the next block starts."""
         return bool(self.clock.shadow)
 
     @shadow.setter
@@ -713,17 +745,17 @@ cdef class Engine(EngineWiring):
 
     @property
     def before(self):
-        """At STOP_UNSURE: the block that ran before the one in progress: (address, bytes)."""
+        """After STOP_UNSURE, the block executed before the one in progress: (address, bytes)."""
         return self.clock.before, self.clock.before_size
 
     @property
     def running(self):
-        """Whether the CPU runs: the caller is a callback of its."""
+        """Whether the CPU is running, so that the caller is one of its callbacks."""
         return self.clock.running
 
     @property
     def blocks(self):
-        """Blocks entered since the engine was made."""
+        """Number of blocks entered since the engine was created."""
         return self.clock.blocks
 
     @property
@@ -733,5 +765,5 @@ cdef class Engine(EngineWiring):
 
     @property
     def unknown_block(self):
-        """The block of STOP_UNCOUNTED: (address, bytes)."""
+        """The block that caused STOP_UNCOUNTED: (address, bytes)."""
         return self.clock.unknown_address, self.clock.unknown_size

@@ -1,12 +1,13 @@
-"""Exceptions delivered without Python; part of the engine (``_engine.pyx`` includes it).
+"""Exceptions delivered without Python (``_engine.pyx`` includes this file).
 
-The architecture's ``DELIVER`` changes the registers; how far the block in progress was executed, and
-what time it is then, is told here.  What it declines comes to the board in Python (``Cpu.exception``),
-its twin for all of them, which is taken throughout when ``Clock.slow`` is set.
+The architecture's ``DELIVER`` changes the registers; this file determines how far the block in
+progress was executed and sets the clock.  Exceptions that ``DELIVER`` declines are handled in
+Python (``Cpu.exception``), which implements all of them and handles every one if ``Clock.slow``
+is set.
 """
 
 cpdef enum ExceptionLimit:
-    MAX_EXCEPTIONS = 64  # with no instruction executed between them
+    MAX_EXCEPTIONS = 64  # consecutive exceptions with no instruction executed between them
 
 
 cdef inline bint delivers(Clock *c) noexcept nogil:
@@ -14,7 +15,7 @@ cdef inline bint delivers(Clock *c) noexcept nogil:
 
 
 cdef bint one_more(Clock *c, uint64_t at) noexcept nogil:
-    """An exception comes after ``at`` instructions; whether that is one too many."""
+    """Count an exception after ``at`` instructions; return whether there are now too many."""
     if at != c.exception_at:
         c.exception_at = at
         c.exceptions = 0
@@ -47,7 +48,7 @@ cdef void learn_prefix(Clock *c, const uint8_t *code, uint32_t size, uint32_t co
 
 
 cdef int64_t executed(Clock *c, uint64_t pc) noexcept nogil:
-    """Instructions of the block in progress, which was left before ``pc``; -1: it is not known."""
+    """Return how many instructions of the block were executed before ``pc``; -1 if unknown."""
     cdef uint64_t behind = pc - c.address
     cdef uint8_t code[PREFIX_BYTES]
     cdef BlockPrefix *prefix
@@ -67,7 +68,7 @@ cdef int64_t executed(Clock *c, uint64_t pc) noexcept nogil:
 
 
 cdef bint delivered(Clock *c, uint32_t vector, uint64_t pc, int64_t count) noexcept nogil:
-    """Deliver what happened at ``pc`` behind ``count`` instructions of the block in progress."""
+    """Deliver an exception at ``pc``, after ``count`` instructions of the block in progress."""
     cdef uint64_t at = c.instructions + count
     cdef Answer answer
     if count < 0 or (at == c.exception_at and c.exceptions >= MAX_EXCEPTIONS):

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""The way that the guest takes through its code.
+"""Listener for the path that the guest takes through its code.
 
-Collected are pieces of straight code: an address, and how many instructions from there on were
-executed before the guest went on elsewhere, or something made it begin a new block.  What happens
-while time stands still (probe code) is none of it.
+It collects pieces of straight code: an address, and how many instructions were executed from there
+until the guest jumped or something else began a new block.  Probe code, during which virtual time
+stands still, is left out.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -23,13 +23,13 @@ from emu.unicorn._engine cimport (
 )
 
 cpdef enum FlowKind:
-    FLOW_PIECE = 0  # value: an address; count: instructions
-    FLOW_THREAD = 1  # value: what the watched word holds from here on
-    FLOW_SKEW = 2  # value: virtual nanoseconds that are beyond the instructions, from here on
-    FLOW_TAKEN = 3  # an exception or an interrupt was delivered here, or answered
+    FLOW_PIECE = 0  # value: an address; count: instructions executed from there
+    FLOW_THREAD = 1  # value: content of the watched word from here on
+    FLOW_SKEW = 2  # value: ns by which virtual time is ahead of the instruction count from here on
+    FLOW_TAKEN = 3  # an exception or interrupt was delivered or emulated here
 
 cdef enum:
-    FLOW_ENTRIES = 1 << 16  # collected before they are given away
+    FLOW_ENTRIES = 1 << 16  # entries collected before they are passed to the sink
 
 
 cdef struct FlowEntry:
@@ -41,10 +41,10 @@ cdef struct FlowEntry:
 cdef struct FlowState:
     Clock *clock
     void *flow
-    uint64_t address  # of the piece in progress
-    uint64_t begun  # instructions at its start
-    const uint8_t *words[MAX_CPUS]  # of each CPU, watched; NULL: nothing is
-    bint watched  # some word is
+    uint64_t address  # start of the piece in progress
+    uint64_t begun  # instruction count at its start
+    const uint8_t *words[MAX_CPUS]  # the watched word of each CPU, or NULL
+    bint watched  # whether any word is watched
     uint64_t thread
     uint64_t skew
     uint64_t taken
@@ -69,7 +69,7 @@ cdef void flow_give(void *flow) noexcept with gil:
 
 
 cdef void flow_block(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
-    """A block begins; ``block_hook`` has counted the one before it."""
+    """Handle a block start; ``block_hook`` has already counted the previous block."""
     cdef FlowState *f = <FlowState *>data
     cdef uint64_t now = f.clock.instructions
     cdef uint64_t thread
@@ -97,13 +97,13 @@ cdef void flow_block(void *uc, uint64_t address, uint32_t size, void *data) noex
 
 @cython.no_gc_clear
 cdef class Flow:
-    """Collects the flow of the guest from now on, until it is closed.
+    """Listener for the guest's path through its code, until it is closed.
 
-    :param sink: is given bytes now and then: entries of u64 value, u32 count, u32 kind (FlowKind),
-        in the host's order (little-endian).
-    :param words: of each CPU, the physical address of eight bytes of RAM that are looked at; None:
-        none are.
-    :raises ValueError: when that is not RAM.
+    An entry is u64 value, u32 count, u32 kind (FlowKind) in the host's byte order (little-endian).
+
+    :param sink: called now and then with the bytes of several entries.
+    :param words: for each CPU, the physical address of eight bytes of RAM to watch, or None.
+    :raises ValueError: an address is not RAM.
     """
 
     cdef Engine engine
@@ -119,7 +119,7 @@ cdef class Flow:
 
     def __init__(self, Engine engine not None, sink, words=()):
         if self.engine is not None:
-            raise RuntimeError("a flow is collected once")
+            raise RuntimeError("this Flow object is already initialized")
         engine._still()
         self.f.clock = &engine.clock
         self.f.flow = <void *>self
@@ -139,21 +139,21 @@ cdef class Flow:
         cdef int i
         memset(hosts, 0, sizeof(hosts))
         if len(words) > MAX_CPUS:
-            raise ValueError("more words than CPUs")
+            raise ValueError(f"{len(words)} watched words: at most {MAX_CPUS}, one for each CPU")
         for i in range(<int>len(words)):
             if words[i] is not None:
                 hosts[i] = host_physical(&engine.clock, words[i], 8)
                 if hosts[i] == NULL:
-                    raise ValueError("not RAM")
+                    raise ValueError(f"watched word {words[i]:#x}: not RAM")
         memcpy(self.f.words, hosts, sizeof(hosts))
         self.f.watched = any(word is not None for word in words)
         self.f.thread = 0
         return 0
 
     def watch_words(self, words):
-        """Look at other words from now on; the machine stands still."""
+        """Watch other words from now on; the machine must not run."""
         if self.engine is None:
-            raise RuntimeError("a flow that is not collected")
+            raise RuntimeError("this Flow object was not initialized")
         self.engine._still()
         self.watch(self.engine, words)
 
@@ -166,9 +166,9 @@ cdef class Flow:
         return 0
 
     def flush(self):
-        """Give away what there is, up to where the machine stands still."""
+        """Pass the entries up to the current position to the sink; the machine must not run."""
         if self.engine is None:
-            raise RuntimeError("a flow that is not collected")
+            raise RuntimeError("this Flow object was not initialized")
         self.engine._still()
         if self.engine.clock.instructions > self.f.begun:
             flow_put(self.f, self.f.address,
@@ -177,13 +177,13 @@ cdef class Flow:
         self.give()
 
     def close(self):
-        """Collect no longer, and give away what there is; the machine stands still."""
+        """Stop collecting and pass the remaining entries to the sink; the machine must not run."""
         if self.open:
             self.flush()
             self.open = False
             self.engine.unhook(self.hook)
 
     def __dealloc__(self):
-        if self.open:  # its hook leads here: the engine must not run again
+        if self.open:  # the hook refers to this object, so the engine must not run again
             self.engine.hook_del(self.engine.uc, self.hook)
         free(self.f)

@@ -1,9 +1,10 @@
-"""Guest memory and registers, for native code, and what the CPU model has translated of memory; part of
-the engine (``_engine.pyx`` includes it).
+"""Guest memory and registers for native code, and the code pages that the CPU model translated.
+
+Part of the engine (``_engine.pyx`` includes this file).
 """
 
 cdef Region *region_of(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
-    """The RAM that holds a piece; NULL when none does."""
+    """Return the RAM region that contains a range of physical memory, or NULL."""
     cdef int i
     for i in range(c.region_count):
         if (physical >= c.regions[i].physical
@@ -14,20 +15,20 @@ cdef Region *region_of(Clock *c, uint64_t physical, uint64_t size) noexcept nogi
 
 
 cdef uint8_t *host_physical(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
-    """The host's address of a piece of RAM; NULL when it is none."""
+    """Return the host address of a range of guest RAM, or NULL if it is not RAM."""
     cdef Region *region = region_of(c, physical, size)
     return NULL if region == NULL else region.host + (physical - region.physical)
 
 
 cdef bint flat(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
-    """The translation of an engine without page tables."""
+    """Translate an address for an engine without page tables."""
     c.walked_count = 0
     physical[0] = address
     return True
 
 
-# -- what was made of memory ----------------------------------------------------------------------
-# The guest's own stores are seen by the CPU model.  Whoever else writes RAM tells ``written``.
+# -- translated code ------------------------------------------------------------------------------
+# The CPU model notices the guest's own stores. All other writers of RAM must call ``written``.
 
 cdef void note_translated(Clock *c, Region *region, uint64_t physical) noexcept nogil:
     cdef uint8_t *code = &region.code[(physical - region.physical) >> 12]
@@ -39,7 +40,7 @@ cdef void note_translated(Clock *c, Region *region, uint64_t physical) noexcept 
 
 
 cdef void translated(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """Code was translated of the virtual [address, address + size): at most two pages."""
+    """Note that code at virtual [address, address + size) was translated (at most two pages)."""
     cdef uint64_t physical = 0
     cdef uint64_t last = address + (size if size else 1) - 1
     cdef Region *region
@@ -58,11 +59,11 @@ cdef void translated(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
 
 
 cdef bint holds_code(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
-    """Whether code may have been translated of a page there."""
+    """Return whether code may have been translated on a page of this range."""
     cdef Region *region = region_of(c, physical, size)
     cdef uint64_t page
     if region == NULL:
-        return False  # no RAM
+        return False  # not RAM
     if c.code_anywhere:
         return True
     physical -= region.physical
@@ -73,16 +74,16 @@ cdef bint holds_code(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
 
 
 cdef void written(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
-    """RAM was written past the CPU model, in one region: what was translated of it is dropped.
+    """Drop translations of RAM that was written without the CPU model, in one region.
 
-    Unicorn drops by virtual address, as the guest would fetch there: with accessed bits set, and
-    where the guest could not, with nothing dropped and a page fault begun.  Meanwhile virtual
-    addresses are physical ones.
+    Unicorn drops translations by virtual address, which it looks up as the guest would fetch there:
+    that sets accessed bits, and where the guest could not fetch, nothing is dropped and a page
+    fault begins.  Virtual addresses are therefore treated as physical ones meanwhile.
     """
     cdef uint64_t offset = physical - c.regions[0].physical
     if offset < c.regions[0].size and (offset & 4095) + size <= 4096 and not (
             c.code_anywhere or c.regions[0].code[offset >> 12]):
-        return  # on a page of RAM, as most is that a firing writes
+        return  # common case: a firing writes to a page of the first region without code
     if not c.started or size == 0 or not holds_code(c, physical, size):
         return
     flatten(c, True)
@@ -91,7 +92,7 @@ cdef void written(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
 
 
 cdef void flatten(Clock *c, bint physical) noexcept nogil:
-    """Make virtual addresses physical ones, or what they were."""
+    """Treat virtual addresses as physical ones, or stop doing so."""
     if c.walk != flat:
         c.ctl(c.uc, ctl_word(CTL_TLB_TYPE, 1, CTL_WRITE),
               <int>(TLB_VIRTUAL if physical else TLB_CPU))
@@ -99,15 +100,16 @@ cdef void flatten(Clock *c, bint physical) noexcept nogil:
 
 
 cdef bint ask_model(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
-    """The CPU model's own translation, until the architecture's walk is set."""
+    """Translate an address with the CPU model, until the architecture's page walk is set."""
     c.walked_count = 0
     return c.vmem_translate(c.uc, address, PROT_READ, physical) == 0
 
 
 cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nogil:
-    """Drop what was translated of the code at virtual [begin, end), for somebody who only looks: the
-    guest's page tables and what is kept of them stay what they are.  False: a page is not mapped,
-    and all must be dropped."""
+    """Drop translations of code at virtual [begin, end), without changing the page tables.
+
+    Return False if a page is not mapped or the range is too large; then all must be dropped.
+    """
     cdef uint64_t last
     cdef uint64_t physical = 0
     cdef uint64_t content[MAX_WALK]
@@ -134,9 +136,11 @@ cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nog
 
 
 cdef inline bint fetchable(Clock *c, uint64_t address) noexcept nogil:
-    """Whether the guest could fetch from the page that was walked to: else Unicorn, who drops as the
-    guest would fetch, begins a page fault.  In user mode it may be the kernel's; in the kernel it
-    may be a program's, at low addresses."""
+    """Return whether the guest could fetch from the page that was just walked.
+
+    If it could not, Unicorn would raise a page fault, as it looks up code like the guest.  In user
+    mode the page may be the kernel's; in the kernel it may be a program's, at a low address.
+    """
     cdef int i
     if not address >> 63 or in_user_mode(c):
         return False
@@ -153,7 +157,7 @@ cdef void keep_walked(Clock *c, uint64_t *content) noexcept nogil:
 
 
 cdef bint put_walked(Clock *c, uint64_t *content) noexcept nogil:
-    """The entries that were walked become what they were; whether one was not."""
+    """Restore the page table entries that were walked; return whether any had changed."""
     cdef int i
     cdef bint changed = False
     for i in range(c.walked_count):
@@ -164,7 +168,7 @@ cdef bint put_walked(Clock *c, uint64_t *content) noexcept nogil:
 
 
 cdef uint8_t *host_page(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
-    """The host's address of a virtual one, as far as the end of its page, and the physical one."""
+    """Return the host address of a virtual address, valid up to the end of its page, or NULL."""
     if not c.walk(c, address, physical):
         return NULL
     return host_physical(c, physical[0], 4096 - (address & 4095))
@@ -176,7 +180,7 @@ cdef uint8_t *host_virtual(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef bint guest_read(Clock *c, uint64_t address, void *data, uint32_t size) noexcept nogil:
-    """Virtual memory; false when a page is not mapped."""
+    """Read virtual memory; return False if a page is not mapped to RAM."""
     cdef uint8_t *to = <uint8_t *>data
     cdef uint8_t *host
     cdef uint32_t room
@@ -195,7 +199,7 @@ cdef bint guest_read(Clock *c, uint64_t address, void *data, uint32_t size) noex
 
 
 cdef bint guest_write(Clock *c, uint64_t address, const void *data, uint32_t size) noexcept nogil:
-    """Virtual memory; false when a page is not mapped, and nothing is written then."""
+    """Write virtual memory; return False, and write nothing, if a page is not mapped to RAM."""
     cdef const uint8_t *source = <const uint8_t *>data
     cdef uint64_t at = 0
     cdef uint64_t behind = 0
@@ -227,7 +231,7 @@ cdef void register_write(Clock *c, int register, uint64_t value) noexcept nogil:
 
 
 cdef void go_to(Clock *c, uint64_t pc) noexcept nogil:
-    """Set the program counter, from a hook."""
+    """Set the program counter from a hook."""
     if c.by_context:
         c.context_save(c.uc, c.context)
         in_context(c, c.pc_place)[0] = pc

@@ -1,11 +1,13 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""What single instructions do: the registers they change, the memory they write.  What happens while
-time stands still (probe code) is none of it.
+"""Listener for single instructions: the registers they change and the memory they access.
 
-What an instruction changed is seen when the next one begins.  One that the CPU model leaves to its
-host as it translates it (a clock is read, riscv64) is not seen to begin: it is told with the address
-0 when the next one begins, behind what both have changed.  One that was about to be executed
-when the run was stopped is told again, with the same count of instructions before it.
+Probe code, during which virtual time stands still, is left out.
+
+The changes made by an instruction are detected when the next one begins.  The beginning of an
+instruction that the CPU model leaves to its host during translation (a clock read on riscv64) is
+not detected: when the next instruction begins, it is reported with the address 0, after the
+changes made by both.  An instruction before which the run stopped is reported again when the run
+continues, with the same instruction count.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -25,9 +27,9 @@ from emu.unicorn._engine cimport (
 )
 
 cpdef enum StepKind:
-    STEP_INSTRUCTION = 0  # a: its address; b: instructions before it
-    STEP_REGISTER = 1  # what: number in the list; a: its value; of the instruction before
-    STEP_STORE = 2  # what: bytes; a: physical address; b: value; of the instruction before
+    STEP_INSTRUCTION = 0  # a: address; b: number of instructions before it
+    STEP_REGISTER = 1  # what: index in the register list; a: value set by the previous instruction
+    STEP_STORE = 2  # what: bytes; a: physical address; b: value stored by the previous instruction
     STEP_LOAD = 3  # what: bytes; a: physical address
 
 cpdef enum StepLimit:
@@ -35,7 +37,7 @@ cpdef enum StepLimit:
 
 cdef enum:
     STEP_ENTRIES = 1 << 16
-    MAX_UNSEEN = 16  # instructions one behind the other
+    MAX_UNSEEN = 16  # maximum number of consecutive undetected instructions
 
 
 cdef struct StepEntry:
@@ -48,9 +50,9 @@ cdef struct StepEntry:
 cdef struct StepState:
     Clock *clock
     void *steps
-    uint64_t begun  # instructions before this block
-    uint64_t index  # of the instruction in it
-    uint64_t next  # instructions before the one that is expected
+    uint64_t begun  # instruction count before this block
+    uint64_t index  # index of the instruction in its block
+    uint64_t next  # instruction count before the instruction expected next
     int count
     int registers[MAX_STEP_REGISTERS]
     uint64_t values[MAX_STEP_REGISTERS]
@@ -87,7 +89,7 @@ cdef void step_changes(StepState *s, bint say) noexcept nogil:
 
 
 cdef void step_unseen(StepState *s, uint64_t now) noexcept nogil:
-    """Tell those that were not seen to begin; the machine may also have gone elsewhere."""
+    """Report undetected instructions, unless the machine's state was changed meanwhile."""
     if now - s.next < MAX_UNSEEN:
         while s.next < now:
             step_put(s, STEP_INSTRUCTION, 0, 0, s.next)
@@ -96,13 +98,13 @@ cdef void step_unseen(StepState *s, uint64_t now) noexcept nogil:
 
 
 cdef void step_block(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
-    """A block begins; ``block_hook`` has counted the one before it."""
+    """Handle a block start; ``block_hook`` has already counted the previous block."""
     cdef StepState *s = <StepState *>data
     s.begun, s.index = s.clock.instructions, 0
 
 
 cdef void step_code(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
-    """An instruction is about to be executed."""
+    """Report an instruction that is about to be executed, and what the previous one changed."""
     cdef StepState *s = <StepState *>data
     if s.clock.frozen:
         return
@@ -114,7 +116,7 @@ cdef void step_code(void *uc, uint64_t address, uint32_t size, void *data) noexc
 
 
 cdef void step_exchange(void *data, bint after) noexcept nogil:
-    """What is another CPU's register is no change."""
+    """Avoid reporting another CPU's registers as changes when it is loaded into the engine."""
     step_changes(<StepState *>data, not after)
 
 
@@ -128,12 +130,14 @@ cdef void step_access(void *uc, int kind, uint64_t address, int size, int64_t va
 
 @cython.no_gc_clear
 cdef class Steps:
-    """Looks at every instruction from now on, until it is closed.
+    """Listener for every instruction, until it is closed.
 
-    :param sink: is given bytes now and then: entries of u32 kind (StepKind), u32 what, u64 a, u64 b,
-        in the host's order (little-endian).
-    :param registers: Unicorn's numbers of those that are looked at, at most 64.
-    :param loads: whether loads are told, too.
+    An entry is u32 kind (StepKind), u32 what, u64 a, u64 b in the host's byte order
+    (little-endian).
+
+    :param sink: called now and then with the bytes of several entries.
+    :param registers: Unicorn's numbers of the registers to observe (at most 64).
+    :param loads: whether to report loads, too.
     """
 
     cdef Engine engine
@@ -150,13 +154,13 @@ cdef class Steps:
     def __init__(self, Engine engine not None, sink, registers, bint loads=False):
         cdef int i
         if self.engine is not None:
-            raise RuntimeError("steps are looked at once")
+            raise RuntimeError("this Steps object is already initialized")
         engine._still()
         numbers = list(registers)
         if len(numbers) > MAX_STEP_REGISTERS:
-            raise ValueError("too many registers")
+            raise ValueError(f"{len(numbers)} registers to observe: at most {MAX_STEP_REGISTERS}")
         for i in range(<int>len(numbers)):
-            engine.read(numbers[i])  # or it is none
+            engine.read(numbers[i])  # raises an error if there is no such register
             self.s.registers[i] = numbers[i]
         self.s.count = <int>len(numbers)
         self.s.clock = &engine.clock
@@ -168,11 +172,11 @@ cdef class Steps:
         cdef void *calls[3]
         calls[0], calls[1], calls[2] = <void *>step_block, <void *>step_code, <void *>step_access
         if engine.clock.exchanging != NULL:
-            raise RuntimeError("somebody looks at steps already")
+            raise RuntimeError("another listener already observes instructions of this engine")
         self.open = True
         engine.clock.exchanging, engine.clock.exchanging_data = step_exchange, self.s
         for i in range(3):
-            engine._ok("look at steps", engine.hook_add(
+            engine._ok("observe instructions", engine.hook_add(
                 engine.uc, &self.hooks[i], kinds[i], calls[i], self.s, <uint64_t>1, <uint64_t>0))
         engine.flush_translations()
 
@@ -185,16 +189,16 @@ cdef class Steps:
         return 0
 
     def flush(self):
-        """Give away what there is, up to where the machine stands still."""
+        """Pass the entries up to the current position to the sink; the machine must not run."""
         if self.engine is None:
-            raise RuntimeError("steps that are not looked at")
+            raise RuntimeError("this Steps object was not initialized")
         self.engine._still()
         step_changes(self.s, True)
         step_unseen(self.s, self.engine.clock.instructions)
         self.give()
 
     def close(self):
-        """Look no longer, and give away what there is; the machine stands still."""
+        """Stop observing and pass the remaining entries to the sink; the machine must not run."""
         cdef int i
         if self.open:
             self.flush()
@@ -205,7 +209,7 @@ cdef class Steps:
 
     def __dealloc__(self):
         cdef int i
-        if self.open:  # its hooks lead here: the engine must not run again
+        if self.open:  # the hooks refer to this object, so the engine must not run again
             for i in range(3):
                 self.engine.clock.exchanging = NULL
                 if self.hooks[i]:

@@ -1,10 +1,11 @@
-"""Several CPUs in one engine: which of them runs, and what time it is then; part of the engine
-(``_engine.pyx`` includes it).
+"""Several CPUs in one engine: whose turn it is, and the virtual time of each turn.
 
-A CPU is a register file (a context of Unicorn's) and what the clock knows of it (``CpuPart``); it is in
-the engine while it has its turn.  The CPUs of a round run at the same virtual time: a turn begins when
-the one before it did, and time goes on where a CPU has run longer than all before it in the round.  To
-everybody who looks, time stands still until then, and never goes back.
+Part of the engine (``_engine.pyx`` includes this file).
+
+A CPU is a register file (a Unicorn context) and some state of the clock (``CpuPart``); it is loaded
+into the engine while it has its turn.  The CPUs of a round run at the same virtual time: a turn
+begins at the time when the previous one began, and time advances only where a CPU runs longer than
+all CPUs before it in the round.  To an observer, time stands still until then and never goes back.
 """
 
 
@@ -12,17 +13,16 @@ cdef uint64_t MAX_TURN = <uint64_t>1 << 40  # instructions
 
 
 cdef inline bint gives_away(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """Whether the block ends with an instruction of a CPU that waits for another one (PAUSE): its
-    turn ends there."""
+    """Return whether the block ends with an instruction of a CPU that waits for another (PAUSE)."""
     if c.cpus == 1:
         return False
     return ends_with_yield(c, address, size)
 
 
 cdef inline void give_away(Clock *c, uint64_t count) noexcept nogil:
-    """The CPU says behind ``count`` instructions that it waits for another one."""
+    """End the turn after ``count`` instructions, unless the CPU may yield without losing it."""
     if c.passed_by_at == count:
-        return  # it was told before: the run was cut there
+        return  # already handled: the run was interrupted here
     c.passed_by_at = count
     if c.passed_by:
         c.passed_by -= 1
@@ -43,9 +43,9 @@ cdef bint ends_with_yield(Clock *c, uint64_t address, uint32_t size) noexcept no
 
 
 cdef void begin_turn(Clock *c, uint64_t count, uint64_t longest) noexcept nogil:
-    """A turn begins behind ``count`` instructions.
+    """Begin a turn after ``count`` instructions.
 
-    :param longest: instructions of the longest turn before it in its round.
+    :param longest: length in instructions of the longest earlier turn in this round.
     """
     cdef uint64_t now = time_at(c, count)
     c.longest = longest
@@ -57,8 +57,10 @@ cdef void begin_turn(Clock *c, uint64_t count, uint64_t longest) noexcept nogil:
 
 
 cdef bint turn_over(Clock *c, uint64_t count) noexcept nogil:
-    """The turn's end has come: whether somebody must say who is next.  Where no other CPU can run
-    the next turn is the same one's, in a round of its own."""
+    """Return whether the scheduler must choose the next CPU, at the end of a turn.
+
+    If no other CPU can run, the same CPU begins its next turn here, in a new round.
+    """
     if c.others or c.slow:
         return True
     begin_turn(c, count, 0)
@@ -67,18 +69,19 @@ cdef bint turn_over(Clock *c, uint64_t count) noexcept nogil:
 
 @cython.no_gc_clear
 cdef class Turns:
-    """The CPUs' registers, and whose turn it is.
+    """The registers of all CPUs, and whose turn it is.
 
-    :param count: how many there are; made when the engine is, where all registers are what they are
-        at power-on.
+    :param count: number of CPUs. Create this object together with the engine, while all registers
+        have their power-on values.
     :param length: instructions of a turn.
-    :param yields: the instructions with which a CPU gives its turn away; each ends its block.
-    :param monitor: where a context holds the address that an exclusive access has reserved: it is
-        lost with the turn, as another CPU may store there; 0: there is no such thing.
+    :param yields: encodings of the instructions with which a CPU yields its turn; each ends its
+        block.
+    :param monitor: offset in a context of the address reserved by an exclusive access (0: none).
+        The reservation is lost at the end of a turn, since another CPU may store there.
     """
 
     cdef Engine engine
-    cdef void *fresh  # the registers as they are at power-on
+    cdef void *fresh  # the registers at power-on
     cdef uint8_t fresh_traps
 
     def __init__(self, Engine engine not None, uint32_t count, uint64_t length, yields=(),
@@ -87,23 +90,23 @@ cdef class Turns:
         cdef Clock *c = &engine.clock
         engine._still()
         if c.cpus != 1 or self.engine is not None:
-            raise RuntimeError("CPUs are made once")
+            raise RuntimeError("the CPUs of this engine were already created")
         if not 1 <= count <= MAX_CPUS or not 0 < length <= MAX_TURN or len(yields) > MAX_YIELDS:
-            raise ValueError(f"1 to {MAX_CPUS} CPUs are possible, and turns of an instruction or more")
+            raise ValueError(f"Turns: needs 1 to {MAX_CPUS} CPUs and a length of 1 to {MAX_TURN}")
         if monitor and not CONTEXT_HEADER <= monitor <= engine.context_size(engine.uc) - 8:
-            raise ValueError("the monitor lies outside the context")
+            raise ValueError(f"monitor: offset {monitor} is outside the context")
         c.monitor_place = <uint32_t>monitor
         for i in range(count if count > 1 else 0):
-            engine._ok("context", engine.context_alloc(engine.uc, &c.parts[i].context))
-            engine._ok("context", c.context_save(engine.uc, c.parts[i].context))
+            engine._ok("allocate a context", engine.context_alloc(engine.uc, &c.parts[i].context))
+            engine._ok("save the CPU", c.context_save(engine.uc, c.parts[i].context))
             c.parts[i].program_traps = c.program_traps
         self.fresh_traps = c.program_traps
         if count > 1:
-            engine._ok("context", engine.context_alloc(engine.uc, &self.fresh))
-            engine._ok("context", c.context_save(engine.uc, self.fresh))
+            engine._ok("allocate a context", engine.context_alloc(engine.uc, &self.fresh))
+            engine._ok("save the CPU", c.context_save(engine.uc, self.fresh))
         for code in yields:
             if not 0 < len(code) <= 4:
-                raise ValueError("an instruction of at most four bytes")
+                raise ValueError(f"yield instruction of {len(code)} bytes: must have 1 to 4")
             c.yields[c.yield_count] = Yield(<uint32_t>len(code), int.from_bytes(code, "little"))
             c.yield_count += 1
         self.engine = engine
@@ -114,16 +117,16 @@ cdef class Turns:
 
     cdef int _made(self) except -1:
         if self.engine is None:
-            raise RuntimeError("CPUs that were not made")
+            raise RuntimeError("this Turns object was not initialized")
         return 0
 
     cdef int _ready(self, uint32_t number) except -1:
         self._made()
         self.engine._still()
         if number >= self.engine.clock.cpus:
-            raise ValueError(f"there is no CPU {number}")
+            raise ValueError(f"CPU {number} does not exist")
         if self.engine.clock.frozen:
-            raise MachineError("a probe is firing: no other CPU can run meanwhile")
+            raise MachineError("a probe is firing: the CPU cannot be changed")
         return 0
 
     cdef int _load(self, uint32_t number) except -1:
@@ -144,7 +147,7 @@ cdef class Turns:
         c.program_began, c.address, c.size = other.program_began, other.address, other.size
         c.count = 0
         c.cut_at = 0
-        c.calling = False  # of the other one
+        c.calling = False  # it belonged to the other CPU
         c.cpu = number
         c.exceptions = 0
         c.turns[0] += 1
@@ -153,7 +156,7 @@ cdef class Turns:
         return 0
 
     def power_on(self, uint32_t number):
-        """Another CPU's registers are what they are at power-on, and in the engine: as ``look_at``."""
+        """Load a CPU into the engine, as ``look_at`` does, and reset its registers to power-on."""
         cdef Clock *c = &self.engine.clock
         self._ready(number)
         self._load(number)
@@ -168,34 +171,36 @@ cdef class Turns:
             self.engine.clock.context_free(self.fresh)
 
     def look_at(self, uint32_t number):
-        """Have another CPU's registers in the engine, to read or to set them; the guest does not run
-        before they are its own again."""
+        """Load another CPU's registers into the engine, to read or set them.
+
+        The registers of the CPU whose turn it is must be loaded again before the guest runs.
+        """
         self._ready(number)
         self._load(number)
 
     def give(self, uint32_t number, uint64_t longest):
-        """It is another CPU's turn, or the same one's again.
+        """Give the turn to a CPU, possibly the same one again.
 
-        :param longest: instructions of the longest turn so far in this round; 0: a new round.
+        :param longest: length in instructions of the longest turn so far in this round; 0 begins a
+            new round.
         """
         cdef Clock *c = &self.engine.clock
         self._ready(number)
         if c.count:
-            raise RuntimeError("a block is in progress")
+            raise RuntimeError("the turn cannot be given while a block is in progress")
         cdef uint32_t before = c.cpu
         if number != before:
             self._load(number)
             if c.monitor_place:
                 (<uint64_t *>(<uint8_t *>c.parts[before].context + c.monitor_place))[0] = NEVER
-            self.engine._ok("flush TLB", c.ctl(c.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
+            self.engine._ok("flush the TLB", c.ctl(c.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
         begin_turn(c, c.instructions, longest)
         c.canonical = c.instructions
         c.others = c.cpus > 1
 
     @property
     def patience(self):
-        """How often the CPU may still say that it waits for another one, and its turn goes on; and
-        at which count of instructions it has last said so."""
+        """How often the CPU may still yield and keep its turn, and the count at its last yield."""
         self._made()
         return self.engine.clock.passed_by, self.engine.clock.passed_by_at
 
@@ -205,50 +210,49 @@ cdef class Turns:
         self.engine.clock.passed_by, self.engine.clock.passed_by_at = value
 
     def alone(self):
-        """No other CPU has anything to do, until an interrupt line changes."""
+        """Note that no other CPU can run until an interrupt line changes."""
         self._made()
         self.engine.clock.others = False
 
     def others_may_run(self):
-        """An interrupt line has changed, or a CPU was started."""
+        """Note that another CPU may be able to run: an interrupt line changed or a CPU started."""
         self._made()
         self.engine.clock.others = self.engine.clock.cpus > 1
 
     @property
     def begun(self):
-        """Whether the CPU has executed something in its turn."""
+        """Whether the CPU has executed any instructions in its turn."""
         self._made()
         return self.engine.clock.instructions > self.engine.clock.turn_began
 
     def end_here(self):
-        """The turn is over at the next canonical block start."""
+        """End the turn at the next canonical block start."""
         self._made()
         self.engine.clock.turn_end = self.engine.clock.instructions
         self.engine.clock.horizon = 0
 
     @property
     def longest(self):
-        """Instructions of the longest turn of this round, the present one among them."""
+        """Length in instructions of the longest turn of this round, including the current one."""
         self._made()
         cdef Clock *c = &self.engine.clock
         return max(c.longest, c.instructions - c.turn_began)
 
     @property
     def clock(self):
-        """What a snapshot has to keep of the turn: (began, end, longest before it, instructions of
-        one that is not given away)."""
+        """The turn's state in a snapshot: (begin, end, longest earlier turn, length of a turn)."""
         self._made()
         cdef Clock *c = &self.engine.clock
         return c.turn_began, c.turn_end, c.longest, c.turn_length
 
     @clock.setter
     def clock(self, value):
-        """Behind the count of instructions, and the skew."""
+        # Set the instruction count and the skew before the turn.
         self._made()
         cdef Clock *c = &self.engine.clock
         began, end, longest, length = value
         if not 0 < length <= MAX_TURN or end < began or longest > MAX_TURN:
-            raise ValueError("a turn of no kind")
+            raise ValueError(f"invalid turn: {value!r}")
         c.turn_began, c.turn_end, c.longest, c.turn_length = began, end, longest, length
         c.still = c.turn_began + c.longest
         c.others = c.cpus > 1
@@ -256,8 +260,11 @@ cdef class Turns:
 
     @property
     def stands(self):
-        """Of the CPU in the engine: whether it stands in a block, or what is due there was done; and
-        whether no interrupt is taken before its next one."""
+        """Block state of the CPU in the engine: (resumed, resume address, interrupt shadow).
+
+        ``resumed`` means that a block start at the address is not canonical. The interrupt shadow
+        means that no interrupt is taken before the next block.
+        """
         self._made()
         return bool(self.engine.clock.resumed), self.engine.clock.resume_at, bool(
             self.engine.clock.shadow)
@@ -269,14 +276,16 @@ cdef class Turns:
 
 
 cdef void watch_code(Clock *c) noexcept nogil:
-    """From now on it is noted what code is translated of."""
+    """Record from now on the pages on which code is translated."""
     c.asks_translated = True
 
 
 @cython.no_gc_clear
 cdef class Moment:
-    """All that the engine is at one moment, but memory: the registers of all CPUs, the clock and the turn.
-    It is a good deal faster than to read and write registers by their names."""
+    """Saved state of the engine except memory: the registers of all CPUs, the clock and the turn.
+
+    Saving it is considerably faster than reading and writing registers by name.
+    """
 
     cdef Engine engine
     cdef void *contexts[MAX_CPUS]
@@ -287,13 +296,13 @@ cdef class Moment:
         cdef Clock *c = &engine.clock
         cdef uint32_t i
         if self.engine is not None:
-            raise RuntimeError("a moment is kept once")
+            raise RuntimeError("this moment was already saved")
         engine._still()
         if c.frozen or c.count:
             raise MachineError("the machine is in the middle of an instruction")
         self.engine = engine
         for i in range(c.cpus):
-            engine._ok("context", engine.context_alloc(engine.uc, &self.contexts[i]))
+            engine._ok("allocate a context", engine.context_alloc(engine.uc, &self.contexts[i]))
             if i == c.cpu:
                 engine._ok("save the CPU", c.context_save(engine.uc, self.contexts[i]))
             else:
@@ -307,13 +316,13 @@ cdef class Moment:
         watch_code(c)
 
     def put_back(self):
-        """The engine is what it was; its memory is so already."""
+        """Restore the saved state; the caller has already restored memory."""
         cdef Clock *c = &self.engine.clock
         cdef CpuPart *own
         cdef uint32_t i
         cdef void *context
         if self.engine is None:
-            raise RuntimeError("a moment that was not kept")
+            raise RuntimeError("this moment was not initialized")
         self.engine._still()
         if c.frozen:
             raise MachineError("a probe is firing: the machine cannot go back")
@@ -337,16 +346,19 @@ cdef class Moment:
         c.cut_at = c.horizon = c.heard = 0
         c.others = c.cpus > 1
         c.turns[0] += 1
-        self.engine._ok("flush TLB", c.ctl(c.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
+        self.engine._ok("flush the TLB", c.ctl(c.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
 
     def translated_since(self):
-        """Physical addresses of the pages of which code was translated since some moment was kept, or
-        this was asked: where they were written to since, that is to be dropped."""
+        """Return the physical addresses of pages on which code was translated since the last call.
+
+        The first call counts from the first saved moment. If such a page was written since, its
+        translations must be dropped. None means that the pages are unknown or too many.
+        """
         cdef Clock *c = &self.engine.clock
         cdef Region *region
         cdef uint32_t i
         if self.engine is None:
-            raise RuntimeError("a moment that was not kept")
+            raise RuntimeError("this moment was not initialized")
         found = []
         for i in range(c.translated_used):
             region = region_of(c, c.translated[i], 1)

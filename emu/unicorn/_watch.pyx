@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""A look at who writes to a piece of RAM.
+"""Watchpoints on physical memory.
 
-Stores are seen as Unicorn carries them out, also those of the value that is there already.  What
-writes beside its stores (DC ZVA, a page walk that marks an entry, a device) is seen when the bytes
-are other ones at the next block's start.
+Stores are detected when Unicorn executes them, even if they do not change the value.  Other writes
+(DC ZVA, a page walk that sets bits of an entry, a device) are detected when the next block
+starts, and only if they have changed the bytes.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -21,7 +21,7 @@ from emu.unicorn._engine cimport (
 )
 
 cpdef enum WatchLimit:
-    MAX_WATCHED = 64  # bytes
+    MAX_WATCHED = 64  # maximum number of watched bytes
 
 cdef enum:
     LONGEST_STORE = 64
@@ -33,12 +33,13 @@ cdef struct WatchState:
     uint64_t size
     const uint8_t *host
     uint8_t known[MAX_WATCHED]
-    uint64_t at_block  # instructions at this block's start
+    uint64_t at_block  # instruction count at the start of this block
     uint64_t writes
-    # Of the last write: it is made by an instruction behind ``low``, up to ``high``.
+    # The last write was made by an instruction after the first ``low`` and within the first
+    # ``high``.
     uint64_t low
     uint64_t high
-    uint64_t first_low  # of the first
+    uint64_t first_low  # the same for the first write
     uint64_t first_high
     bint stores
     bint loads
@@ -59,18 +60,18 @@ cdef void noticed(WatchState *w, uint64_t low, uint64_t high) noexcept nogil:
 
 cdef void watch_store(void *uc, int kind, uint64_t address, int size, int64_t value, void *data
                       ) noexcept nogil:
-    """A store (or a load, where those are watched), before it is carried out."""
+    """Handle a store (or a load, if loads are watched) before it is executed."""
     cdef WatchState *w = <WatchState *>data
     if address < w.physical + w.size and address + <uint64_t>size > w.physical:
         seen(w, w.clock.instructions, w.clock.instructions + w.clock.count)
 
 
 cdef void watch_block(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
-    """A block begins; ``block_hook`` has counted the one before it."""
+    """Handle a block start; ``block_hook`` has already counted the previous block."""
     cdef WatchState *w = <WatchState *>data
     if memcmp(w.known, w.host, w.size) != 0:
         if w.writes and w.high > w.at_block and not w.loads:
-            memcpy(w.known, w.host, w.size)  # it was told already
+            memcpy(w.known, w.host, w.size)  # this write was already reported
         else:
             noticed(w, w.at_block, w.clock.instructions)
     w.at_block = w.clock.instructions
@@ -78,11 +79,13 @@ cdef void watch_block(void *uc, uint64_t address, uint32_t size, void *data) noe
 
 @cython.no_gc_clear
 cdef class WriteWatch:
-    """Watches RAM from now on, until it is closed.
+    """Watchpoint on RAM, until it is closed.
 
-    :param physical: where; ``size`` of 1 to 64 bytes, within one page.
-    :param stores: whether stores are seen, ``loads``: whether loads are.
-    :raises ValueError: when that is not so, or not RAM.
+    :param physical: physical address of the watched bytes.
+    :param size: 1 to 64 bytes, within one page.
+    :param stores: whether to detect stores.
+    :param loads: whether to detect loads.
+    :raises ValueError: the range is not RAM, too large, or spans two pages.
     """
 
     cdef Engine engine
@@ -99,9 +102,9 @@ cdef class WriteWatch:
         cdef int i
         cdef Region *r
         if self.engine is not None:
-            raise RuntimeError("a watch is made once")
+            raise RuntimeError("this watchpoint is already initialized")
         if not 0 < size <= MAX_WATCHED or (physical & 4095) + size > 4096:
-            raise ValueError("1 to 64 bytes within a page are watched")
+            raise ValueError(f"{size} bytes at {physical:#x}: 1 to 64 on one page can be watched")
         engine._still()
         for i in range(engine.clock.region_count):
             r = &engine.clock.regions[i]
@@ -109,7 +112,7 @@ cdef class WriteWatch:
                     and size <= r.size - (physical - r.physical)):
                 self.w.host = r.host + (physical - r.physical)
         if self.w.host == NULL:
-            raise ValueError("not RAM")
+            raise ValueError(f"physical {physical:#x}: not RAM")
         self.engine = engine
         self.w.clock = &engine.clock
         self.w.physical, self.w.size = physical, size
@@ -127,7 +130,7 @@ cdef class WriteWatch:
         engine.flush_translations()
 
     def close(self):
-        """Watch no longer."""
+        """Stop watching."""
         if self.open:
             self.engine._still()
             self.open = False
@@ -135,34 +138,36 @@ cdef class WriteWatch:
             self.engine.unhook(self.block_hook_)
 
     def __dealloc__(self):
-        if self.open:  # its hooks lead here: the engine must not run again
+        if self.open:  # the hooks refer to this object, so the engine must not run again
             self.engine.hook_del(self.engine.uc, self.store_hook)
             self.engine.hook_del(self.engine.uc, self.block_hook_)
 
     def look(self):
-        """Notice what was written since the last block began; the machine stands still."""
+        """Detect what was written since the last block began; the machine must not run."""
         if self.engine is None:
-            raise RuntimeError("a watch that was not made")
+            raise RuntimeError("this watchpoint was not initialized")
         watch_block(NULL, 0, 0, &self.w)
 
     def forget(self):
-        """What was written from outside is no write of the guest's."""
+        """Ignore changes made by the host since the last check."""
         if self.engine is None:
-            raise RuntimeError("a watch that was not made")
+            raise RuntimeError("this watchpoint was not initialized")
         memcpy(self.w.known, self.w.host, self.w.size)
 
     @property
     def writes(self):
-        """How many were seen."""
+        """Number of detected accesses."""
         return self.w.writes
 
     @property
     def first(self):
-        """The same of the first."""
+        """Position of the first detected access, as for ``last``."""
         return self.w.first_low, self.w.first_high
 
     @property
     def last(self):
-        """(instructions before, at the most) of the last write: it is made by one of those
-        between."""
+        """Position of the last detected access: (low, high).
+
+        It was made by an instruction after the first ``low`` and within the first ``high``.
+        """
         return self.w.low, self.w.high

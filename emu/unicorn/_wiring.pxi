@@ -1,12 +1,13 @@
-"""What the engine is connected to; part of it (``_engine.pyx`` includes it)."""
+"""Connections of the engine: memory, devices, exceptions (``_engine.pyx`` includes this file)."""
 
 cdef class EngineWiring:
-    """What one Unicorn engine is connected to: memory, devices, exceptions, registers.
+    """Connections of one Unicorn engine: memory, devices, exceptions and registers.
 
-    :param owner: the ``unicorn.Uc`` it belongs to.
+    :param owner: the ``unicorn.Uc`` object.
     :param symbols: addresses of the libunicorn functions named in ``FUNCTIONS``.
-    :param fixed: instruction length in bytes where all are alike (arm64: 4), else 0.
-    :raises EngineError: when libunicorn refuses a call.
+    :param pc_register: Unicorn's number of the program counter.
+    :param fixed: length in bytes of every instruction (arm64: 4), or 0 if lengths vary.
+    :raises EngineError: libunicorn refused a call.
     """
 
     FUNCTIONS = ("uc_emu_start", "uc_emu_stop", "uc_reg_read", "uc_reg_write",
@@ -38,14 +39,14 @@ cdef class EngineWiring:
     def __init__(self, owner, dict symbols, int pc_register, uint32_t fixed):
         cdef uintptr_t handle = owner._uch.value or 0
         if self.uc != NULL:
-            raise RuntimeError("an engine is made once")
+            raise RuntimeError("this engine is already initialized")
         if handle == 0:
-            raise ValueError("the engine was closed")
+            raise ValueError("owner: the Unicorn engine was closed")
         for name in self.FUNCTIONS:
             if not symbols.get(name):
                 raise ValueError(f"libunicorn has no {name}: version 2.1.4 is known to work")
         self.owner = owner
-        owner.hooked_by = self  # whoever holds it can run it, and the hooks are this engine's
+        owner.hooked_by = self  # the owner can run the hooks, so it must keep this object alive
         self.memory = []
         self.emu_start_fn_ = <emu_start_fn><uintptr_t>symbols["uc_emu_start"]
         self.reg_read_fn = <reg2_fn><uintptr_t>symbols["uc_reg_read2"]
@@ -77,7 +78,7 @@ cdef class EngineWiring:
         self.clock.limit = self.clock.turn_end = 0xFFFFFFFFFFFFFFFF
         self.clock.cpus = 1
         if fixed not in (0, 4):
-            raise ValueError("instructions are of four bytes, or of different lengths (0)")
+            raise ValueError(f"instruction length {fixed}: must be 4, or 0 if lengths vary")
         self.clock.fixed = fixed
         self.clock.fixed_bits = 2
         self.clock.page_bits = NO_PAGES
@@ -88,7 +89,7 @@ cdef class EngineWiring:
         self.most_left = MAX_STOPS
         self.error = None
         memset(&self.system, 0, sizeof(self.system))
-        self._ok("use exits", self.ctl(self.uc, ctl_word(CTL_USE_EXITS, 1, CTL_WRITE), 1))
+        self._ok("enable exits", self.ctl(self.uc, ctl_word(CTL_USE_EXITS, 1, CTL_WRITE), 1))
         self._hook(HOOK_BLOCK, <void *>block_hook)
         self._hook(HOOK_INTR, <void *>interrupt_hook)
         self._hook(HOOK_INSN_INVALID, <void *>invalid_hook)
@@ -96,11 +97,11 @@ cdef class EngineWiring:
 
     cdef int _made(self) except -1:
         if self.uc == NULL:
-            raise RuntimeError("the engine was not made")
+            raise RuntimeError("this engine was not initialized")
         return 0
 
     cdef int _still(self) except -1:
-        """What would pull the ground from under translated code is not done while it runs."""
+        """Refuse while the CPU is running, to protect translated code that is in use."""
         self._made()
         if self.clock.running:
             raise RuntimeError("the engine is running: this cannot be done from inside its run")
@@ -113,21 +114,24 @@ cdef class EngineWiring:
 
     cdef int _hook(self, int kind, void *callback) except -1:
         cdef size_t hook = 0
-        return self._ok("hook", self.hook_add(self.uc, &hook, kind, callback, &self.clock,
-                                              <uint64_t>1, <uint64_t>0))
+        return self._ok("add a hook", self.hook_add(self.uc, &hook, kind, callback, &self.clock,
+                                                    <uint64_t>1, <uint64_t>0))
 
     cdef void failed(self, error):
-        """A device callback raised: remember it and stop; ``run`` raises it."""
+        """Store the exception of a callback and stop the CPU; ``run`` raises it."""
         if self.error is None:
             self.error = error
         self.clock.stop = STOP_REQUEST
         self.clock.emu_stop(self.uc)
 
-    # -- what the engine is wired to ----------------------------------------------------------
+    # -- connections --------------------------------------------------------------------------
 
     def map_ram(self, uint64_t address, memory, uint32_t perms=7):
-        """Map host memory (a writable buffer, which is kept) at guest physical ``address``;
-        not while the CPU runs, which goes on with what it has looked up before."""
+        """Map host memory at guest physical ``address``.
+
+        :param memory: a writable buffer; the engine keeps it alive.
+        :raises RuntimeError: the CPU is running, and could continue with outdated lookups.
+        """
         cdef int i = self.clock.region_count
         cdef Py_buffer buffer
         cdef void *host
@@ -135,12 +139,12 @@ cdef class EngineWiring:
         cdef uint64_t size
         self._still()
         if i == MAX_REGIONS:
-            raise ValueError("too many pieces of RAM")
+            raise ValueError(f"at most {MAX_REGIONS} regions of RAM can be mapped")
         PyObject_GetBuffer(memory, &buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
         host, size = buffer.buf, <uint64_t>buffer.len
         PyBuffer_Release(&buffer)
         self._ok(f"map RAM at {address:#x}", self.map_ptr(self.uc, address, size, perms, host))
-        self.memory.append(memoryview(memory))  # a buffer that is exported is not resized
+        self.memory.append(memoryview(memory))  # an exported buffer cannot be resized
         code = <uint8_t *>calloc((size >> 12) + 1, 1)
         if code == NULL:
             raise MemoryError
@@ -148,20 +152,22 @@ cdef class EngineWiring:
         self.clock.region_count = i + 1
 
     def map_device(self, uint64_t address, uint64_t size, read, write):
-        """Call ``read(offset, size)`` and ``write(offset, size, value)`` for a physical window."""
+        """Map a device; accesses call ``read(offset, size)`` or ``write(offset, size, value)``."""
         self._still()
         cdef _Window w = _Window()
         w.engine = self
         w.read = read
         w.write = write
         self.windows.append(w)
-        self._ok(f"map device at {address:#x}",
+        self._ok(f"map a device at {address:#x}",
                  self.mmio_map(self.uc, address, size, <void *>window_read, <void *>w,
                                <void *>window_write, <void *>w))
 
     def hook_ports(self, int insn_in, int insn_out, port_in, port_out, port_refused):
-        """Call ``port_in(port, size)`` and ``port_out(port, size, value)`` for IN and OUT, in a program
-        ``port_refused()`` before: whether it must not."""
+        """Call ``port_in(port, size)`` for IN and ``port_out(port, size, value)`` for OUT.
+
+        In user mode, ``port_refused()`` is called first; if it returns True, the access is refused.
+        """
         self._still()
         self.port_refused = port_refused
         cdef size_t hook = 0
@@ -173,7 +179,7 @@ cdef class EngineWiring:
                                            <void *>self, <uint64_t>1, <uint64_t>0, insn_out))
 
     def hook_system_call(self, int insn, uint32_t vector):
-        """End at an instruction that the model leaves to its host, as at exception ``vector``."""
+        """Treat a system call, which the CPU model leaves to its host, as exception ``vector``."""
         self._still()
         cdef size_t hook = 0
         self.clock.system_call = vector
@@ -182,7 +188,7 @@ cdef class EngineWiring:
 
     def hook_tsc(self, int rdtsc, int rdtscp, int low, int high, int aux, uint64_t cost,
                  uint64_t numerator, uint64_t denominator):
-        """Answer RDTSC and RDTSCP from the virtual clock; each read costs ``cost`` ns."""
+        """Let RDTSC and RDTSCP read the virtual clock; each read takes ``cost`` virtual ns."""
         self._still()
         cdef size_t hook = 0
         self._set_counter(&self.counter, cost, numerator, denominator)
@@ -197,8 +203,10 @@ cdef class EngineWiring:
 
     def set_counter_port(self, uint32_t port, uint64_t mask, uint64_t cost, uint64_t numerator,
                          uint64_t denominator):
-        """A 32-bit port that is read as the virtual clock, natively; each read costs ``cost`` ns.
-        Behind ``hook_ports``."""
+        """Let a 32-bit port read the virtual clock, natively; each read takes ``cost`` ns.
+
+        Call this after ``hook_ports``.
+        """
         self._set_counter(&self.port_counter, cost, numerator, denominator)
         self.counter_port, self.counter_mask = port, mask
 
@@ -213,11 +221,12 @@ cdef class EngineWiring:
 
     def hook_system(self, int mrs, int msr, counters, known, read, write, uint64_t cost,
                     uint64_t numerator, uint64_t denominator):
-        """Answer MRS and MSR (arm64).
+        """Handle the MRS and MSR instructions (arm64).
 
-        :param counters: keys read as the virtual counter, natively.
-        :param known: keys given to ``read(key)`` and ``write(key, value)``.
         A key is op0 << 14 | op1 << 11 | CRn << 7 | CRm << 3 | op2.
+
+        :param counters: keys that are read as the virtual counter, natively.
+        :param known: keys for which ``read(key)`` and ``write(key, value)`` are called.
         """
         self._still()
         cdef size_t hook = 0
@@ -235,15 +244,16 @@ cdef class EngineWiring:
                                            &self.system, <uint64_t>1, <uint64_t>0, msr))
 
     def trap_in_programs(self, codes, uint32_t key=0, uint64_t bits=0):
-        """In programs, the CPU model carries out instructions that are to be trapped: a block with
-        one ends the run instead (STOP_TRAPPED), where it begins.
+        """End the run (STOP_TRAPPED) at a user-mode block with an instruction that must trap.
 
-        :param codes: (mask, value) of the instructions, all of them words.
-        :param key: of the system register where they are not trapped while ``bits`` are set; no
-            bits: they always are.
+        Without this, the CPU model executes such instructions.
+
+        :param codes: (mask, value) pairs that match the instructions, all of 32 bits.
+        :param key: a system register; the instructions do not trap while all ``bits`` of it are
+            set. If ``bits`` is 0, they always trap.
         """
         if len(codes) > MAX_TRAPPED:
-            raise ValueError("too many kinds of instructions")
+            raise ValueError(f"{len(codes)} kinds of instructions: at most {MAX_TRAPPED} can trap")
         self.system.trap_key, self.system.trap_bits = key, bits
         for i, (mask, value) in enumerate(codes):
             self.clock.trapped[i][0], self.clock.trapped[i][1] = mask, value
@@ -251,40 +261,45 @@ cdef class EngineWiring:
         self.clock.program_traps = not bits
 
     def set_program_traps(self, uint64_t value):
-        """The register of ``trap_in_programs`` was written past the guest."""
+        """Note that the host set the register of ``trap_in_programs`` to ``value``."""
         self.clock.program_traps = value & self.system.trap_bits != self.system.trap_bits
 
     def set_interrupt_mask(self, int register, uint64_t bits, uint64_t value):
-        """Interrupts are taken while ``register & bits == value``."""
+        """Set the interrupt mask: interrupts are taken while ``register & bits == value``."""
         self.clock.mask_register = register
         self.clock.mask_bits = bits
         self.clock.mask_value = value
 
     def set_interrupt_gate(self, int register, uint64_t bits):
-        """A pending interrupt also needs one of ``bits`` set in ``register``; 0: no such gate."""
+        """Require one of ``bits`` in ``register`` for a pending interrupt to be taken (0: none)."""
         self.clock.gate_register = register
         self.clock.gate_bits = bits
 
     def set_unmaskable(self, size_t place, uint32_t masked):
-        """Interrupts of which ``urgent`` says that one waits are taken unless these bits of a word in
-        a context are set.  Behind ``set_breakpoint_exception``, which makes the context."""
+        """Set when a non-maskable interrupt (``urgent``) is blocked.
+
+        :param place: offset of a 32-bit word in a context.
+        :param masked: the interrupt is blocked while any of these bits of the word is set.
+        """
         if not CONTEXT_HEADER <= place <= self.context_size(self.uc) - 8 or place % 4:
-            raise ValueError("the place is not in a context")
+            raise ValueError(f"offset {place}: not a 32-bit field of a context")
         self._context(place)
         self.clock.urgent_place, self.clock.urgent_masked = <uint32_t>place, masked
 
     def set_user_mode(self, int level_register, uint64_t bits, uint64_t value):
-        """The CPU is in user mode where ``level_register & bits == value``."""
+        """Define user mode: the CPU is in it while ``level_register & bits == value``."""
         self.clock.level_register = level_register
         self.clock.level_bits = bits
         self.clock.level_value = value
 
     def set_user_gate(self, size_t gate_place):
-        """In user mode interrupts are not masked, and the model does not tell of control registers:
-        what gates interrupts is read at a place of a context.  Behind ``set_breakpoint_exception``,
-        which makes the context."""
+        """Set the offset in a context at which the interrupt gate is read in user mode.
+
+        There interrupts are not masked, and the model does not reveal control registers. Call this
+        after ``set_breakpoint_exception``, which allocates the context.
+        """
         if self.clock.context == NULL or gate_place + 8 > self.context_size(self.uc):
-            raise ValueError("the place is not in a context")
+            raise ValueError(f"offset {gate_place}: not a 64-bit field of a context")
         self._context(gate_place)
         self.clock.gate_place = gate_place
 
@@ -299,7 +314,7 @@ cdef class EngineWiring:
         return self._ok(what, self.reg_write_fn(self.uc, register, <void *>value, &size))
 
     def read(self, int register):
-        """A register of at most 64 bits, by Unicorn's number."""
+        """Return a register of at most 64 bits, selected by Unicorn's number."""
         cdef uint64_t value = 0
         self._read(f"read register {register}", register, &value, 8)
         return value
@@ -309,10 +324,10 @@ cdef class EngineWiring:
         self._write(f"write register {register}", register, &value, 8)
 
     def read_bytes(self, int register, int size):
-        """A wide register (vector, descriptor table) as bytes; at most 256."""
+        """Return a wide register (vector, descriptor table) as bytes; ``size`` is at most 256."""
         cdef uint8_t buffer[256]
         if not 0 < size <= 256:
-            raise ValueError("register size out of range")
+            raise ValueError(f"register size {size}: must be 1 to 256 bytes")
         memset(buffer, 0, 256)
         self._read(f"read register {register}", register, buffer, 256)
         return bytes(buffer[:size])
@@ -322,54 +337,57 @@ cdef class EngineWiring:
         cdef uint8_t buffer[256]
         cdef int i
         if len(value) > 256:
-            raise ValueError("register size out of range")
+            raise ValueError(f"register value of {len(value)} bytes: must have at most 256")
         memset(buffer, 0, 256)
         for i in range(len(value)):
             buffer[i] = value[i]
         self._write(f"write register {register}", register, buffer, 256)
 
     def read_system(self, int register, int op0, int op1, int crn, int crm, int op2):
-        """An arm64 system register; ``register`` is UC_ARM64_REG_CP_REG."""
+        """Return an arm64 system register; ``register`` is UC_ARM64_REG_CP_REG."""
         cdef CpReg cp = CpReg(crn, crm, op0, op1, op2, 0)
         self._read(f"read S{op0}_{op1}_C{crn}_C{crm}_{op2}", register, &cp, sizeof(CpReg))
         return cp.val
 
     def write_system(self, int register, int op0, int op1, int crn, int crm, int op2,
                      uint64_t value):
+        """Set an arm64 system register; ``register`` is UC_ARM64_REG_CP_REG."""
         cdef CpReg cp = CpReg(crn, crm, op0, op1, op2, value)
         self._write(f"write S{op0}_{op1}_C{crn}_C{crm}_{op2}", register, &cp, sizeof(CpReg))
 
     def read_msr(self, int register, uint32_t number):
-        """An amd64 model-specific register; ``register`` is UC_X86_REG_MSR."""
+        """Return an amd64 model-specific register; ``register`` is UC_X86_REG_MSR."""
         cdef MsrReg msr = MsrReg(number, 0)
         self._read(f"read MSR {number:#x}", register, &msr, sizeof(MsrReg))
         return msr.value
 
     def write_msr(self, int register, uint32_t number, uint64_t value):
+        """Set an amd64 model-specific register; ``register`` is UC_X86_REG_MSR."""
         cdef MsrReg msr = MsrReg(number, value)
         self._write(f"write MSR {number:#x}", register, &msr, sizeof(MsrReg))
 
-    # -- exceptions and blocks of the architecture ----------------------------------------------------
+    # -- exceptions and blocks of the architecture --------------------------------------------
 
     def set_breakpoint_exception(self, module, uint32_t pc_place=0, places=()):
-        """The architecture's native breakpoint exception, once: its ``KEEP``, ``ENTER`` and
-        ``FORGET``, how many bytes of stack a kernel's way through it uses (``FOOTPRINT``), and the
-        registers that it uses in a saved context (``PLACES``).
+        """Set the architecture's native breakpoint exception (only once).
 
-        With such registers breakpoints come as invalid instructions, where writing the program
-        counter ends the run: it is written in a context, too.
+        With ``PLACES``, breakpoints arrive as invalid instructions, where writing the program
+        counter ends the run. The program counter is therefore also written in a context.
 
-        :param pc_place: where a context holds the program counter, a u64.
-        :param places: where it holds the others.
+        :param module: has the functions ``KEEP``, ``ENTER`` and ``FORGET``, the bytes of stack that
+            a kernel uses to handle a breakpoint (``FOOTPRINT``), and optionally the registers that
+            these functions access in a saved context (``PLACES``).
+        :param pc_place: offset of the program counter (a u64) in a context.
+        :param places: offsets of the other registers in a context.
         """
         self._still()
         wanted = getattr(module, "PLACES", ())
         if self.clock.keep != NULL:
-            raise RuntimeError("the breakpoint exception is told once")
+            raise RuntimeError("the breakpoint exception can be set only once")
         if not 0 < module.FOOTPRINT <= MAX_FOOTPRINT:
-            raise ValueError(f"a footprint is of at most {MAX_FOOTPRINT} bytes")
+            raise ValueError(f"FOOTPRINT is {module.FOOTPRINT}: must be 1 to {MAX_FOOTPRINT} bytes")
         if len(places) != len(wanted) or len(wanted) > MAX_PLACES:
-            raise ValueError(f"a place is wanted of each of {', '.join(wanted) or 'no registers'}")
+            raise ValueError(f"needs one offset each for {', '.join(wanted) or 'no registers'}")
         keep = <forget_fn>PyCapsule_GetPointer(module.KEEP, "emu.keep")
         enter = <enter_fn>PyCapsule_GetPointer(module.ENTER, "emu.enter")
         forget = <forget_fn>PyCapsule_GetPointer(module.FORGET, "emu.forget")
@@ -377,7 +395,7 @@ cdef class EngineWiring:
             size = self.context_size(self.uc)
             for at in (pc_place, *places):
                 if not CONTEXT_HEADER <= at <= size - 8 or at % 8:
-                    raise ValueError("a register lies outside the context")
+                    raise ValueError(f"offset {at}: not a 64-bit field of the context")
             for i, at in enumerate(places):
                 self.clock.places[i] = at
             self.clock.pc_place = pc_place
@@ -388,35 +406,37 @@ cdef class EngineWiring:
         self.clock.keep = keep
 
     cdef int _context(self, size_t place) except -1:
-        """The context of the native exceptions holds a place.  It is as long as that needs: Unicorn
-        copies as much as a context says that it has."""
+        """Extend the context of the native exceptions to cover ``place``.
+
+        It stays as short as possible, since Unicorn copies as many bytes as the context declares.
+        """
         cdef size_t whole = self.context_size(self.uc) - CONTEXT_HEADER
         if self.clock.context == NULL:
-            self._ok("context", self.context_alloc(self.uc, &self.clock.context))
+            self._ok("allocate a context", self.context_alloc(self.uc, &self.clock.context))
             if context_length(&self.clock)[0] != whole:
-                raise RuntimeError("a context of this version of Unicorn does not begin with its "
-                                   "length; version 2.1.4 is known to work")
+                raise RuntimeError("this version of Unicorn does not store the length of a context "
+                                   "at its start; version 2.1.4 is known to work")
             context_length(&self.clock)[0] = 0
         context_length(&self.clock)[0] = max(context_length(&self.clock)[0],
                                              place + 8 - CONTEXT_HEADER)
         return 0
 
     def set_exceptions(self, module, places=(), uint32_t pc_ahead=0):
-        """The architecture's native exceptions, once: its ``DELIVER``.
+        """Set the architecture's native exception handler, ``DELIVER`` of a module (only once).
 
-        :param places: where a context holds what ``EXCEPTION_PLACES`` names.
+        :param places: offsets in a context of the fields that ``EXCEPTION_PLACES`` names.
         :param pc_ahead: bytes that the CPU model adds to the pc of an exception.
         """
         self._still()
         wanted = module.EXCEPTION_PLACES
         if self.clock.deliver != NULL:
-            raise RuntimeError("the exceptions are told once")
+            raise RuntimeError("the exceptions can be set only once")
         if len(places) != len(wanted) or len(wanted) > MAX_PLACES:
-            raise ValueError(f"a place is wanted of each of {', '.join(wanted)}")
+            raise ValueError(f"needs one offset each for {', '.join(wanted)}")
         size = self.context_size(self.uc)
         for i, at in enumerate(places):
             if not CONTEXT_HEADER <= at <= size - 8 or at % 4:
-                raise ValueError("a field lies outside the context")
+                raise ValueError(f"offset {at}: not a 32-bit field of the context")
             self.clock.exception_places[i] = at
             self._context(at)
         if not self.clock.fixed and self.clock.prefixes == NULL:
@@ -427,29 +447,33 @@ cdef class EngineWiring:
         self.clock.deliver = <deliver_fn>PyCapsule_GetPointer(module.DELIVER, "emu.deliver")
 
     def set_flat(self):
-        """Virtual addresses are physical ones: there are no page tables."""
+        """Treat virtual addresses as physical ones: the guest has no page tables."""
         self.clock.walk = flat
 
     def set_page_walk(self, module):
-        """The architecture's native page walk: the address of its ``WALK``."""
+        """Set the architecture's native page walk, the function ``WALK`` of a module."""
         self.clock.walk = <walk_fn>PyCapsule_GetPointer(module.WALK, "emu.walk")
 
     def set_page_blocks(self, int bits):
-        """The CPU model ends a block with the first instruction that reaches the end of a page of
-        ``1 << bits`` bytes (its own smallest page, not the guest's)."""
+        """Set the page size at whose boundaries the CPU model ends blocks.
+
+        A block ends with the first instruction that reaches the end of a page of ``1 << bits``
+        bytes. This is the model's smallest page, not the guest's.
+        """
         if not 0 < bits < 64:
-            raise ValueError("not a page size")
+            raise ValueError(f"page size of 2^{bits} bytes: the exponent must be 1 to 63")
         self.clock.page_bits = bits
 
     def set_block_ends(self, uint32_t mask, uint32_t value):
-        """Where all instructions are words: none ends a block by itself but those whose bits
-        ``mask`` are ``value``."""
+        """Set which fixed-length instructions can end a block: ``word & mask == value``."""
         if not self.clock.fixed:
-            raise ValueError("instructions are of different lengths")
+            raise ValueError("block ends cannot be set: the instruction length is not fixed")
         self.clock.end_mask = mask
         self.clock.end_value = value
 
     def set_last_address(self, int register):
-        """A register where the CPU keeps the address of an instruction it has executed (x87's
-        FIP): a trampoline's is replaced by the displaced instruction's."""
+        """Set the register that holds the address of the last FPU instruction (x87 FIP).
+
+        If that address is in a trampoline, it is replaced by the displaced instruction's address.
+        """
         self.clock.last_address = register

@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""Reading code, without a machine: which template each instruction has, what of a function is
-instructions and what data that they read, where it is entered and left.
+"""Analysis of code without a machine: templates, data within functions, entries and exits.
 
-A *template* is a verdict lowered to one operation (``kinst/relocation/verdict.py``, ``Op``), shared by all
-instructions of one encoding.
+A *template* is a verdict lowered to one operation (``kinst/relocation/verdict.py``, ``Op``); all
+instructions with the same encoding share it.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -37,10 +36,10 @@ cdef list merged(list ranges):
 
 
 cdef class CodeReader:
-    """The code of one architecture.
+    """Reader for the code of one architecture.
 
-    :param shape: what the architecture is like (``kinst/relocation/shape.py``).
-    :param classify: gives the number of a template for (bytes, length, displacement).
+    :param shape: description of the architecture (``kinst/relocation/shape.py``).
+    :param classify: returns (template number, length) for (bytes, length, displacement).
     """
 
     def __cinit__(self):
@@ -55,29 +54,29 @@ cdef class CodeReader:
 
     def __init__(self, shape, classify):
         if self.split != NULL:
-            raise RuntimeError("a reader of code is made once")
+            raise RuntimeError("this CodeReader is already initialized")
         self.classify = classify
         self.known = {}
         self.split = <split_fn>PyCapsule_GetPointer(shape.split, "kinst.split")
         if not 0 < len(shape.registers) <= MAX_REGISTERS:
-            raise ValueError("too many registers")
+            raise ValueError(f"{len(shape.registers)} registers: needs 1 to {MAX_REGISTERS}")
         self.registers = len(shape.registers)
 
     cdef int made(self) except -1:
         if self.split == NULL:
-            raise RuntimeError(f"this {type(self).__name__} was not made")
+            raise RuntimeError(f"this {type(self).__name__} was not initialized")
         return 0
 
     cdef int known_register(self, int register) except -1:
         if not 0 <= register < self.registers:
-            raise ValueError(f"there is no register {register}")
+            raise ValueError(f"register {register} does not exist")
         return register
 
     # -- templates ----------------------------------------------------------------------------
 
     def add_template(self, int op, int a, int b, int c, int n, int relative, int flags,
                      uint32_t truth, uint64_t target, uint64_t extra, bytes code, bint has_data):
-        """:return: its number."""
+        """Add a template and return its number."""
         cdef Templates *ts = &self.templates
         cdef Template *t
         cdef void *more
@@ -90,17 +89,17 @@ cdef class CodeReader:
             ts.all = <Template *>more
             ts.room = <uint32_t>room
         if len(code) > MAX_CODE:
-            raise ValueError("too much code")
+            raise ValueError(f"template code of {len(code)} bytes: at most {MAX_CODE} are possible")
         for register in (a, b, c):
             if register != NO_REGISTER:
                 self.known_register(register)
         if not REFUSE <= op <= LOAD_VECTOR or not ABSOLUTE <= relative <= DISPLACEMENT:
-            raise ValueError("no such operation")
+            raise ValueError(f"invalid template: operation {op}, relative {relative}")
         if op == LOAD_VECTOR and not 0 <= n <= 16 or op == BRANCH_BIT and not 0 <= n < 64 or (
                 op == REWRITE and len(code) and n + 4 > SLOT) or not 0 <= n <= 0xFF:
-            raise ValueError("no such operand")
+            raise ValueError(f"invalid template: operation {op} with operand n={n}")
         if op in (BRANCH_COMPARE, BRANCH_COUNT) and not 0 < extra <= 64:
-            raise ValueError("a comparison is of 1 to 64 bits")
+            raise ValueError(f"invalid template: comparison of {extra} bits, not 1 to 64")
         t = &ts.all[ts.count]
         memset(t, 0, sizeof(Template))
         t.op, t.a, t.b, t.c, t.n = op, a, b, c, n
@@ -113,7 +112,7 @@ cdef class CodeReader:
 
     cdef int64_t template_of(self, const uint8_t *code, uint32_t available, uint64_t address,
                              uint32_t *length, int32_t *relative) except -2:
-        """The number of the template of an instruction; -1: it is none."""
+        """Return the template number of an instruction; -1 if the bytes are not an instruction."""
         cdef uint8_t key[MAX_CODE]
         cdef uint32_t key_length = 0
         cdef uint32_t hashed = 2166136261  # FNV-1a
@@ -136,7 +135,7 @@ cdef class CodeReader:
             found = self.classify(bytes(code[:min(available, 15)]), length[0], relative[0])
             self.known[k] = found
         if not 0 <= found[0] < self.templates.count or not 0 < found[1] <= 15:
-            raise ValueError("the tables gave no template")
+            raise ValueError(f"classify returned an invalid template or length: {found!r}")
         length[0] = found[1]
         recent.template, recent.length, recent.key_length = found[0], length[0], key_length
         memcpy(recent.key, key, key_length)
@@ -146,17 +145,18 @@ cdef class CodeReader:
 
     cdef uint64_t pieces(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                          uint64_t size, Piece **found, list data) except? <uint64_t>-1:
-        """The instructions of a function, around the data that they read (``kinst/code/listing.py`` says
-        how, in Python).
+        """Decode the instructions of a function and skip the data that they read.
 
-        :param found: an array, to be freed.
-        :param data: gets [begin, end) offsets of the data.
-        :return: how many.
+        The Python version is in ``kinst/code/listing.py``.
+
+        :param found: receives an array of instructions, which the caller must free.
+        :param data: receives the [begin, end) offsets of the data.
+        :return: the number of instructions.
         """
         cdef uint64_t count
         cdef int round_
         if size > <uint64_t>code.shape[0] or start > <uint64_t>code.shape[0] - size:
-            raise ValueError("the function lies outside the memory given")
+            raise ValueError("the function is not completely in the given memory")
         before = []
         for round_ in range(MAX_ROUNDS):
             ranges = []
@@ -170,7 +170,7 @@ cdef class CodeReader:
 
     cdef uint64_t walk(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                        uint64_t size, Piece **found, list data, list ranges) except? <uint64_t>-1:
-        """The instructions around ``data``; what they read becomes ``ranges``."""
+        """Decode the instructions outside ``data``; ``ranges`` receives the data that they read."""
         cdef Piece *pieces
         cdef void *more
         cdef uint64_t count = 0
@@ -213,7 +213,7 @@ cdef class CodeReader:
                     t.op == REWRITE or t.op == LOAD_VECTOR or t.op == SET or t.op == NEXT
                     or t.op == INDIRECT):
                 target = target_of(t, address + at, relative)
-                # A part of the address may come from the next instruction.
+                # The next instruction may provide a part of the address.
                 asks = target + NEAR - address < size + 2 * NEAR
             if asks:
                 self.read_at(address, size, at, bytes(
@@ -224,7 +224,7 @@ cdef class CodeReader:
 
     cdef int read_at(self, uint64_t address, uint64_t size, uint64_t at, bytes code,
                      list ranges) except -1:
-        """Note the data that an instruction reads, where it lies in its function."""
+        """Add the data that an instruction reads to ``ranges``, if it lies within the function."""
         cdef uint64_t begin
         read = None if self.literal is None else self.literal(code, address + at)
         if read is not None and address <= read[0] < address + size:
@@ -233,10 +233,12 @@ cdef class CodeReader:
         return 0
 
     def boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size):
-        """Where a function is entered and left (``kinst/providers/fbt.py`` says how, in Python).
+        """Find where a function is entered and left.
 
-        :return: (offset of the entry or -1, offsets of the returns, whether it has a prologue, offsets
-            of what leaves it where a condition or an address says so).
+        The Python version is in ``kinst/providers/fbt.py``.
+
+        :return: (offset of the entry or -1, offsets of the returns, whether there is a prologue,
+            offsets of instructions that leave the function conditionally or to a computed address).
         """
         cdef Piece *pieces = NULL
         cdef uint64_t i, count, at, target
@@ -249,7 +251,7 @@ cdef class CodeReader:
         cdef int64_t entry = -1
         memset(&before, 0, sizeof(Template))
         returns, leaving, targets = [], [], set()
-        leads = []  # offsets of the instructions up to the prologue, or to where it cannot be
+        leads = []  # offsets of the instructions up to the prologue or the end of the search
         first_refused = True
         try:
             count = self.pieces(address, code, start, size, &pieces, [])
@@ -281,7 +283,7 @@ cdef class CodeReader:
                         returns.append(at)
                     elif (t.op == LINK and t.a == NO_REGISTER and before.op == SET
                             and before.a == t.b):
-                        # The far form of a jump: the address in parts.
+                        # The far form of a jump, whose address is in two instructions.
                         target = (before_target + t.extra) & ~<uint64_t>1
                         if not address <= target < address + size:
                             returns.append(at)
@@ -311,10 +313,10 @@ cdef class CodeReader:
               dict encodings, place, list counts):
         """Count the instructions of a function.
 
-        :param encodings: gets ``place`` and the offset for every encoding it has not yet.
-        :param counts: of each template; made as long as is needed.
-        :return: (instructions within exclusive accesses, bytes that are no instruction, pieces of
-            data).
+        :param encodings: receives ``place`` and the offset for each encoding that it lacks.
+        :param counts: number of instructions for each template; extended as needed.
+        :return: (instructions in exclusive accesses, bytes that are not instructions, number of
+            data ranges).
         """
         cdef Piece *pieces = NULL
         cdef uint64_t i, count
@@ -345,9 +347,10 @@ cdef class CodeReader:
         return exclusives, self.rest, len(data)
 
     def key(self, const uint8_t[::1] code):
-        """The first instruction of ``code`` as the native decoder splits it.
+        """Split the first instruction of ``code`` with the native decoder.
 
-        :return: (length, 0 when it is none; what decides the verdict; the displacement left out).
+        :return: (length, or 0 if the instruction is invalid; the bytes that determine the verdict;
+            the displacement, which they do not contain).
         """
         cdef uint8_t key[MAX_CODE]
         cdef uint32_t key_length = 0
@@ -360,7 +363,7 @@ cdef class CodeReader:
         return length, key[:key_length] if length else b"", relative
 
     def lengths(self, const uint8_t[::1] code):
-        """The lengths of the instructions in ``code``, as the native decoder sees them."""
+        """Return the lengths of the instructions in ``code``, up to the first invalid one."""
         cdef uint8_t key[MAX_CODE]
         cdef uint32_t key_length = 0
         cdef int32_t relative = 0

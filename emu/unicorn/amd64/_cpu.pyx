@@ -1,12 +1,13 @@
 # cython: language_level=3
-"""The CPU's native half: page tables walked without a trace, exceptions delivered.
+"""Native part of the amd64 CPU: page walks without side effects, and delivery of exceptions.
 
-4-level paging: SDM volume 3, "4-Level Paging and 5-Level Paging".  The CPU model sets accessed bits,
-and CR2 where nothing is mapped; this does not.  The Python twin is ``Amd64.translate``.
+4-level paging: SDM volume 3, "4-Level Paging and 5-Level Paging".  Unlike the CPU model, the walk
+sets neither accessed bits nor CR2.  The Python version is ``Amd64.translate``.
 
-Exceptions: SDM volume 3, chapter "Interrupt and Exception Handling", 64-bit mode.  ``Amd64Cpu._enter`` is
-the same in Python, for every vector and every way it can fail; ``enter`` is for the one that a probe
-takes at each firing, ``deliver`` for those that programs take all the time, and for SYSCALL.
+Exceptions: SDM volume 3, chapter "Interrupt and Exception Handling", 64-bit mode.  The Python
+version, ``Amd64Cpu._enter``, handles every vector and every failure.  ``enter`` handles only the
+breakpoint exception of each firing; ``deliver`` handles the exceptions that are frequent in
+programs, and SYSCALL.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -39,7 +40,7 @@ cdef int CR3 = uc.UC_X86_REG_CR3
 
 cdef enum:
     PRESENT = 1
-    PROTECTED = 1  # of CR0
+    PROTECTED = 1  # CR0.PE
     LARGE = 1 << 7
     LEVELS = 4
 
@@ -53,8 +54,8 @@ cdef bint walk(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
     cdef int shift = 39
     c.walked_count = 0
     table = register_read(c, CR3) & FRAME
-    # In 64-bit mode there is paging: a CPU without it has not been given tables yet.
-    # In real mode, where another CPU begins, it may have been given some.
+    # In 64-bit mode, paging that is off only means that no page tables were set up yet. In real
+    # mode, in which another CPU starts, CR3 may already be set.
     control = register_read(c, CR0)
     if not control & PROTECTED or table == 0 and not control >> 31 & 1:
         physical[0] = address
@@ -108,8 +109,7 @@ cdef struct Mmr:
 
 
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
-    """Through a gate of the kernel's, on the present stack or on an interrupt stack; others are left
-    to the board."""
+    """Enter a gate of the kernel, on the current or an interrupt stack; else return False."""
     cdef Mmr idtr
     cdef uint32_t ist
     cdef uint64_t gate[2]
@@ -155,7 +155,7 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     return True
 
 
-# Of these the engine is told the places: what the model keeps of an exception, and its cached flags.
+# Context fields whose offsets the engine needs: the model's exception state and its cached flags.
 EXCEPTION_PLACES = ("error code", "exception in flight", "hflags", "rip", "rcx", "r11", "rsp")
 
 cdef enum:
@@ -166,17 +166,17 @@ cdef enum:
     RCX_PLACE = 4
     R11_PLACE = 5
     RSP_PLACE = 6
-    CPL = 3  # of hflags, as of a selector
+    CPL = 3  # mask of the privilege level in hflags and in a selector
     CS64 = 1 << 15
     WRITABLE = 2
-    RSP0 = 4  # in the TSS, and the first of the interrupt stacks
-    IST = 28
+    RSP0 = 4  # offset in the TSS
+    IST = 28  # offset in the TSS of the slot before the first interrupt stack pointer
     SYSCALL = 256
     SYSCALL_BYTES = 2
     RESUME_FLAG = 1 << 16
     SCE = 1
 
-cdef uint64_t RESERVED = <uint64_t>0xFFF << 40  # of an entry
+cdef uint64_t RESERVED = <uint64_t>0xFFF << 40  # reserved bits of a page table entry
 cdef uint32_t FAULTS = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 13 | 1 << 14 | 1 << 16 | 1 << 19
 cdef uint32_t WITH_ERROR_CODE = 1 << 13 | 1 << 14
 
@@ -193,7 +193,7 @@ cdef uint64_t msr(Clock *c, uint32_t number) noexcept nogil:
 
 
 cdef bint writable(Clock *c, uint64_t address, uint64_t size) noexcept nogil:
-    """Whether a push in ring 0 can be carried out there; all of it lies on one page."""
+    """Return whether a push in ring 0 can be executed there, within one page."""
     cdef uint64_t physical = 0
     cdef int i
     if (address ^ (address + size - 1)) >> 12 or not walk(c, address, &physical):
@@ -209,25 +209,25 @@ cdef inline uint64_t *place(Clock *c, int which) noexcept nogil:
 
 
 cdef void to_ring_0(Clock *c) noexcept nogil:
-    """In the context: no write of a selector changes the level that the model keeps."""
+    """Set ring 0 in the context: writing a selector does not change the model's privilege level."""
     word_in_context(c, c.exception_places[HFLAGS])[0] &= ~<uint32_t>CPL
 
 
 cdef Answer system_call(Clock *c, uint64_t behind) noexcept nogil:
-    """SYSCALL (SDM volume 2), at which the CPU still is."""
+    """Execute SYSCALL (SDM volume 2); the CPU is still at the instruction."""
     cdef size_t whole
     cdef Answer answer
     if not msr(c, EFER) & SCE:
         return DECLINED
     whole = context_length(c)[0]
-    context_length(c)[0] = brief(c)  # the rest is not touched: so much less is copied, twice
+    context_length(c)[0] = brief(c)  # copy only the part that changes
     answer = enter_kernel(c, behind)
     context_length(c)[0] = whole
     return answer
 
 
 cdef inline size_t brief(Clock *c) noexcept nogil:
-    """As much of a context as has what SYSCALL changes."""
+    """Return how many bytes of a context cover everything that SYSCALL changes."""
     return max(max(c.exception_places[HFLAGS], c.exception_places[RIP_PLACE]),
                max(c.exception_places[RCX_PLACE], c.exception_places[R11_PLACE])
                ) + 8 - CONTEXT_HEADER
@@ -243,7 +243,7 @@ cdef Answer enter_kernel(Clock *c, uint64_t behind) noexcept nogil:
     to_ring_0(c)
     place(c, RCX_PLACE)[0] = behind
     place(c, R11_PLACE)[0] = flags & ~<uint64_t>RESUME_FLAG
-    # The model goes on behind the instruction.  As a register, RIP would end its run.
+    # The model then skips the instruction. Writing RIP as a register would end the run.
     place(c, RIP_PLACE)[0] = msr(c, LSTAR) - SYSCALL_BYTES
     c.context_restore(c.uc, c.context)
     register_write(c, RFLAGS, flags & ~(msr(c, SFMASK) | RESUME_FLAG))
@@ -280,7 +280,7 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
             return DECLINED
     c.context_save(c.uc, c.context)
     if word_in_context(c, c.exception_places[ERROR_CODE] + 4)[0]:
-        return DECLINED  # INT n
+        return DECLINED  # a software interrupt (INT n)
     if WITH_ERROR_CODE >> vector & 1:
         frame[0] = word_in_context(c, c.exception_places[ERROR_CODE])[0]
         words = 1
@@ -312,8 +312,10 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
 
 
 cdef void keep(Clock *c) noexcept nogil:
-    """A breakpoint itself leaves nothing in registers; Unicorn writes CR2 when it is asked to
-    translate an address that is not mapped."""
+    """Save CR2, which Unicorn writes if it is asked to translate an unmapped address.
+
+    The breakpoint itself changes no registers that describe an exception.
+    """
     c.detour.kept[0] = register_read(c, CR2)
 
 
@@ -323,7 +325,7 @@ cdef void forget(Clock *c) noexcept nogil:
 
 
 WALK = native(<void *>walk, "emu.walk")
-# The teaching kernel's way uses 200 bytes, GENERIC's 208.
+# The breakpoint path of the teaching kernel uses 200 bytes of stack, that of GENERIC 208.
 FOOTPRINT = 768
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")

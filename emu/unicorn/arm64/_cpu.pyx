@@ -1,13 +1,13 @@
 # cython: language_level=3
-"""The CPU's native half: page tables walked, exceptions delivered.
+"""Native part of the arm64 CPU: page walks and delivery of exceptions.
 
-Stage 1, EL1&0, 4 KiB granule: Arm ARM, "The AArch64 Virtual Memory System".  The CPU model leaves no
-trace when it is asked, but refuses at EL0 what only EL1 may read.  The Python twin is
-``Arm64.translate``.
+Stage 1, EL1&0, 4 KiB granule: Arm ARM, "The AArch64 Virtual Memory System".  The CPU model
+translates without side effects, but at EL0 it refuses addresses that only EL1 may read.  The
+Python version is ``Arm64.translate``.
 
-Exceptions: Arm ARM, "Exception entry".  ``ArmCpu._enter`` is the same in Python, for all of them; ``enter``
-is for BRK from EL1 with its own stack pointer, which a probe takes at each firing, ``deliver`` for what
-programs take all the time.
+Exceptions: Arm ARM, "Exception entry".  The Python version, ``ArmCpu._enter``, handles all of them.
+``enter`` handles only BRK at EL1 with SP_EL1, which each firing causes; ``deliver`` handles the
+exceptions that are frequent in programs.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -52,13 +52,13 @@ cdef enum:
     EL1H = 5
     MASKED = 0x3C0 | EL1H  # D A I F
     SYNC = 0x200
-    LOWER = 0x400  # from EL0
+    LOWER = 0x400  # vector offset of exceptions from EL0
     EC_BRK = 0x3C
-    SVC = 2  # of Unicorn's exceptions
+    SVC = 2  # Unicorn's exception number
     PREFETCH_ABORT = 3
     DATA_ABORT = 4
 
-# Of these the engine is told the places: of the last exception, and whether A64 is executed.
+# Context fields whose offsets the engine needs: the last exception, and the A64 execution state.
 EXCEPTION_PLACES = ("syndrome", "fault address", "aarch64")
 
 cdef enum:
@@ -66,7 +66,7 @@ cdef enum:
     ADDRESS = 1
     AARCH64 = 2
 
-cdef uint64_t OUTPUT = 0xFFFFFFFFF000  # address bits of an entry, and of TTBRn
+cdef uint64_t OUTPUT = 0xFFFFFFFFF000  # address bits of a page table entry and of TTBRn
 
 cdef CpReg NAMED[NAMES]
 for _i, _name in enumerate(("esr_el1", "spsr_el1", "elr_el1", "vbar_el1", "sctlr_el1", "tcr_el1",
@@ -132,7 +132,8 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     cdef uint32_t code = 0
     if vectors == 0 or state & 0xF != EL1H or not guest_read(c, pc, &code, 4):
         return False
-    # Unicorn computes its cached translation flags anew only with a system register: PSTATE first.
+    # Unicorn updates its cached translation flags only when a system register is written, so PSTATE
+    # comes first.
     register_write(c, PSTATE, MASKED)
     put(c, SPSR, state)
     put(c, ELR, pc)
@@ -155,8 +156,8 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     if word_in_context(c, c.exception_places[AARCH64])[0] != 1:
         return DECLINED
     sp = register_read(c, SP)
-    # Unicorn computes its cached translation flags anew only with a system register: PSTATE first.
-    # A write of it changes no stack pointer.
+    # Unicorn updates its cached translation flags only when a system register is written, so PSTATE
+    # comes first. Writing PSTATE does not switch the stack pointer.
     register_write(c, PSTATE, MASKED)
     if user:
         put(c, SP_EL0, sp)
@@ -178,7 +179,7 @@ cdef void forget(Clock *c) noexcept nogil:
 
 
 WALK = native(<void *>walk, "emu.walk")
-# The teaching kernel's way uses 448 bytes, GENERIC's 480.
+# The breakpoint path of the teaching kernel uses 448 bytes of stack, that of GENERIC 480.
 FOOTPRINT = 2048
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")

@@ -1,18 +1,20 @@
 # cython: language_level=3, boundscheck=True
-"""Where code reads the cycle or the instruction counter (RISC-V unprivileged, "Zicntr")."""
+"""Search for reads of the cycle and instruction counters (RISC-V unprivileged manual, "Zicntr")."""
 
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy
 
 cdef enum:
-    MASK = 0xFFFFF07F  # all but rd
+    MASK = 0xFFFFF07F  # all bits except rd
     RDCYCLE = 0xC0002073
     RDINSTRET = 0xC0202073
 
 
 def counter_reads(const uint8_t[::1] code):
-    """Offsets of what may be ``csrrs rd, cycle, x0`` or ``csrrs rd, instret, x0``: at any halfword,
-    also one in the middle of an instruction."""
+    """Return offsets that may hold ``csrrs rd, cycle, x0`` or ``csrrs rd, instret, x0``.
+
+    Every halfword is checked, including those in the middle of an instruction.
+    """
     cdef uint32_t word
     cdef Py_ssize_t at
     found = []

@@ -1,13 +1,14 @@
 # cython: language_level=3
-"""The CPU's native half: page tables walked without a trace, exceptions delivered.
+"""Native part of the riscv64 CPU: page walks without side effects, and delivery of exceptions.
 
-Sv39, Sv48 and Sv57: privileged manual, "Virtual Address Translation Process".  The CPU model sets
-accessed bits; this does not.  The Python twin is ``Riscv64.translate``.
+Sv39, Sv48 and Sv57: privileged manual, "Virtual Address Translation Process".  Unlike the CPU
+model, the walk sets no accessed bits.  The Python version is ``Riscv64.translate``.
 
-Exceptions: privileged manual, chapter "Supervisor-Level ISA".  ``RiscvCpu._trap`` is the same in
-Python, for every cause; ``enter`` is for the one that a probe takes at each firing, ``deliver`` for those
-that programs take all the time.  The registers are read and written in a saved context: as control
-and status registers of the CPU model's interface they cost as much again as the kernel's whole path.
+Exceptions: privileged manual, chapter "Supervisor-Level ISA".  The Python version,
+``RiscvCpu._trap``, handles every cause.  ``enter`` handles only the breakpoint exception of each
+firing; ``deliver`` handles the exceptions that are frequent in programs.  Both access registers
+in a saved context: accessing them as control and status registers through Unicorn would take as
+long as the kernel's whole breakpoint path.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -38,11 +39,11 @@ cdef uint64_t COST = registers.CLOCK_READ_COST
 cdef uint64_t TICK = registers.TICK
 cdef uint64_t PPN = (<uint64_t>1 << 44) - 1
 
-cdef enum:  # of an entry
+cdef enum:  # bits of a page table entry
     VALID = 1
     LEAF = 0xE  # R, W, X
 
-# Of these the engine is told the places, in this order; sstatus is a part of mstatus.
+# Context fields whose offsets the engine needs, in this order; sstatus is a part of mstatus.
 PLACES = ("sepc", "scause", "stval", "mstatus", "stvec", "satp")
 
 cdef enum:
@@ -53,7 +54,7 @@ cdef enum:
     STVEC = 4
     SATP_PLACE = 5
 
-# And of these for ``deliver``: what stval is to be.
+# Context field that ``deliver`` needs as well: the value for stval.
 EXCEPTION_PLACES = ("badaddr",)
 
 cdef enum:
@@ -67,7 +68,7 @@ cdef enum:
 
 
 cdef uint64_t page_tables(Clock *c) noexcept nogil:
-    """satp: in user mode the model does not tell it, but a context has it."""
+    """Return satp; in user mode the model does not reveal it, so it is read from a context."""
     if register_read(c, PRIV) != 0 or c.context == NULL:
         return register_read(c, SATP)
     c.context_save(c.uc, c.context)
@@ -119,7 +120,7 @@ cdef void keep(Clock *c) noexcept nogil:
 
 cdef void take(Clock *c, uint64_t vectors, uint64_t cause, uint64_t pc, uint64_t value, bint user
               ) noexcept nogil:
-    """What the CPU does, in the context that was saved."""
+    """Take the exception in the saved context, and load the context into the CPU."""
     cdef uint64_t status = place(c, MSTATUS)[0]
     place(c, MSTATUS)[0] = (status & ~<uint64_t>(SIE | SPIE | SPP) | (0 if user else SPP)
                             | (SPIE if status & SIE else 0))
@@ -131,7 +132,7 @@ cdef void take(Clock *c, uint64_t vectors, uint64_t cause, uint64_t pc, uint64_t
 
 
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
-    """Called directly behind ``keep``, whose context it uses."""
+    """Enter the breakpoint vector; must directly follow ``keep``, whose saved context it uses."""
     cdef uint64_t vectors = place(c, STVEC)[0] & ~<uint64_t>3
     if vectors == 0 or register_read(c, PRIV) != 1:
         return False
@@ -140,12 +141,12 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
 
 
 cdef inline bint tells_address(uint32_t cause) noexcept nogil:
-    """Misaligned accesses, access and page faults: of loads, stores and fetches."""
+    """Return whether stval is an address: misaligned accesses, access faults and page faults."""
     return 4 <= cause <= 7 or cause in (0, 1, 12, 13, 15)
 
 
 cdef Answer read_time(Clock *c, uint64_t pc) noexcept nogil:
-    """RDTIME, which the model does not carry out: ``RiscvCpu._counter_read`` is its twin."""
+    """Emulate RDTIME, which the model does not execute (in Python: ``RiscvCpu._counter_read``)."""
     cdef uint32_t code = 0
     if not guest_read(c, pc, &code, 4) or code & ~<uint32_t>(31 << 7) != RDTIME:
         return DECLINED
@@ -159,15 +160,15 @@ cdef Answer read_time(Clock *c, uint64_t pc) noexcept nogil:
 cdef Answer deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
     cdef bint user = register_read(c, PRIV) == 0
     cdef uint64_t vectors
-    if cause in (ECALL_U, ECALL_S):  # Unicorn does not tell the modes apart
+    if cause in (ECALL_U, ECALL_S):  # Unicorn does not distinguish the modes
         if not user:
-            return DECLINED  # firmware's
+            return DECLINED  # a call to the firmware
         cause = ECALL_U
     elif cause == ILLEGAL:
         return read_time(c, pc)
     elif not tells_address(cause):
         return DECLINED
-    if user:  # before the context is saved, which has the level, too
+    if user:  # set the level before the context is saved, which contains it
         register_write(c, PRIV, 1)
     c.context_save(c.uc, c.context)
     vectors = place(c, STVEC)[0] & ~<uint64_t>3
@@ -191,7 +192,7 @@ cdef void forget(Clock *c) noexcept nogil:
 
 
 WALK = native(<void *>walk, "emu.walk")
-# The teaching kernel's way uses 304 bytes, GENERIC's 320.
+# The breakpoint path of the teaching kernel uses 304 bytes of stack, that of GENERIC 320.
 FOOTPRINT = 2048
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")
