@@ -1,0 +1,1 @@
+"""Readers for DWARF and CTF debug data of FreeBSD kernels and modules."""

@@ -1,8 +1,8 @@
-"""The abbreviations of a unit (DWARF 5, 7.5.3); part of ``_scan.pyx``."""
+"""Abbreviation table of a unit (DWARF 5, 7.5.3); included by ``_scan.pyx``."""
 
 
 cdef class Abbreviations:
-    """Those of the unit that was read last, and how much work reading has caused."""
+    """Abbreviation table of the unit read last, with a limit on the work that reading takes."""
 
     cdef Section abbrev
     cdef Abbrev *abbrevs
@@ -28,10 +28,10 @@ cdef class Abbreviations:
         return 0
 
     cdef int spend(self, uint64_t work) noexcept nogil:
-        """Count work, and refuse what no honest file causes."""
+        """Count work, and fail if it exceeds the limit for sections of this size."""
         self.work += work
         if self.work > self.most_work:
-            return self.fail(b"more work than sections of this size cause")
+            return self.fail(b"too much work for sections of this size")
         return 1
 
     cdef int read_abbrevs(self, const Unit *u) noexcept nogil:
@@ -50,17 +50,17 @@ cdef class Abbreviations:
         self.abbrevs_of = NOTHING
         while True:
             if not uleb(&self.abbrev, &p, &code):
-                return self.fail(b"abbreviations are cut off")
+                return self.fail(b"truncated abbreviation table")
             if code == 0:
                 break
             if not (uleb(&self.abbrev, &p, &tag) and number(&self.abbrev, &p, 1, &flag)):
-                return self.fail(b"abbreviations are cut off")
+                return self.fail(b"truncated abbreviation table")
             if self.abbrev_count == MAX_ABBREVS:
-                return self.fail(b"more abbreviations than a unit can have")
+                return self.fail(b"too many abbreviations in a table")
             if self.abbrev_count == self.abbrev_room:
                 more = realloc(self.abbrevs, (self.abbrev_room * 2 + 64) * sizeof(Abbrev))
                 if more == NULL:
-                    return self.fail(b"no memory")
+                    return self.fail(b"out of memory")
                 self.abbrevs = <Abbrev *>more
                 self.abbrev_room = self.abbrev_room * 2 + 64
             a = &self.abbrevs[self.abbrev_count]
@@ -74,18 +74,18 @@ cdef class Abbreviations:
             while True:
                 implicit = 0
                 if not (uleb(&self.abbrev, &p, &name) and uleb(&self.abbrev, &p, &form)):
-                    return self.fail(b"abbreviations are cut off")
+                    return self.fail(b"truncated abbreviation table")
                 if form == 0x21 and not sleb(&self.abbrev, &p, &implicit):
-                    return self.fail(b"abbreviations are cut off")
+                    return self.fail(b"truncated abbreviation table")
                 if name == 0 and form == 0:
                     break
                 if self.attribute_count == self.attribute_room:
                     if self.attribute_room > MAX_ABBREVS * 16:
-                        return self.fail(b"more attributes than a unit can have")
+                        return self.fail(b"too many attributes in an abbreviation table")
                     more = realloc(self.attributes,
                                    (self.attribute_room * 2 + 256) * sizeof(Attribute))
                     if more == NULL:
-                        return self.fail(b"no memory")
+                        return self.fail(b"out of memory")
                     self.attributes = <Attribute *>more
                     self.attribute_room = self.attribute_room * 2 + 256
                 self.attributes[self.attribute_count].name = <uint16_t>(
@@ -107,10 +107,10 @@ cdef class Abbreviations:
 
     cdef const Abbrev *find_abbrev(self, uint64_t code) noexcept nogil:
         cdef uint32_t i
-        # Compilers number them from one.
+        # Compilers number abbreviation codes from 1, so try the code as an index first.
         if 0 < code <= self.abbrev_count and self.abbrevs[code - 1].code == code:
             return &self.abbrevs[code - 1]
-        for i in range(self.abbrev_count):  # rare
+        for i in range(self.abbrev_count):  # rare: the codes are not consecutive
             if self.abbrevs[i].code == code:
                 self.work += i
                 return &self.abbrevs[i]

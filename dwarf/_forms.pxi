@@ -1,11 +1,12 @@
-"""Attributes' values as DWARF writes them (DWARF 4, 7.5.4; DWARF 5, 7.5.6), and the units that they are
-in; part of ``_scan.pyx`` and ``_join.pyx``.
+"""Attribute forms (DWARF 4, 7.5.4; DWARF 5, 7.5.6) and unit headers; included by ``_scan.pyx`` and
+``_join.pyx``.
 """
 
 cdef uint64_t NOTHING = 0xFFFFFFFFFFFFFFFF
-cdef uint64_t ESCAPE = 0xFFFFFFFF  # of a length: the 64-bit format; of an address: a new base
+# Escape value: marks 64-bit DWARF in a length, and a base address selection in a range list
+cdef uint64_t ESCAPE = 0xFFFFFFFF
 
-# Where a value is, when it is not the value itself.
+# Meaning of the number in a ``Value``
 cdef enum:
     PLAIN = 0
     IN_STR = 1
@@ -16,9 +17,9 @@ cdef enum:
     REFERENCE = 6
     LIST_INDEX = 7
     ADDRESS = 8
-    BLOCK = 9  # the number is where its content begins
+    BLOCK = 9  # the number is the offset of the block's first byte
 
-# Kinds of units (DWARF 5, 7.5.1).
+# Unit types (DW_UT; DWARF 5, 7.5.1)
 cdef enum:
     UT_TYPE = 2
     UT_SKELETON = 4
@@ -68,8 +69,11 @@ cdef inline int sleb(const Section *s, uint64_t *p, int64_t *out) noexcept nogil
 
 cdef const char *unit_header(const Section *info, uint64_t *p, Unit *u, uint64_t *kind
                              ) noexcept nogil:
-    """Read a unit's header (DWARF 4, 7.5.1; DWARF 5, 7.5.1) and go behind it; what is wrong with it, or
-    NULL.  ``kind`` is the DW_UT of version 5, and 1 before."""
+    """Read a unit header (DWARF 4, 7.5.1; DWARF 5, 7.5.1), and advance ``p`` past it.
+
+    Return an error message, or NULL.  ``kind`` is set to the DW_UT of a version 5 unit, and to 1
+    for earlier versions.
+    """
     cdef uint64_t length = 0
     cdef uint64_t value = 0
     memset(u, 0, sizeof(Unit))
@@ -78,39 +82,39 @@ cdef const char *unit_header(const Section *info, uint64_t *p, Unit *u, uint64_t
     u.offset_size = 4
     u.strings = u.addresses = u.lists = u.line_table = u.directory = u.name = NOTHING
     if not number(info, p, 4, &length):
-        return b"a unit's header is cut off"
+        return b"truncated unit header"
     if length == ESCAPE:
         u.offset_size = 8
         if not number(info, p, 8, &length):
-            return b"a unit's header is cut off"
+            return b"truncated unit header"
     if length > info.size - p[0] or length < 7:
-        return b"a unit is longer than its section"
+        return b"unit is longer than its section or shorter than its header"
     u.end = p[0] + length
     if not number(info, p, 2, &value):
-        return b"a unit's header is cut off"
+        return b"truncated unit header"
     u.version = <uint32_t>value
     if u.version < 2 or u.version > 5:
-        return b"a unit of a DWARF version that is not 2 to 5"
+        return b"DWARF version of a unit is not 2 to 5"
     if u.version >= 5:
         if not (number(info, p, 1, kind) and number(info, p, 1, &value)
                 and number(info, p, u.offset_size, &u.abbrevs)):
-            return b"a unit's header is cut off"
-        if kind[0] == UT_SKELETON or kind[0] == UT_SPLIT_COMPILE:  # an identifier
+            return b"truncated unit header"
+        if kind[0] == UT_SKELETON or kind[0] == UT_SPLIT_COMPILE:  # skip the unit ID
             p[0] += 8
-        elif kind[0] == UT_TYPE or kind[0] == UT_SPLIT_TYPE:  # a signature and an offset
+        elif kind[0] == UT_TYPE or kind[0] == UT_SPLIT_TYPE:  # skip type signature and offset
             p[0] += 8 + u.offset_size
     elif not (number(info, p, u.offset_size, &u.abbrevs) and number(info, p, 1, &value)):
-        return b"a unit's header is cut off"
+        return b"truncated unit header"
     if value != 4 and value != 8:
-        return b"addresses that are neither of four nor of eight bytes"
+        return b"address size of a unit is neither 4 nor 8 bytes"
     u.address_size = <uint8_t>value
     if p[0] > u.end:
-        return b"a unit's header is cut off"
+        return b"truncated unit header"
     return NULL
 
 
 cdef int fixed_size(uint32_t form, const Unit *u) noexcept nogil:
-    """Bytes of a form, or -1 where they vary."""
+    """Return the size of a form's values in bytes, or -1 if it varies."""
     if form == 0x01:
         return u.address_size
     if form in (0x0B, 0x0C, 0x11, 0x25, 0x29):
@@ -147,14 +151,14 @@ cdef int skip(const Section *s, uint64_t *p, uint32_t form, const Unit *u) noexc
 
 cdef int read(const Section *s, uint64_t *p, uint32_t form, int64_t implicit, const Unit *u,
               Value *v) noexcept nogil:
-    """An attribute's value."""
+    """Read an attribute value, and advance ``p`` past it; return 0 if it is malformed."""
     cdef uint64_t length = 0
     cdef const void *end
     cdef int64_t signed_number = 0
     cdef int size = fixed_size(form, u)
     v.kind = PLAIN
     v.number = 0
-    if form == 0x16:  # indirect: the form is in the data
+    if form == 0x16:  # DW_FORM_indirect: the form precedes the value
         if not uleb(s, p, &length) or length == 0x16 or length == 0x21 or length > 0xFFFF:
             return 0
         return read(s, p, <uint32_t>length, 0, u, v)
@@ -188,7 +192,7 @@ cdef int read(const Section *s, uint64_t *p, uint32_t form, int64_t implicit, co
         elif 0x29 <= form <= 0x2C:
             v.kind = ADDRESS_INDEX
         return 1
-    if form == 0x08:  # a string in place
+    if form == 0x08:  # DW_FORM_string
         if p[0] >= s.size:
             return 0
         end = memchr(s.data + p[0], 0, s.size - p[0])

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""Debug data that lies in several places made one .debug_info: type units (DWARF 4, 7.5.1.2; DWARF 5,
-7.5.1.3) and what dwz has put into a supplementary file (DWARF 5, 7.3.6).
+"""Concatenation of debug data from several places into one .debug_info section.
 
-The parts are copied behind each other, and no entry changes its size: what refers from one part to
-another becomes DW_FORM_ref_addr in place, and offsets of strings count from the joined section's begin.
+The sources are type units (DWARF 4, 7.5.1.2; DWARF 5, 7.5.1.3) and the supplementary files that dwz
+makes (DWARF 5, 7.3.6).  No entry changes its size: a reference from one part to another becomes
+DW_FORM_ref_addr in place, and string offsets are adjusted to the joined sections.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -14,7 +14,7 @@ from libc.string cimport memchr, memset
 from dwarf._leb cimport read_leb, read_number
 
 cdef enum:
-    MAX_ABBREVS = 1 << 18  # of a table
+    MAX_ABBREVS = 1 << 18  # in one abbreviation table
     MAX_ATTRIBUTES = 1 << 22
     ABBREV_WORK = 8
     WORK_PER_BYTE = 16
@@ -43,39 +43,40 @@ include "_forms.pxi"
 
 
 class JoinError(Exception):
-    """The parts do not hold together: ``what``, and the offset in the joined .debug_info."""
+    """Inconsistent debug data; the message includes the offset in the joined .debug_info."""
 
     def __init__(self, what, offset):
         super().__init__(f"{what} at .debug_info+{offset:#x}")
 
 
 class UnreadError(JoinError):
-    """The parts are of a shape that is not read here."""
+    """Debug data in a layout that is not supported."""
 
 
 cdef struct Form:
     uint32_t name
     uint32_t form
-    uint64_t place  # of the form's number in .debug_abbrev
-    uint32_t length  # of that
+    uint64_t place  # offset of the form code in .debug_abbrev
+    uint32_t length  # bytes of the form code
 
 
-# What is added to the numbers in a part's entries.
+# Amounts to add to the offsets in a part's entries
 cdef struct Bases:
     uint64_t abbrevs
     uint64_t info
     uint64_t strings
     uint64_t line_strings
     uint64_t lines
-    # The same of the supplementary file, for a part that refers to it; none: NOTHING.
+    # Amounts for offsets into the part's supplementary file; NOTHING if it has none
     uint64_t other_info
     uint64_t other_strings
 
 
 cdef class Join:
-    """Sections in which offsets are made to fit.
+    """Concatenated sections whose offsets are being adjusted.
 
-    :param info: of all parts, to be changed in place; ``abbrev`` too.
+    :param info: .debug_info of all parts, changed in place.
+    :param abbrev: .debug_abbrev of all parts, changed in place.
     """
 
     cdef uint8_t[::1] info_bytes, abbrev_bytes
@@ -83,9 +84,9 @@ cdef class Join:
     cdef Form *forms
     cdef uint32_t form_count, form_room
     cdef uint64_t forms_of
-    cdef dict codes  # of the table in ``forms``: an abbreviation's first form, and how many it has
-    cdef dict signatures  # of type units: where their types are
-    cdef set tables  # of abbreviations
+    cdef dict codes  # abbreviation code -> (index in ``forms``, number of attributes)
+    cdef dict signatures  # type signature -> offset of the type's entry
+    cdef set tables  # offsets of the abbreviation tables in use
     cdef uint64_t work, most_work
     cdef uint64_t at
 
@@ -111,18 +112,18 @@ cdef class Join:
     cdef int spend(self, uint64_t work) except -1:
         self.work += work
         if self.work > self.most_work:
-            self.wrong("more work than sections of this size cause")
+            self.wrong("too much work for sections of this size")
         return 0
 
     cdef Section section(self, uint64_t begin, uint64_t end) except *:
         cdef Section s
         if begin > end or end > self.info.size:
-            raise ValueError("a part outside of the section")
+            raise ValueError("part lies outside .debug_info")
         s.data, s.size = self.info.data, end
         return s
 
     cdef uint64_t header(self, const Section *s, uint64_t at, Unit *u, uint64_t *kind) except *:
-        """A unit's header; where its first entry is."""
+        """Read a unit header, and return the offset of the unit's first entry."""
         cdef uint64_t p = at
         cdef const char *wrong
         self.at = at
@@ -135,7 +136,7 @@ cdef class Join:
     # -- headers --------------------------------------------------------------------------------
 
     def find_types(self, uint64_t begin, uint64_t end):
-        """Know the type units of version 5 in [begin, end); how many there are."""
+        """Register the DWARF 5 type units in [begin, end), and return their number."""
         cdef Section s = self.section(begin, end)
         cdef uint64_t at = begin
         cdef uint64_t p
@@ -151,21 +152,23 @@ cdef class Join:
         return count
 
     cdef int type_unit(self, const Section *s, uint64_t at, uint64_t p, const Unit *u) except -1:
-        """The signature and the type of a type unit are at ``p``."""
+        """Register the type whose signature and type offset are stored at ``p``."""
         cdef uint64_t signature = 0
         cdef uint64_t offset = 0
         if not number(s, &p, 8, &signature) or not number(s, &p, u.offset_size, &offset):
-            self.wrong("a unit's header is cut off")
+            self.wrong("truncated unit header")
         if offset > u.end - at:
-            self.wrong("a type outside of its unit")
+            self.wrong("type offset is outside its unit")
         self.signatures.setdefault(signature, at + offset)
         return 0
 
     def make_plain(self, uint64_t begin, uint64_t end):
-        """Turn the type units of version 4 (.debug_types) in [begin, end) into units without a
-        signature: a filler is before each that is as long as what its header is shorter.
+        """Turn the DWARF 4 type units (.debug_types) in [begin, end) into ordinary units.
 
-        :return: the offsets of the units that were made, with those lengths.
+        The new headers are shorter, since they have no signature and no type offset; an empty unit
+        before each new unit fills the gap.
+
+        :return: (offset of the new unit, size of the gap in bytes) of each.
         """
         cdef Section s = self.section(begin, end)
         cdef uint64_t at = begin
@@ -177,15 +180,15 @@ cdef class Join:
         while at < end:
             p = self.header(&s, at, &u, &kind)
             if u.version != 4:
-                self.wrong("a unit of .debug_types that is not of version 4")
+                self.wrong("unit in .debug_types is not of version 4")
             self.type_unit(&s, at, p, &u)
             shift = 8 + u.offset_size
             header = <int>(p - at)
             if p + shift > u.end:
-                self.wrong("a unit's header is cut off")
+                self.wrong("truncated unit header")
             content = bytes(self.info_bytes[at : p])
             length_size = 4 if u.offset_size == 4 else 12
-            # An empty unit: length, version, abbreviations, size of addresses, entries that are none.
+            # An empty unit: length, version, abbreviation table offset, address size
             filler = ((<int>shift - 4).to_bytes(4, "little") + b"\4\0"
                       + (u.abbrevs & 0xFFFFFFFF).to_bytes(4, "little") + b"\10").ljust(shift, b"\0")
             length = (u.end - at - shift - length_size).to_bytes(u.offset_size, "little")
@@ -199,10 +202,10 @@ cdef class Join:
     # -- entries --------------------------------------------------------------------------------
 
     def fit(self, uint64_t begin, uint64_t end, tuple bases, dict shifts):
-        """Make the offsets in the units in [begin, end) count from the begins of joined sections.
+        """Adjust the offsets in the units in [begin, end) to the joined sections.
 
-        :param bases: what is added, as ``Bases`` has it; None for no supplementary file.
-        :param shifts: of units whose headers became shorter: by how many bytes.
+        :param bases: amounts to add, in the order of ``Bases``; None without a supplementary file.
+        :param shifts: unit offset -> bytes by which the unit's header became shorter.
         """
         cdef Section s = self.section(begin, end)
         cdef Bases b
@@ -215,7 +218,7 @@ cdef class Join:
         while at < end:
             p = self.header(&s, at, &u, &kind)
             if b.abbrevs:
-                # Before the address size in versions up to 4, behind it in 5.
+                # In versions up to 4, the abbreviation table offset precedes the address size.
                 self.add(at + (6 if u.version < 5 else 8) + (8 if u.offset_size == 8 else 0),
                          u.offset_size, b.abbrevs)
                 u.abbrevs += b.abbrevs
@@ -224,17 +227,17 @@ cdef class Join:
             at = u.end
 
     cdef int add(self, uint64_t at, int size, uint64_t more) except -1:
-        """Add to a number in .debug_info."""
+        """Add an amount to an integer in .debug_info."""
         cdef uint64_t value = 0
         cdef uint64_t p = at
         if not number(&self.info, &p, size, &value):
-            self.wrong("an attribute is cut off")
+            self.wrong("truncated attribute")
         return self.put(at, size, value + more)
 
     cdef int put(self, uint64_t at, int size, uint64_t value) except -1:
         cdef int i
         if size < 8 and value >> 8 * size:
-            self.wrong("sections of more than 4 GiB together")
+            self.wrong("joined sections are larger than 4 GiB")
         for i in range(size):
             self.info_bytes[at + i] = <uint8_t>(value >> 8 * i & 0xFF)
         return 0
@@ -249,12 +252,12 @@ cdef class Join:
         while p < u.end:
             self.at = p
             if not uleb(&s, &p, &code):
-                self.wrong("an entry is cut off")
+                self.wrong("truncated entry")
             if code == 0:
                 continue
             found = self.codes.get(code)
             if found is None:
-                self.wrong("an entry of an abbreviation that is not there")
+                self.wrong("entry with an undefined abbreviation code")
             self.spend(1)
             first, count = found
             for i in range(<uint32_t>first, <uint32_t>first + <uint32_t>count):
@@ -270,35 +273,35 @@ cdef class Join:
         self.spend(1)
         if form == FORM_INDIRECT:
             if not uleb(s, p, &value):
-                self.wrong("an attribute is cut off")
+                self.wrong("truncated attribute")
             form = <uint32_t>(value if value < 0x10000 else 0xFFFF)
             if changed_to(form) or form == FORM_INDIRECT:
-                self.unread("a form named in place that refers to another part")
+                self.unread("reference to another part in DW_FORM_indirect")
             at = p[0]
         if u.version < 3 and changed_to(form):
-            self.unread("a reference to another part in a unit of DWARF 2")
+            self.unread("reference to another part in a DWARF 2 unit")
         if form == FORM_REF_SIG8:
             size = 8
         elif form == FORM_REF_SUP8:
-            self.unread("a reference of eight bytes to a supplementary file")
+            self.unread("8-byte reference to a supplementary file")
         else:
             size = fixed_size(form, u)
         if form == FORM_REF_SIG8:
             if not number(s, p, 8, &value):
-                self.wrong("an attribute is cut off")
+                self.wrong("truncated attribute")
             return self.refer(at, u, value)
         if not skip(s, p, form, u):
-            self.wrong("an attribute is cut off, or of an unknown form")
+            self.wrong("truncated attribute or unknown form")
         if (b.abbrevs and (f.name == AT_STR_OFFSETS_BASE or f.name == AT_ADDR_BASE
                            or f.name == AT_RNGLISTS_BASE or f.name == AT_LOCLISTS_BASE)):
-            self.unread("a supplementary file with tables of its own")
+            self.unread("supplementary file with base attributes (such as DW_AT_addr_base)")
         if form == FORM_GNU_REF_ALT or form == FORM_REF_SUP4:
             if b.other_info == NOTHING or form == FORM_REF_SUP4 and u.offset_size != 4:
-                self.wrong("a reference to a supplementary file that is not there")
+                self.wrong("reference to a missing supplementary file")
             return self.add(at, size, b.other_info)
         if form == FORM_GNU_STRP_ALT or form == FORM_STRP_SUP:
             if b.other_strings == NOTHING:
-                self.wrong("a reference to a supplementary file that is not there")
+                self.wrong("reference to a missing supplementary file")
             return self.add(at, size, b.other_strings)
         if form == FORM_REF_ADDR and b.info:
             return self.add(at, size, b.info)
@@ -319,16 +322,16 @@ cdef class Join:
         cdef uint64_t p = at
         number(&self.info, &p, size, &value)
         if value < shift:
-            self.wrong("a reference into a unit's header")
+            self.wrong("reference into a unit header")
         return self.put(at, size, value - shift)
 
     cdef int less_uleb(self, uint64_t at, uint64_t end, uint64_t shift) except -1:
-        """The same number of bytes, the last ones of which may be zeros."""
+        """Subtract an amount from a ULEB128 integer without changing its encoded length."""
         cdef uint64_t value = 0
         cdef uint64_t p = at
         uleb(&self.info, &p, &value)
         if value < shift:
-            self.wrong("a reference into a unit's header")
+            self.wrong("reference into a unit header")
         self.put_uleb(self.info_bytes, at, end - at, value - shift)
         return 0
 
@@ -341,12 +344,12 @@ cdef class Join:
         return 0
 
     cdef int refer(self, uint64_t at, const Unit *u, uint64_t signature) except -1:
-        """Four bytes that say DW_FORM_ref_addr, and four of an offset, where a signature was."""
+        """Replace a type signature by DW_FORM_ref_addr (4 bytes) and an offset (4 bytes)."""
         found = self.signatures.get(signature)
         if found is None:
-            self.wrong(f"a type ({signature:#018x}) whose unit is not there")
+            self.wrong(f"no unit defines the type with signature {signature:#018x}, referenced")
         if u.offset_size != 4:
-            self.unread("a signature in a unit of the 64-bit format")
+            self.unread("type signature in a unit in the 64-bit DWARF format")
         self.put_uleb(self.info_bytes, at, 4, FORM_REF_ADDR)
         return self.put(at + 4, 4, found)
 
@@ -367,24 +370,24 @@ cdef class Join:
         self.forms_of = NOTHING
         while True:
             if not uleb(&self.abbrev, &p, &code):
-                self.wrong("abbreviations are cut off")
+                self.wrong("truncated abbreviation table")
             if code == 0:
                 break
             self.spend(ABBREV_WORK)
             if len(self.codes) == MAX_ABBREVS:
-                self.wrong("more abbreviations than a unit can have")
+                self.wrong("too many abbreviations in a table")
             if not (uleb(&self.abbrev, &p, &tag) and number(&self.abbrev, &p, 1, &children)):
-                self.wrong("abbreviations are cut off")
+                self.wrong("truncated abbreviation table")
             first = self.form_count
             while True:
                 if not uleb(&self.abbrev, &p, &name):
-                    self.wrong("abbreviations are cut off")
+                    self.wrong("truncated abbreviation table")
                 place = p
                 if not uleb(&self.abbrev, &p, &form):
-                    self.wrong("abbreviations are cut off")
+                    self.wrong("truncated abbreviation table")
                 length = <uint32_t>(p - place)
                 if form == 0x21 and not sleb(&self.abbrev, &p, &implicit):
-                    self.wrong("abbreviations are cut off")
+                    self.wrong("truncated abbreviation table")
                 if name == 0 and form == 0:
                     break
                 self.keep(Form(<uint32_t>(name if name < 0x10000 else 0xFFFF),
@@ -401,7 +404,7 @@ cdef class Join:
         if self.form_count == self.form_room:
             room = <uint64_t>self.form_room * 2 + 256
             if room > MAX_ATTRIBUTES:
-                self.wrong("more attributes than a unit can have")
+                self.wrong("too many attributes in an abbreviation table")
             more = realloc(self.forms, room * sizeof(Form))
             if more == NULL:
                 raise MemoryError
@@ -411,7 +414,7 @@ cdef class Join:
         return 0
 
     def finish(self):
-        """Write the forms into the abbreviations that entries have now."""
+        """Write the changed form codes into the abbreviation tables in use."""
         cdef uint32_t i, new
         cdef uint64_t table
         for table in self.tables:
@@ -423,7 +426,7 @@ cdef class Join:
 
 
 def has_type_units(const uint8_t[::1] info):
-    """Whether a .debug_info has type units (of version 5); a damaged one has none."""
+    """Return whether .debug_info has DWARF 5 type units before the first damaged unit header."""
     cdef Section s
     cdef Unit u
     cdef uint64_t at = 0
@@ -443,7 +446,7 @@ def has_type_units(const uint8_t[::1] info):
 
 
 cdef uint32_t changed_to(uint32_t form) noexcept nogil:
-    """The form that stands for one that refers to another part; 0: it stays."""
+    """Return the form that replaces a reference to another part, or 0 for any other form."""
     if form == FORM_REF_SIG8:
         return FORM_INDIRECT
     if form == FORM_GNU_REF_ALT or form == FORM_REF_SUP4:

@@ -1,7 +1,8 @@
 # cython: language_level=3
-"""Numbers as DWARF writes them (DWARF 5, 7.6): from ``data`` at ``at``, never at or behind ``end``.
+"""Readers for integers in DWARF data (DWARF 5, 7.6).
 
-Each gives 0 when the number is cut off, or longer than 64 bits can be.
+Each reads from ``data`` at offset ``at``, never at or past ``end``, and advances ``at``.  It
+returns 0 if the integer is truncated, or if a LEB128 encoding is longer than 10 bytes.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -9,7 +10,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 cdef inline int read_number(const uint8_t *data, uint64_t end, uint64_t *at, int size,
                             uint64_t *out) noexcept nogil:
-    """Unsigned, of ``size`` bytes, little-endian."""
+    """Read an unsigned little-endian integer of ``size`` bytes."""
     cdef int i
     cdef uint64_t value = 0
     if at[0] > end or <uint64_t>size > end - at[0]:
@@ -23,7 +24,7 @@ cdef inline int read_number(const uint8_t *data, uint64_t end, uint64_t *at, int
 
 cdef inline int read_leb(const uint8_t *data, uint64_t end, uint64_t *at, bint is_signed,
                          uint64_t *out) noexcept nogil:
-    """LEB128; a signed one is given in two's complement."""
+    """Read a LEB128 integer; a signed one is stored in two's complement."""
     cdef uint64_t value = 0
     cdef int shift = 0
     cdef uint8_t byte

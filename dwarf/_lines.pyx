@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""Line programs (DWARF 4 and 5, 6.2): addresses to lines, decoded natively.
+"""Native decoder for line number programs (DWARF 4 and 5, 6.2).
 
-Every read is checked against the end of the section; a program that is cut off ends with an error.
+Every read is checked against the end of the section; a damaged program raises LineError.
 """
 
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -15,7 +15,7 @@ cdef struct Program:
     const uint8_t *data
     uint64_t size
     uint64_t at
-    uint64_t end  # of this program
+    uint64_t end  # offset where the program ends
     uint32_t version
     uint8_t offset_size
     uint8_t minimum
@@ -33,7 +33,7 @@ cdef struct Row:
 
 
 class LineError(Exception):
-    """A line program does not hold together: ``what``, and the offset in .debug_line."""
+    """Damaged line number program; the message includes the offset in .debug_line."""
 
     def __init__(self, what, offset):
         super().__init__(f"{what} at .debug_line+{offset:#x}")
@@ -52,7 +52,7 @@ cdef inline int sleb(Program *p, int64_t *out) noexcept nogil:
 
 
 cdef int header(Program *p, uint64_t *after) noexcept nogil:
-    """Read the header; ``at`` is the first opcode then."""
+    """Read the header, and leave ``at`` at the first opcode; return 0 if it is invalid."""
     cdef uint64_t value = 0
     cdef uint64_t length = 0
     cdef uint64_t start
@@ -103,7 +103,7 @@ cdef int header(Program *p, uint64_t *after) noexcept nogil:
 
 
 cdef int step(Program *p, Row *state, Row *row) noexcept nogil:
-    """Run to the next row: 1; the end of the program: 0; damage: -1."""
+    """Run the program to its next row; return 1, or 0 at its end, or -1 if it is damaged."""
     cdef uint64_t opcode = 0
     cdef uint64_t value = 0
     cdef uint64_t length = 0
@@ -166,9 +166,9 @@ cdef int step(Program *p, Row *state, Row *row) noexcept nogil:
 
 
 cdef class LineTable:
-    """The line programs of a file.
+    """Line number programs of a file.
 
-    :param section: .debug_line.
+    :param section: contents of .debug_line.
     """
 
     cdef const uint8_t[::1] section
@@ -183,11 +183,11 @@ cdef class LineTable:
         p.at = offset
         p.end = p.size
         if offset >= p.size or not header(&p, after):
-            raise LineError("a line program's header is cut off", offset)
+            raise LineError("invalid line number program header", offset)
         return p
 
     def programs(self):
-        """(offset, end of the header, end) of every program, one behind the other."""
+        """Return (offset, end of the header, end) of every line number program."""
         cdef uint64_t at = 0
         cdef uint64_t after = 0
         cdef Program p
@@ -199,7 +199,7 @@ cdef class LineTable:
         return found
 
     def find(self, uint64_t address):
-        """(offset of the program, file, line) of the row that holds an address, or None."""
+        """Return (program offset, file, line) of the row that covers an address, or None."""
         cdef uint64_t at = 0
         cdef uint64_t after = 0
         cdef Program p
@@ -215,7 +215,7 @@ cdef class LineTable:
             while True:
                 result = step(&p, &state, &row)
                 if result < 0:
-                    raise LineError("a line program is cut off", p.at)
+                    raise LineError("damaged line number program", p.at)
                 if result == 0:
                     break
                 if known and before.address <= address < row.address:
@@ -226,7 +226,10 @@ cdef class LineTable:
         return None
 
     def within(self, uint64_t low, uint64_t high):
-        """Every row with code in [low, high): (first address, end, program, file, line), cut to it."""
+        """Return the rows with code in [low, high), sorted and clipped to that range.
+
+        Each is (first address, end, program offset, file, line).
+        """
         cdef uint64_t at = 0
         cdef uint64_t after = 0
         cdef Program p
@@ -243,7 +246,7 @@ cdef class LineTable:
             while True:
                 result = step(&p, &state, &row)
                 if result < 0:
-                    raise LineError("a line program is cut off", p.at)
+                    raise LineError("damaged line number program", p.at)
                 if result == 0:
                     break
                 if known and before.address < row.address and before.address < high and (
@@ -256,7 +259,7 @@ cdef class LineTable:
         return sorted(found)
 
     def rows(self, uint64_t offset):
-        """Every row of a program: (address, file, line, whether it ends a sequence)."""
+        """Return the rows of a program as (address, file, line, whether it ends a sequence)."""
         cdef uint64_t after = 0
         cdef Program p
         cdef Row state, row
@@ -271,15 +274,17 @@ cdef class LineTable:
         while True:
             result = step(&p, &state, &row)
             if result < 0:
-                raise LineError("a line program is cut off", p.at)
+                raise LineError("damaged line number program", p.at)
             if result == 0 or len(found) == MAX_ROWS:
                 return found
             found.append((row.address, row.file, row.line, bool(row.ends)))
 
     def pieces(self, uint64_t offset, wanted, uint32_t line):
-        """The code [low, high) of a line of some files of one program; pieces that touch are one.
+        """Return the address ranges [low, high) of a line in some files of a program.
 
-        :param wanted: numbers of files.
+        Adjacent ranges are merged.
+
+        :param wanted: file numbers.
         """
         cdef uint64_t after = 0
         cdef Program p
@@ -295,7 +300,7 @@ cdef class LineTable:
         while True:
             result = step(&p, &state, &row)
             if result < 0:
-                raise LineError("a line program is cut off", p.at)
+                raise LineError("damaged line number program", p.at)
             if result == 0 or len(found) == MAX_ROWS:
                 return found
             if open_ and before < row.address:

@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""One pass over a kernel's .debug_info: functions, inline copies, the code they are in; types and
-variables by name.
+"""Single pass over .debug_info that finds functions, inline copies, types and variables.
 
-DWARF 4 (7.5, 2.17.3) and DWARF 5 (7.5, 2.17.3, 7.25).  Every read is checked against the end of its
-section; what does not fit ends the scan with an error that names the place.
+It reads DWARF 4 (7.5, 2.17.3) and DWARF 5 (7.5, 2.17.3, 7.25).  Every read is checked against the
+end of its section; malformed data ends the scan with an error that includes the offset.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -17,15 +16,15 @@ cdef enum:
     MAX_DEPTH = 256
     MAX_ABBREVS = 1 << 20
     MAX_RECORDS = 1 << 22
-    MAX_SHORT_NAME = 64  # bytes that tell names written in place from each other
-    # Work a byte of the sections may cause, beside some for every file: a kernel's causes one.
+    MAX_SHORT_NAME = 64  # bytes of a DW_FORM_string name that its digest covers
+    # The work limit is WORK plus WORK_PER_BYTE for each byte; a kernel takes 1 per byte.
     WORK_PER_BYTE = 16
     WORK = 1 << 24
-    SIGNALS = 1 << 12  # units between looks for Ctrl-C
+    SIGNALS = 1 << 12  # units between checks for signals (Ctrl-C)
 
 cdef uint32_t NO_RECORD = 0xFFFFFFFF
-cdef uint64_t SPREAD2 = 0xBF58476D1CE4E5B9  # of SplitMix64
-cdef uint64_t SPREAD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
+cdef uint64_t SPREAD2 = 0xBF58476D1CE4E5B9  # multiplier of SplitMix64
+cdef uint64_t SPREAD = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio
 cdef uint64_t IN_SECTION = (<uint64_t>1 << 60) - 1
 
 include "_tags.pxi"
@@ -51,14 +50,14 @@ cdef struct Record:
     uint8_t inlined
     uint8_t declaration
     uint8_t padding[5]
-    uint64_t begins  # DW_AT_entry_pc; NOTHING: it is not said
+    uint64_t begins  # DW_AT_entry_pc, or NOTHING
 
 cdef struct Piece:
     uint64_t low
     uint64_t high
 
-# A type (value: its size in bytes) or a variable (value: its address).  The digest is of a type's
-# members, or of what a typedef is for.
+# A type (value: its size in bytes) or a variable (value: its address).  The digest covers the
+# members of a type, or the type that a typedef names.
 cdef struct Declared:
     uint64_t offset
     uint64_t name
@@ -69,7 +68,7 @@ cdef struct Declared:
     uint32_t tag
     uint32_t padding
 
-# What is read of an entry that another refers to.
+# Attributes of an entry that another entry refers to
 cdef struct Target:
     uint64_t name
     uint64_t origin
@@ -84,28 +83,29 @@ DECLARED_FORMAT = "<QQQQIII4x"
 
 
 class ScanError(Exception):
-    """The debug data does not hold together: ``what``, and the offset in .debug_info."""
+    """Inconsistent debug data; the message includes the offset in .debug_info."""
 
     def __init__(self, what, offset):
         super().__init__(f"{what} at .debug_info+{offset:#x}")
 
 
 class SplitError(ScanError):
-    """The entries of a unit are in another file (.dwo, .dwp)."""
+    """Split debug data: the entries of a unit are in another file (.dwo, .dwp)."""
 
 
 include "_abbreviations.pxi"
 
 
 cdef class Scan(Abbreviations):
-    """The scan of one file's sections (any of them may be empty).
+    """Scan of a file's debug sections, any of which may be empty.
 
-    :param limit: of records and pieces; more are taken for damage.
-    :raises ScanError: when the sections do not hold together.
+    :param limit: maximum number of records, of address ranges, and of types and variables; more
+        are treated as damage.
+    :raises ScanError: if the sections are inconsistent.
     """
 
     cdef Section info, ranges, rnglists, addr, str_offsets
-    cdef object keep  # the sections' bytes
+    cdef object keep  # keeps the buffers of the sections alive
     cdef Record *records
     cdef uint32_t record_count, record_room
     cdef Piece *pieces
@@ -114,10 +114,10 @@ cdef class Scan(Abbreviations):
     cdef uint32_t unit_count, unit_room
     cdef Declared *declared
     cdef uint32_t declared_count, declared_room
-    cdef uint32_t *known  # a hash table: one more than the index of a type
+    cdef uint32_t *known  # hash table of types: index in ``declared`` plus 1, or 0
     cdef uint32_t known_room
     cdef uint64_t limit
-    cdef uint64_t at  # of the entry in progress, for errors
+    cdef uint64_t at  # offset of the current entry, for errors
     cdef bint split
 
     def __dealloc__(self):
@@ -185,11 +185,11 @@ cdef class Scan(Abbreviations):
         return self.spend(1) and self.entries(u, p)
 
     cdef int entries(self, Unit *u, uint64_t p) noexcept nogil:
-        """All entries of a unit."""
+        """Read all entries of a unit."""
         cdef uint64_t code = 0
         cdef int depth = 0
         cdef uint32_t parents[MAX_DEPTH]
-        cdef Declared types[MAX_DEPTH]  # at a depth: the type whose members are there
+        cdef Declared types[MAX_DEPTH]  # at each depth, the type whose members are being read
         cdef bint open_[MAX_DEPTH]
         cdef bint opens
         cdef uint32_t made, i
@@ -205,7 +205,7 @@ cdef class Scan(Abbreviations):
         while p < u.end:
             self.at = p
             if not uleb(&unit_info, &p, &code):
-                return self.fail(b"an entry is cut off")
+                return self.fail(b"truncated entry")
             if code == 0:
                 if depth == 0:
                     continue  # padding
@@ -215,7 +215,7 @@ cdef class Scan(Abbreviations):
                 continue
             a = self.find_abbrev(code)
             if a == NULL:
-                return self.fail(b"an entry of an abbreviation that is not there")
+                return self.fail(b"entry with an undefined abbreviation code")
             made = parents[depth]
             opens = False
             if not self.spend(1 + a.count):
@@ -244,21 +244,21 @@ cdef class Scan(Abbreviations):
             elif a.fixed >= 0:
                 p += <uint64_t>a.fixed
                 if p > u.end:
-                    return self.fail(b"an entry is cut off")
+                    return self.fail(b"truncated entry")
             else:
                 for i in range(a.count):
                     if not skip(&unit_info, &p, self.attributes[a.first + i].form, u):
-                        return self.fail(b"an attribute is cut off, or of an unknown form")
+                        return self.fail(b"truncated attribute or unknown form")
             if a.children:
                 depth += 1
                 if depth == MAX_DEPTH - 1:
-                    return self.fail(b"entries nested too deep")
+                    return self.fail(b"entries nested too deeply")
                 parents[depth] = made
                 open_[depth] = opens
         if self.unit_count == self.unit_room:
             more = realloc(self.units, (<uint64_t>self.unit_room * 2 + 64) * sizeof(Unit))
             if more == NULL:
-                return self.fail(b"no memory")
+                return self.fail(b"out of memory")
             self.units = <Unit *>more
             self.unit_room = self.unit_room * 2 + 64
         self.units[self.unit_count] = u[0]
@@ -277,7 +277,7 @@ cdef class Scan(Abbreviations):
         for i in range(a.count):
             t = &self.attributes[a.first + i]
             if not read(s, p, t.form, t.implicit, u, &v):
-                return self.fail(b"an attribute is cut off, or of an unknown form")
+                return self.fail(b"truncated attribute or unknown form")
             if t.name == AT_LOW_PC:
                 low = v
             elif t.name == AT_NAME:
@@ -295,7 +295,7 @@ cdef class Scan(Abbreviations):
             elif t.name == AT_DWO_NAME or t.name == AT_GNU_DWO_NAME:
                 self.split = True
                 return self.fail(b"split debug data")
-        # Bases may come behind what needs them.
+        # Base attributes may follow the attributes that need them.
         return (self.address(u, &low, &u.low) and self.string(u, &name, &u.name)
                 and self.string(u, &directory, &u.directory))
 
@@ -305,23 +305,23 @@ cdef class Scan(Abbreviations):
             out[0] = v.number
             return 1
         if u.addresses == NOTHING or v.number > self.addr.size or u.addresses > self.addr.size:
-            return self.fail(b"an index of no address")
+            return self.fail(b"invalid address index")
         p = u.addresses + v.number * u.address_size
         if not number(&self.addr, &p, u.address_size, out):
-            return self.fail(b"an index of no address")
+            return self.fail(b"invalid address index")
         return 1
 
     cdef int string(self, const Unit *u, const Value *v, uint64_t *out) noexcept nogil:
-        """Where a string is: its section in the highest bits, its offset in the others."""
+        """Locate a string: its section in the highest 4 bits of ``out``, its offset in the rest."""
         cdef uint64_t p
         cdef uint64_t offset = 0
         if v.kind == STRING_INDEX:
             if (u.strings == NOTHING or v.number > self.str_offsets.size
                     or u.strings > self.str_offsets.size):
-                return self.fail(b"an index of no string")
+                return self.fail(b"invalid string index")
             p = u.strings + v.number * u.offset_size
             if not number(&self.str_offsets, &p, u.offset_size, &offset):
-                return self.fail(b"an index of no string")
+                return self.fail(b"invalid string index")
             out[0] = offset & IN_SECTION
         elif v.kind == IN_STR:
             out[0] = v.number & IN_SECTION
@@ -335,7 +335,7 @@ cdef class Scan(Abbreviations):
 
     cdef int function(self, const Section *s, const Unit *u, uint32_t unit, const Abbrev *a,
                       uint64_t *p, uint32_t parent, uint32_t *made) noexcept nogil:
-        """A subprogram or an inlined subroutine."""
+        """Read a subprogram or an inlined subroutine."""
         cdef uint32_t i
         cdef Value v
         cdef Value low, high, ranges, name, begins
@@ -346,10 +346,10 @@ cdef class Scan(Abbreviations):
         cdef void *more
         if self.record_count == self.record_room:
             if self.record_count >= self.limit:
-                return self.fail(b"more functions than there can be")
+                return self.fail(b"too many functions")
             more = realloc(self.records, (<uint64_t>self.record_room * 2 + 4096) * sizeof(Record))
             if more == NULL:
-                return self.fail(b"no memory")
+                return self.fail(b"out of memory")
             self.records = <Record *>more
             self.record_room = self.record_room * 2 + 4096
         r = &self.records[self.record_count]
@@ -367,7 +367,7 @@ cdef class Scan(Abbreviations):
         for i in range(a.count):
             t = &self.attributes[a.first + i]
             if not read(s, p, t.form, t.implicit, u, &v):
-                return self.fail(b"an attribute is cut off, or of an unknown form")
+                return self.fail(b"truncated attribute or unknown form")
             if t.name == AT_NAME:
                 name = v
             elif t.name == AT_LOW_PC:
@@ -414,7 +414,7 @@ cdef class Scan(Abbreviations):
         if begins.kind == ADDRESS or begins.kind == ADDRESS_INDEX:
             if not self.address(u, &begins, &r.begins):
                 return 0
-        elif begins.kind == PLAIN and r.pieces:  # from the entry's base address (DWARF 5, 2.18)
+        elif begins.kind == PLAIN and r.pieces:  # offset from the base address (DWARF 5, 2.18)
             r.begins = self.pieces[r.first_piece].low + begins.number
         made[0] = self.record_count
         self.record_count += 1
@@ -422,7 +422,7 @@ cdef class Scan(Abbreviations):
 
     cdef int target(self, const Section *s, const Unit *u, uint64_t offset,
                     Target *out) noexcept nogil:
-        """The entry at an offset, where it is one of this unit: what is outside is not looked at."""
+        """Read the entry at an offset if it is in this unit; otherwise, leave ``out`` empty."""
         cdef uint64_t p = offset
         cdef uint64_t code = 0
         cdef uint32_t i
@@ -434,17 +434,17 @@ cdef class Scan(Abbreviations):
         if offset <= u.offset or offset >= u.end:
             return 1
         if not uleb(s, &p, &code):
-            return self.fail(b"a reference to what is cut off")
+            return self.fail(b"reference to a truncated entry")
         a = self.find_abbrev(code)
         if a == NULL:
-            return self.fail(b"a reference to what is no entry")
+            return self.fail(b"reference to an entry with an undefined abbreviation code")
         if not self.spend(1 + a.count):
             return 0
         out.tag = a.tag
         for i in range(a.count):
             t = &self.attributes[a.first + i]
             if not read(s, &p, t.form, t.implicit, u, &v):
-                return self.fail(b"a reference to what is cut off, or of an unknown form")
+                return self.fail(b"truncated attribute or unknown form in a referenced entry")
             if t.name == AT_NAME:
                 if not self.string(u, &v, &out.name):
                     return 0
@@ -456,7 +456,7 @@ cdef class Scan(Abbreviations):
         return 1
 
     cdef uint64_t name_digest(self, uint64_t name) noexcept nogil:
-        """Equal for equal names: their place, or some bytes of those that are written in place."""
+        """Return a digest of a name: its location, or a hash of a DW_FORM_string's first bytes."""
         cdef uint64_t at = name & IN_SECTION
         cdef uint64_t value = 0
         cdef int i
@@ -470,8 +470,10 @@ cdef class Scan(Abbreviations):
 
     cdef int type_digest(self, const Section *s, const Unit *u, uint64_t offset,
                          uint64_t *digest) noexcept nogil:
-        """Mix in what a type is: tags and names, through at most four references.  Not sizes: what
-        is pointed to is complete in one unit and not in another."""
+        """Mix a type into a digest: tags and names, through at most four references.
+
+        Sizes are left out, because a structure pointed to is complete only in some units.
+        """
         cdef Target t
         cdef int i
         for i in range(4):
@@ -486,7 +488,7 @@ cdef class Scan(Abbreviations):
 
     cdef int member(self, const Section *s, const Unit *u, const Abbrev *a, uint64_t *p,
                     uint64_t *digest) noexcept nogil:
-        """Mix a member, or an enumerator, into its type's digest."""
+        """Mix a member or an enumerator into the digest of its type."""
         cdef uint32_t i
         cdef Value v
         cdef uint64_t name = 0
@@ -494,7 +496,7 @@ cdef class Scan(Abbreviations):
         for i in range(a.count):
             t = &self.attributes[a.first + i]
             if not read(s, p, t.form, t.implicit, u, &v):
-                return self.fail(b"an attribute is cut off, or of an unknown form")
+                return self.fail(b"truncated attribute or unknown form")
             if t.name == AT_NAME:
                 if not self.string(u, &v, &name):
                     return 0
@@ -509,8 +511,10 @@ cdef class Scan(Abbreviations):
 
     cdef int declaration(self, const Section *s, const Unit *u, uint32_t unit, const Abbrev *a,
                          uint64_t *p, Declared *d, bint *opens) noexcept nogil:
-        """A type that is complete and has a name (``opens``: declared when its members are known),
-        or a variable that has an address."""
+        """Read a complete type that has a name, or a variable that has an address.
+
+        ``opens`` is set for a type; the caller declares it once its members are known.
+        """
         cdef uint32_t i
         cdef int steps
         cdef Value v
@@ -533,7 +537,7 @@ cdef class Scan(Abbreviations):
         for i in range(a.count):
             t = &self.attributes[a.first + i]
             if not read(s, p, t.form, t.implicit, u, &v):
-                return self.fail(b"an attribute is cut off, or of an unknown form")
+                return self.fail(b"truncated attribute or unknown form")
             if t.name == AT_NAME:
                 name = v
             elif t.name == AT_BYTE_SIZE and v.kind == PLAIN:
@@ -551,19 +555,19 @@ cdef class Scan(Abbreviations):
             elif t.name == AT_LOCATION and v.kind == BLOCK:
                 at = v.number
                 if at == p[0]:
-                    continue  # empty: the variable is nowhere
+                    continue  # empty location: the variable was optimized out
                 if not number(s, &at, 1, &operation):
-                    return self.fail(b"a location is cut off")
+                    return self.fail(b"truncated location expression")
                 if operation == OP_ADDR:
                     address.kind = ADDRESS
                     if not number(s, &at, u.address_size, &address.number):
-                        return self.fail(b"a location is cut off")
+                        return self.fail(b"truncated location expression")
                 elif operation == OP_ADDRX:
                     address.kind = ADDRESS_INDEX
                     if not uleb(s, &at, &address.number):
-                        return self.fail(b"a location is cut off")
+                        return self.fail(b"truncated location expression")
                 if address.kind >= 0 and at != p[0]:
-                    address.kind = -1  # something is done with the address: thread-local data
+                    address.kind = -1  # operations follow the address, as for thread-local data
         if a.tag == TAG_VARIABLE and address.kind < 0:
             return 1
         if not self.string(u, &name, &d.name):
@@ -582,12 +586,12 @@ cdef class Scan(Abbreviations):
             if kind != NOTHING and not self.type_digest(s, u, kind, &d.digest):
                 return 0
         elif not sized:
-            return 1  # a declaration that does not say so
+            return 1  # a declaration without DW_AT_declaration
         opens[0] = True
         return 1
 
     cdef int declare_once(self, const Declared *d) noexcept nogil:
-        """A type, unless it is there already: every unit has its own copy."""
+        """Declare a type unless an equal type is known; every unit has its own copy."""
         if self.known_room != 0 and self.known[self.slot(d)] != 0:
             return 1
         return self.declare(d)
@@ -596,11 +600,11 @@ cdef class Scan(Abbreviations):
         cdef void *more
         if self.declared_count == self.declared_room:
             if self.declared_count >= self.limit:
-                return self.fail(b"more types and variables than there can be")
+                return self.fail(b"too many types and variables")
             more = realloc(self.declared,
                            (<uint64_t>self.declared_room * 2 + 4096) * sizeof(Declared))
             if more == NULL:
-                return self.fail(b"no memory")
+                return self.fail(b"out of memory")
             self.declared = <Declared *>more
             self.declared_room = self.declared_room * 2 + 4096
         self.declared[self.declared_count] = d[0]
@@ -612,7 +616,7 @@ cdef class Scan(Abbreviations):
         return 1
 
     cdef uint64_t slot(self, const Declared *d) noexcept nogil:
-        """Where in the hash table a type is, or would be."""
+        """Return the hash table slot of a type, or the free slot where it belongs."""
         cdef uint64_t at = mix(mix(mix(mix(d.name, d.value), d.line), d.tag), d.digest)
         cdef const Declared *other
         while True:
@@ -631,10 +635,10 @@ cdef class Scan(Abbreviations):
         cdef uint64_t room = <uint64_t>self.known_room * 2 if self.known_room else 16384
         cdef void *more
         if room > <uint64_t>1 << 31:
-            return self.fail(b"more types and variables than there can be")
+            return self.fail(b"too many types and variables")
         more = realloc(self.known, room * sizeof(uint32_t))
         if more == NULL:
-            return self.fail(b"no memory")
+            return self.fail(b"out of memory")
         self.known = <uint32_t *>more
         self.known_room = <uint32_t>room
         memset(self.known, 0, room * sizeof(uint32_t))
@@ -649,10 +653,10 @@ cdef class Scan(Abbreviations):
             return 1
         if self.piece_count == self.piece_room:
             if self.piece_count >= self.limit:
-                return self.fail(b"more pieces of code than there can be")
+                return self.fail(b"too many address ranges")
             more = realloc(self.pieces, (<uint64_t>self.piece_room * 2 + 4096) * sizeof(Piece))
             if more == NULL:
-                return self.fail(b"no memory")
+                return self.fail(b"out of memory")
             self.pieces = <Piece *>more
             self.piece_room = self.piece_room * 2 + 4096
         self.pieces[self.piece_count].low = low
@@ -661,7 +665,7 @@ cdef class Scan(Abbreviations):
         return 1
 
     cdef int list(self, const Unit *u, const Value *v) noexcept nogil:
-        """A range list."""
+        """Read a range list, and add its address ranges."""
         cdef uint64_t p = v.number
         cdef uint64_t base = u.low
         cdef uint64_t begin = 0
@@ -675,7 +679,7 @@ cdef class Scan(Abbreviations):
                     return 0
                 if not (number(&self.ranges, &p, u.address_size, &begin)
                         and number(&self.ranges, &p, u.address_size, &end)):
-                    return self.fail(b"a range list is cut off")
+                    return self.fail(b"truncated range list")
                 if begin == 0 and end == 0:
                     return 1
                 if begin == highest:
@@ -685,36 +689,36 @@ cdef class Scan(Abbreviations):
         if v.kind == LIST_INDEX:
             if (u.lists == NOTHING or v.number > self.rnglists.size
                     or u.lists > self.rnglists.size):
-                return self.fail(b"an index of no range list")
+                return self.fail(b"invalid range list index")
             p = u.lists + v.number * u.offset_size
             if not number(&self.rnglists, &p, u.offset_size, &begin):
-                return self.fail(b"an index of no range list")
+                return self.fail(b"invalid range list index")
             p = u.lists + begin
         index.kind = ADDRESS_INDEX
         while True:
             if not self.spend(1):
                 return 0
             if not number(&self.rnglists, &p, 1, &kind):
-                return self.fail(b"a range list is cut off")
+                return self.fail(b"truncated range list")
             if kind == 0:
                 return 1
             if kind == 1:  # base_addressx
                 if not uleb(&self.rnglists, &p, &index.number):
-                    return self.fail(b"a range list is cut off")
+                    return self.fail(b"truncated range list")
                 if not self.address(u, &index, &base):
                     return 0
                 continue
             if kind == 5:  # base_address
                 if not number(&self.rnglists, &p, u.address_size, &base):
-                    return self.fail(b"a range list is cut off")
+                    return self.fail(b"truncated range list")
                 continue
             if kind == 2 or kind == 3:  # startx_endx, startx_length
                 if not uleb(&self.rnglists, &p, &index.number):
-                    return self.fail(b"a range list is cut off")
+                    return self.fail(b"truncated range list")
                 if not self.address(u, &index, &begin):
                     return 0
                 if not uleb(&self.rnglists, &p, &end):
-                    return self.fail(b"a range list is cut off")
+                    return self.fail(b"truncated range list")
                 if kind == 2:
                     index.number = end
                     if not self.address(u, &index, &end):
@@ -723,28 +727,28 @@ cdef class Scan(Abbreviations):
                     end += begin
             elif kind == 4:  # offset_pair
                 if not (uleb(&self.rnglists, &p, &begin) and uleb(&self.rnglists, &p, &end)):
-                    return self.fail(b"a range list is cut off")
+                    return self.fail(b"truncated range list")
                 begin += base
                 end += base
             elif kind == 6 or kind == 7:  # start_end, start_length
                 if not number(&self.rnglists, &p, u.address_size, &begin):
-                    return self.fail(b"a range list is cut off")
+                    return self.fail(b"truncated range list")
                 if kind == 6:
                     if not number(&self.rnglists, &p, u.address_size, &end):
-                        return self.fail(b"a range list is cut off")
+                        return self.fail(b"truncated range list")
                 else:
                     if not uleb(&self.rnglists, &p, &end):
-                        return self.fail(b"a range list is cut off")
+                        return self.fail(b"truncated range list")
                     end += begin
             else:
-                return self.fail(b"a range list entry of an unknown kind")
+                return self.fail(b"range list entry of an unknown kind")
             if not self.piece(begin, end):
                 return 0
 
-    # -- what belongs together ------------------------------------------------------------------
+    # -- references between records -------------------------------------------------------------
 
     cdef uint32_t record_of(self, uint64_t offset) noexcept nogil:
-        """The record of an entry, by its offset: records are in the order of the section."""
+        """Return the record of the entry at an offset (records are sorted by offset)."""
         cdef uint32_t low = 0
         cdef uint32_t high = self.record_count
         cdef uint32_t middle
@@ -759,7 +763,7 @@ cdef class Scan(Abbreviations):
         return NO_RECORD
 
     cdef void resolve(self) noexcept nogil:
-        """Of every record, the one that has its name: through at most eight references."""
+        """Set the subject of each record: the record with its name, up to eight references away."""
         cdef uint32_t i, at
         cdef int steps
         for i in range(self.record_count):
@@ -775,7 +779,11 @@ cdef class Scan(Abbreviations):
     # -- results --------------------------------------------------------------------------------
 
     def tables(self):
-        """(records, pieces, units, types and variables) as bytes, of the formats named above."""
+        """Return (records, address ranges, units, types and variables) as packed tables.
+
+        Their formats are ``RECORD_FORMAT``, ``PIECE_FORMAT``, ``UNIT_FORMAT`` and
+        ``DECLARED_FORMAT``.
+        """
         return (
             b"" if self.records == NULL else
             (<const char *>self.records)[:<uint64_t>self.record_count * sizeof(Record)],
@@ -789,7 +797,7 @@ cdef class Scan(Abbreviations):
 
 
 cdef inline uint64_t mix(uint64_t one, uint64_t other) noexcept nogil:
-    """A value that depends on both, in every bit."""
+    """Return a hash of two values that depends on both in every bit."""
     one = (one ^ other) * SPREAD
     one ^= one >> 29
     one *= SPREAD2

@@ -1,8 +1,8 @@
-"""Tags, attributes and operations that the scan looks at (DWARF 5, 7.5.3, 7.5.4, 7.7.1); part of
-``_scan.pyx``.
+"""Tags, attributes and operations that the scan interprets (DWARF 5, 7.5.3, 7.5.4, 7.7.1); included
+by ``_scan.pyx``.
 """
 
-# Tags and attributes that matter.
+# DW_TAG and DW_AT codes
 cdef enum:
     TAG_ENUMERATION_TYPE = 0x04
     TAG_MEMBER = 0x0D
@@ -45,21 +45,22 @@ cdef enum:
     AT_DWO_NAME = 0x76
     AT_GNU_DWO_NAME = 0x2130
 
-# Operations of a location that is an address (DWARF 5, 2.5.1.1).
+# DW_OP codes of location expressions that consist of an address (DWARF 5, 2.5.1.1)
 cdef enum:
     OP_ADDR = 0x03
     OP_ADDRX = 0xA1
 
-# An abbreviation, and the attributes that it names.
+# Attribute specification in an abbreviation
 cdef struct Attribute:
     uint16_t name
     uint16_t form
     int64_t implicit
 
+# Abbreviation; ``first`` and ``count`` select its attribute specifications
 cdef struct Abbrev:
     uint64_t code
     uint32_t tag
     uint32_t first
     uint32_t count
-    int fixed  # bytes of the whole entry, or -1
+    int fixed  # bytes of an entry's attribute values, or -1 if the size varies
     bint children

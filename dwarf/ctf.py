@@ -1,7 +1,7 @@
-"""Types from CTF, versions 2 and 3, as FreeBSD kernels carry them in ``.SUNW_ctf`` (ctf(5)).
+"""C types from CTF, versions 2 and 3: the ``.SUNW_ctf`` section of FreeBSD kernels (ctf(5)).
 
-The section is a header and, mostly compressed, five parts: labels, the type of each data object and
-of each function in the order of the symbol table, types, and strings.
+The section has a header and, usually compressed, five parts: labels, the type of each data object
+and of each function in the order of the symbol table, types, and strings.
 """
 
 import struct
@@ -21,28 +21,28 @@ from emu.elf.symbols import STT_FUNC, STT_OBJECT, SYMBOL
 Found = TypeVar("Found")
 
 MAGIC, COMPRESSED = 0xCFF1, 1
-# Magic, version, flags, parent's label and name, the five parts' offsets, the last one's length.
+# Magic, version, flags, parent label and name, offsets of the five parts, length of the last one
 HEADER = struct.Struct("<HBB8I")
-LIMIT = 1 << 28  # bytes, decompressed
-EXPANSION = 100  # times its size the section may become; a kernel's becomes 4 times
+LIMIT = 1 << 28  # bytes after decompression
+EXPANSION = 100  # maximum decompression ratio; a kernel's section has a ratio of 4
 MAX_TYPES = 1 << 20
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
-UNTYPED = ("_START_", "_END_")  # symbols that have no place in the section
+UNTYPED = ("_START_", "_END_")  # symbols without an entry in the section
 
 INTEGER, FLOAT, POINTER, ARRAY, FUNCTION, STRUCT, UNION, ENUM, FORWARD, TYPEDEF = range(1, 11)
 QUALIFIERS = {11: "volatile", 12: "const", 13: "restrict"}
 PREFIXES = {INTEGER: "", FLOAT: "", TYPEDEF: "", STRUCT: "struct ", UNION: "union ", ENUM: "enum "}
-SIGNED, CHAR, BOOLEAN = 1, 2, 4  # of an integer's encoding
+SIGNED, CHAR, BOOLEAN = 1, 2, 4  # flags in an integer's encoding
 
 
 @dataclass(frozen=True)
 class CtfLayout:
-    """How a version writes its numbers.
+    """Binary layout of a CTF version.
 
-    :param identifier: of a type, and of the word of kind and count, as struct writes it.
-    :param record: name, kind and count, size or type.
-    :param large: a size that says that two words with the size follow.
-    :param threshold: structures of that size have members with long offsets.
+    :param identifier: struct format of a type identifier, and of a word with kind and count.
+    :param record: format of a type record: name, kind and count, size or type.
+    :param large: value of the size field if a 64-bit size follows in two words.
+    :param threshold: size in bytes from which a structure's members have long offsets.
     """
 
     identifier: str
@@ -53,8 +53,8 @@ class CtfLayout:
     threshold: int
     array: struct.Struct
     member: struct.Struct  # name, type, offset
-    long_member: struct.Struct  # name, type, offset's high half, low half
-    parent: int  # identifiers from here on are of the file itself, when it has a parent
+    long_member: struct.Struct  # name, type, high half and low half of the offset
+    parent: int  # lowest identifier of the file's own types if it has a parent
 
 
 LAYOUTS = {
@@ -67,10 +67,10 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class TypeRecord:
-    """A type as written.
+    """A type record as stored in the section.
 
-    :param value: the size in bytes, or the type referred to.
-    :param at: where what follows the record begins.
+    :param value: size in bytes, or identifier of the type referred to.
+    :param at: offset of the data that follows the record.
     """
 
     name: int
@@ -81,28 +81,30 @@ class TypeRecord:
 
 
 class CtfTypes(c.Types):
-    """The types of a kernel's CTF section.
+    """C types of a kernel's CTF section.
 
-    :param data: the section; ``entries`` and ``strings`` are the symbol table's.
-    :raises DebugDataError: here and from every question, when the section is damaged.
+    :param data: contents of the section.
+    :param entries: the symbol table that the section refers to.
+    :param strings: the symbol table's string table.
+    :raises DebugDataError: here and from every method, if the section is damaged.
     """
 
     def __init__(self, data: bytes, entries: bytes, strings: bytes, where: Path) -> None:
         self._where = where
         self._entries, self._strings = entries, strings
         if len(data) < HEADER.size:
-            raise self._damage("its header is cut off")
+            raise self._damage("truncated header")
         (magic, self.version, flags, _label, parent, _labels, objects, functions, types, text,
          length) = HEADER.unpack_from(data)
         if magic != MAGIC:
-            raise self._damage("it does not begin with CTF's magic number")
+            raise self._damage("wrong magic number")
         if self.version not in LAYOUTS:
             raise DebugDataError(
-                f"{where}: CTF version {self.version}; versions 2 and 3 can be read")
+                f"{where}: CTF version {self.version} is not supported (supported: 2 and 3)")
         self._layout = LAYOUTS[self.version]
         content = data[HEADER.size :]
         if text + length > min(LIMIT, EXPANSION * len(data)):
-            raise self._damage(f"it would have {text + length} bytes, from {len(data)}")
+            raise self._damage(f"it would expand to {text + length} bytes from {len(data)}")
         if flags & COMPRESSED:
             unpack = zlib.decompressobj()
             try:
@@ -110,43 +112,48 @@ class CtfTypes(c.Types):
             except zlib.error as error:
                 raise self._damage(str(error)) from None
         if not objects <= functions <= types <= text <= text + length <= len(content):
-            raise self._damage("its parts are not in order, or are cut off")
+            raise self._damage("its parts are out of order or truncated")
         self._objects, self._functions = content[objects:functions], content[functions:types]
         self._types, self._text = content[types:text], content[text : text + length]
         if parent and self._name(parent):
             raise DebugDataError(
-                f"{where}: its types are those of '{self._name(parent)}' and more; "
-                "give that kernel instead")
+                f"{where}: its types extend those of '{self._name(parent)}'; "
+                "specify that kernel instead")
         self._known: dict[int, c.Type] = {}
 
     @property
     def format(self) -> str:
+        """Name of the format for users, such as "CTF version 3"."""
         return f"CTF version {self.version}"
 
-    # -- questions ------------------------------------------------------------------------------
+    # -- lookup ---------------------------------------------------------------------------------
 
     def named(self, name: str) -> list[c.Type]:
+        """Return the types with a given C name, in any of its spellings."""
         if name.strip() == "void":
             return [c.Void()]
         for spelling in c.spellings(name):
-            if found := self._by_name.get(spelling):
-                return [self._read(number) for number in found]
+            if numbers := self._by_name.get(spelling):
+                return [self._read(number) for number in numbers]
         return []
 
     def function(self, name: str, address: int | None = None) -> c.Procedure | None:
-        found = self._choose(self._procedures, name, address)
-        if found is None:
+        """Return the type of a function, preferably of the one at an address, or None."""
+        entry = self._choose(self._procedures, name, address)
+        if entry is None:
             return None
-        count, at = found
-        result, *given = struct.unpack_from(f"<{count + 1}{self._layout.identifier}",
-                                            self._functions, at)
-        return self._procedure(result, given)
+        count, at = entry
+        result, *parameters = struct.unpack_from(f"<{count + 1}{self._layout.identifier}",
+                                                 self._functions, at)
+        return self._procedure(result, parameters)
 
     def variable(self, name: str, address: int | None = None) -> c.Type | None:
-        found = self._choose(self._variables, name, address)
-        return None if not found else self._read(found)
+        """Return the type of a variable, preferably of the one at an address, or None."""
+        identifier = self._choose(self._variables, name, address)
+        return None if not identifier else self._read(identifier)
 
     def names(self) -> Iterator[str]:
+        """Yield the C names of all types, sorted."""
         yield from sorted(self._by_name)
 
     # -- symbols --------------------------------------------------------------------------------
@@ -155,14 +162,14 @@ class CtfTypes(c.Types):
     def _choose(
         table: dict[str, list[tuple[int, Found]]], name: str, address: int | None
     ) -> Found | None:
-        found = table.get(name, [])
-        for at, value in found:
+        candidates = table.get(name, [])
+        for at, value in candidates:
             if at == address:
                 return value
-        return found[0][1] if found else None
+        return candidates[0][1] if candidates else None
 
     def _symbols(self, kind: int) -> Iterator[tuple[str, int]]:
-        """(name, address) of the symbols that have a place in the section."""
+        """Yield (name, address) of the symbols of a kind that have an entry in the section."""
         size = len(self._entries) - len(self._entries) % SYMBOL.size
         for name, info, _other, section, value, _size in SYMBOL.iter_unpack(self._entries[:size]):
             if info & 15 != kind or name == 0 or section == SHN_UNDEF:
@@ -176,20 +183,20 @@ class CtfTypes(c.Types):
 
     @cached_property
     def _variables(self) -> dict[str, list[tuple[int, int]]]:
-        """Name -> (address, type) of each."""
+        """Map from variable name to a list of (address, type identifier)."""
         width = struct.calcsize(self._layout.identifier)
         size = len(self._objects) - len(self._objects) % width
-        kinds = struct.unpack(f"<{size // width}{self._layout.identifier}", self._objects[:size])
-        found: dict[str, list[tuple[int, int]]] = {}
-        for (name, address), kind in zip(self._symbols(STT_OBJECT), kinds, strict=False):
-            if kind:
-                found.setdefault(name, []).append((address, kind))
-        return found
+        numbers = struct.unpack(f"<{size // width}{self._layout.identifier}", self._objects[:size])
+        variables: dict[str, list[tuple[int, int]]] = {}
+        for (name, address), identifier in zip(self._symbols(STT_OBJECT), numbers, strict=False):
+            if identifier:
+                variables.setdefault(name, []).append((address, identifier))
+        return variables
 
     @cached_property
     def _procedures(self) -> dict[str, list[tuple[int, tuple[int, int]]]]:
-        """Name -> (address, (parameters, where the result and they are)) of each."""
-        found: dict[str, list[tuple[int, tuple[int, int]]]] = {}
+        """Map from function name to a list of (address, (parameter count, offset of types))."""
+        procedures: dict[str, list[tuple[int, tuple[int, int]]]] = {}
         layout, at = self._layout, 0
         width = struct.calcsize(layout.identifier)
         for name, address in self._symbols(STT_FUNC):
@@ -201,10 +208,10 @@ class CtfTypes(c.Types):
             if kind == 0 and count == 0:
                 continue
             if kind != FUNCTION or at + (count + 1) * width > len(self._functions):
-                raise self._damage(f"the entry of function {name} is not one of a function")
-            found.setdefault(name, []).append((address, (count, at)))
+                raise self._damage(f"the type of function {name} is not a function type")
+            procedures.setdefault(name, []).append((address, (count, at)))
             at += (count + 1) * width
-        return found
+        return procedures
 
     # -- types ----------------------------------------------------------------------------------
 
@@ -212,43 +219,43 @@ class CtfTypes(c.Types):
         return DebugDataError(f"{self._where}: damaged .SUNW_ctf: {what}")
 
     def _name(self, offset: int) -> str:
-        """A string; the highest bit says that it is in the symbol table's."""
+        """Return a string; the highest bit of its offset selects the symbol table's strings."""
         strings = self._strings if offset >> 31 else self._text
         offset &= 0x7FFFFFFF
         end = strings.find(b"\0", offset, offset + MAX_NAME)
         if offset > len(strings) or end < 0:
-            raise self._damage(f"there is no string at {offset:#x}, or it is too long")
+            raise self._damage(f"the string at {offset:#x} is missing or too long")
         return shown(strings[offset:end])
 
     @cached_property
     def _records(self) -> list[TypeRecord]:
-        """All types; the first has the number 1."""
+        """Type records in order of their identifiers, starting with 1."""
         layout, at = self._layout, 0
-        found: list[TypeRecord] = []
+        records: list[TypeRecord] = []
         while at < len(self._types):
             if at + layout.record.size > len(self._types):
-                raise self._damage(f"type {len(found) + 1} is cut off")
-            if len(found) == MAX_TYPES:
-                raise self._damage(f"it has more than {MAX_TYPES} types")
+                raise self._damage(f"type {len(records) + 1} is truncated")
+            if len(records) == MAX_TYPES:
+                raise self._damage(f"more than {MAX_TYPES} types")
             name, word, value = layout.record.unpack_from(self._types, at)
             kind, count = word >> layout.kind_shift & 0x3F, word & layout.count_mask
             at += layout.record.size
             if value == layout.large and kind in (INTEGER, FLOAT, STRUCT, UNION, ENUM):
                 if at + 8 > len(self._types):
-                    raise self._damage(f"type {len(found) + 1} is cut off")
+                    raise self._damage(f"type {len(records) + 1} is truncated")
                 high, low = struct.unpack_from("<II", self._types, at)
                 value, at = high << 32 | low, at + 8
-            found.append(TypeRecord(name, kind, count, value, at))
-            at += self._following(found[-1])
+            records.append(TypeRecord(name, kind, count, value, at))
+            at += self._following(records[-1])
             if at > len(self._types):
-                raise self._damage(f"type {len(found)} is cut off")
-        return found
+                raise self._damage(f"type {len(records)} is truncated")
+        return records
 
     def _following(self, record: TypeRecord) -> int:
-        """Bytes behind a type's record."""
+        """Return the number of bytes that follow a type record."""
         layout = self._layout
         match record.kind:
-            case 1 | 2:  # an encoding
+            case 1 | 2:  # followed by an encoding word
                 return 4
             case 4:
                 return layout.array.size
@@ -266,12 +273,12 @@ class CtfTypes(c.Types):
 
     @cached_property
     def _by_name(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        numbers: dict[str, list[int]] = {}
         for number, record in enumerate(self._records, 1):
             prefix = PREFIXES.get(record.kind)
             if prefix is not None and record.name:
-                found.setdefault(prefix + self._name(record.name), []).append(number)
-        return found
+                numbers.setdefault(prefix + self._name(record.name), []).append(number)
+        return numbers
 
     def _link(self, number: int) -> Callable[[], c.Type]:
         return partial(self._read, number)
@@ -280,7 +287,7 @@ class CtfTypes(c.Types):
         if number == 0:
             return c.Void()
         if not number <= len(self._records):
-            raise self._damage(f"there is no type {number}")
+            raise self._damage(f"reference to undefined type {number}")
         known = self._known.get(number)
         if known is None:
             known = self._known[number] = self._type(self._records[number - 1])
@@ -312,10 +319,10 @@ class CtfTypes(c.Types):
                 return self._definition(PREFIXES.get(record.value, "struct ").strip(), name)
             case 10:
                 return c.Typedef(name, link)
-        raise self._damage(f"a type of kind {record.kind}, which there is not")
+        raise self._damage(f"unknown type kind {record.kind}")
 
     def _definition(self, kind: str, name: str) -> c.Type:
-        """What a declaration stands for: the definition, if there is just one."""
+        """Return the definition of a declared type if there is just one, else the declaration."""
         found = self._by_name.get(f"{kind} {name}", []) if name else []
         return self._read(found[0]) if len(found) == 1 else c.Incomplete(kind, name)
 
@@ -325,29 +332,29 @@ class CtfTypes(c.Types):
     def _integer(self, record: TypeRecord, name: str) -> c.Type:
         encoding = self._encoding(record)
         if encoding & 0xFFFF == 0:
-            return c.Void()  # as the tools write it
+            return c.Void()  # CTF tools write void as an integer of 0 bits
         flags = encoding >> 24
         kind = "boolean" if flags & BOOLEAN else "char" if flags & CHAR else "integer"
         return c.Integer(name, record.value, bool(flags & SIGNED) and kind != "boolean", kind)
 
     def _procedure(self, result: int, given: tuple[int, ...] | list[int]) -> c.Procedure:
-        """A parameter of no type at the end stands for ``...``."""
+        """Return a function type; a last parameter of type 0 stands for ``...``."""
         variadic = len(given) > 0 and given[-1] == 0
         named = given[:-1] if variadic else given
         return c.Procedure(tuple(c.Parameter("", self._link(n)) for n in named), variadic,
                          self._link(result))
 
     def _members(self, record: TypeRecord) -> tuple[c.Member, ...]:
-        layout, found = self._member_layout(record), []
+        layout, members = self._member_layout(record), []
         for number in range(record.count):
             name, kind, *offsets = layout.unpack_from(
                 self._types, record.at + number * layout.size)
             offset = offsets[0] if len(offsets) == 1 else offsets[0] << 32 | offsets[1]
-            found.append(c.Member(self._name(name), offset, self._width(kind), self._link(kind)))
-        return tuple(found)
+            members.append(c.Member(self._name(name), offset, self._width(kind), self._link(kind)))
+        return tuple(members)
 
     def _width(self, number: int) -> int | None:
-        """Bits of a bit-field: its type is an integer of fewer bits than its bytes have."""
+        """Return a bit-field's width in bits from its integer type, or None for other types."""
         if not 0 < number <= len(self._records):
             return None
         record = self._records[number - 1]
@@ -360,9 +367,9 @@ class CtfTypes(c.Types):
 
 
 def ctf_types(kernel: ElfFile) -> CtfTypes | None:
-    """The types of a kernel's own CTF section, or of its debug file's; None where there is none.
+    """Return the types in the CTF section of a kernel or of its debug file, or None without one.
 
-    :raises DebugDataError: when it is damaged.
+    :raises DebugDataError: if the section is damaged.
     """
     found = ctf_sections(kernel)
     return None if found is None else CtfTypes(*found, kernel.path)

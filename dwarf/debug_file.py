@@ -1,4 +1,4 @@
-"""Where a kernel's debug data is, and its sections."""
+"""Debug data of a kernel: the file that contains it, and its sections."""
 
 import functools
 import struct
@@ -35,95 +35,95 @@ from emu.host.errors import ImageError, KinstError
 from emu.host.input_file import InputFile
 from emu.host.printable import plain
 
-# What the library raises on damaged files, beside its own errors.
+# Exceptions that pyelftools raises for damaged files, besides its own
 DAMAGE = (DWARFError, ELFError, ValueError, KeyError, IndexError, AttributeError, TypeError,
           OverflowError, AssertionError, NotImplementedError, RecursionError, struct.error,
           zlib.error, zstandard.ZstdError)
 SYSTEM = Path("/usr/lib/debug")
-LIMIT = 1 << 30  # bytes of a section, uncompressed
+LIMIT = 1 << 30  # bytes of an uncompressed section
 SHF_COMPRESSED = 0x800
-COMPRESSION = struct.Struct("<IIQQ")  # Elf64_Chdr: type, 0, size, alignment
+COMPRESSION = struct.Struct("<IIQQ")  # Elf64_Chdr: type, reserved, size, alignment
 ZLIB, ZSTD = 1, 2
-EXPANSION = 100  # times its size a section may become; a kernel's become 3 to 10 times
-SMALL = 4096  # bytes of a note, or of a link
-MAX_PARTS = 1 << 16  # sections of one name
+EXPANSION = 100  # maximum decompression ratio; a kernel's sections have ratios of 3 to 10
+SMALL = 4096  # maximum size in bytes of a note or a debug link
+MAX_PARTS = 1 << 16  # maximum number of sections with the same name
 
 
 class DebugDataError(KinstError):
-    """The debug data cannot be read."""
+    """Missing, damaged or unsupported debug data."""
 
 
 def elf_file(path: Path) -> ElfFile:
-    """A file that may have debug data.
+    """Open a file that may have debug data.
 
-    :raises DebugDataError: when it is damaged, or cannot be read.
+    :raises DebugDataError: if the file is damaged or cannot be read.
     """
     try:
         return parsed(read_file(path))
     except ImageError as error:
-        said = str(error).removeprefix(f"{path}: ")
-        raise DebugDataError(f"{path}: {said}") from None
+        reason = str(error).removeprefix(f"{path}: ")
+        raise DebugDataError(f"{path}: {reason}") from None
 
 
 def parsed(file: InputFile) -> ElfFile:
-    """The headers of a file that may have debug data.
+    """Parse the headers of a file that may have debug data.
 
-    :raises DebugDataError: when it is damaged.
+    :raises DebugDataError: if the file is damaged.
     """
     path = file.path
     try:
         return ElfFile(file)
     except ImageError as error:
-        said = str(error).removeprefix(f"{path}: ")
-        raise DebugDataError(f"{path}: damaged debug data: {said}") from None
+        reason = str(error).removeprefix(f"{path}: ")
+        raise DebugDataError(f"{path}: damaged debug data: {reason}") from None
 
 
 def content(elf: ElfFile, name: str, limit: int = LIMIT) -> bytes:
-    """What is in the first section of a name, decompressed; nothing where there is none.
+    """Return the first section with a given name, decompressed; empty without one.
 
-    :raises DebugDataError: when it is damaged.
+    :raises DebugDataError: if the section is damaged.
     """
     one = elf.section(name)
     return b"" if one is None else _content(elf, one, limit)
 
 
 def _content(elf: ElfFile, one: SectionHeader, limit: int = LIMIT) -> bytes:
-    """A section's bytes, decompressed; none of one that has none in the file."""
+    """Return a section's bytes, decompressed; empty if the file stores none (SHT_NOBITS)."""
     return bytes(_view(elf, one, limit))
 
 
 def _view(elf: ElfFile, one: SectionHeader, limit: int = LIMIT) -> memoryview:
-    """The same, without a copy of what lies in the file as it is."""
+    """Return a section's bytes like ``_content``, without copying an uncompressed section."""
     try:
         if one.size > limit and one.kind != SHT_NOBITS:
-            raise ValueError(f"{one.name} has {one.size} bytes")
+            raise ValueError(f"section {one.name} is too large ({one.size} bytes)")
         raw = elf.view(one)
         if not one.flags & SHF_COMPRESSED or one.kind == SHT_NOBITS:
             return raw
         return memoryview(_decompressed(one, raw, limit))
     except (ImageError, ValueError, struct.error, zlib.error, zstandard.ZstdError) as error:
-        said = str(error).removeprefix(f"{elf.path}: ")
-        raise DebugDataError(f"{elf.path}: damaged debug data: {said}") from None
+        reason = str(error).removeprefix(f"{elf.path}: ")
+        raise DebugDataError(f"{elf.path}: damaged debug data: {reason}") from None
 
 
 def _decompressed(one: SectionHeader, raw: memoryview, limit: int) -> bytes:
-    kind, _zero, plain, _alignment = COMPRESSION.unpack_from(raw)
-    if plain > min(limit, EXPANSION * len(raw) + (1 << 16)):
-        raise ValueError(f"{one.name} would have {plain} bytes, from {len(raw)}")
+    kind, _zero, size, _alignment = COMPRESSION.unpack_from(raw)
+    if size > min(limit, EXPANSION * len(raw) + (1 << 16)):
+        raise ValueError(f"section {one.name} would expand to {size} bytes from {len(raw)}")
     packed = raw[COMPRESSION.size :]
     if kind == ZLIB:
-        out = zlib.decompressobj().decompress(packed, plain + 1)
+        out = zlib.decompressobj().decompress(packed, size + 1)
     elif kind == ZSTD:
-        out = zstandard.ZstdDecompressor().stream_reader(packed).read(plain + 1)
+        out = zstandard.ZstdDecompressor().stream_reader(packed).read(size + 1)
     else:
-        raise ValueError(f"{one.name} is compressed in a way ({kind}) that is not known")
-    if len(out) != plain:
-        raise ValueError(f"{one.name} does not have the {plain} bytes it says")
+        raise ValueError(f"section {one.name} has unknown compression type {kind}")
+    if len(out) != size:
+        raise ValueError(f"section {one.name} does not have the {size} bytes its header states")
     return out
 
 
 def _build_id(elf: ElfFile) -> str:
-    """In hexadecimal, or empty."""
+    """Return the build ID in hexadecimal, or an empty string."""
     return build_id_of(bytes(content(elf, ".note.gnu.build-id", SMALL)))
 
 
@@ -131,15 +131,16 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:
-        return False  # a name that cannot be one
+        return False  # the system does not accept the name
 
 
 def _with_section(elf: ElfFile, name: str) -> ElfFile | None:
-    """The file that has a section for a kernel, as it is when somebody asks first: itself, or one
-    of those that its .gnu_debuglink and its build id name, or the one beside it in
-    ``<name>.debug``.
+    """Return the file that has a section for a kernel, or None; later calls return the same file.
 
-    :raises DebugDataError: when a file is damaged, or of another build.
+    It is the kernel itself, a file that its .gnu_debuglink or build ID names, or ``<name>.debug``
+    beside it.
+
+    :raises DebugDataError: if a file is damaged or comes from a different build.
     """
     if elf.section(name) is not None:
         return elf
@@ -150,9 +151,9 @@ def _with_section(elf: ElfFile, name: str) -> ElfFile | None:
 
 
 def _companion(elf: ElfFile, name: str, known: Mapping[Path, ElfFile]) -> ElfFile | None:
-    """Look for the file.
+    """Search for a companion file that has a section.
 
-    :param known: those that were found before.
+    :param known: companion files that were opened before, by path.
     """
     kernel = elf.path
     link, build_id = content(elf, ".gnu_debuglink", SMALL), _build_id(elf)
@@ -171,28 +172,29 @@ def _companion(elf: ElfFile, name: str, known: Mapping[Path, ElfFile]) -> ElfFil
         wrong = build_id != theirs if build_id and theirs else (
             path.name == linked and len(link) >= 4 and _checksum(other) != link[-4:])
         if wrong:
-            raise DebugDataError(f"{path}: is of another build than {kernel}; get the matching one")
+            raise DebugDataError(f"{path}: comes from a different build than {kernel}; "
+                                 "get the matching file")
         return other
     return None
 
 
 def _checksum(elf: ElfFile) -> bytes:
-    """As .gnu_debuglink has it, at its end."""
+    """Return a file's CRC-32 as .gnu_debuglink stores it."""
     return struct.pack("<I", zlib.crc32(elf.data))
 
 
 def debug_file(kernel: ElfFile) -> ElfFile | None:
-    """The file that has a kernel's DWARF.
+    """Return the file that contains a kernel's DWARF, or None.
 
-    :raises DebugDataError: when the kernel is damaged.
+    :raises DebugDataError: if the kernel or its debug file is damaged.
     """
     return _with_section(kernel, ".debug_info")
 
 
 def ctf_sections(kernel: ElfFile) -> tuple[bytes, bytes, bytes] | None:
-    """A kernel's CTF section, and the symbol table that it belongs to: its entries, its strings.
+    """Return a kernel's CTF section with the entries and strings of its symbol table, or None.
 
-    :raises DebugDataError: when a section is damaged, or larger than 1 GiB.
+    :raises DebugDataError: if a section is damaged or larger than 1 GiB.
     """
     elf = _with_section(kernel, ".SUNW_ctf")
     if elf is None:
@@ -201,27 +203,27 @@ def ctf_sections(kernel: ElfFile) -> tuple[bytes, bytes, bytes] | None:
     if symbols is None:
         return data, b"", b""
     if symbols.link >= len(elf.sections):
-        raise DebugDataError(f"{elf.path}: damaged debug data: symbols without names")
+        raise DebugDataError(f"{elf.path}: damaged debug data: symbol table without string table")
     return data, _content(elf, symbols), _content(elf, elf.sections[symbols.link])
 
 
 def sections(elf: ElfFile, names: tuple[str, ...]) -> dict[str, bytes]:
-    """The contents of the sections that are there, decompressed; of a relocatable file (a module of
-    amd64) as they are when it is linked to address 0.  Type units and what a supplementary file has
-    (dwz) are in .debug_info, behind the file's own entries.
+    """Return the contents of the named sections that exist, decompressed and relocated.
 
-    :raises DebugDataError: when one is damaged, or larger than 1 GiB, or in a file that is not
-        there.
+    Sections of a relocatable file (an amd64 module) are linked to address 0.  Type units and the
+    entries of a supplementary file (dwz) are appended to .debug_info.
+
+    :raises DebugDataError: if a section is damaged, larger than 1 GiB, or in a missing file.
     """
     return {name: bytes(view) for name, view in views(elf, names).items()}
 
 
 def views(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
-    """The same, without a second copy of what lies in the file as it is: a kernel's debug data is
-    a hundred MB, and most questions want a few bytes of it.
+    """Return section contents as ``sections`` does, but without copying uncompressed sections.
 
-    :raises DebugDataError: when one is damaged, or larger than 1 GiB, or in a file that is not
-        there.
+    A kernel's debug data is a hundred MB, and most callers need a few bytes of it.
+
+    :raises DebugDataError: if a section is damaged, larger than 1 GiB, or in a missing file.
     """
     found = _contents(elf, names)
     if not any(name in SHARED for name in names):
@@ -235,8 +237,10 @@ def views(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
 
 @functools.lru_cache(maxsize=2)
 def _joined(elf: ElfFile) -> dict[str, bytes]:
-    """The sections of a file whose debug data is in several places; they are large, and asked for
-    several times."""
+    """Return the joined sections of a file with debug data in several places.
+
+    The result is cached, because it is large and needed several times.
+    """
     own = {name: bytes(view) for name, view in _contents(elf, (*SHARED, TYPES)).items()}
     types = own.pop(TYPES, b"")
     named = link(functools.partial(content, elf, limit=SMALL))
@@ -254,9 +258,9 @@ def _joined(elf: ElfFile) -> dict[str, bytes]:
 
 
 def _supplement(path: Path, named: SupplementLink) -> ElfFile:
-    """The file that has the entries that dwz has taken out of several files.
+    """Find the supplementary file, which has the entries that dwz moved out of several files.
 
-    :raises DebugDataError: when it is not there, or is another one.
+    :raises DebugDataError: if the file is missing or comes from a different build.
     """
     identity = named.identity.hex()
     candidates = [path.parent / named.name, path.parent / Path(named.name).name,
@@ -270,41 +274,42 @@ def _supplement(path: Path, named: SupplementLink) -> ElfFile:
         theirs = own_identity(functools.partial(content, elf, limit=SMALL),
                               bytes.fromhex(_build_id(elf)))
         if named.identity and theirs != named.identity:
-            raise DebugDataError(f"{candidate}: is of another build than {path}, whose debug data "
-                                 "is partly in it (dwz); get the matching one")
+            raise DebugDataError(f"{candidate}: comes from a different build than {path}, "
+                                 "which shares debug data with it (dwz); get the matching file")
         return elf
-    raise DebugDataError(f"{path}: its debug data is partly in {plain(named.name)} (dwz), "
-                         "and that is not there: put it beside the file")
+    raise DebugDataError(f"{path}: some of its debug data is in {plain(named.name)} (dwz), "
+                         "which is missing; put that file beside it")
 
 
 def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
-    """Sections by name, decompressed and relocated; those of one name are joined."""
+    """Return sections by name, decompressed and relocated; equal ones are concatenated."""
     wanted = set(names)
-    there: dict[str, list[SectionHeader]] = {}
-    for one in elf.sections:
-        if one.name in wanted and (one.size or one.name not in there):
-            there.setdefault(one.name, []).append(one)
-    found, places = {}, {}
-    for name, parts in there.items():
-        contents = [_view(elf, one) for one in parts[:MAX_PARTS]]
+    headers: dict[str, list[SectionHeader]] = {}
+    for header in elf.sections:
+        if header.name in wanted and (header.size or header.name not in headers):
+            headers.setdefault(header.name, []).append(header)
+    found, offsets = {}, {}
+    for name, parts in headers.items():
+        contents = [_view(elf, header) for header in parts[:MAX_PARTS]]
         at = 0
-        for one, part in zip(parts, contents, strict=False):
-            if len(part):  # an empty one may lie where another begins
-                places[one.offset] = at
+        for header, part in zip(parts, contents, strict=False):
+            if len(part):  # an empty section may share its offset with the next one
+                offsets[header.offset] = at
             at += len(part)
         if at > LIMIT or len(parts) > MAX_PARTS:
             raise DebugDataError(
-                f"{elf.path}: damaged debug data: {len(parts)} sections {name}, of {at} bytes")
+                f"{elf.path}: damaged debug data: too many or too large {name} sections "
+                f"({len(parts)} sections, {at} bytes)")
         found[name] = contents[0] if len(contents) == 1 else memoryview(b"".join(contents))
-    relocated = elf.kind == ET_REL and any(elf.of_kind(SHT_RELA))  # dwz's files are ET_REL, too
-    return _linked(elf, found, places) if relocated and found else found
+    relocated = elf.kind == ET_REL and any(elf.of_kind(SHT_RELA))  # dwz files are ET_REL, too
+    return _linked(elf, found, offsets) if relocated and found else found
 
 
 def _linked(elf: ElfFile, found: dict[str, memoryview], places: dict[int, int]
             ) -> dict[str, memoryview]:
-    """Sections as they are when the file is linked to address 0.
+    """Return sections as they are when the file is linked to address 0.
 
-    :param places: by its offset in the file: where a section begins among those of its name.
+    :param places: file offset of a section -> its offset among the sections with its name.
     """
     try:
         file = ModuleFile(elf.file)

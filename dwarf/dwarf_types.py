@@ -1,4 +1,4 @@
-"""Types from DWARF 4 and 5: found by name in the index, read one entry at a time by pyelftools."""
+"""C types from DWARF 4 and 5, found by name in the index and read one entry at a time."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,44 +14,46 @@ from emu.elf.reader import ElfFile
 if TYPE_CHECKING:
     from dwarf.locations import Frame, Locations, Place
 
-# Tags (DWARF 5, 7.5.3) of what can be asked for by name, and how C writes it.
+# C keyword for each tag (DWARF 5, 7.5.3) of a type that can be looked up by name
 PREFIXES = {0x04: "enum ", 0x13: "struct ", 0x17: "union ", 0x16: "", 0x24: ""}
 QUALIFIERS = {"DW_TAG_const_type": "const", "DW_TAG_volatile_type": "volatile",
               "DW_TAG_restrict_type": "restrict", "DW_TAG_atomic_type": "_Atomic"}
 AGGREGATES = {"DW_TAG_structure_type": "struct", "DW_TAG_class_type": "struct",
               "DW_TAG_union_type": "union"}
-# DW_ATE (DWARF 5, 7.8): kind, whether signed.
+# DW_ATE codes (DWARF 5, 7.8)
 BOOLEAN, FLOATS, SIGNED, CHARS = 0x02, (0x03, 0x04), (0x05, 0x06, 0x0D), (0x06, 0x08, 0x10)
 OP_PLUS_UCONST, OP_CONSTU = 0x23, 0x10
 
 
 class DwarfTypes(c.Types):
-    """The types of a debug file.
+    """C types from the DWARF of a file.
 
-    :raises DebugDataError: from every question, when the data is damaged.
+    :raises DebugDataError: from every method, if the data is damaged.
     """
 
     def __init__(self, file: ElfFile, index: DebugIndex) -> None:
         self._entries, self._index = Entries(file), index
         self._known: dict[int, c.Type] = {}
-        self._procedures: dict[int, c.Procedure] = {}  # of inline functions, by their entries
+        self._procedures: dict[int, c.Procedure] = {}  # prototypes of inline copies, by entry
         self._locations: Locations | None = None
 
     @property
     def format(self) -> str:
+        """Name of the format for users: "DWARF"."""
         return "DWARF"
 
-    # -- questions ------------------------------------------------------------------------------
+    # -- lookup ---------------------------------------------------------------------------------
 
     def named(self, name: str) -> list[c.Type]:
+        """Return the types with a given C name, in any of its spellings."""
         if name.strip() == "void":
             return [c.Void()]
         prefix, _, tag = name.strip().partition(" ")
         if f"{prefix} " in PREFIXES.values() and tag.strip():
             return self._declared(tag.strip(), f"{prefix} ")
         for spelling in c.spellings(name):
-            if found := self._declared(spelling, ""):
-                return found
+            if types := self._declared(spelling, ""):
+                return types
         return []
 
     def _declared(self, name: str, prefix: str) -> list[c.Type]:
@@ -59,11 +61,12 @@ class DwarfTypes(c.Types):
                 if PREFIXES.get(d.tag) == prefix]
 
     def function(self, name: str, address: int | None = None) -> c.Procedure | None:
-        found = [f for f in self._index.named(name) if not f.inlined]
-        # The one at the address; else one that has code, before those only declared.
-        found.sort(key=lambda f: (
+        """Return the type of a function, preferably of the one at an address, or None."""
+        candidates = [f for f in self._index.named(name) if not f.inlined]
+        # Prefer the function at the address, then a function with code over a declaration.
+        candidates.sort(key=lambda f: (
             not any(low == address for low, _high in f.pieces), not f.pieces, f.number))
-        for function in found:
+        for function in candidates:
             place = self._index.subject(function.number)
             if place is not None:
                 with self._entries.reading():
@@ -72,24 +75,32 @@ class DwarfTypes(c.Types):
 
     def _places(self) -> "Locations":
         if self._locations is None:
-            from dwarf.locations import Locations  # few ask: expressions, lists of locations
+            from dwarf.locations import Locations  # imported late: rarely needed
 
             self._locations = Locations(self._entries, self._index)
         return self._locations
 
     def kept(self, name: str, start: int, address: int, frame: "Frame | None"
              ) -> "list[Place | None] | None":
-        """Where the parameters of the function that begins at ``start`` are when the instruction
-        at ``address`` begins; None when nothing is known of that function.
+        """Return the location of each parameter of a function when an instruction begins.
 
-        :param frame: as of ``Locations.parameters``.
+        A location is None for a parameter that is not available there; the result is None for an
+        unknown function.
+
+        :param start: address of the function.
+        :param address: address of the instruction.
+        :param frame: frame as in ``Locations.parameters``.
         """
         function = self._starting(name, start)
         return None if function is None else self._places().parameters(function, address, frame)
 
     def changed(self, name: str, start: int) -> bool:
-        """Whether the compiler has changed how the function that begins at ``start`` takes its
-        arguments, so that the calling convention does not say where they are."""
+        """Return whether the compiler has changed how a function takes its arguments.
+
+        The calling convention does not locate the arguments of such a function.
+
+        :param start: address of the function.
+        """
         function = self._starting(name, start)
         return function is not None and self._places().changed(function)
 
@@ -99,8 +110,11 @@ class DwarfTypes(c.Types):
 
     def inlined(self, copy: Function, address: int, frame: "Frame | None" = None
                 ) -> tuple[c.Procedure, "list[Place | None]"] | None:
-        """The prototype of an inline copy's function, and where each of its parameters is when an
-        instruction begins; None for one that the compiler does not keep there."""
+        """Return the prototype of an inline copy's function, and the location of each parameter.
+
+        A location is None for a parameter that is not available when the instruction at
+        ``address`` begins.
+        """
         place = self._index.subject(copy.number)
         if place is None:
             return None
@@ -111,15 +125,17 @@ class DwarfTypes(c.Types):
         return procedure, self._places().parameters(copy, address, frame)
 
     def variable(self, name: str, address: int | None = None) -> c.Type | None:
-        found = [d for d in self._index.declared(name) if d.tag == VARIABLE]
-        found.sort(key=lambda d: d.value != address)
-        return self._variable(found[0]) if found else None
+        """Return the type of a variable, preferably of the one at an address, or None."""
+        candidates = [d for d in self._index.declared(name) if d.tag == VARIABLE]
+        candidates.sort(key=lambda d: d.value != address)
+        return self._variable(candidates[0]) if candidates else None
 
     def _variable(self, declared: Declared) -> c.Type:
         with self._entries.reading():
             return self._linked(self._entries.entry(declared.entry, declared.unit))()
 
     def names(self) -> Iterator[str]:
+        """Yield the C names of all types."""
         before = ""
         for declared in self._index.declarations():
             if declared.tag in PREFIXES:
@@ -131,8 +147,7 @@ class DwarfTypes(c.Types):
     # -- entries --------------------------------------------------------------------------------
 
     def _read(self, entry: DIE) -> c.Type:
-        """The type an entry describes; one that only refers to a unit of its own (gcc) has it
-        there."""
+        """Return the type that an entry describes, in its type unit if it has DW_AT_signature."""
         if "DW_AT_signature" in entry.attributes:
             with self._entries.reading():
                 entry = entry.get_DIE_from_attribute("DW_AT_signature")
@@ -143,7 +158,7 @@ class DwarfTypes(c.Types):
         return known
 
     def _linked(self, entry: DIE) -> Callable[[], c.Type]:
-        """What gives the type that an entry's DW_AT_type names."""
+        """Return a callback that reads the type in an entry's DW_AT_type."""
         for _ in range(c.MAX_STEPS):
             if "DW_AT_type" in entry.attributes:
                 return partial(self._follow, entry)
@@ -152,7 +167,7 @@ class DwarfTypes(c.Types):
             if origin is None:
                 return c.Void
             entry = entry.get_DIE_from_attribute(origin)
-        raise ValueError(f"references that lead nowhere at {entry.offset:#x}")
+        raise ValueError(f"chain of references at {entry.offset:#x} is too long")
 
     def _follow(self, entry: DIE) -> c.Type:
         with self._entries.reading():
@@ -183,18 +198,18 @@ class DwarfTypes(c.Types):
                 return self._procedure(entry)
             case "DW_TAG_unspecified_type":
                 return c.Void()
-        raise ValueError(f"{entry.tag} at {entry.offset:#x} where a type should be")
+        raise ValueError(f"{entry.tag} at {entry.offset:#x} is not a type")
 
     def _definition(self, kind: str, name: str, asked: int) -> c.Type:
-        """What a declaration stands for: the definition in another unit, if there is just one."""
-        found = [d for d in self._index.declared(name)
-                 if PREFIXES.get(d.tag) == f"{kind} "] if name else []
-        if len(found) == 1 and found[0].entry != asked:
-            return self._read(self._entries.entry(found[0].entry, found[0].unit))
+        """Return the definition of a declared type if there is just one, else the declaration."""
+        definitions = [d for d in self._index.declared(name)
+                       if PREFIXES.get(d.tag) == f"{kind} "] if name else []
+        if len(definitions) == 1 and definitions[0].entry != asked:
+            return self._read(self._entries.entry(definitions[0].entry, definitions[0].unit))
         return c.Incomplete(kind, name)
 
     def _array(self, entry: DIE, link: Callable[[], c.Type]) -> c.Type:
-        """An array of arrays is one entry with a child for each dimension."""
+        """Return an array type; its entry has a child for each dimension."""
         counts = [_count(child) for child in self._entries.children(
             entry, "DW_TAG_subrange_type", "DW_TAG_enumeration_type")] or [None]
         for count in reversed(counts[1:]):
@@ -228,7 +243,7 @@ def _name(entry: DIE) -> str:
 
 
 def _number(entry: DIE, name: str) -> int | None:
-    """The value of an attribute that is a constant."""
+    """Return the value of an integer attribute, or None."""
     attribute = entry.attributes.get(name)
     if attribute is None or not isinstance(attribute.value, int):
         return None
@@ -244,17 +259,20 @@ def _base(entry: DIE, name: str, size: int) -> c.Type:
 
 
 def _count(entry: DIE) -> int | None:
-    """Elements of a dimension; clang says how many, GCC what the last index is."""
+    """Return the number of elements in an array dimension, or None.
+
+    clang writes the number of elements, and GCC the upper bound of the index.
+    """
     count, last = _number(entry, "DW_AT_count"), _number(entry, "DW_AT_upper_bound")
     if count is None and last is not None:
-        # The index's type is unsigned; an empty array's bound is -1 in it.
+        # The index type is unsigned: the upper bound of an empty array is -1 in that type.
         count = last - (_number(entry, "DW_AT_lower_bound") or 0) + 1 & (1 << 64) - 1
         count = 0 if count == 1 << 32 else count
     return count
 
 
 def _place(entry: DIE) -> tuple[int, int | None]:
-    """(offset, width or None) of a member, in bits (DWARF 5, 5.7.6; DWARF 3, 5.5.6)."""
+    """Return (offset, width or None) of a member in bits (DWARF 5, 5.7.6; DWARF 3, 5.5.6)."""
     width = _number(entry, "DW_AT_bit_size")
     offset = _number(entry, "DW_AT_data_bit_offset")
     if offset is not None:
@@ -268,7 +286,7 @@ def _place(entry: DIE) -> tuple[int, int | None]:
         begin = 8 * _expression(list(location.value))
     high = _number(entry, "DW_AT_bit_offset")
     if width is not None and high is not None:
-        # Of older versions: counted from the highest bit of the declared type.
+        # DW_AT_bit_offset counts from the most significant bit of the declared type.
         size = _number(entry, "DW_AT_byte_size")
         if size is None:
             size = _number(entry.get_DIE_from_attribute("DW_AT_type"), "DW_AT_byte_size") or 4
@@ -277,9 +295,9 @@ def _place(entry: DIE) -> tuple[int, int | None]:
 
 
 def _expression(operations: list[int]) -> int:
-    """A member's location as an expression: the structure's address plus a constant."""
+    """Return the constant that a member's location expression adds to the structure's address."""
     if not operations or operations[0] not in (OP_PLUS_UCONST, OP_CONSTU):
-        raise ValueError("a member's location that is not a constant")
+        raise ValueError("member location is not a constant offset")
     value = 0
     for number, byte in enumerate(operations[1:10]):
         value |= (byte & 0x7F) << 7 * number

@@ -1,4 +1,4 @@
-"""The entries of a debug file, one at a time, as pyelftools reads them."""
+"""Debugging information entries (DIEs) of a file, read one at a time with pyelftools."""
 
 import io
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from emu.elf.reader import ElfFile
 
 NAMES = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_str_offsets", ".debug_line_str",
          ".debug_addr", ".debug_loclists", ".debug_rnglists")
-MAX_CHILDREN = 1 << 16
+MAX_CHILDREN = 1 << 16  # maximum descendants of an entry
 
 
 class _View(io.RawIOBase):
-    """A section that is read where it lies."""
+    """Binary stream over a section that is not copied."""
 
     def __init__(self, content: memoryview) -> None:
         self._content, self._at = content, 0
@@ -29,11 +29,14 @@ class _View(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """:raises ValueError: for a place before the first byte."""
+        """Set the position, and return it.
+
+        :raises ValueError: if the position is negative.
+        """
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at,
                              io.SEEK_END: len(self._content)}[whence]
         if self._at < 0:
-            raise ValueError(f"there is no byte {self._at}")
+            raise ValueError(f"negative offset {self._at}")
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
@@ -44,17 +47,17 @@ class _View(io.RawIOBase):
 
 
 class Entries:
-    """The entries of a debug file.
+    """Debugging information entries (DIEs) of a debug file.
 
-    :raises DebugDataError: from every question, when the data is damaged.
+    :raises DebugDataError: from every method, if the data is damaged.
     """
 
     def __init__(self, file: ElfFile) -> None:
         self.file, self.path = file, file.path
-        found = views(file, NAMES)
+        contents = views(file, NAMES)
         info, abbrev, string, offsets, line_str, addr, locations, ranges = (
             DebugSectionDescriptor(io.BufferedReader(_View(content)), name, 0, len(content), 0)
-            if (content := found.get(name)) is not None else None for name in NAMES)
+            if (content := contents.get(name)) is not None else None for name in NAMES)
         self._dwarf = DWARFInfo(
             config=DwarfConfig(little_endian=True, machine_arch="", default_address_size=8),
             debug_info_sec=info, debug_abbrev_sec=abbrev, debug_str_sec=string,
@@ -67,20 +70,26 @@ class Entries:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """:raises DebugDataError: for what the library raises on damaged data."""
+        """Convert pyelftools exceptions for damaged data to DebugDataError.
+
+        :raises DebugDataError: instead of an exception in ``DAMAGE``.
+        """
         try:
             yield
         except DAMAGE as error:
             raise DebugDataError(f"{self.path}: damaged debug data: {error}") from None
 
     def entry(self, offset: int, unit: int) -> DIE:
-        """The entry at an offset of .debug_info; ``unit`` is the offset of its unit."""
+        """Return the entry at an offset in .debug_info; ``unit`` is the offset of its unit."""
         with self.reading():
             compile_unit: CompileUnit = self._dwarf.get_CU_at(unit)
             return compile_unit.get_DIE_from_refaddr(offset)
 
     def children(self, entry: DIE, *tags: str) -> Iterator[DIE]:
-        """Not by the library: it follows DW_AT_sibling, also backwards."""
+        """Yield the children of an entry that have one of the given tags.
+
+        The iterator of pyelftools is not used, because it follows DW_AT_sibling even backward.
+        """
         if not entry.has_children:
             return
         offset, depth = entry.offset + entry.size, 1
@@ -95,4 +104,4 @@ class Entries:
             if depth == 1 and child.tag in tags:
                 yield child
             depth += child.has_children
-        raise ValueError(f"more than {MAX_CHILDREN} entries at {entry.offset:#x}")
+        raise ValueError(f"more than {MAX_CHILDREN} descendants of the entry at {entry.offset:#x}")

@@ -1,10 +1,10 @@
-"""The file tables of line programs (DWARF 4, 6.2.4; DWARF 5, 6.2.4): what DW_AT_call_file means."""
+"""File tables of line number programs, as DW_AT_call_file refers to them (DWARF 4 and 5, 6.2.4)."""
 
 from dwarf.debug_file import DebugDataError
 from emu.host.printable import name as printable_name
 
-LIMIT = 1 << 16  # files of a unit
-MAX_PATH = 4096  # bytes
+LIMIT = 1 << 16  # maximum number of files or directories of a unit
+MAX_PATH = 4096  # maximum bytes of a path
 DW_LNCT_path, DW_LNCT_directory_index = 1, 2
 
 
@@ -14,7 +14,7 @@ class _Reader:
 
     def number(self, size: int) -> int:
         if self.at + size > len(self.data):
-            raise DebugDataError("damaged debug data: a line table is cut off")
+            raise DebugDataError("damaged debug data: truncated line table")
         value = int.from_bytes(self.data[self.at : self.at + size], "little")
         self.at += size
         return value
@@ -30,23 +30,25 @@ class _Reader:
             shift += 7
             if not byte & 0x80:
                 return value
-        raise DebugDataError("damaged debug data: a number without an end in a line table")
+        raise DebugDataError("damaged debug data: unterminated LEB128 in a line table")
 
     def string(self) -> str:
         end = self.data.find(b"\0", self.at, self.at + MAX_PATH)
         if end < 0:
-            raise DebugDataError("damaged debug data: a path in a line table is cut off, or has "
-                                 f"more than {MAX_PATH} bytes")
+            raise DebugDataError("damaged debug data: a path in a line table is unterminated or "
+                                 f"longer than {MAX_PATH} bytes")
         text = printable_name(self.data[self.at : end])
         self.at = end + 1
         return text
 
 
 def file_table(line: bytes, line_str: bytes, string: bytes, at: int) -> dict[int, str]:
-    """The files of the line program at an offset of .debug_line, by the numbers that refer to them.
+    """Return the files of the line number program at an offset of .debug_line, by file number.
 
-    :param line: .debug_line; the two others are .debug_line_str and .debug_str.
-    :raises DebugDataError: when it is damaged.
+    :param line: contents of .debug_line.
+    :param line_str: contents of .debug_line_str.
+    :param string: contents of .debug_str.
+    :raises DebugDataError: if the table is damaged.
     """
     r = _Reader(line, at)
     if r.number(4) == 0xFFFFFFFF:
@@ -54,7 +56,7 @@ def file_table(line: bytes, line_str: bytes, string: bytes, at: int) -> dict[int
         r.number(8)
     version = r.number(2)
     if not 2 <= version <= 5:
-        raise DebugDataError(f"damaged debug data: a line table of version {version}")
+        raise DebugDataError(f"damaged debug data: unknown line table version {version}")
     if version >= 5:
         r.number(2)
     r.offset()
@@ -68,12 +70,12 @@ def file_table(line: bytes, line_str: bytes, string: bytes, at: int) -> dict[int
     directories = [""]
     while (text := r.string()) and len(directories) < LIMIT:
         directories.append(text)
-    found: dict[int, str] = {}
-    while (text := r.string()) and len(found) < LIMIT:
-        found[len(found) + 1] = _join(directories, r.uleb(), text)
+    table: dict[int, str] = {}
+    while (text := r.string()) and len(table) < LIMIT:
+        table[len(table) + 1] = _join(directories, r.uleb(), text)
         r.uleb()
         r.uleb()
-    return found
+    return table
 
 
 def _join(directories: list[str], number: int, path: str) -> str:
@@ -82,12 +84,12 @@ def _join(directories: list[str], number: int, path: str) -> str:
 
 
 def _entries(r: _Reader, line_str: bytes, string: bytes) -> list[tuple[str, int]]:
-    """A version 5 table: (path, directory) of each entry."""
+    """Read a version 5 table, and return (path, directory index) of each entry."""
     formats = [(r.uleb(), r.uleb()) for _ in range(r.number(1))]
     count = r.uleb()
     if count > LIMIT:
-        raise DebugDataError(f"damaged debug data: a line table of {count} files")
-    found = []
+        raise DebugDataError(f"damaged debug data: too many files in a line table ({count})")
+    entries = []
     for _ in range(count):
         path, directory = "", 0
         for content, form in formats:
@@ -96,8 +98,8 @@ def _entries(r: _Reader, line_str: bytes, string: bytes) -> list[tuple[str, int]
                 path = value
             elif content == DW_LNCT_directory_index and isinstance(value, int):
                 directory = value
-        found.append((path, directory))
-    return found
+        entries.append((path, directory))
+    return entries
 
 
 def _value(r: _Reader, form: int, line_str: bytes, string: bytes) -> str | int:
@@ -115,4 +117,4 @@ def _value(r: _Reader, form: int, line_str: bytes, string: bytes) -> str | int:
     if form == 0x09:
         r.number(r.uleb())
         return 0
-    raise DebugDataError(f"damaged debug data: form {form:#x} in a line table")
+    raise DebugDataError(f"damaged debug data: unsupported form {form:#x} in a line table")

@@ -1,7 +1,7 @@
-"""Call frame information: where a function's caller left its registers (DWARF 5, 6.4).
+"""Call frame information: how to restore the registers of a function's caller (DWARF 5, 6.4).
 
-The section is searched here, because a kernel's has 60,000 entries; the one entry that covers an
-address is given to pyelftools to be executed.
+The section is searched here, because a kernel's has 60,000 entries; pyelftools decodes only the
+entry that covers an address.
 """
 
 import bisect
@@ -14,18 +14,18 @@ from elftools.dwarf.structs import DWARFStructs
 
 from dwarf.debug_file import DAMAGE, DebugDataError
 
-CIE = 0xFFFFFFFF  # in the place of the CIE's offset: the entry is one itself
-MAX_ENTRY = 1 << 12  # bytes: rows times registers are made of them; a kernel's largest has 1,000
+CIE = 0xFFFFFFFF  # CIE_id: marks an entry as a CIE instead of an FDE
+MAX_ENTRY = 1 << 12  # maximum bytes of an entry, to limit its rows; a kernel's largest has 1,000
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How to go to the caller, at one instruction.  Registers go by their DWARF numbers.
+    """Unwind rule at an instruction, with DWARF register numbers.
 
-    :param base: the canonical frame address is this register's value ...
-    :param offset: ... plus this.
-    :param saved: register -> where it is saved, from the canonical frame address.
-    :param returns: the register (or column) that has the return address.
+    :param base: register from which the canonical frame address (CFA) is computed.
+    :param offset: amount to add to that register.
+    :param saved: register -> offset from the CFA at which it is saved.
+    :param returns: register (or column) that has the return address.
     """
 
     base: int
@@ -35,10 +35,10 @@ class Rule:
 
 
 class Frames:
-    """The call frame information of a kernel.
+    """Call frame information of a kernel.
 
-    :param section: .debug_frame.
-    :raises DebugDataError: when it is damaged.
+    :param section: contents of .debug_frame.
+    :raises DebugDataError: if the section is damaged.
     """
 
     def __init__(self, section: bytes) -> None:
@@ -61,27 +61,26 @@ class Frames:
         self._entries.sort()
 
     def rule(self, address: int) -> Rule | None:
-        """The rule at an address; None: nothing is known of it.
+        """Return the unwind rule at an address, or None if it is unknown.
 
-        :raises DebugDataError: when its entry is damaged.
+        :raises DebugDataError: if the entry for the address is damaged.
         """
         rows, _end = self._rows_at(address)
         row = bisect.bisect_right(rows, address, key=lambda r: r[0]) - 1
         return rows[row][1] if row >= 0 else None
 
     def body(self, address: int, register: int | None) -> Rule | None:
-        """The rule between prologue and epilogue of a function, as far as a register is concerned
-        that has the frame's address there; None: nothing is known of it.
+        """Return the unwind rule between a function's prologue and epilogue, or None if unknown.
 
-        :param register: None: another expression has it.
-        :raises DebugDataError: when its entry is damaged.
+        :param register: register that holds the frame base; None if another expression gives it.
+        :raises DebugDataError: if the entry for the address is damaged.
         """
         rows, end = self._rows_at(address)
         covered: dict[tuple[int, int], tuple[int, Rule]] = {}
         if not rows:
             return None
         first = rows[0][1]
-        stack_pointer = None if first is None else first.base  # as it is where control comes in
+        stack_pointer = None if first is None else first.base  # base register at function entry
         for (low, rule), high in zip(rows, [*(low for low, _rule in rows[1:]), end], strict=True):
             if rule is not None:
                 known = covered.get((rule.base, rule.offset), (0, rule))[0]
@@ -92,11 +91,11 @@ class Frames:
                        default=None)
         if register not in (None, stack_pointer):
             framed = [one for one in framed if one[1].base == register]
-        found = framed if register is not None else list(covered.values())
-        return max(found, key=lambda one: one[0])[1] if found else None
+        candidates = framed if register is not None else list(covered.values())
+        return max(candidates, key=lambda one: one[0])[1] if candidates else None
 
     def _rows_at(self, address: int) -> tuple[list[tuple[int, Rule | None]], int]:
-        """The rows of the entry that covers an address, and where that ends."""
+        """Return the rows of the entry that covers an address, and the entry's end address."""
         at = bisect.bisect_right(self._entries, (address, 1 << 64)) - 1
         if at < 0 or not self._entries[at][0] <= address < self._entries[at][1]:
             return [], 0
@@ -109,20 +108,20 @@ class Frames:
         return self._rows[offset], self._entries[at][1]
 
     def _decode(self, at: int, end: int, cie: int) -> list[tuple[int, Rule | None]]:
-        """(first address, rule) of an entry's rows, in order."""
+        """Decode an entry into rows of (first address, rule), sorted by address."""
         length, kind = struct.unpack_from("<II", self._section, cie)
         if kind != CIE:
-            raise ValueError("an entry that refers to what is no common entry")
+            raise ValueError("an FDE does not refer to a CIE")
         if max(end - at, length) > MAX_ENTRY or cie + 4 + length > len(self._section):
-            raise ValueError("an entry too large")
-        # The two entries alone: the common one first, so that its offset is 0.
+            raise ValueError("entry is too large or truncated")
+        # Pass only the CIE and the FDE, with the CIE first so that its offset is 0.
         content = bytearray(self._section[cie : cie + 4 + length])
         content += self._section[at : at + 4] + bytes(4) + self._section[at + 8 : end]
         info = CallFrameInfo(io.BytesIO(content), len(content), 0, DWARFStructs(
             little_endian=True, dwarf_format=32, address_size=8))
         entry = info.get_entries()[-1]
         if not isinstance(entry, FDE):
-            raise ValueError("an entry that describes no code")
+            raise ValueError("entry is not an FDE")
         returns = int(entry.cie["return_address_register"])
         rows: list[tuple[int, Rule | None]] = []
         for row in entry.get_decoded().table:

@@ -1,7 +1,7 @@
-"""Every function, inline copy, type and variable of a kernel; made once and kept in a file.
+"""Index of every function, inline copy, type and variable of a kernel, cached in a file.
 
-The file is written for mapping into memory: a header, then tables of the native scan
-(``dwarf/_scan.pyx``), names in order, and for each name the records that belong to it.
+The file is laid out for memory mapping: a header, the tables of the native scan
+(``dwarf/_scan.pyx``), the sorted names, and the records that belong to each name.
 """
 
 import array
@@ -28,14 +28,14 @@ from emu.host.atomic_file import replacing
 from emu.host.printable import name as printable_name
 
 MAGIC, FORMAT = b"KINSTDWF", 5
-HEADER = struct.Struct("<8sIIQQQQQQQ")  # magic, format, CRC-32 of the rest, seven lengths
-MAX_NAME = 4096  # bytes; what is longer is cut
-MAX_NAMES = 1 << 28  # bytes of all different names
+HEADER = struct.Struct("<8sIIQQQQQQQ")  # magic, format, CRC-32 of the rest, sizes of the 7 tables
+MAX_NAME = 4096  # bytes; longer names are truncated
+MAX_NAMES = 1 << 28  # bytes of all distinct names
 RECORD, PIECE = struct.Struct(RECORD_FORMAT), struct.Struct(PIECE_FORMAT)
-NAME_AT, SUBJECT_AT = 16, 60  # in a record
-NAME = struct.Struct("<III")  # offset of the name, first member, members
+NAME_AT, SUBJECT_AT = 16, 60  # offsets in a record
+NAME = struct.Struct("<III")  # offset of the name, first member, number of members
 DECLARED = struct.Struct("<IIQQII")  # offset of the name, unit, entry, value, line, tag
-UNIT = struct.Struct("<QQ")  # offset of its header, of its line program
+UNIT = struct.Struct("<QQ")  # offsets of the unit header and of the line number program
 NAMES = (".debug_info", ".debug_abbrev", ".debug_ranges", ".debug_rnglists", ".debug_addr",
          ".debug_str_offsets", ".debug_str", ".debug_line_str")
 NONE32 = 0xFFFFFFFF
@@ -45,14 +45,14 @@ INLINED, SUBPROGRAM, VARIABLE = 0x1D, 0x2E, 0x34
 
 @dataclass(frozen=True)
 class Function:
-    """A function, or a copy of one that was inlined.
+    """A function, or an inline copy of one (a concrete inlined instance in DWARF).
 
-    :param number: of its record, in the order of .debug_info.
-    :param pieces: its code, as [low, high), in the order the debug data has them.
-    :param parent: the record it lies in; None at the top.
-    :param inlined: whether it is a copy in another function.
-    :param call_line: where it is called, in a copy; 0: not known.
-    :param begins: where control enters it (DW_AT_entry_pc); None: the debug data does not say.
+    :param number: index of its record, in .debug_info order.
+    :param pieces: address ranges [low, high) of its code, in the order of the debug data.
+    :param parent: record that contains it; None at the top level.
+    :param inlined: whether it is an inline copy in another function.
+    :param call_line: line of an inline copy's call; 0 if unknown.
+    :param begins: address at which control enters it (DW_AT_entry_pc); None if unknown.
     """
 
     number: int
@@ -72,9 +72,10 @@ class Declared:
     """A type or a variable.
 
     :param tag: DW_TAG of its entry.
-    :param entry: the entry's offset in .debug_info; ``unit`` is the offset of its unit.
-    :param value: of a type the size in bytes (0: not said), of a variable the address.
-    :param line: of the declaration.
+    :param entry: offset of its entry in .debug_info.
+    :param unit: offset of its unit in .debug_info.
+    :param value: size of a type in bytes (0 if unknown), or address of a variable.
+    :param line: line of the declaration.
     """
 
     name: str
@@ -86,14 +87,14 @@ class Declared:
 
 
 def shown(name: bytes) -> str:
-    """A name as it may be printed."""
+    """Return a name in printable form."""
     return printable_name(name)
 
 
 class DebugIndex:
-    """An index.
+    """Index of the functions, types and variables of a kernel or a module.
 
-    :raises DebugDataError: when the data is no index.
+    :raises DebugDataError: if the data is not a valid index.
     """
 
     def __init__(self, data: bytes, where: Path) -> None:
@@ -101,11 +102,11 @@ class DebugIndex:
         try:
             magic, version, checksum, *lengths = HEADER.unpack_from(self._data)
         except struct.error:
-            raise DebugDataError(f"{where}: not an index") from None
+            raise DebugDataError(f"{where}: not a debug data index") from None
         if magic != MAGIC or version != FORMAT or HEADER.size + sum(lengths) != len(self._data):
-            raise DebugDataError(f"{where}: not an index of this program's")
+            raise DebugDataError(f"{where}: not a debug data index of this version")
         if zlib.crc32(self._data[HEADER.size :]) != checksum:
-            raise DebugDataError(f"{where}: a damaged index")
+            raise DebugDataError(f"{where}: damaged debug data index")
         tables, at = [], HEADER.size
         for length in lengths:
             tables.append(self._data[at : at + length])
@@ -116,14 +117,16 @@ class DebugIndex:
         self._by_address: dict[int, int] | None = None
         self._tops: list[tuple[int, int, int]] | None = None
 
-    # -- looking up ---------------------------------------------------------------------------
+    # -- lookup -------------------------------------------------------------------------------
 
     def _text_at(self, offset: int) -> bytes:
         return bytes(self._text[offset : offset + MAX_NAME]).split(b"\0", 1)[0]
 
     def _find(self, table: memoryview, size: int, name: str) -> int:
-        """The first row of that name, or where it would be: rows begin with their name's offset,
-        and are in the order of the names."""
+        """Return the first row with a given name, or the row where it would be inserted.
+
+        Rows begin with the offset of their name, and are sorted by name.
+        """
         wanted = name.encode("utf-8", "surrogateescape")[: MAX_NAME - 1]
         low, high = 0, len(table) // size
         while low < high:
@@ -140,12 +143,12 @@ class DebugIndex:
         return shown(self._text_at(*struct.unpack_from("<I", table, row * size)))
 
     def names(self) -> Iterator[str]:
-        """All names of functions, in order."""
+        """Yield the names of all functions, sorted."""
         for row in range(len(self._names) // NAME.size):
             yield self._name_of_row(self._names, NAME.size, row)
 
     def named(self, name: str) -> list[Function]:
-        """Everything of that name: functions, abstract ones, and inline copies."""
+        """Return the functions with a given name, including abstract ones and inline copies."""
         row = self._find(self._names, NAME.size, name)
         if self._name_of_row(self._names, NAME.size, row) != name:
             return []
@@ -154,21 +157,21 @@ class DebugIndex:
         return [self._function(number, name) for number in members]
 
     def copies(self, name: str) -> list[Function]:
-        """The inline copies of a function that have code."""
+        """Return the inline copies of a function that have code."""
         return [f for f in self.named(name) if f.inlined and f.pieces]
 
     def called_at(self, line: int) -> Iterator[Function]:
-        """The inline copies whose call is in a line of that number, in any file."""
+        """Yield the inline copies that are called on a given line number, in any file."""
         for number, row in enumerate(RECORD.iter_unpack(self._records)):
             if row[8] == line and row[13] == INLINED:
                 yield self.function(number)
 
     def function(self, number: int) -> Function:
-        """The function of that number."""
+        """Return the function of a record."""
         return self._function(number, self.name_of(number))
 
     def name_of(self, number: int) -> str:
-        """The name of a record; empty where it has none."""
+        """Return the name of a record, or an empty string."""
         subject = RECORD.unpack_from(self._records, number * RECORD_SIZE)[12]
         if subject == NONE32:
             return ""
@@ -186,24 +189,26 @@ class DebugIndex:
         )
 
     def line_table(self, unit: int) -> int:
-        """Where in .debug_line a unit's line program is."""
+        """Return the offset of a unit's line number program in .debug_line."""
         return int(UNIT.unpack_from(self._units, UNIT.size * unit)[1])
 
     def subject(self, number: int) -> tuple[int, int] | None:
-        """(offset in .debug_info, that of its unit) of the entry that says what a function is: of a
-        copy, the abstract function's."""
+        """Return the entry that describes a function, as (offset, offset of its unit), or None.
+
+        Both offsets are in .debug_info; an inline copy is described by its abstract function.
+        """
         subject = RECORD.unpack_from(self._records, number * RECORD_SIZE)[12]
         if subject == NONE32:
             return None
         return self.entry(subject)
 
     def entry(self, number: int) -> tuple[int, int]:
-        """(offset in .debug_info, that of its unit) of a record's own entry."""
+        """Return a record's own entry, as (offset, offset of its unit) in .debug_info."""
         record = RECORD.unpack_from(self._records, number * RECORD_SIZE)
         return int(record[0]), self.unit_offset(record[4])
 
     def unit_offset(self, unit: int) -> int:
-        """Where in .debug_info a unit's header is."""
+        """Return the offset of a unit's header in .debug_info."""
         return int(UNIT.unpack_from(self._units, UNIT.size * unit)[0])
 
     def _declaration(self, row: int) -> Declared:
@@ -213,17 +218,19 @@ class DebugIndex:
                         line)
 
     def declared(self, name: str) -> list[Declared]:
-        """The types and variables of a name.  Types of one name that differ in size or line are all
-        there, in the order of .debug_info."""
-        found = []
+        """Return the types and variables with a given name, in .debug_info order.
+
+        Types with the same name but different sizes, lines or members are all included.
+        """
+        declarations = []
         row = self._find(self._declared, DECLARED.size, name)
         while name and self._name_of_row(self._declared, DECLARED.size, row) == name:
-            found.append(self._declaration(row))
+            declarations.append(self._declaration(row))
             row += 1
-        return found
+        return declarations
 
     def variable_at(self, address: int) -> Declared | None:
-        """The variable that begins at an address."""
+        """Return the variable that begins at an address, or None."""
         if self._by_address is None:
             self._by_address = {
                 value: row for row, (_name, _unit, _entry, value, _line, tag) in enumerate(
@@ -232,12 +239,14 @@ class DebugIndex:
         return None if row is None else self._declaration(row)
 
     def declarations(self) -> Iterator[Declared]:
-        """All types and variables, by name."""
+        """Yield all types and variables, sorted by name."""
         return map(self._declaration, range(len(self._declared) // DECLARED.size))
 
     def stack(self, address: int) -> list[Function]:
-        """The inline copies at an address, innermost first, then the function around them; empty
-        where no function is."""
+        """Return the inline copies at an address, innermost first, followed by their function.
+
+        The list is empty if no function contains the address.
+        """
         if self._tops is None:
             self._tops = sorted(
                 (low, high, number)
@@ -249,35 +258,35 @@ class DebugIndex:
         at = bisect.bisect_right(self._tops, (address, 1 << 64, 0)) - 1
         if at < 0 or not self._tops[at][0] <= address < self._tops[at][1]:
             return []
-        found = [self.function(self._tops[at][2])]
-        number = found[0].number + 1
+        functions = [self.function(self._tops[at][2])]
+        number = functions[0].number + 1
         while number < self.count:
             record = RECORD.unpack_from(self._records, number * RECORD_SIZE)
             if record[3] == NONE32:
                 break
             pieces = PIECE.iter_unpack(self._pieces[16 * record[5] : 16 * (record[5] + record[6])])
-            if record[13] == INLINED and record[3] == found[0].number and any(
+            if record[13] == INLINED and record[3] == functions[0].number and any(
                     low <= address < high for low, high in pieces):
-                found.insert(0, self.function(number))
+                functions.insert(0, self.function(number))
             number += 1
-        return found
+        return functions
 
     def inside(self, low: int, high: int) -> list[Function]:
-        """All inline copies with code in [low, high), outer ones first."""
-        found = []
+        """Return the inline copies with code in [low, high), outer ones first."""
+        copies = []
         for number, record in enumerate(RECORD.iter_unpack(self._records)):
             first, count, tag = record[5], record[6], record[13]
             if tag == INLINED and count:
                 pieces = PIECE.iter_unpack(self._pieces[16 * first : 16 * (first + count)])
                 if any(low < end and begin < high for begin, end in pieces):
-                    found.append(self.function(number))
-        return found
+                    copies.append(self.function(number))
+        return copies
 
 
 def build(kernel: ElfFile) -> bytes:
-    """The index of a kernel, as the bytes of its file.
+    """Build the index of a kernel, and return the contents of the index file.
 
-    :raises DebugDataError: when there is no debug data, or it is damaged.
+    :raises DebugDataError: if the debug data is missing or damaged.
     """
     file = debug_file(kernel)
     if file is None:
@@ -288,8 +297,8 @@ def build(kernel: ElfFile) -> bytes:
         info, abbrev, ranges, lists, addr, offsets = (found.get(name, b"") for name in NAMES[:6])
         scan = Scan(info, abbrev, ranges, lists, addr, offsets)
     except SplitError:
-        raise DebugDataError(f"{path}: split debug data is not read: its entries are in .dwo or "
-                             ".dwp files; compile without -gsplit-dwarf") from None
+        raise DebugDataError(f"{path}: split debug data (.dwo or .dwp files) is not supported; "
+                             "compile without -gsplit-dwarf") from None
     except ScanError as error:
         raise DebugDataError(f"{path}: damaged debug data: {error}") from None
     records, pieces, units, declared = scan.tables()
@@ -301,10 +310,13 @@ def build(kernel: ElfFile) -> bytes:
 def _assemble(
     records: bytearray, pieces: bytes, units: bytes, declared: bytes, found: dict[str, bytes]
 ) -> bytes:
-    """Names in order, and who belongs to each.  Names of records become offsets in the text."""
+    """Assemble the contents of the index file from the tables of the scan.
+
+    Names are sorted, records are grouped by name, and the names in records become text offsets.
+    """
     strings = (found.get(".debug_str", b""), found.get(".debug_line_str", b""),
                found.get(".debug_info", b""))
-    named: dict[int, bytes] = {NONE64: b""}  # place of a name -> the name
+    named: dict[int, bytes] = {NONE64: b""}  # location of a name (section and offset) -> the name
     total = [0]
 
     def text_of(place: int) -> bytes:
@@ -321,7 +333,7 @@ def _assemble(
         return name
 
     members: dict[bytes, list[int]] = {}
-    # Columns of the table, at a time.
+    # Columns of the record table, as strided views
     names = memoryview(records).cast("Q")[NAME_AT // 8 :: RECORD_SIZE // 8]
     subjects = memoryview(records).cast("I")[SUBJECT_AT // 4 :: RECORD_SIZE // 4].tolist()
     places = names.tolist()
@@ -332,10 +344,10 @@ def _assemble(
     at_place.pop(NONE64, None)
     for place, numbers in at_place.items():
         same = members.setdefault(text_of(place), numbers)
-        if same is not numbers:  # written in two places
+        if same is not numbers:  # the name is stored in two places
             same += numbers
             same.sort()
-    # The scan knows names in .debug_str from each other; here also those written in place.
+    # The scan merges equal types by the location of their name; merge them by the name itself.
     first_of: dict[tuple[bytes, int, int, int, int], tuple[int, int]] = {}
     for entry, place, value, digest, unit, line, tag in struct.iter_unpack(
             DECLARED_FORMAT, declared):
@@ -362,21 +374,21 @@ def _assemble(
 
 
 def load(kernel: ElfFile, cache: Path) -> DebugIndex:
-    """The index of a kernel: from the cache, or made and kept there.
+    """Load the index of a kernel from a cache file, or build and cache it.
 
-    :param cache: the file; it appears whole or not at all.
-    :raises DebugDataError: when there is no debug data, or it is damaged.
+    :param cache: path of the cache file, which is replaced atomically.
+    :raises DebugDataError: if the debug data is missing or damaged.
     """
     try:
         with open(cache, "rb") as file:
             return DebugIndex(file.read(), cache)
     except (OSError, ValueError, DebugDataError):
-        pass  # not there, or of another version: made again
+        pass  # missing or of another version: build it again
     data = build(kernel)
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with replacing(cache) as file:
             file.write(data)
     except OSError:
-        pass  # it is made again the next time
+        pass  # not cached; the next run builds it again
     return DebugIndex(data, cache)

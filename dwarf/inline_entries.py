@@ -1,5 +1,7 @@
-"""The entries that say where an inline copy is, as readelf shows them, and the sums that give its
-addresses (DWARF 4, 2.17 and 3.3.8; DWARF 5, 2.17 and 3.3.8)."""
+"""Debugging information entries of an inline copy, and the computation of its addresses.
+
+Entries are formatted as in readelf output.  See DWARF 4, 2.17 and 3.3.8; DWARF 5, 2.17 and 3.3.8.
+"""
 
 import io
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from emu.elf.reader import ElfFile
 from emu.host.printable import name as printable_name
 
 RANGES = (".debug_ranges", ".debug_rnglists")
-MAX_LIST = 1 << 16  # bytes of a range list
+MAX_LIST = 1 << 16  # maximum size in bytes of a range list
 REFERENCES = ("DW_AT_abstract_origin", "DW_AT_specification", "DW_AT_type", "DW_AT_sibling")
 OFFSETS = ("DW_AT_ranges", "DW_AT_stmt_list", "DW_AT_low_pc", "DW_AT_high_pc", "DW_AT_entry_pc",
            "DW_AT_str_offsets_base", "DW_AT_addr_base", "DW_AT_rnglists_base",
@@ -23,9 +25,9 @@ OFFSETS = ("DW_AT_ranges", "DW_AT_stmt_list", "DW_AT_low_pc", "DW_AT_high_pc", "
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute, as readelf shows it.
+    """An attribute, formatted as in readelf output.
 
-    :param value: as text: addresses and offsets in hexadecimal, a reference as ``<0x...>``.
+    :param value: text with addresses and offsets in hexadecimal, and a reference as ``<0x...>``.
     """
 
     name: str
@@ -34,9 +36,9 @@ class Attribute:
 
 @dataclass(frozen=True)
 class DebugEntry:
-    """An entry of .debug_info.
+    """A debugging information entry, formatted as in readelf output.
 
-    :param offset: in the section.
+    :param offset: offset in .debug_info.
     """
 
     offset: int
@@ -46,9 +48,9 @@ class DebugEntry:
 
 @dataclass(frozen=True)
 class Sum:
-    """How one piece of code follows: low = base + begin, high = base + end.
+    """Computation of an address range: low = base + begin, high = base + end.
 
-    :param base: what is added to; 0: ``begin`` and ``end`` are addresses.
+    :param base: base address; 0 if ``begin`` and ``end`` are addresses.
     """
 
     base: int
@@ -57,20 +59,23 @@ class Sum:
 
     @property
     def low(self) -> int:
+        """First address of the range."""
         return self.base + self.begin
 
     @property
     def high(self) -> int:
+        """Address after the range."""
         return self.base + self.end
 
 
 @dataclass(frozen=True)
 class CopyEntries:
-    """What leads to an inline copy's code.
+    """Entries that lead to the code of an inline copy.
 
-    :param function: the abstract function's entry, that the copy refers to.
-    :param unit: the entry of the copy's unit: its DW_AT_low_pc is where offsets of ranges begin.
-    :param sums: of its pieces of code, in the order of the debug data.
+    :param function: entry of the abstract function that the copy refers to.
+    :param copy: entry of the copy.
+    :param unit: entry of the copy's unit; its DW_AT_low_pc is the base of range lists.
+    :param sums: address ranges of the copy, in the order of the debug data.
     """
 
     function: DebugEntry
@@ -80,9 +85,9 @@ class CopyEntries:
 
 
 class InlineEntries:
-    """Reads them from a file.
+    """Reader for the entries that describe inline copies.
 
-    :raises DebugDataError: from every question, when the data is damaged.
+    :raises DebugDataError: from every method, if the data is damaged.
     """
 
     def __init__(self, file: ElfFile) -> None:
@@ -90,19 +95,23 @@ class InlineEntries:
         self._lists = sections(file, RANGES)
 
     def entry(self, place: tuple[int, int]) -> DebugEntry:
-        """The entry at (offset, offset of its unit)."""
+        """Return the entry at a place: (offset, offset of its unit) in .debug_info."""
         with self._entries.reading():
             return _shown(self._entries.entry(*place))
 
     def line_table(self, place: tuple[int, int]) -> int | None:
-        """Where in .debug_line the files of an entry's unit are: what its DW_AT_decl_file means."""
+        """Return the offset in .debug_line of the file table for DW_AT_decl_file, or None."""
         with self._entries.reading():
             unit = self._entries.entry(*place).cu.get_top_DIE()
-            found = unit.attributes.get("DW_AT_stmt_list")
-            return int(found.value) if found is not None else None
+            attribute = unit.attributes.get("DW_AT_stmt_list")
+            return int(attribute.value) if attribute is not None else None
 
     def copy(self, place: tuple[int, int], function: tuple[int, int]) -> CopyEntries:
-        """Of an inline copy: its entry is at ``place``, its function's at ``function``."""
+        """Return the entries that describe an inline copy.
+
+        :param place: (offset, offset of its unit) of the copy's entry.
+        :param function: (offset, offset of its unit) of the abstract function's entry.
+        """
         with self._entries.reading():
             die = self._entries.entry(*place)
             return CopyEntries(self.entry(function), _shown(die), _shown(die.cu.get_top_DIE()),
@@ -125,11 +134,11 @@ class InlineEntries:
         lists = RangeLists(part, die.cu.structs, version, die.dwarfinfo)
         low = die.cu.get_top_DIE().attributes.get("DW_AT_low_pc")
         base = int(low.value) if low is not None else 0
-        for one in lists.get_range_list_at_offset(0, die.cu):
-            if isinstance(one, BaseAddressEntry):
-                base = one.base_address
-            elif isinstance(one, RangeEntry) and one.begin_offset < one.end_offset:
-                yield Sum(0 if one.is_absolute else base, one.begin_offset, one.end_offset)
+        for item in lists.get_range_list_at_offset(0, die.cu):
+            if isinstance(item, BaseAddressEntry):
+                base = item.base_address
+            elif isinstance(item, RangeEntry) and item.begin_offset < item.end_offset:
+                yield Sum(0 if item.is_absolute else base, item.begin_offset, item.end_offset)
 
 
 def _shown(die: DIE) -> DebugEntry:

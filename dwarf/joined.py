@@ -1,4 +1,4 @@
-"""Debug data of several places as one: type units, and the file that dwz has put entries into."""
+"""Concatenation of debug data from type units and supplementary files (made by dwz)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from dwarf._join import Join, JoinError, UnreadError
 from emu.host.errors import KinstError
 
-# Of the parts that are put behind each other; the lengths of those before are added to offsets.
+# Concatenated sections; offsets into them grow by the lengths of the preceding parts.
 SHARED = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_line_str", ".debug_line")
 TYPES = ".debug_types"
 ALTERNATE, SUPPLEMENT = ".gnu_debugaltlink", ".debug_sup"
-LIMIT = 1 << 30  # bytes of a joined section
+LIMIT = 1 << 30  # bytes of all sections together
 
 
 class NotJoined(KinstError):
-    """The parts cannot be made one."""
+    """Debug data in several places that cannot be joined."""
 
 
 @dataclass(frozen=True)
 class SupplementLink:
-    """What a file says of its supplementary file.
+    """Link from a file to its supplementary file.
 
-    :param name: its path, absolute or from the directory of the file that names it.
-    :param identity: its build id, or what its own .debug_sup has.
+    :param name: path, absolute or relative to the directory of the linking file.
+    :param identity: build ID of the supplementary file, or the checksum in its .debug_sup.
     """
 
     name: str
@@ -30,9 +30,9 @@ class SupplementLink:
 
 
 def link(sections: Callable[[str], bytes]) -> SupplementLink | None:
-    """The supplementary file that a file needs; None: none.
+    """Return the link to the supplementary file that a file needs, or None.
 
-    :param sections: gives a section's content, empty where there is none.
+    :param sections: callback that returns a section's contents, empty if it is missing.
     """
     if data := sections(ALTERNATE):
         name, _, identity = data.partition(b"\0")
@@ -45,7 +45,7 @@ def link(sections: Callable[[str], bytes]) -> SupplementLink | None:
 
 
 def own_identity(sections: Callable[[str], bytes], build_id: bytes) -> bytes:
-    """By what a supplementary file is known: its .debug_sup's checksum, else its build id."""
+    """Return the identity of a supplementary file: its .debug_sup checksum, or its build ID."""
     data = sections(SUPPLEMENT)
     if len(data) > 3 and data[2] == 1:
         return _checksum(data[3:].partition(b"\0")[2])
@@ -53,7 +53,7 @@ def own_identity(sections: Callable[[str], bytes], build_id: bytes) -> bytes:
 
 
 def _checksum(data: bytes) -> bytes:
-    """An ULEB128 length, and so many bytes (DWARF 5, 7.3.6)."""
+    """Return the checksum from a ULEB128 length and the bytes after it (DWARF 5, 7.3.6)."""
     length = shift = at = 0
     while at < len(data) and at < 5:
         length |= (data[at] & 0x7F) << shift
@@ -64,37 +64,37 @@ def _checksum(data: bytes) -> bytes:
 
 
 def join(own: dict[str, bytes], types: bytes, other: dict[str, bytes] | None) -> dict[str, bytes]:
-    """The sections of a file as if all its entries were in .debug_info.
+    """Join the sections of a file so that .debug_info has all entries.
 
-    :param own: the file's sections of ``SHARED``, where they are there.
+    :param own: sections of the file that are in ``SHARED``.
     :param types: its .debug_types.
-    :param other: the supplementary file's sections of ``SHARED``; None: there is none.
-    :raises NotJoined: when they do not hold together, or are of more than 1 GiB.
+    :param other: sections of the supplementary file that are in ``SHARED``; None without one.
+    :raises NotJoined: if the parts are inconsistent, or larger than 1 GiB together.
     """
     theirs = other if other is not None else {}
     base = {name: len(own.get(name, b"")) for name in SHARED}
     total = sum(map(len, [*own.values(), types, *theirs.values()]))
     if total > LIMIT:
-        raise NotJoined(f"damaged debug data: {total} bytes in several places")
-    found = {name: own.get(name, b"") + theirs.get(name, b"") for name in SHARED
-             if name in own or name in theirs}
+        raise NotJoined(f"damaged debug data: {total} bytes to join, more than 1 GiB")
+    joined = {name: own.get(name, b"") + theirs.get(name, b"") for name in SHARED
+              if name in own or name in theirs}
     first, second = base[".debug_info"], base[".debug_info"] + len(types)
     info = bytearray(own.get(".debug_info", b"") + types + theirs.get(".debug_info", b""))
-    abbrev = bytearray(found.get(".debug_abbrev", b""))
+    abbrev = bytearray(joined.get(".debug_abbrev", b""))
     try:
-        made = Join(info, abbrev)
-        shifts = dict(made.make_plain(first, second))
-        made.find_types(0, first)
-        made.find_types(second, len(info))
+        joiner = Join(info, abbrev)
+        shifts = dict(joiner.make_plain(first, second))
+        joiner.find_types(0, first)
+        joiner.find_types(second, len(info))
         elsewhere = (None, None) if other is None else (second, base[".debug_str"])
-        made.fit(0, second, (0, 0, 0, 0, 0, *elsewhere), shifts)
-        made.fit(second, len(info), (
+        joiner.fit(0, second, (0, 0, 0, 0, 0, *elsewhere), shifts)
+        joiner.fit(second, len(info), (
             base[".debug_abbrev"], second, base[".debug_str"], base[".debug_line_str"],
             base[".debug_line"], None, None), {})
-        made.finish()
+        joiner.finish()
     except UnreadError as error:
-        raise NotJoined(f"debug data of a shape that is not read: {error}") from None
+        raise NotJoined(f"unsupported debug data: {error}") from None
     except JoinError as error:
         raise NotJoined(f"damaged debug data: {error}") from None
-    found[".debug_info"], found[".debug_abbrev"] = bytes(info), bytes(abbrev)
-    return found
+    joined[".debug_info"], joined[".debug_abbrev"] = bytes(info), bytes(abbrev)
+    return joined

@@ -1,8 +1,8 @@
-"""The debug data of a kernel and its modules as one index.
+"""Combined index of the debug data of a kernel and its modules.
 
-What a part numbers (records, units, entries, line programs) is numbered here with the part's own
-number in the upper bits: the kernel's, part 0, stay what they are.  A module's debug data has its
-addresses from the module's first byte on.
+The numbers and offsets that a part uses (records, units, entries, line number programs) get the
+number of the part in their upper bits.  The kernel is part 0, so its numbers do not change.  The
+addresses in a module's debug data are relative to the module's first byte.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 from dwarf.index import NONE64, VARIABLE, DebugIndex, Declared, Function
 
-SHIFT = 40  # bits of a part's own numbers
+SHIFT = 40  # width in bits of a part's own numbers
 OWN = (1 << SHIFT) - 1
 
 
 @dataclass(frozen=True)
 class IndexPart:
-    """The index of a module that lies at [begin, end)."""
+    """Index of a module that is loaded at [begin, end)."""
 
     index: DebugIndex
     begin: int
@@ -24,8 +24,10 @@ class IndexPart:
 
 
 class LinkedIndex(DebugIndex):
-    """:param kernel: None where it has no debug data.
-    :param modules: those that have some, each with its number, from 1.
+    """Index of a kernel and its modules.
+
+    :param kernel: index of the kernel; None if it has no debug data.
+    :param modules: (number, index) of the modules with debug data, numbered from 1.
     """
 
     def __init__(self, kernel: DebugIndex | None, modules: Sequence[tuple[int, IndexPart]]) -> None:
@@ -38,7 +40,7 @@ class LinkedIndex(DebugIndex):
             self._places.append((part.begin, part.end, number))
 
     def part(self, number: int) -> tuple[DebugIndex, int, int] | None:
-        """(index, address, own number) of what is numbered here."""
+        """Return (index, load address, own number) of the part that has a number, or None."""
         found = self._parts.get(number >> SHIFT)
         return None if found is None else (*found, number & OWN)
 
@@ -68,50 +70,61 @@ class LinkedIndex(DebugIndex):
         return replace(one, entry=high | one.entry, unit=high | one.unit,
                        value=one.value + address if variable else one.value)
 
-    # -- the questions of an index ------------------------------------------------------------
+    # -- methods of DebugIndex ----------------------------------------------------------------
 
     def names(self) -> Iterator[str]:
+        """Yield the distinct names of all functions, sorted."""
         yield from sorted({name for index, _address in self._parts.values()
                            for name in index.names()})
 
     def named(self, name: str) -> list[Function]:
+        """Return the functions with a given name in all parts."""
         return [self._function_of(part, address, one)
                 for part, (index, address) in self._parts.items() for one in index.named(name)]
 
     def called_at(self, line: int) -> Iterator[Function]:
+        """Yield the inline copies that are called on a given line number, in any part."""
         for part, (index, address) in self._parts.items():
             for one in index.called_at(line):
                 yield self._function_of(part, address, one)
 
     def function(self, number: int) -> Function:
+        """Return the function of a record."""
         part = number >> SHIFT
         index, address = self._parts[part]
         return self._function_of(part, address, index.function(number & OWN))
 
     def name_of(self, number: int) -> str:
+        """Return the name of a record, or an empty string."""
         return self._parts[number >> SHIFT][0].name_of(number & OWN)
 
     def line_table(self, unit: int) -> int:
+        """Return the offset of a unit's line number program, with the part number on top."""
         found = self._parts[unit >> SHIFT][0].line_table(unit & OWN)
         return found if found == NONE64 else found | unit & ~OWN
 
     def subject(self, number: int) -> tuple[int, int] | None:
+        """Return the entry that describes a function, as (offset, offset of its unit), or None."""
         found = self._parts[number >> SHIFT][0].subject(number & OWN)
         high = number & ~OWN
         return None if found is None else (found[0] | high, found[1] | high)
 
     def entry(self, number: int) -> tuple[int, int]:
+        """Return a record's own entry, as (offset, offset of its unit)."""
         found = self._parts[number >> SHIFT][0].entry(number & OWN)
         return found[0] | number & ~OWN, found[1] | number & ~OWN
 
     def unit_offset(self, unit: int) -> int:
+        """Return the offset of a unit's header, with the part number on top."""
         return self._parts[unit >> SHIFT][0].unit_offset(unit & OWN) | unit & ~OWN
 
     def declared(self, name: str) -> list[Declared]:
+        """Return the types and variables with a given name in all parts."""
         return [self._declared_of(part, address, one, one.tag == VARIABLE)
                 for part, (index, address) in self._parts.items() for one in index.declared(name)]
 
     def variable_at(self, address: int) -> Declared | None:
+        """Return the variable that begins at an address, or None."""
         found = self._at(address)
         if found is None:
             return None
@@ -120,11 +133,13 @@ class LinkedIndex(DebugIndex):
         return None if one is None else self._declared_of(part, base, one, True)
 
     def declarations(self) -> Iterator[Declared]:
+        """Yield the types and variables of each part, sorted by name within the part."""
         for part, (index, address) in self._parts.items():
             for one in index.declarations():
                 yield self._declared_of(part, address, one, one.tag == VARIABLE)
 
     def stack(self, address: int) -> list[Function]:
+        """Return the inline copies at an address, innermost first, followed by their function."""
         found = self._at(address)
         if found is None:
             return []
@@ -132,6 +147,7 @@ class LinkedIndex(DebugIndex):
         return [self._function_of(part, base, one) for one in index.stack(address - base)]
 
     def inside(self, low: int, high: int) -> list[Function]:
+        """Return the inline copies with code in [low, high), outer ones first."""
         found = self._at(low)
         if found is None:
             return []

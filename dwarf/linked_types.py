@@ -1,4 +1,4 @@
-"""The types of a kernel and its modules: the kernel's first, and a module's where it has none."""
+"""Combined C types of a kernel and its modules; the kernel's types take precedence."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 
 class LinkedTypes(Types):
-    """:param kernel: of any format.
-    :param modules: (number, first address, end, types) of those that have debug data; they are
-        counted from 1, as in the index.
+    """C types of a kernel and its modules.
+
+    :param kernel: types of the kernel, in any format; None if there are none.
+    :param modules: (number, first address, end, types) of the modules with debug data, numbered
+        from 1 as in the index.
     """
 
     def __init__(self, kernel: Types | None,
@@ -27,35 +29,45 @@ class LinkedTypes(Types):
 
     @property
     def format(self) -> str:
+        """Name of the kernel's format for users, such as "DWARF" or "CTF version 3"."""
         return self._all[0].format if self._all else "DWARF"
 
     def _at(self, address: int | None) -> tuple[Types | None, int | None]:
-        """Whose an address is, and the address as it has it."""
+        """Return the types that cover an address, and the address relative to their module.
+
+        The kernel's addresses are not changed.
+        """
         for _number, begin, end, types in self._modules:
             if address is not None and begin <= address < end:
                 return types, address - begin
         return self._kernel, address
 
     def named(self, name: str) -> list[Type]:
+        """Return the types with a given C name: the kernel's, or else those of the first module."""
         return next((found for types in self._all if (found := types.named(name))), [])
 
     def function(self, name: str, address: int | None = None) -> Procedure | None:
+        """Return the type of a function in the part at an address, or in any part."""
         types, own = self._at(address)
-        found = types.function(name, own) if types is not None else None
-        if found is None and address is None:
-            found = next((p for t in self._all if (p := t.function(name)) is not None), None)
-        return found
+        procedure = types.function(name, own) if types is not None else None
+        if procedure is None and address is None:
+            procedure = next((p for t in self._all if (p := t.function(name)) is not None), None)
+        return procedure
 
     def variable(self, name: str, address: int | None = None) -> Type | None:
+        """Return the type of a variable in the part at an address, or in any part."""
         types, own = self._at(address)
-        found = types.variable(name, own) if types is not None else None
-        if found is None and address is None:
-            found = next((v for t in self._all if (v := t.variable(name)) is not None), None)
-        return found
+        kind = types.variable(name, own) if types is not None else None
+        if kind is None and address is None:
+            kind = next((v for t in self._all if (v := t.variable(name)) is not None), None)
+        return kind
 
     def inlined(self, copy: Function, address: int
                 ) -> tuple[Procedure, "list[Place | None]"] | None:
-        """As ``DwarfTypes.inlined``."""
+        """Return the prototype and the parameter locations of an inline copy.
+
+        The result is that of ``DwarfTypes.inlined``; it is None if the types are not from DWARF.
+        """
         part = copy.number >> SHIFT
         for number, begin, _end, types in self._modules:
             if number == part:
@@ -68,18 +80,22 @@ class LinkedTypes(Types):
 
     def kept(self, name: str, start: int, address: int, frame: "Frame | None"
              ) -> "list[Place | None] | None":
-        """As ``DwarfTypes.kept``."""
+        """Return the parameter locations of a function, as ``DwarfTypes.kept``."""
         types, own = self._at(start)
         if not isinstance(types, DwarfTypes) or own is None:
             return None
         return types.kept(name, own, own + address - start, frame)
 
     def changed(self, name: str, start: int) -> bool:
-        """As ``DwarfTypes.changed``."""
+        """Return whether a function does not follow its calling convention.
+
+        See ``DwarfTypes.changed``.
+        """
         types, own = self._at(start)
         return isinstance(types, DwarfTypes) and own is not None and types.changed(name, own)
 
     def names(self) -> Iterator[str]:
+        """Yield the distinct C names of all types."""
         seen = set()
         for types in self._all:
             for name in types.names():

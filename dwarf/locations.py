@@ -1,7 +1,7 @@
-"""Where compilers keep the parameters of functions and inline copies (DWARF 5, 2.5, 2.6, 3.3.8.2).
+"""Locations of the parameters of functions and inline copies (DWARF 5, 2.5, 2.6, 3.3.8.2).
 
-An expression's stack is carried out on terms: what is left is the value, or the address of it, made
-of registers, constants and memory.
+Location expressions are evaluated symbolically: the result is a term of registers, constants and
+memory loads, which is either the value or its address.
 """
 
 import io
@@ -18,11 +18,11 @@ from dwarf.frames import Frames
 from dwarf.index import DebugIndex, Function
 
 MAX_LIST = 1 << 16  # bytes of a location list
-MAX_OPERATIONS = 64  # of an expression
-MAX_EXPRESSION = 512  # bytes
-MAX_TERMS = 256  # of a value: DW_OP_dup doubles
+MAX_OPERATIONS = 64  # operations of an expression
+MAX_EXPRESSION = 512  # bytes of an expression
+MAX_TERMS = 256  # terms that make up a value; DW_OP_dup can double them
 MAX_REGISTER = 1 << 16
-MAX_DEPTH = 64  # inline copies around one another
+MAX_DEPTH = 64  # nesting of inline copies
 MASK = (1 << 64) - 1
 NO_CALL = 3  # DW_CC_nocall
 FORMS_OF_BYTES = ("DW_FORM_exprloc", "DW_FORM_block", "DW_FORM_block1", "DW_FORM_block2",
@@ -31,21 +31,21 @@ FORMS_OF_BYTES = ("DW_FORM_exprloc", "DW_FORM_block", "DW_FORM_block1", "DW_FORM
 
 @dataclass(frozen=True)
 class Register:
-    """What a general register holds; ``number`` is DWARF's."""
+    """Value of a general-purpose register; ``number`` is its DWARF number."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A number, of 64 bits without sign."""
+    """Unsigned 64-bit constant."""
 
     value: int
 
 
 @dataclass(frozen=True)
 class Load:
-    """The ``size`` bytes at an address, extended with zeros."""
+    """Load of ``size`` bytes from an address, zero-extended."""
 
     address: "Term"
     size: int
@@ -53,7 +53,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Operation:
-    """Two terms and an operator of C, on 64 bits."""
+    """Binary operation of C on 64-bit terms."""
 
     operator: str
     left: "Term"
@@ -66,8 +66,10 @@ Term = Register | Constant | Load | Operation
 
 @dataclass(frozen=True)
 class Location:
-    """:param term: gives the value, or its address.
-    :param memory: whether it gives the address.
+    """Location of a value in one piece.
+
+    :param term: the value, or its address.
+    :param memory: whether ``term`` is the address.
     """
 
     term: Term
@@ -76,20 +78,20 @@ class Location:
 
 @dataclass(frozen=True)
 class Pieces:
-    """A value that lies in several places.
+    """Location of a value in several pieces.
 
-    :param parts: from the value's first byte on: a term and how many of its low bytes belong to
-        the value (1 to 8).
+    :param parts: pieces from the value's first byte on: a term, and how many of its low bytes
+        belong to the value (1 to 8).
     """
 
     parts: tuple[tuple[Term, int], ...]
 
 
 Place = Location | Pieces
-Frame = tuple[int, int]  # DWARF's number of a register, and what is added to its value
+Frame = tuple[int, int]  # DWARF register number, and the offset to add to the register
 
 
-# DW_OP: operator; those whose operands have a sign.
+# DW_OP suffix -> C operator; SIGNED has the operations on signed operands.
 OPERATORS = {"plus": "+", "minus": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<",
              "shr": ">>", "mod": "%"}
 SIGNED = {"div": "/", "shra": ">>", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
@@ -99,11 +101,11 @@ CONSTANTS = ("const1u", "const1s", "const2u", "const2s", "const4u", "const4s", "
 
 
 class Unkept(Exception):
-    """An expression that gives no whole value, or is not understood."""
+    """Location expression that is not supported or does not yield the complete value."""
 
 
 def _size(term: Term) -> int:
-    """How many terms it is made of; of what is pushed, each part is small already."""
+    """Return the number of nodes in a term; MAX_TERMS bounds the recursion."""
     match term:
         case Load(address=address):
             return 1 + _size(address)
@@ -114,7 +116,7 @@ def _size(term: Term) -> int:
 
 def _register(number: int) -> Register:
     if not 0 <= number < MAX_REGISTER:
-        raise Unkept("no register")
+        raise Unkept("invalid register number")
     return Register(number)
 
 
@@ -125,11 +127,11 @@ def _add(term: Term, amount: int) -> Term:
 
 
 def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Place:
-    """Find the place that an expression describes (DWARF 5, 2.6).
+    """Return the location that an expression describes (DWARF 5, 2.6).
 
-    :param base: gives the frame base (DW_OP_fbreg).
-    :raises Unkept: when a part is nowhere, when the expression needs the caller's registers, or
-        when it is not understood.
+    :param base: callback that returns the frame base (DW_OP_fbreg).
+    :raises Unkept: if a piece has no location, or if the expression needs the caller's registers
+        or is not supported.
     """
     if not any(operation.op_name == "DW_OP_piece" for operation in operations):
         return _evaluate(operations, base)
@@ -141,27 +143,27 @@ def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Place:
         place, size = _evaluate(operations[begin:number], base), operation.args[0]
         begin = number + 1
         if size not in (1, 2, 4, 8):
-            raise Unkept("a part of an unusual size")
+            raise Unkept("piece size is not 1, 2, 4 or 8 bytes")
         parts.append((Load(place.term, size) if place.memory else place.term, size))
     if begin != len(operations) or len(parts) > MAX_OPERATIONS:
-        raise Unkept("a part without a size")
+        raise Unkept("too many pieces, or operations after the last DW_OP_piece")
     return Pieces(tuple(parts))
 
 
 def _evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Location:
-    """Find the place that an expression without pieces describes."""
+    """Return the location that an expression without DW_OP_piece describes."""
     if not 0 < len(operations) <= MAX_OPERATIONS:
-        raise Unkept("nothing" if not operations else "too long")
+        raise Unkept("empty expression" if not operations else "too many operations")
     stack: list[Term] = []
 
     def pop() -> Term:
         if not stack:
-            raise Unkept("an empty stack")
+            raise Unkept("stack underflow in the expression")
         return stack.pop()
 
     def push(term: Term) -> None:
         if _size(term) > MAX_TERMS:
-            raise Unkept("too large")
+            raise Unkept("value of the expression is too large")
         stack.append(term)
 
     for number, operation in enumerate(operations):
@@ -169,7 +171,7 @@ def _evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Locati
         last = number == len(operations) - 1
         if (name.startswith("reg") and name[3:].isdigit()) or name == "regx":
             if len(operations) > 1:
-                raise Unkept("a part in a register")
+                raise Unkept("register location combined with other operations")
             return Location(_register(arguments[0] if name == "regx" else int(name[3:])), False)
         if name.startswith("breg") and name[4:].isdigit():
             push(_add(Register(int(name[4:])), arguments[0]))
@@ -209,27 +211,30 @@ def _evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Locati
         elif name == "implicit_value" and last and len(arguments[0]) <= 8:
             return Location(Constant(int.from_bytes(bytes(arguments[0]), "little")), False)
         elif name != "nop":
-            raise Unkept(f"DW_OP_{name}")
+            raise Unkept(f"unsupported operation DW_OP_{name}")
     return Location(pop(), True)
 
 
 class Locations:
-    """The places of parameters, from a kernel's debug file.
+    """Locations of parameters in a kernel's debug file.
 
-    :raises DebugDataError: from every question, when the data is damaged.
+    :raises DebugDataError: from every method, if the data is damaged.
     """
 
     def __init__(self, entries: Entries, index: DebugIndex) -> None:
         self._entries, self._index = entries, index
         self._lists: dict[str, bytes] | None = None
         self._frames: Frames | None = None
-        self._frame: Frame | None = None  # at the instruction in question
-        self._parameters: dict[int, dict[int, int]] = {}  # of a function: entry -> its number
+        self._frame: Frame | None = None  # frame of the parameters call in progress
+        self._parameters: dict[int, dict[int, int]] = {}  # function -> parameter -> position
         self._known: dict[tuple[int, int], list[Place | None]] = {}
 
     def changed(self, function: Function) -> bool:
-        """Whether the compiler has changed how a function takes its arguments (DW_CC_nocall:
-        DWARF 5, 3.3.1.1), so that the calling convention says nothing about them."""
+        """Return whether the compiler has changed how a function takes its arguments.
+
+        Such a function has DW_CC_nocall (DWARF 5, 3.3.1.1): the calling convention does not locate
+        its arguments.
+        """
         with self._entries.reading():
             entry = self._entries.entry(*self._index.entry(function.number))
             convention = entry.attributes.get("DW_AT_calling_convention")
@@ -237,10 +242,11 @@ class Locations:
 
     def parameters(self, copy: Function, address: int, frame: Frame | None = None
                    ) -> list[Place | None]:
-        """Where each parameter of a function or an inline copy is when an instruction begins, in
-        their order; None for one that is nowhere.
+        """Return the location of each parameter of a function or an inline copy, in order.
 
-        :param frame: where the canonical frame address is, by the code, in a prologue or epilogue.
+        A location is None if the parameter has none when the instruction at ``address`` begins.
+
+        :param frame: canonical frame address in a prologue or epilogue, derived from the code.
         """
         subject = self._index.subject(copy.number)
         if subject is None:
@@ -256,17 +262,17 @@ class Locations:
                 self._parameters[subject[0]] = {
                     child.offset: number for number, child in enumerate(children)}
             order = self._parameters[subject[0]]
-            found: list[Place | None] = [None] * len(order)
+            locations: list[Place | None] = [None] * len(order)
             entry = self._entries.entry(*self._index.entry(copy.number))
             for child in self._entries.children(entry, "DW_TAG_formal_parameter"):
-                # A function that is inlined nowhere has its parameters in its own entry.
+                # A function that is never inlined has no abstract entry for its parameters.
                 origin = child.offset
                 if "DW_AT_abstract_origin" in child.attributes:
                     origin = child.get_DIE_from_attribute("DW_AT_abstract_origin").offset
                 if origin in order:
-                    found[order[origin]] = self._location(child, copy, address)
-        self._known[key] = found
-        return found
+                    locations[order[origin]] = self._location(child, copy, address)
+        self._known[key] = locations
+        return locations
 
     def _location(self, entry: DIE, copy: Function, address: int) -> Place | None:
         value = entry.attributes.get("DW_AT_const_value")
@@ -286,14 +292,17 @@ class Locations:
 
     @staticmethod
     def _parsed(entry: DIE, expression: bytes) -> list[DWARFExprOp]:
-        """:raises Unkept: when it is too long to be one."""
+        """Parse a location expression.
+
+        :raises Unkept: if the expression is too long.
+        """
         if len(expression) > MAX_EXPRESSION:
-            raise Unkept("too long")
-        found: list[DWARFExprOp] = DWARFExprParser(entry.cu.structs).parse_expr(expression)
-        return found
+            raise Unkept("expression is too long")
+        operations: list[DWARFExprOp] = DWARFExprParser(entry.cu.structs).parse_expr(expression)
+        return operations
 
     def _expression(self, entry: DIE, name: str, address: int) -> bytes | None:
-        """The expression that holds at an address."""
+        """Return the location expression of an attribute that is valid at an address, or None."""
         attribute = entry.attributes.get(name)
         if attribute is None:
             return None
@@ -304,21 +313,21 @@ class Locations:
         start = base.value if base is not None else 0
         content = self._section(".debug_loclists" if version >= 5 else ".debug_loc")
         offset = attribute.value
-        # Of a part alone: a list without an end is found to be one.
+        # Read a limited part of the section, so that an unterminated list causes an error.
         lists = LocationLists(io.BytesIO(content[offset : offset + MAX_LIST]), entry.cu.structs,
                               version)
-        otherwise = None
-        for one in lists.get_location_list_at_offset(0, entry):
-            if isinstance(one, BaseAddressEntry):
-                start = one.base_address
-            elif isinstance(one, LocationEntry):
-                if one.begin_offset == -1:
-                    otherwise = bytes(one.loc_expr)
+        default = None
+        for item in lists.get_location_list_at_offset(0, entry):
+            if isinstance(item, BaseAddressEntry):
+                start = item.base_address
+            elif isinstance(item, LocationEntry):
+                if item.begin_offset == -1:
+                    default = bytes(item.loc_expr)
                     continue
-                low = 0 if one.is_absolute else start
-                if low + one.begin_offset <= address < low + one.end_offset:
-                    return bytes(one.loc_expr)
-        return otherwise
+                low = 0 if item.is_absolute else start
+                if low + item.begin_offset <= address < low + item.end_offset:
+                    return bytes(item.loc_expr)
+        return default
 
     def _section(self, name: str) -> bytes:
         if self._lists is None:
@@ -327,7 +336,7 @@ class Locations:
         return self._lists.get(name, b"")
 
     def _frame_base(self, copy: Function, address: int) -> Term:
-        """What DW_OP_fbreg counts from, in the function that a copy lies in."""
+        """Return the frame base (for DW_OP_fbreg) of the function that contains a copy."""
         at = copy.parent if copy.inlined else copy.number
         for _ in range(MAX_DEPTH):
             if at is None:
@@ -341,36 +350,38 @@ class Locations:
                 operations = self._parsed(entry, expression)
                 if [o.op_name for o in operations] == ["DW_OP_call_frame_cfa"]:
                     return self._frame_address(address)
-                # A register's value is the base.
+                # The register's value is the frame base.
                 return self._in_body(_evaluate(operations, self._no_base).term, address)
             at = around.parent
-        raise Unkept("no frame base")
+        raise Unkept("the function has no frame base")
 
     @staticmethod
     def _no_base() -> Term:
-        raise Unkept("a frame base from itself")
+        raise Unkept("the frame base refers to itself")
 
     def _in_body(self, base: Term, address: int) -> Term:
-        """What a frame base that compilers give for the body of a function is at any instruction:
-        in prologues and epilogues its register has another value."""
+        """Return the frame base at an instruction, given the frame base in the function's body.
+
+        Compilers describe only the body; in prologues and epilogues the register has another value.
+        """
         number = base.number if isinstance(base, Register) else None
         rule, body = self._call_frames.rule(address), self._call_frames.body(address, number)
         if rule is None or body is None:
-            raise Unkept("no frame")
+            raise Unkept("no call frame information")
         if self._frame is None and (rule.base, rule.offset) == (body.base, body.offset):
             return base
-        # Where debug data describes a prologue or an epilogue at all, it may leave half of it out.
+        # Call frame information may be incomplete in prologues and epilogues; use self._frame.
         if self._frame is None or base != Register(body.base):
-            raise Unkept("a frame base outside of the body")
+            raise Unkept("the frame base is unknown in prologues and epilogues")
         return _add(Register(self._frame[0]), self._frame[1] - body.offset)
 
     def _frame_address(self, address: int) -> Term:
-        """The canonical frame address."""
+        """Return the canonical frame address."""
         if self._frame is not None:
             return _add(Register(self._frame[0]), self._frame[1])
         rule = self._call_frames.rule(address)
         if rule is None:
-            raise Unkept("no frame")
+            raise Unkept("no call frame information")
         return _add(Register(rule.base), rule.offset)
 
     @property

@@ -1,4 +1,4 @@
-"""Variables of a kernel module that is not loaded, as its file has them (as gdb shows a file's)."""
+"""Variables of a kernel module that is not loaded, read from its file as in gdb."""
 
 import io
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ from dwarf.types import Array, Pointer, Type, Types, Void
 from emu.host.input_file import InputFile, taken
 from emu.host.printable import name as printable_name
 
-MAX_MODULES = 4096  # beside a kernel
-MAX_SIZE = 64 << 20  # bytes of a module's file
-MAX_VALUE = 1 << 16  # bytes of a variable
-MAX_DEPTH = 16  # of a type
+MAX_MODULES = 4096  # maximum number of module files beside a kernel
+MAX_SIZE = 64 << 20  # maximum size in bytes of a module's file
+MAX_VALUE = 1 << 16  # maximum size in bytes of a variable
+MAX_DEPTH = 16  # maximum nesting of a type
 SHF_ALLOC = 2
 TAGGED = {"DW_TAG_structure_type": "struct", "DW_TAG_union_type": "union",
           "DW_TAG_enumeration_type": "enum"}
@@ -27,9 +27,9 @@ TRANSPARENT = ("DW_TAG_const_type", "DW_TAG_volatile_type")
 
 @contextmanager
 def opened(path: Path, content: memoryview) -> Iterator[ELFFile]:
-    """A file as pyelftools reads it.
+    """Open a file with pyelftools, and convert the exceptions for damaged files.
 
-    :raises DebugDataError: when it is damaged.
+    :raises DebugDataError: if the file is damaged.
     """
     try:
         yield ELFFile(io.BytesIO(content))
@@ -38,12 +38,12 @@ def opened(path: Path, content: memoryview) -> Iterator[ELFFile]:
 
 
 def modules(kernel: Path, name: str) -> Iterator[InputFile]:
-    """The modules beside a kernel whose files have a name somewhere.
+    """Yield the modules beside a kernel whose files contain a name.
 
-    :raises ImageError: when one cannot be read.
+    :raises ImageError: if a module cannot be read.
     """
-    found = sorted(kernel.parent.glob("*.ko"))[:MAX_MODULES]
-    for path in found:
+    paths = sorted(kernel.parent.glob("*.ko"))[:MAX_MODULES]
+    for path in paths:
         size = path.stat().st_size if path.is_file() else 0
         if not 0 < size <= MAX_SIZE:
             continue
@@ -53,10 +53,12 @@ def modules(kernel: Path, name: str) -> Iterator[InputFile]:
 
 
 def variable(module: InputFile, name: str, types: Types) -> tuple[bytes, Type] | None:
-    """The content and the type of a variable; None when the module has none of that name, its value
-    is an address in the module, or its type is not the kernel's.
+    """Return the initial contents and the type of a module's variable, or None.
 
-    :raises DebugDataError: for damaged files, and those that cannot be read.
+    It is None if the module does not define the variable, if the contents are relocated when the
+    module is loaded, or if the kernel's types do not include the type.
+
+    :raises DebugDataError: if a file is damaged or cannot be read.
     """
     with opened(module.path, module.content) as elf:
         content = _content(elf, name)
@@ -76,12 +78,12 @@ def variable(module: InputFile, name: str, types: Types) -> tuple[bytes, Type] |
 
 
 def _name(entry: DIE) -> str:
-    found = entry.attributes.get("DW_AT_name")
-    return printable_name(found.value) if found is not None else ""
+    attribute = entry.attributes.get("DW_AT_name")
+    return printable_name(attribute.value) if attribute is not None else ""
 
 
 def _content(elf: ELFFile, name: str) -> bytes | None:
-    """What a variable holds when its module is loaded."""
+    """Return the initial contents of a variable; None if it is missing or needs relocation."""
     table = elf.get_section_by_name(".symtab")
     if not isinstance(table, SymbolTableSection):
         return None
@@ -105,7 +107,7 @@ def _content(elf: ELFFile, name: str) -> bytes | None:
 
 
 def _relocated(elf: ELFFile, index: int, at: int, size: int) -> bool:
-    """Whether an address is put there when the module is loaded."""
+    """Return whether loading the module relocates any byte of a variable."""
     return any(
         at <= relocation["r_offset"] < at + size for section in elf.iter_sections()
         if isinstance(section, RelocationSection) and (
@@ -114,7 +116,7 @@ def _relocated(elf: ELFFile, index: int, at: int, size: int) -> bool:
 
 
 def _type(entry: DIE, types: Types, depth: int) -> Type | None:
-    """A type of the module as the kernel knows it, by its name."""
+    """Return the kernel's type that corresponds to a module's type, or None."""
     if depth > MAX_DEPTH:
         return None
     tag = entry.tag
@@ -130,19 +132,19 @@ def _type(entry: DIE, types: Types, depth: int) -> Type | None:
                   if range_.tag == "DW_TAG_subrange_type"]
         if element is None or not counts or None in counts:
             return None
-        kind: Type = element
+        array: Type = element
         for count in reversed(counts):
-            kind = Array(count, lambda inner=kind: inner)  # type: ignore[misc]
-        return kind
+            array = Array(count, lambda inner=array: inner)  # type: ignore[misc]
+        return array
     name = " ".join(word for word in (TAGGED.get(tag, ""), _name(entry)) if word)
-    found = types.named(name) if _name(entry) else []
-    if len(found) == 1:
-        return found[0]
+    candidates = types.named(name) if _name(entry) else []
+    if len(candidates) == 1:
+        return candidates[0]
     return _type(of, types, depth + 1) if tag == "DW_TAG_typedef" and of is not None else None
 
 
 def _count(range_: DIE) -> int | None:
-    """Elements of an array."""
+    """Return the number of elements in an array dimension, or None."""
     if "DW_AT_count" in range_.attributes:
         return int(range_.attributes["DW_AT_count"].value)
     bound = range_.attributes.get("DW_AT_upper_bound")

@@ -1,4 +1,4 @@
-"""Values at the places that debug data and calling conventions describe."""
+"""Values at the locations that debug data and calling conventions describe."""
 
 import operator
 from collections.abc import Callable
@@ -15,36 +15,36 @@ OPERATORS: dict[str, Callable[[int, int], int]] = {
 
 
 class Copied:
-    """Memory that holds the bytes of one value, copied out of registers; not to be written."""
+    """Read-only memory with the bytes of a value that was copied out of registers."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
 
     def read(self, address: int, size: int) -> bytes:
-        """Read bytes of the value.
+        """Return some bytes of the copied value.
 
-        :raises DebugDataError: when the range lies outside of the value.
+        :raises DebugDataError: if the range is not within the value.
         """
         if not 0 <= address <= len(self._content) - size:
-            raise DebugDataError(f"bytes {address} to {address + size} of a value of "
+            raise DebugDataError(f"bytes {address} to {address + size} are outside a value of "
                                  f"{len(self._content)} bytes")
         return self._content[address : address + size]
 
     def write(self, address: int, data: bytes) -> None:
-        """Refuse to write: the value is a copy.
+        """Refuse to write, because the value is a copy.
 
         :raises DebugDataError: always.
         """
-        raise DebugDataError("a structure passed in registers cannot be written to: write the "
-                             "registers")
+        raise DebugDataError("a structure passed in registers cannot be written; "
+                             "write the registers")
 
 
 def value_at(place: Place, kind: Type, register: Callable[[int], int], memory: Memory) -> Value:
-    """The value of a type at a place.
+    """Return the value of a type at a location.
 
-    :param register: gives a register by its DWARF number.
-    :raises DebugDataError: for a type that has no value.
-    :raises MemoryAccessError: from ``memory``, where nothing is mapped.
+    :param register: callback that returns a register by its DWARF number.
+    :raises DebugDataError: if the type cannot be read, or if the location is incomplete.
+    :raises MemoryAccessError: from ``memory``, if an address is not mapped.
     """
     inner = strip(kind)
     if isinstance(place, Pieces):
@@ -58,13 +58,13 @@ def value_at(place: Place, kind: Type, register: Callable[[int], int], memory: M
     else:
         content = evaluate(place.term, register, memory).to_bytes(8, "little")
     if len(content) < size_of(kind):
-        raise DebugDataError(f"{declare(kind)}: only a part of it is kept")
+        raise DebugDataError(f"{declare(kind)}: only part of the value is available")
     copied = Copied(content)
     return CStruct(inner, 0, copied) if isinstance(inner, Structure) else load(copied, kind, 0)
 
 
 def evaluate(term: Term, register: Callable[[int], int], memory: Memory) -> int:
-    """The number that a term gives, of 64 bits without a sign."""
+    """Return the value of a term as an unsigned 64-bit integer."""
     match term:
         case Constant(value=value):
             return value
@@ -92,7 +92,7 @@ def _operation(sign: str, left: int, right: int, signed: bool) -> int:
         return (left << amount if sign == "<<" else left >> amount) & MASK
     if sign in ("/", "%"):
         if right == 0:
-            raise DebugDataError("a location that divides by zero")
+            raise DebugDataError("a location expression divides by zero")
         quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
         return (quotient if sign == "/" else left - right * quotient) & MASK
     return OPERATORS[sign](left, right) & MASK

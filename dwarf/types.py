@@ -1,8 +1,8 @@
-"""C types as debug data describes them, whichever format it has: what the D language asks for.
+"""C types as debug data describes them, independent of the format (DWARF or CTF).
 
-Types are graphs with loops (``struct thread`` leads to ``struct proc`` and back), so what a type
-refers to is read when it is asked for.  Sizes are in bytes, offsets and widths of members in bits
-from the structure's begin; guests are little-endian, so bit 0 is the lowest of the first byte.
+Types form cyclic graphs (``struct thread`` leads to ``struct proc`` and back), so referenced types
+are read on demand.  Sizes are in bytes; offsets (from the beginning of the structure) and widths of
+members are in bits.  Guests are little-endian, so bit 0 is the lowest bit of the first byte.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,26 +11,26 @@ from typing import Protocol
 
 from dwarf.debug_file import DebugDataError
 
-MAX_STEPS = 64  # through typedefs, qualifiers, arrays and members without a name
-MAX_PARTS = 4096  # of a declaration, or structures looked through for a member
-MAX_NUMBER = 16  # bytes of a number
-MAX_SIZE = 1 << 40  # bytes of a structure, elements of an array
+MAX_STEPS = 64  # maximum chain of typedefs, qualifiers, arrays or unnamed members
+MAX_PARTS = 4096  # maximum parts of a declaration, or structures searched for a member
+MAX_NUMBER = 16  # maximum bytes of a number
+MAX_SIZE = 1 << 40  # maximum bytes of a structure, or elements of an array
 POINTER_SIZE = 8
 
 
 def _bounded(what: str, number: int | None, least: int, most: int) -> None:
     if number is not None and not least <= number <= most:
-        raise DebugDataError(f"{what} of {number}: damaged debug data")
+        raise DebugDataError(f"damaged debug data: invalid {what} {number}")
 
 
 @dataclass(frozen=True)
 class Void:
-    """No value."""
+    """The type ``void``."""
 
 
 @dataclass(frozen=True)
 class Integer:
-    """``char``, ``_Bool``, ``unsigned long`` and the like.
+    """An integer type, such as ``char``, ``_Bool`` or ``unsigned long``.
 
     :param encoding: "integer", "char" or "boolean".
     """
@@ -41,23 +41,23 @@ class Integer:
     encoding: str = "integer"
 
     def __post_init__(self) -> None:
-        _bounded("a number with a size", self.size, 1, MAX_NUMBER)
+        _bounded("integer size", self.size, 1, MAX_NUMBER)
 
 
 @dataclass(frozen=True)
 class Float:
-    """``float``, ``double`` and the like; also complex ones."""
+    """A floating-point type, such as ``float`` or ``double``, including complex types."""
 
     name: str
     size: int
 
     def __post_init__(self) -> None:
-        _bounded("a number with a size", self.size, 1, 2 * MAX_NUMBER)
+        _bounded("floating-point size", self.size, 1, 2 * MAX_NUMBER)
 
 
 @dataclass(frozen=True)
 class Incomplete:
-    """A structure, union or enumeration of which only the name is known."""
+    """A structure, union or enumeration that is declared but not defined."""
 
     kind: str
     name: str
@@ -65,27 +65,36 @@ class Incomplete:
 
 @dataclass(frozen=True, eq=False)
 class Pointer:
-    """:param link: gives the type pointed to."""
+    """A pointer type.
+
+    :param link: callback that returns the type pointed to.
+    """
 
     link: Callable[[], "Type"] = field(repr=False)
 
     @property
     def target(self) -> "Type":
+        """Type pointed to."""
         return self.link()
 
 
 @dataclass(frozen=True, eq=False)
 class Array:
-    """:param count: of elements; None where the declaration leaves it open (``char name[]``)."""
+    """An array type.
+
+    :param count: number of elements; None if the declaration omits it (``char name[]``).
+    :param link: callback that returns the type of an element.
+    """
 
     count: int | None
     link: Callable[[], "Type"] = field(repr=False)
 
     def __post_init__(self) -> None:
-        _bounded("an array with a count", self.count, 0, MAX_SIZE)
+        _bounded("array length", self.count, 0, MAX_SIZE)
 
     @property
     def element(self) -> "Type":
+        """Type of an element."""
         return self.link()
 
 
@@ -93,9 +102,10 @@ class Array:
 class Member:
     """A member of a structure or union.
 
-    :param name: empty for a structure or union without one.
-    :param offset: bits from the begin of the structure.
-    :param width: bits of a bit-field; None for any other member.
+    :param name: empty for an unnamed structure or union.
+    :param offset: offset in bits from the beginning of the structure.
+    :param width: width in bits of a bit-field; None for other members.
+    :param link: callback that returns the member's type.
     """
 
     name: str
@@ -104,17 +114,23 @@ class Member:
     link: Callable[[], "Type"] = field(repr=False)
 
     def __post_init__(self) -> None:
-        _bounded("a member with an offset", self.offset, 0, 8 * MAX_SIZE)
-        _bounded("a bit-field with a width", self.width, 0, 8 * MAX_NUMBER)
+        _bounded("member offset", self.offset, 0, 8 * MAX_SIZE)
+        _bounded("bit-field width", self.width, 0, 8 * MAX_NUMBER)
 
     @property
     def type(self) -> "Type":
+        """Type of the member."""
         return self.link()
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """:param kind: "struct" or "union"; ``name`` is empty where it has none."""
+    """A structure or union type.
+
+    :param kind: "struct" or "union".
+    :param name: tag; empty if the type has none.
+    :param link: callback that returns the members.
+    """
 
     kind: str
     name: str
@@ -122,72 +138,94 @@ class Structure:
     link: Callable[[], tuple[Member, ...]] = field(repr=False)
 
     def __post_init__(self) -> None:
-        _bounded(f"a {self.kind} with a size", self.size, 0, MAX_SIZE)
+        _bounded(f"{self.kind} size", self.size, 0, MAX_SIZE)
 
     @property
     def members(self) -> tuple[Member, ...]:
+        """Members in the order of the declaration."""
         return self.link()
 
 
 @dataclass(frozen=True, eq=False)
 class Enumeration:
-    """:param link: gives the enumerators, (name, value), in the order of the declaration."""
+    """An enumeration type.
+
+    :param link: callback that returns the enumerators.
+    """
 
     name: str
     size: int
     link: Callable[[], tuple[tuple[str, int], ...]] = field(repr=False)
 
     def __post_init__(self) -> None:
-        _bounded("an enumeration with a size", self.size, 1, MAX_NUMBER)
+        _bounded("enumeration size", self.size, 1, MAX_NUMBER)
 
     @property
     def values(self) -> tuple[tuple[str, int], ...]:
+        """Enumerators as (name, value), in the order of the declaration."""
         return self.link()
 
     @property
     def signed(self) -> bool:
+        """Whether any enumerator is negative."""
         return any(value < 0 for _name, value in self.values)
 
 
 @dataclass(frozen=True, eq=False)
 class Typedef:
+    """A type name defined by ``typedef``.
+
+    :param link: callback that returns the type that the name stands for.
+    """
     name: str
     link: Callable[[], "Type"] = field(repr=False)
 
     @property
     def target(self) -> "Type":
+        """Type that the name stands for."""
         return self.link()
 
 
 @dataclass(frozen=True, eq=False)
 class Qualified:
-    """:param qualifier: "const", "volatile", "restrict" or "_Atomic"."""
+    """A qualified type.
+
+    :param qualifier: "const", "volatile", "restrict" or "_Atomic".
+    :param link: callback that returns the unqualified type.
+    """
 
     qualifier: str
     link: Callable[[], "Type"] = field(repr=False)
 
     @property
     def target(self) -> "Type":
+        """Type without the qualifier."""
         return self.link()
 
 
 @dataclass(frozen=True, eq=False)
 class Parameter:
-    """:param name: empty where the debug data has none (CTF never has)."""
+    """A parameter of a function type.
+
+    :param name: empty if the debug data has none (always in CTF).
+    :param link: callback that returns the parameter's type.
+    """
 
     name: str
     link: Callable[[], "Type"] = field(repr=False)
 
     @property
     def type(self) -> "Type":
+        """Type of the parameter."""
         return self.link()
 
 
 @dataclass(frozen=True, eq=False)
 class Procedure:
-    """The type of a function.
+    """A function type.
 
     :param variadic: whether ``...`` follows the parameters.
+    :param link: callback that returns the return type.
     """
 
     parameters: tuple[Parameter, ...]
@@ -196,6 +234,7 @@ class Procedure:
 
     @property
     def result(self) -> "Type":
+        """Return type of the function."""
         return self.link()
 
 
@@ -204,36 +243,41 @@ Type = (Void | Integer | Float | Incomplete | Pointer | Array | Structure | Enum
 
 
 class Types(Protocol):
-    """The types of a kernel.  Every question may raise DebugDataError (damaged debug data)."""
+    """C types of a kernel; every method raises DebugDataError for damaged debug data."""
 
     @property
     def format(self) -> str:
-        """Where they come from, as a user would say it: "DWARF", "CTF version 3"."""
+        """Name of the format for users, such as "DWARF" or "CTF version 3"."""
 
     def named(self, name: str) -> list[Type]:
-        """The types of that name, as C spells it: ``struct thread``, ``uint32_t``, ``unsigned
-        long``.  Several files may each have their own; empty when there is none."""
+        """Return the types with a given C name: ``struct thread``, ``uint32_t``, ``unsigned long``.
+
+        Several source files may each define a type of that name; the list may be empty.
+        """
 
     def function(self, name: str, address: int | None = None) -> Procedure | None:
-        """What a function takes and gives.
+        """Return the type of a function, or None if it is unknown.
 
-        :param address: tells static functions of one name from each other.
+        :param address: address that selects one of several static functions with the same name.
         """
 
     def variable(self, name: str, address: int | None = None) -> Type | None:
-        """The type of a variable, ``address`` as above."""
+        """Return the type of a variable, or None if it is unknown.
+
+        :param address: address that selects one of several static variables with the same name.
+        """
 
     def names(self) -> Iterator[str]:
-        """All names that ``named`` knows."""
+        """Yield the names of all types that ``named`` can return."""
 
 
-# Base types have one meaning and many spellings; compilers choose different ones.
+# Words of base type names, which compilers spell in different ways
 _WORDS = ("unsigned", "signed", "short", "char", "int", "long", "float", "double", "_Bool",
           "__int128", "_Complex")
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """The ways in which debug data may spell a type's name, the given one first."""
+    """Return the equivalent spellings of a type's name in debug data, the given one first."""
     words = name.split()
     name = " ".join(words)
     if not words or any(word not in _WORDS for word in words):
@@ -242,7 +286,7 @@ def spellings(name: str) -> tuple[str, ...]:
     rest = [w for w in words if w not in ("long", "int", "signed", "unsigned", "short")]
     if rest and rest != ["char"]:
         return (name,)
-    if rest:  # a plain char is neither the signed one nor the unsigned one
+    if rest:  # plain char is distinct from both signed char and unsigned char
         sign = "unsigned " if "unsigned" in words else "signed " if "signed" in words else ""
         return tuple(dict.fromkeys((name, f"{sign}char")))
     size = "long " * longs + "short " * words.count("short")
@@ -254,18 +298,20 @@ def spellings(name: str) -> tuple[str, ...]:
 
 
 def strip(kind: Type) -> Type:
-    """A type without the typedefs and qualifiers around it."""
+    """Return a type without its outer typedefs and qualifiers."""
     for _ in range(MAX_STEPS):
         if not isinstance(kind, Typedef | Qualified):
             return kind
         kind = kind.target
-    raise DebugDataError("a type that is defined by itself: damaged debug data")
+    raise DebugDataError("damaged debug data: type is defined by itself")
 
 
 def size_of(kind: Type) -> int:
-    """What ``sizeof`` gives: 0 for void, functions and arrays of no known length.
+    """Return the size of a type in bytes, as C's ``sizeof``.
 
-    :raises DebugDataError: for a type that is not complete.
+    The size is 0 for void, functions and arrays of unknown length.
+
+    :raises DebugDataError: if the type is incomplete.
     """
     count = 1
     for _ in range(MAX_STEPS):
@@ -278,7 +324,7 @@ def size_of(kind: Type) -> int:
         case Integer() | Float() | Structure() | Enumeration():
             return count * kind.size
         case Array():
-            raise DebugDataError("an array of too many dimensions: damaged debug data")
+            raise DebugDataError("damaged debug data: array with too many dimensions")
         case Pointer():
             return count * POINTER_SIZE
         case Incomplete():
@@ -287,8 +333,10 @@ def size_of(kind: Type) -> int:
 
 
 def find_member(structure: Structure, name: str) -> Member | None:
-    """A member by name, also one inside members without a name (C11, 6.7.2.1), with its offset from
-    the begin of ``structure``."""
+    """Return a member by name, with its offset from the beginning of ``structure``, or None.
+
+    The members of unnamed structures and unions are included (C11, 6.7.2.1).
+    """
     waiting = [(structure, 0, 0)]
     for _ in range(MAX_PARTS):
         if not waiting:
@@ -300,19 +348,19 @@ def find_member(structure: Structure, name: str) -> Member | None:
             below = strip(member.type) if not member.name else None
             if isinstance(below, Structure) and depth < MAX_STEPS:
                 waiting.append((below, offset + member.offset, depth + 1))
-    raise DebugDataError(f"{structure.kind} {structure.name} is nested too much: damaged "
-                         "debug data")
+    raise DebugDataError(f"damaged debug data: {structure.kind} {structure.name} has too many "
+                         "unnamed members")
 
 
 def declare(kind: Type, name: str = "") -> str:
-    """A declaration of ``name`` as C writes it: ``char *argv[3]``, ``int (*f)(void *)``."""
+    """Return a C declaration of ``name``, such as ``char *argv[3]`` or ``int (*f)(void *)``."""
     return _declare(kind, name, 0, [])
 
 
 def _declare(kind: Type, inner: str, depth: int, parts: list[None]) -> str:
     parts.append(None)
     if depth > MAX_STEPS or len(parts) > MAX_PARTS:
-        raise DebugDataError("a type that is nested too deep: damaged debug data")
+        raise DebugDataError("damaged debug data: type is nested too deeply")
     match kind:
         case Pointer():
             target = kind.target
@@ -331,7 +379,7 @@ def _declare(kind: Type, inner: str, depth: int, parts: list[None]) -> str:
             target, qualifier = kind.target, kind.qualifier
             if isinstance(target, Qualified) and target.qualifier == qualifier:
                 return _declare(target, inner, depth + 1, parts)
-            if isinstance(target, Array):  # it is the elements that are (C11, 6.7.3)
+            if isinstance(target, Array):  # the qualifier applies to the elements (C11, 6.7.3)
                 link = target.link
                 qualified = Array(target.count, lambda: Qualified(qualifier, link))
                 return _declare(qualified, inner, depth + 1, parts)

@@ -1,9 +1,10 @@
-"""C objects in memory, read and written through their types.
+"""C objects in guest memory, read and written through their types.
 
-Numbers are Python's; arrays of ``char`` are strings; structures, arrays and pointers are looked
-into when they are asked: ``thread.td_proc.p_pid``, ``table[3]``, ``pointer[0]``.  What is not a
-member is asked by the functions ``addressof``, ``sizeof`` and ``typeof``; a member that is named
-like something of Python's (``real``, of a pointer) is ``p["real"]``.  Guests are little-endian.
+Numbers become Python numbers, and arrays of ``char`` become strings.  Structures, arrays and
+pointers read memory on access: ``thread.td_proc.p_pid``, ``table[3]``, ``pointer[0]``.  Attributes
+are always members; the functions ``addressof``, ``sizeof`` and ``typeof`` return other properties.
+A member whose name is also a Python attribute (``real``, of a pointer) is ``p["real"]``.  Guests
+are little-endian.
 """
 
 import difflib
@@ -29,23 +30,27 @@ from dwarf.types import (
     strip,
 )
 
-MAX_TEXT = 1 << 20  # bytes of a string that is read
-MAX_SHOWN = 64  # elements or members in a value's text
+MAX_TEXT = 1 << 20  # maximum bytes of a string
+MAX_SHOWN = 64  # maximum elements or members in a value's text
 CHUNK = 256
 FLOATS = {4: "<f", 8: "<d"}
 BITS = 64
 
 
 class Memory(Protocol):
-    """Where values lie."""
+    """Memory that contains C objects."""
 
-    def read(self, address: int, size: int) -> bytes: ...
+    def read(self, address: int, size: int) -> bytes:
+        """Return ``size`` bytes at an address."""
+        ...
 
-    def write(self, address: int, data: bytes) -> None: ...
+    def write(self, address: int, data: bytes) -> None:
+        """Write bytes to an address."""
+        ...
 
 
 def _ours(name: str) -> bool:
-    """Whether Python asks for its own sake."""
+    """Return whether a name is reserved for Python (``__name__``)."""
     return name.startswith("__") and name.endswith("__")
 
 
@@ -53,17 +58,18 @@ Value = Any  # None | bool | int | float | str | CEnum | CPointer | CArray | CSt
 
 
 class CEnum(int):
-    """An enumeration's value; ``name`` is empty where it is none of the enumerators."""
+    """Value of an enumeration; ``name`` is empty if no enumerator has the value."""
 
     kind: Enumeration
 
     def __new__(cls, value: int, kind: Enumeration) -> "CEnum":
-        made = super().__new__(cls, value)
-        made.kind = kind
-        return made
+        instance = super().__new__(cls, value)
+        instance.kind = kind
+        return instance
 
     @property
     def name(self) -> str:
+        """Name of the first enumerator with this value, or an empty string."""
         return next((name for name, value in self.kind.values if value == int(self)), "")
 
     def __repr__(self) -> str:
@@ -79,20 +85,20 @@ class CEnum(int):
 
 
 class CPointer(int):
-    """An address and the type of what is there: ``p[0]``, ``p[3]``, ``p.member``.
+    """Pointer with the type it points to: ``p[0]``, ``p[3]``, ``p.member``.
 
-    A pointer to a structure gives its members, also as ``p["member"]``, which a member that is
-    named like something of Python's needs.
+    A pointer to a structure has the structure's members as attributes.  ``p["member"]`` also finds
+    members whose names are Python attributes.
     """
 
     _kind: Type
     _memory: Memory
 
     def __new__(cls, value: int, kind: Type, memory: Memory) -> "CPointer":
-        made = super().__new__(cls, value & (1 << BITS) - 1)
-        object.__setattr__(made, "_kind", kind)
-        object.__setattr__(made, "_memory", memory)
-        return made
+        instance = super().__new__(cls, value & (1 << BITS) - 1)
+        object.__setattr__(instance, "_kind", kind)
+        object.__setattr__(instance, "_memory", memory)
+        return instance
 
     def _target(self) -> Type:
         pointer = strip(self._kind)
@@ -102,7 +108,7 @@ class CPointer(int):
     def _structure(self) -> "CStruct":
         kind = strip(self._target())
         if not isinstance(kind, Structure):
-            raise AttributeError(f"{declare(self._kind)} points to no structure")
+            raise AttributeError(f"{declare(self._kind)} does not point to a structure")
         return CStruct(kind, int(self), self._memory)
 
     def __getitem__(self, key: int | str) -> Value:
@@ -111,7 +117,7 @@ class CPointer(int):
         target = self._target()
         size = size_of(target)
         if not size:
-            raise TypeError(f"what {declare(self._kind)} points to has no size")
+            raise TypeError(f"the type that {declare(self._kind)} points to has no size")
         return load(self._memory, target, int(self) + key * size & (1 << BITS) - 1)
 
     def __setitem__(self, key: int | str, value: object) -> None:
@@ -130,7 +136,7 @@ class CPointer(int):
         self._structure()[name] = value
 
     def __iter__(self) -> Iterator[Value]:
-        raise TypeError("a pointer has no end; give a range: [p[i] for i in range(4)]")
+        raise TypeError("a pointer has no end; use a range: [p[i] for i in range(4)]")
 
     def __dir__(self) -> list[str]:
         kind = strip(self._target())
@@ -149,7 +155,7 @@ class CPointer(int):
 
 
 class CStruct:
-    """A structure or union: its members are attributes, also as ``s["member"]``."""
+    """Structure or union in memory; its members are attributes, and also ``s["member"]``."""
 
     __slots__ = ("_address", "_kind", "_memory")
     _address: int
@@ -201,7 +207,7 @@ class CStruct:
         return CStruct(self._kind, self._address, self._memory)
 
     def __deepcopy__(self, _memo: object) -> "CStruct":
-        return self.__copy__()  # it is the guest's memory that is looked at
+        return self.__copy__()  # the guest memory that it refers to is not copied
 
     def __dir__(self) -> list[str]:
         return list(names(self._kind))
@@ -220,14 +226,14 @@ class CStruct:
 
 
 class CArray(Sequence[Value]):
-    """An array; one of no known length (``char name[]``) has elements, and no end."""
+    """Array in memory; ``len`` fails if its length is unknown (``char name[]``)."""
 
     def __init__(self, kind: Array, address: int, memory: Memory) -> None:
         self._kind, self._address, self._memory = kind, address, memory
 
     def __len__(self) -> int:
         if self._kind.count is None:
-            raise TypeError(f"{declare(self._kind)}: its length is not known")
+            raise TypeError(f"{declare(self._kind)}: the array length is not known")
         return self._kind.count
 
     def _at(self, index: int) -> int:
@@ -265,7 +271,7 @@ class CArray(Sequence[Value]):
 
 
 def names(kind: Structure) -> Iterator[str]:
-    """The members' names, also of those inside members without a name."""
+    """Yield the names of a structure's members, including the members of unnamed ones."""
     waiting = [kind]
     for inner in waiting:
         for member in inner.members:
@@ -273,37 +279,38 @@ def names(kind: Structure) -> Iterator[str]:
                 yield member.name
             elif isinstance(below := strip(member.type), Structure):
                 if len(waiting) == MAX_PARTS:
-                    raise DebugDataError(f"{declare(kind)} is nested too much: damaged debug data")
+                    raise DebugDataError(
+                        f"damaged debug data: {declare(kind)} has too many unnamed members")
                 waiting.append(below)
 
 
 def addressof(value: CStruct | CArray, member: str | None = None) -> int:
-    """Where a structure or an array lies, or one of a structure's members.
+    """Return the address of a structure, of an array, or of a structure's member.
 
-    :raises TypeError: for what lies nowhere, or in the middle of a byte.
+    :raises TypeError: if the value has no address, or if the member is a bit-field.
     """
     if not isinstance(value, CStruct | CArray):
-        raise TypeError(f"a {type(value).__name__} was read: it lies nowhere")
+        raise TypeError(f"a value of type {type(value).__name__} has no address")
     if member is None:
         return value._address
     if not isinstance(value, CStruct):
         raise TypeError(f"{value!r} has no members")
-    found = find_member(value._kind, member)
-    if found is None:
+    field = find_member(value._kind, member)
+    if field is None:
         value._get(member)
         raise AssertionError
-    if found.width is not None:
-        raise TypeError(f"{member} is a bit-field: it has no address")
-    return value._address + found.offset // 8
+    if field.width is not None:
+        raise TypeError(f"{member} is a bit-field, which has no address")
+    return value._address + field.offset // 8
 
 
 def sizeof(value: CStruct | CArray | CPointer | CEnum) -> int:
-    """Bytes, as C's ``sizeof`` gives them."""
+    """Return the size in bytes of a value's type, as C's ``sizeof``."""
     return size_of(value.kind if isinstance(value, CEnum) else value._kind)
 
 
 def typeof(value: CStruct | CArray | CPointer | CEnum) -> str:
-    """The type as C writes it: ``struct thread *``."""
+    """Return the type of a value as C writes it, such as ``struct thread *``."""
     return declare(value.kind if isinstance(value, CEnum) else value._kind)
 
 
@@ -316,31 +323,31 @@ def _shown(value: Value) -> str:
 
 
 def is_text(kind: Type) -> bool:
-    """Whether elements of this type are characters of a string: plain ``char``, not bytes."""
+    """Return whether an array of a type is a string: plain ``char``, not ``unsigned char``."""
     kind = strip(kind)
     return isinstance(kind, Integer) and kind.name == "char" and kind.size == 1
 
 
 def text_at(memory: Memory, address: int, limit: int) -> str:
-    """A string that ends at a NUL or at the limit; a byte that is no UTF-8 as ``\\xNN``."""
-    found = bytearray()
-    while len(found) < min(limit, MAX_TEXT):
-        at = address + len(found)  # by pages: what lies behind the end may not be mapped
-        found += memory.read(at, min(CHUNK - at % CHUNK, limit - len(found)))
-        end = found.find(b"\0")
+    """Return the string at an address, up to a NUL or a limit; invalid bytes are ``\\xNN``."""
+    content = bytearray()
+    while len(content) < min(limit, MAX_TEXT):
+        at = address + len(content)  # read in chunks: the page after the string may be unmapped
+        content += memory.read(at, min(CHUNK - at % CHUNK, limit - len(content)))
+        end = content.find(b"\0")
         if end >= 0:
-            return found[:end].decode("utf-8", "backslashreplace")
+            return content[:end].decode("utf-8", "backslashreplace")
     if limit > MAX_TEXT:
-        raise DebugDataError(f"a string at {address:#x} of more than {MAX_TEXT} bytes")
-    return found.decode("utf-8", "backslashreplace")
+        raise DebugDataError(f"the string at {address:#x} is longer than {MAX_TEXT} bytes")
+    return content.decode("utf-8", "backslashreplace")
 
 
 def from_bits(memory: Memory, kind: Type, bits: int) -> Value:
-    """A value as a register holds it.
+    """Return the value of a type whose bits are in a register.
 
-    :param bits: the register; what is above the type's size does not count.
-    :return: None for ``void``.
-    :raises DebugDataError: for types that no general register holds.
+    :param bits: contents of the register; bits beyond the type's size are ignored.
+    :return: the value; None for ``void``.
+    :raises DebugDataError: if the type does not fit one general-purpose register.
     """
     inner = strip(kind)
     if isinstance(inner, Void):
@@ -349,7 +356,7 @@ def from_bits(memory: Memory, kind: Type, bits: int) -> Value:
         return CPointer(bits, kind, memory)
     if isinstance(inner, Integer | Enumeration) and inner.size <= 8:
         return _integer(inner, bits & (1 << 8 * inner.size) - 1, 8 * inner.size)
-    raise DebugDataError(f"{declare(kind)}: not in one general register")
+    raise DebugDataError(f"{declare(kind)}: the value is not in one general register")
 
 
 def _integer(kind: Integer | Enumeration, bits: int, width: int) -> Value:
@@ -361,9 +368,9 @@ def _integer(kind: Integer | Enumeration, bits: int, width: int) -> Value:
 
 
 def load(memory: Memory, kind: Type, address: int) -> Value:
-    """The value of a type at an address.
+    """Return the value of a type at an address.
 
-    :raises DebugDataError: for a type that has no value: incomplete, ``long double``.
+    :raises DebugDataError: if the type cannot be read (incomplete types, ``long double``).
     """
     inner = strip(kind)
     match inner:
@@ -385,21 +392,24 @@ def load(memory: Memory, kind: Type, address: int) -> Value:
         case Float() if inner.size in FLOATS:
             number: float = struct.unpack(FLOATS[inner.size], memory.read(address, inner.size))[0]
             return number
-    raise DebugDataError(f"{declare(kind)}: cannot be read")
+    raise DebugDataError(f"{declare(kind)}: values of this type cannot be read")
 
 
 def store(memory: Memory, kind: Type, address: int, value: object) -> None:
-    """Write a value of a type.
+    """Write a value of a type to an address.
 
-    :raises TypeError: for a value that is not of the type.
-    :raises OverflowError: for one that does not fit.
+    :raises TypeError: if the value does not have the type.
+    :raises OverflowError: if the value does not fit.
     """
     memory.write(address, encode(kind, value))
 
 
 def encode(kind: Type, value: object) -> bytes:
-    """The bytes of a value: a number, a pointer, a string for an array of ``char``, or bytes of
-    the type's size."""
+    """Return the bytes that represent a value of a type.
+
+    The value is a number, a pointer, the name of an enumerator, a string for an array of ``char``,
+    or bytes of the type's size.
+    """
     inner, size = strip(kind), size_of(kind)
     text = isinstance(inner, Array) and is_text(inner.element)
     if text and isinstance(value, str | bytes):
@@ -407,7 +417,7 @@ def encode(kind: Type, value: object) -> bytes:
         if size > MAX_TEXT:
             raise DebugDataError(f"{declare(kind)}: too large to write")
         if len(content) + isinstance(value, str) > size:
-            raise OverflowError(f"{len(content)} bytes do not fit {declare(kind)}")
+            raise OverflowError(f"{len(content)} bytes do not fit in {declare(kind)}")
         return content.ljust(size, b"\0")
     if isinstance(value, bytes):
         if len(value) != size:
@@ -419,26 +429,26 @@ def encode(kind: Type, value: object) -> bytes:
         value = dict(inner.values).get(value, value)
     if isinstance(inner, Integer | Enumeration | Pointer) and isinstance(value, int):
         return fitting(kind, int(value), 8 * size).to_bytes(size, "little")
-    raise TypeError(f"{value!r} is no {declare(kind)}")
+    raise TypeError(f"{value!r} is not a value of type {declare(kind)}")
 
 
 def fitting(kind: Type, value: int, width: int) -> int:
-    """The bits of a number in a field; signed and unsigned ones alike.
+    """Return a number as the bits of a field, whether the field is signed or unsigned.
 
-    :raises OverflowError: when it does not fit.
+    :raises OverflowError: if the number does not fit.
     """
     if not -(1 << width - 1) <= value < 1 << width:
-        raise OverflowError(f"{value} does not fit the {width} bits of {declare(kind)}")
+        raise OverflowError(f"{value} does not fit in the {width} bits of {declare(kind)}")
     return value & (1 << width) - 1
 
 
 def _bits(of: CStruct, kind: Type, offset: int, width: int) -> Value:
     inner = strip(kind)
     if not isinstance(inner, Integer | Enumeration):
-        raise DebugDataError(f"{declare(kind)}: a bit-field that is no number")
+        raise DebugDataError(f"{declare(kind)}: type of a bit-field is not an integer")
     first, last = offset // 8, (offset + width + 7) // 8
-    whole = int.from_bytes(of._memory.read(of._address + first, last - first), "little")
-    return _integer(inner, whole >> offset % 8 & (1 << width) - 1, width)
+    word = int.from_bytes(of._memory.read(of._address + first, last - first), "little")
+    return _integer(inner, word >> offset % 8 & (1 << width) - 1, width)
 
 
 def _set_bits(of: CStruct, kind: Type, offset: int, width: int, value: object) -> None:
@@ -446,10 +456,10 @@ def _set_bits(of: CStruct, kind: Type, offset: int, width: int, value: object) -
     if isinstance(inner, Enumeration) and isinstance(value, str):
         value = dict(inner.values).get(value, value)
     if not isinstance(value, int):
-        raise TypeError(f"{value!r} is no {declare(kind)}")
+        raise TypeError(f"{value!r} is not a value of type {declare(kind)}")
     bits = fitting(kind, int(value), width) if width else 0
     first, last = offset // 8, (offset + width + 7) // 8
     address, size = of._address + first, last - first
-    whole = int.from_bytes(of._memory.read(address, size), "little")
+    word = int.from_bytes(of._memory.read(address, size), "little")
     mask = (1 << width) - 1 << offset % 8
-    of._memory.write(address, (whole & ~mask | bits << offset % 8).to_bytes(size, "little"))
+    of._memory.write(address, (word & ~mask | bits << offset % 8).to_bytes(size, "little"))

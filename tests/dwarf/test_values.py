@@ -84,7 +84,7 @@ def test_pointers_lead_on(node):
     numbers = CPointer(BASE + 40, Pointer(lambda: INT), memory)
     numbers[2] = -3
     assert node.table[2] == -3 == numbers[2]
-    with pytest.raises(AttributeError, match="points to no structure"):
+    with pytest.raises(AttributeError, match="does not point to a structure"):
         numbers.number  # noqa: B018
     with pytest.raises(TypeError, match="has no end"):
         list(numbers)
@@ -126,7 +126,7 @@ def test_addresses_sizes_and_types_are_asked_by_functions(node):
     assert typeof(node) == "struct node" and typeof(node.next) == "struct node *"
     with pytest.raises(TypeError, match="bit-field"):
         addressof(node, "low")
-    with pytest.raises(TypeError, match="lies nowhere"):
+    with pytest.raises(TypeError, match="has no address"):
         addressof(node.number)
 
 
@@ -199,5 +199,5 @@ def test_sizes_that_no_compiler_makes_are_damage(made):
 
 def test_a_structure_inside_itself_ends():
     itself = Structure("struct", "s", 8, lambda: (member("", 0, itself), member("", 0, itself)))
-    with pytest.raises(DebugDataError, match="nested too much"):
+    with pytest.raises(DebugDataError, match="too many unnamed members"):
         dir(load(Bytes(), itself, BASE))
