@@ -1,13 +1,13 @@
 # cython: language_level=3
-"""What is done at a firing without entering Python: the way from the dispatcher to its rooms above."""
+"""Interface of the native callback that runs a firing's action without entering Python."""
 
 from libc.stdint cimport uint32_t, uint64_t
 
-# The first arguments of the calling convention by their numbers from 0; behind them RESULT, what a
-# function returns; from DECLARED on what a static probe was given, or a system call; from REGISTER on the
-# registers, by their places in the shape.  They are read when they are asked for: each takes as long
-# as a firing itself.
-# AFTER: whether the function that fires has returned already, to its caller.
+# Numbers of the values that an action reads through an ``argument_fn``.  0 to ARGUMENTS - 1: the
+# first arguments of the calling convention; RESULT: the function's return value; AFTER: whether the
+# function has already returned to its caller; from DECLARED on: the arguments of a static probe or
+# a system call; from REGISTER on: the registers, by their index in the shape.  They are read on
+# demand, since reading one takes as long as a whole firing.
 cdef enum:
     ARGUMENTS = 5
     RESULT = ARGUMENTS
@@ -18,8 +18,8 @@ cdef enum:
 
 ctypedef uint64_t (*argument_fn)(void *source, uint32_t number) noexcept nogil
 
-# The probe's number, what reads its arguments from ``source``, the virtual time; not 0: it failed,
-# and the dispatcher's ``failure`` says how.
+# Run the action of probe number ``probe`` at a virtual time; ``read(source, n)`` returns value n.
+# A nonzero result means that the action failed; the dispatcher's ``failure`` returns the exception.
 ctypedef int (*action_fn)(void *data, uint32_t probe, argument_fn read, void *source,
                           uint64_t time) noexcept nogil
 

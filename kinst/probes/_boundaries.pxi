@@ -1,30 +1,32 @@
-"""Probes where functions and inline copies of them begin and end; part of the dispatcher
+"""Probes at the entries and exits of functions and of their inline copies; part of the dispatcher
 (``_dispatch.pyx`` includes it).
 """
 
 
 @cython.no_gc_clear
 cdef class ProbeBoundaries(ProbeSites):
-    """Adds what is entered and left, and knows who is in it."""
+    """Sites and probes, with the entries and exits of functions and of their inline copies."""
 
     def add_copy(self, list ranges):
-        """An inline copy with its code in [low, high) of each range; its number."""
+        """Add an inline copy whose code is in [low, high) of each range, and return its number."""
         self.unchanging()
         return inline_add(&self.d, ranges)
 
     def add_copy_ends(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                       uint64_t size, uint32_t function, int provider, copies, bint entry,
                       bint returns, padding, bint anywhere):
-        """The probes of inline copies that have code in a function.
+        """Add the entry and exit probes of inline copies that have code in a function.
 
-        :param copies: (number, offset of its begin or None where that is in another function,
-            whether it is entered there alone).
-        :param entry: whether the probes of entries are wanted, not silent; so ``returns``.
-        :param padding: says of an instruction's bytes whether it only fills space.
+        :param copies: (number, offset of the entry or None if it is in another function, whether
+            the copy has no other entry).
+        :param entry: whether the entry probes fire; otherwise they are silent and only track the
+            copies.
+        :param returns: the same for the exit probes.
+        :param padding: returns whether the bytes of an instruction are only padding.
         :param anywhere: whether other functions may jump to any place in this one.
-        :return: for each copy a list of where it is entered, (offset, probe's number), and a list
-            of the same for the instructions that may lead out of it.  In place of the number -1:
-            there is no instruction, -2: it is refused, -3: it lies in an exclusive access.
+        :return: for each copy, a list of its entries, (offset, probe number), and a list of the
+            instructions that may leave it, in the same form.  In place of a probe number, -1: no
+            instruction starts at the offset, -2: it is refused, -3: it is in an exclusive access.
         """
         self.unchanging()
         cdef Dispatch *d = &self.d
@@ -53,7 +55,7 @@ cdef class ProbeBoundaries(ProbeSites):
             unseen = self.flow_of(address, code, start, pieces, count, where, padding, ways)
             for copy, first, alone in copies:
                 if copy >= d.copy_count:
-                    raise ValueError("no such copy")
+                    raise ValueError("no inline copy has this number")
                 entered, left = [], []
                 if first is None:
                     firsts = []
@@ -89,8 +91,11 @@ cdef class ProbeBoundaries(ProbeSites):
         return made
 
     def ways(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size):
-        """Where control goes in a function: of each instruction (offset, length, numbers of the
-        following one and of the one that it branches to, negative: of none; whether it calls)."""
+        """Return the control flow of a function.
+
+        :return: for each instruction (offset, length, index of the following instruction, index of
+            the branch target, whether it is a call); a negative index means none.
+        """
         cdef Piece *pieces = NULL
         cdef int64_t *to = NULL
         cdef const Template *t
@@ -115,12 +120,13 @@ cdef class ProbeBoundaries(ProbeSites):
 
     cdef list flow_of(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                       const Piece *pieces, uint64_t count, dict where, padding, int64_t *ways):
-        """Where control goes from each instruction of a function: numbers of instructions, -1: not
-        to one of them, -2: an address says where; of each the following one and the one that it
-        branches to.
+        """Compute the successors of each instruction of a function.
 
-        :return: where control may come to by ways that are not seen: behind what control does not
-            go on from, but for padding.
+        :param ways: receives two indices for each instruction: of the following instruction and of
+            the branch target.  -1: none in this function; -2: computed at run time.
+        :return: the indices of instructions that control can reach only in ways that the code does
+            not show: they follow an instruction that never continues, are no branch targets, and
+            are not padding.
         """
         cdef uint64_t i, target, before_target = 0
         cdef bint falls
@@ -167,10 +173,10 @@ cdef class ProbeBoundaries(ProbeSites):
 
     cdef list reached(self, uint32_t copy, uint64_t address, const Piece *pieces, uint64_t count,
                       const int64_t *ways, list unseen, bint anywhere):
-        """Offsets of the instructions of a copy that control comes to first.
+        """Return the offsets of the instructions at which control enters an inline copy.
 
-        :param unseen: as of ``flow_of``: control comes to these from a jump to an address outside of
-            the copy, or, ``anywhere``, from other functions.
+        :param unseen: what ``flow_of`` returned: control reaches these instructions from computed
+            jumps outside of the copy or, with ``anywhere``, from other functions.
         """
         cdef uint8_t *seen = <uint8_t *>calloc(count + 1, 1)
         cdef uint64_t *waiting = <uint64_t *>malloc((count + 1) * sizeof(uint64_t))
@@ -183,7 +189,7 @@ cdef class ProbeBoundaries(ProbeSites):
             if seen == NULL or waiting == NULL:
                 raise MemoryError
             if count:
-                seen[0] = 1  # each instruction waits once
+                seen[0] = 1  # each instruction is queued at most once
                 waits = 1
                 waiting[0] = 0
             while waits or anywhere:
@@ -215,7 +221,7 @@ cdef class ProbeBoundaries(ProbeSites):
         return found
 
     cdef list in_ranges(self, uint32_t copy, uint64_t address, offsets, where):
-        """The numbers of a function's instructions that lie in a copy."""
+        """Return the indices of a function's instructions that are in an inline copy."""
         cdef const InlineCopy *c = &self.d.copies[copy]
         cdef uint32_t k
         found = []
@@ -231,45 +237,48 @@ cdef class ProbeBoundaries(ProbeSites):
                        piece.length, piece.relative)
 
     def copy_of(self, uint32_t probe):
-        """What a probe is to an inline copy: (the copy's number, 1: it is entered there, 2: control
-        may leave it there, 3: there it calls a function that returns to the outside, whether the
-        probe is silent); None: it is a probe of no copy."""
+        """Return a probe's role in an inline copy, or None if it belongs to no copy.
+
+        :return: (number of the copy, role, whether the probe is silent).  Role 1: the copy is
+            entered here; 2: control may leave it here; 3: a function is called here that returns to
+            outside of the copy.
+        """
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         cdef const Probe *p = &self.d.probes[probe]
         return (p.copy, p.role, bool(p.silent)) if p.role else None
 
     def lies_lower(self, uint32_t probe, int32_t lower):
-        """How many bytes the stack pointer is lowered by at an entry of a copy that has several."""
+        """Set the number of bytes by which the stack pointer is lowered at one entry of a copy."""
         self.unchanging()
         if self.copy_of(probe) is None:
-            raise ValueError(f"probe {probe} is of no inline copy")
+            raise ValueError(f"probe {probe} does not belong to an inline copy")
         self.d.probes[probe].lower = lower
 
     def lowered_at(self, uint32_t probe):
-        """What ``lies_lower`` was told of a probe; 0: nothing."""
+        """Return the number of bytes set by ``lies_lower`` for a probe (default: 0)."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         return self.d.probes[probe].lower
 
     def enter_copy(self, uint32_t probe):
-        """Control is at the begin of a probe's inline copy; whether the probe is to fire."""
+        """Note that the thread enters a probe's inline copy; return whether the probe fires."""
         self.live()
         if self.copy_of(probe) is None:
-            raise ValueError(f"probe {probe} is of no inline copy")
+            raise ValueError(f"probe {probe} does not belong to an inline copy")
         return bool(inline_enter(&self.d, self.d.probes[probe].copy, self.d.probes[probe].lower)
                     and not self.d.probes[probe].silent)
 
     def leave_copy(self, uint32_t probe):
-        """Control has left a probe's inline copy; whether the probe is to fire."""
+        """Note that the thread has left a probe's inline copy; return whether the probe fires."""
         self.live()
         if self.copy_of(probe) is None:
-            raise ValueError(f"probe {probe} is of no inline copy")
+            raise ValueError(f"probe {probe} does not belong to an inline copy")
         return bool(inline_leave(&self.d, self.d.probes[probe].copy)
                     and not self.d.probes[probe].silent)
 
     def ranges_of(self, uint32_t copy):
-        """[low, high) of each piece of an inline copy."""
+        """Return [low, high) of each range of an inline copy."""
         if copy >= self.d.copy_count:
             raise IndexError(copy)
         cdef const InlineCopy *c = &self.d.copies[copy]
@@ -277,13 +286,15 @@ cdef class ProbeBoundaries(ProbeSites):
                 for k in range(c.first, c.first + c.count)]
 
     def forget_copy(self, probes):
-        """The copy of some probes is not followed: its entry fires whenever control comes there, its
-        ends never."""
+        """Stop tracking the inline copy of some probes.
+
+        Its entry then fires whenever control reaches it, its exits never fire.
+        """
         self.unchanging()
         cdef uint32_t i
         for i in probes:
             if i >= self.d.probe_count or not self.d.probes[i].role:
-                raise ValueError(f"probe {i} is of no copy")
+                raise ValueError(f"probe {i} does not belong to an inline copy")
             if self.d.probes[i].role == ENTERS:
                 self.d.probes[i].role = NO_WAY_OUT
             else:
@@ -291,14 +302,16 @@ cdef class ProbeBoundaries(ProbeSites):
 
     cdef bint leads_astray(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size,
                            uint64_t at, strays) except -1:
-        """Whether the instruction at an offset jumps where no function begins, as ``strays`` of
-        ``add_boundaries`` says; what returns is not asked about."""
+        """Whether the instruction at an offset jumps to an address where no function begins.
+
+        ``strays`` of ``add_boundaries`` decides; returns and indirect jumps never do.
+        """
         cdef uint32_t length = 0
         cdef int32_t relative = 0
         cdef int64_t number = self.template_of(&code[start + at], <uint32_t>min(size - at, 15),
                                                address + at, &length, &relative)
         if number < 0:
-            raise ValueError("a boundary is no instruction")
+            raise ValueError("no instruction starts at a boundary of the function")
         cdef const Template *t = &self.templates.all[number]
         if t.flags & RETURNS or t.op == RETURN or t.op == INDIRECT:
             return False
@@ -308,12 +321,12 @@ cdef class ProbeBoundaries(ProbeSites):
 
     def add_boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                        uint64_t size, uint32_t function, entry, returns, strays):
-        """Probes where a function is entered and left.
+        """Add probes where a function is entered and left, and return their numbers.
 
-        :param entry: their provider; None: none there.  So ``returns``.
-        :param strays: says of an offset, and of where its jump leads (None: a register says it),
-            whether that is where no function begins.
-        :return: their numbers.
+        :param entry: provider of the entry probe; None: add none.
+        :param returns: provider of the return probes; None: add none.
+        :param strays: called with the offset of a jump and its target (None: in a register);
+            returns whether no function begins at the target.
         """
         self.unchanging()
         first, left, _framed, leaving = self.boundaries(address, code, start, size)
@@ -334,7 +347,7 @@ cdef class ProbeBoundaries(ProbeSites):
             template = self.template_of(&code[start + at], <uint32_t>min(size - at, 15),
                                         address + at, &length, &relative)
             if template < 0:
-                raise ValueError("a boundary is no instruction")
+                raise ValueError("no instruction starts at a boundary of the function")
             made.append(table_probe_at(
                 &self.d, table_site_at(&self.d, address + at, <uint32_t>template, &code[start + at],
                                  length, relative), function, provider))
@@ -345,10 +358,10 @@ cdef class ProbeBoundaries(ProbeSites):
         return made
 
     def follow_threads(self, int per_cpu, uint64_t begins):
-        """How to know threads, for returns by tail calls.
+        """Set how threads are identified, for returns after tail calls.
 
         :param per_cpu: Unicorn's number of the register that leads to the thread.
-        :param begins: the address of a new thread's first instruction; 0: it is not known.
+        :param begins: the address of a new thread's first instruction; 0: unknown.
         """
         if not self.is_narrow(per_cpu):
             raise ValueError(f"register {per_cpu} has more than 64 bits")
@@ -361,18 +374,24 @@ cdef class ProbeBoundaries(ProbeSites):
         return bool(self.d.probes[probe].tail)
 
     def leave_by_tail(self, uint32_t probe, uint64_t sp, uint64_t back):
-        """Have such a probe fire when control is at ``back`` with the stack pointer ``sp``."""
+        """Make a probe at a tail call fire when control reaches its return address.
+
+        :param sp: the stack pointer after the return.
+        :param back: the return address.
+        """
         self.live()
         if not self.is_tail(probe) and self.d.probes[probe].role != CALLS_OUT:
-            raise ValueError(f"probe {probe} fires where it is")
+            raise ValueError(f"probe {probe} is not at a tail call")
         cdef int why = return_note_tail(&self.d, probe, sp, back, 0, self.d.probes[probe].role == CALLS_OUT)
         if why:
             raise MachineError(return_why_not_noted(why))
 
     def pending_returns(self):
-        """The probes that wait for a function to return: (thread, probe), the outermost of a thread first.
+        """Return the probes that wait for a function to return.
 
-        A function that has left by a tail call has no frame on its thread's stack any more.
+        A function that left by a tail call has no frame on its thread's stack any more.
+
+        :return: (thread, probe), the outermost of each thread first.
         """
         cdef uint64_t i
         cdef uint32_t k
@@ -385,7 +404,7 @@ cdef class ProbeBoundaries(ProbeSites):
         return found
 
     def copies_entered(self):
-        """The inline copies that threads are in: (thread, copy), the outermost of a thread first."""
+        """Return the inline copies that threads are in: (thread, copy), outermost first."""
         cdef uint64_t i
         cdef uint32_t k
         cdef list found = []
@@ -398,5 +417,5 @@ cdef class ProbeBoundaries(ProbeSites):
 
     @property
     def after(self):
-        """Whether the function that fires has returned already, to its caller."""
+        """Whether the function of the firing probe has already returned to its caller."""
         return bool(self.d.after)

@@ -1,16 +1,17 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""The native part of the providers: sites and probes by the million, and what a firing does.
+"""Native part of the providers: millions of sites and probes, and the handling of their firings.
 
-A *site* is an instruction that may carry a breakpoint; *probes* are chained to it.  What an
-instruction is, is read by ``kinst/code/_reader.pyx``.  ``Dispatcher`` answers the engine's breakpoint
-exceptions: it finds the site, records the firing, carries out the operation of the site's template and
-sends the guest on, on the *direct* path at the breakpoint, on the *guest* path at the kernel's seam.
+A *site* is an instruction that can carry a breakpoint; *probes* are chained to it.
+``kinst/code/_reader.pyx`` decodes the instructions.  ``Dispatcher`` handles the engine's breakpoint
+exceptions: it finds the site, records the firing, executes the operation of the site's template and
+lets the guest continue: on the *direct* path at the breakpoint, on the *guest* path at the kernel's
+seam.
 
-The Python twin of the operations is ``Emulate.next_pc``; of the trampolines, the architecture's
-``GuestTrap.trampoline``; of the seam, its ``enter`` and ``leave``.
+The Python counterpart of the operations is ``Emulate.next_pc``; of the trampolines, the
+architecture's ``GuestTrap.trampoline``; of the seam, its ``enter`` and ``leave``.
 
-Here is ``Dispatcher``, what Python sees, and the structures.  It is one module with the files that are
-included below, so that the compiler sees all that a firing does at once.
+This file contains ``Dispatcher``, the interface for Python.  The files included below are part of
+the same module, so that the compiler can optimize a firing as a whole.
 """
 
 from bisect import bisect_left
@@ -69,28 +70,28 @@ include "../relocation/_template.pxi"
 
 cdef enum:
     RECORDS = 1 << 16
-    ABOVE = 2048  # bytes of a frame in which the way to a gate may spill registers
-    GIVEN_ARGUMENTS = 6  # that a gate can be given behind its first
-    MAX_FLAGS = 5  # their combinations are bits of a 32-bit truth
+    ABOVE = 2048  # bytes above sp that are saved while the guest computes a gate's arguments
+    GIVEN_ARGUMENTS = 6  # arguments that a gate can receive after its first one
+    MAX_FLAGS = 5  # each combination of flags is one bit of a 32-bit ``truth``
     MAX_THREADS = 1024
     STACK_PAGE = 4096
-    MAX_TABLES = 4  # of system calls
+    MAX_TABLES = 4  # tables of system calls
     MAX_OPERATIONS = 512
-    MAX_PENDING = 4096  # calls of operations in progress
-    MAX_CALLS = 1 << 16  # in one
-    CALL_ARGUMENTS = 8  # of one
+    MAX_PENDING = 4096  # vnode operation calls in progress
+    MAX_CALLS = 1 << 16  # system calls per table
+    CALL_ARGUMENTS = 8  # arguments per system call
     CALL_BEGINS = 1
     CALL_ENDS = 2
-    MANY = 64  # more patches than this drop all translations at once
-    MAX_TAILS = 1 << 20  # functions of one thread that have left by tail calls
-    ELSEWHERE = -2  # of flow_of
-    MAX_ALL_TAILS = 1 << 22  # of all threads, and the copies that they are in
+    MANY = 64  # beyond this number of patches, drop all translations at once
+    MAX_TAILS = 1 << 20  # pending tail calls per thread
+    ELSEWHERE = -2  # for ``flow_of``: the target is computed at run time
+    MAX_ALL_TAILS = 1 << 22  # pending tail calls and active inline copies of all threads
     MAX_TAIL_THREADS = 1 << 16
-    PROGRAM_BITS = 5  # of a key, for a number up to MAX_PROGRAMS
-    # Why a call cannot be noted; see ``await_address`` for the first ones.
+    PROGRAM_BITS = 5  # bits of a thread's key for the program number, up to MAX_PROGRAMS
+    # Reasons why a return cannot be awaited; lower numbers are those of ``await_address``
     TOO_MANY_OF_THREAD = 3
     TOO_MANY_OF_ALL = 4
-    STACK_REACH = 1 << 20  # bytes: stack pointers that are further apart are of different stacks
+    STACK_REACH = 1 << 20  # bytes; stack pointers farther apart belong to different stacks
 
 cdef uint32_t NONE = 0xFFFFFFFF
 
@@ -117,30 +118,36 @@ include "_sites.pxi"
 include "_boundaries.pxi"
 
 
-@cython.no_gc_clear  # the engine is needed to the end, to be told that nobody listens
+@cython.no_gc_clear  # __dealloc__ needs the engine, to unregister its callbacks
 cdef class Dispatcher(ProbeBoundaries):
-    """Sites and probes of one machine, which fire."""
+    """Native dispatcher of one machine: its sites and probes, and the handling of their firings."""
 
     def changed(self):
-        """The address of a site whose code in memory is not what it was; None: there is none."""
+        """Return the address of a site whose code has changed since it was added, or None."""
         self.live()
         return patch_find_changed(&self.d)
 
     def use_slots(self, uint64_t base, uint64_t physical, uint64_t size, uint64_t reserved,
                   bint threads):
-        """Trampolines live at virtual ``base``; the first ``reserved`` slots are not ours."""
+        """Set the guest memory for trampolines.
+
+        :param base: its virtual address, ``physical`` its physical address.
+        :param size: in bytes.
+        :param reserved: slots at its start that are not used for trampolines.
+        :param threads: use one trampoline for each thread, not for each probe.
+        """
         self.unchanging()
         self.live()
         cdef Dispatch *d = &self.d
         cdef uint64_t count = size // SLOT
         if reserved > count or (threads and count - reserved < MAX_THREADS + 1) or (
                 count >= NONE):
-            raise ValueError("no such number of trampolines")
+            raise ValueError("the trampoline area has too few or too many slots")
         self.unpatched()
         patch_make_slots(&self.d, base, physical, size, reserved, threads)
 
     def slots_needed(self):
-        """How many slots ``enable`` will take, beside the reserved ones."""
+        """Return the most slots that ``enable`` may use, in addition to the reserved ones."""
         cdef Dispatch *d = &self.d
         cdef uint32_t i
         cdef uint64_t n = MAX_THREADS + 1
@@ -151,7 +158,7 @@ cdef class Dispatcher(ProbeBoundaries):
 
     @property
     def slots_used(self):
-        """Bits set in the map of slots."""
+        """The number of slots that are marked as used."""
         cdef uint64_t i
         cdef uint64_t n = 0
         if self.d.slot_used != NULL:
@@ -160,7 +167,7 @@ cdef class Dispatcher(ProbeBoundaries):
         return n
 
     def enable(self):
-        """Make trampolines, write breakpoints.  ``changed`` must have said that all is well."""
+        """Write the trampolines and the breakpoints; requires that ``changed`` returned None."""
         self.unchanging()
         self.live()
         cdef bint one_by_one = self.d.site_count <= MANY
@@ -175,7 +182,7 @@ cdef class Dispatcher(ProbeBoundaries):
             await_address(self.d.clock, self.d.thread_begins)
 
     def disable(self):
-        """Write the original bytes back and free the trampolines."""
+        """Restore the original code and free the trampolines."""
         self.unchanging()
         self.live()
         cdef bint one_by_one = self.d.site_count <= MANY
@@ -191,11 +198,13 @@ cdef class Dispatcher(ProbeBoundaries):
 
     def listen(self, uint64_t seam, uint64_t scratch, uint64_t scratch_value,
                uint64_t trap_stack=0):
-        """Answer breakpoints from now on.
+        """Start handling breakpoint exceptions.
 
-        :param seam: where the guest's vectors lead to, on the guest path.
-        :param trap_stack: the top of the stack that breakpoints come on; 0: the interrupted one.
-        :param scratch: a word that the kernel's path writes, to be kept at ``scratch_value``.
+        :param seam: the address to which the guest's breakpoint handler leads, on the guest path.
+        :param scratch: address of a word that the kernel's path overwrites and that is reset to
+            ``scratch_value``.
+        :param trap_stack: top of the stack that breakpoint exceptions switch to; 0: they use the
+            interrupted stack.
         """
         self.unchanging()
         self.live()
@@ -219,7 +228,7 @@ cdef class Dispatcher(ProbeBoundaries):
                 raise
 
     def deafen(self):
-        """Answer none."""
+        """Stop handling breakpoint exceptions."""
         self.unchanging()
         self.live()
         self.engine.unhook_seam()
@@ -227,8 +236,11 @@ cdef class Dispatcher(ProbeBoundaries):
         self.d.clock.trap_data = NULL
 
     def record(self, how):
-        """What a firing does: ``"count"`` only counts, ``"record"`` keeps a record, also where it
-        is handled natively, ``"tell"`` calls ``fire(number, dispatcher)``."""
+        """Select what a firing does.
+
+        :param how: ``"count"``: only count it; ``"record"``: also keep a record, even if an action
+            handles it natively; ``"tell"``: call ``fire(number)``.
+        """
         self.unchanging()
         cdef Dispatch *d = &self.d
         free(d.records)
@@ -264,24 +276,27 @@ cdef class Dispatcher(ProbeBoundaries):
         self.d.firing = False
 
     def records(self):
-        """The records since the last time: (probe, number of the CPU, instructions executed,
-        virtual time, five arguments)."""
+        """Return the records since the last call.
+
+        :return: tuples of the probe's number, CPU number, instructions executed, virtual time in
+            nanoseconds, and five arguments.
+        """
         self.drain()
         found = self.drained
         self.drained = []
         return found
 
     def tell_also(self, uint32_t probe):
-        """Tell Python of a probe's firings also where they are handled natively."""
+        """Call ``fire`` at a probe's firings even if an action handles them natively."""
         if probe >= self.d.probe_count:
-            raise ValueError("there is no such probe")
+            raise ValueError("no probe has this number")
         self.d.probes[probe].told = True
 
     def act_by(self, action, failure):
-        """Let firings be handled natively.
+        """Install a native action that handles firings.
 
-        :param action: a capsule, "kinst.action"; None: no more.
-        :param failure: gives the exception of an action that failed.
+        :param action: capsule "kinst.action" of an ``Action``; None: remove the action.
+        :param failure: returns the exception of an action that failed.
         """
         cdef Action *given
         self.unchanging()
@@ -309,7 +324,7 @@ cdef class Dispatcher(ProbeBoundaries):
         self.d.firing = False
 
     cdef void stuck(self, uint64_t pc):
-        """A breakpoint on the way of a breakpoint."""
+        """Report a breakpoint that was hit on the path that breakpoint exceptions take."""
         try:
             self.recursion(pc)
         except BaseException as error:
@@ -317,33 +332,38 @@ cdef class Dispatcher(ProbeBoundaries):
 
     @property
     def firings(self):
+        """The number of firings so far."""
         return self.d.firings
 
     @property
     def made(self):
-        """In a static probe's firing, or a system call's: its arguments, eight numbers."""
+        """The eight arguments of the static or system call probe that is firing.
+
+        :raises RuntimeError: when no such probe is firing.
+        """
         if not self.d.firing or not self.d.making:
-            raise RuntimeError("no static probe fires")
+            raise RuntimeError("no static probe is firing")
         return tuple(self.d.made[k] for k in range(DECLARED_ARGUMENTS))
 
     cdef int in_firing(self, int register) except -1:
         self.live()
         if not 0 <= register < self.d.count:
-            raise IndexError(f"there is no register {register}")
+            raise IndexError(f"no register has index {register}")
         if self.d.wide[register]:
-            raise ValueError(f"register {register} has more than 64 bits: it is read and set "
+            raise ValueError(f"register {register} has more than 64 bits: read and write it "
                              "through the machine")
         if not self.d.firing:
-            raise RuntimeError("no probe fires: there is no interrupted code")
+            raise RuntimeError("registers can be accessed only while a probe fires")
         return 0
 
     def get(self, int register):
-        """A register of the interrupted code, in a firing, by its place in the shape."""
+        """Return an interrupted register during a firing, by its index in the shape."""
         self.in_firing(register)
         return op_get(&self.d, <uint8_t>register)
 
     def set(self, int register, uint64_t value):
+        """Set an interrupted register during a firing, by its index in the shape."""
         self.in_firing(register)
         if self.d.framed and self.d.place[register] < 0:
-            raise ValueError(f"register {register} is not in the trap frame")
+            raise ValueError(f"register {register} cannot be set: it is not in the trap frame")
         op_put(&self.d, <uint8_t>register, value)

@@ -1,8 +1,8 @@
-"""A firing, from the breakpoint's exception to where the guest goes on; part of the dispatcher
-(``_dispatch.pyx`` includes it).
+"""Handling of a firing, from the breakpoint exception to the guest's next instruction; part of the
+dispatcher (``_dispatch.pyx`` includes it).
 
-On the *direct* path it is answered at the breakpoint, on the *guest* path at the kernel's seam, on the
-*double* path there for the trampoline's second breakpoint, too.
+A breakpoint is handled on the *direct* path where it is, on the *guest* path at the kernel's seam.
+On the *double* path, the trampoline's second breakpoint is handled at the seam, too.
 """
 
 
@@ -16,18 +16,18 @@ cdef void firing_tell(Dispatch *d, uint32_t probe) noexcept with gil:
 
 cdef void firing_crowded(Dispatch *d) noexcept with gil:
     (<Dispatcher>d.owner).engine.failed(MachineError(
-        f"more than {MAX_THREADS} threads take breakpoints: there is no trampoline for another; "
-        "give --trampolines=probe"))
+        f"more than {MAX_THREADS} threads have hit breakpoints, and each needs a trampoline: "
+        "use --trampolines=probe"))
 
 
 cdef void firing_unreadable(Dispatch *d) noexcept with gil:
     (<Dispatcher>d.owner).engine.failed(MachineError(
-        f"the kernel's word at {d.scratch:#x}, where a breakpoint that is no probe's goes on, "
-        "cannot be read"))
+        f"the address of the kernel's own breakpoint handler, at {d.scratch:#x}, cannot be "
+        "read"))
 
 
 cdef uint64_t firing_argument(void *source, uint32_t number) noexcept nogil:
-    """An argument of the function that is interrupted, or what it returns."""
+    """Return a value of the interrupted code by its number, as ``_action.pxd`` defines it."""
     cdef Dispatch *d = <Dispatch *>source
     if DECLARED <= number < DECLARED + DECLARED_ARGUMENTS:
         return d.made[number - DECLARED] if d.making else 0
@@ -39,7 +39,7 @@ cdef uint64_t firing_argument(void *source, uint32_t number) noexcept nogil:
 
 
 cdef void firing_act(Dispatch *d, uint32_t probe) noexcept nogil:
-    """Carry the action of a firing out, without Python."""
+    """Run the native action of a firing."""
     d.firing = True
     if d.action.run(d.action.data, probe, firing_argument, d, time_at(d.clock, d.clock.instructions)):
         firing_action_failed(d)
@@ -51,7 +51,7 @@ cdef void firing_action_failed(Dispatch *d) noexcept with gil:
 
 
 cdef void firing_keep(Dispatch *d, uint32_t probe) noexcept nogil:
-    """Record a firing."""
+    """Add a record of a firing."""
     cdef Record *r = &d.records[d.record_count]
     cdef uint32_t k
     r.probe = probe
@@ -90,7 +90,7 @@ cdef inline bint firing_calls(const Template *t) noexcept nogil:
 
 cdef void firing_fire(Dispatch *d, const Site *s) noexcept nogil:
     cdef uint32_t i = s.first
-    # Python may be told, and make room for another site.
+    # Computed before any handler runs, because a handler may reallocate the tables.
     cdef uint64_t back = program_place_of(s) + s.length if firing_calls(&d.templates.all[s.template]) else 0
     if s.call:
         syscall_fire(d, s.call)
@@ -122,7 +122,7 @@ cdef void firing_fire(Dispatch *d, const Site *s) noexcept nogil:
 
 
 cdef void firing_displaced(Dispatch *d, Site *s, uint64_t slot) noexcept nogil:
-    """Tell the clock that the instruction will be executed in a trampoline."""
+    """Tell the clock that the displaced instruction will be executed in a trampoline."""
     cdef Clock *c = d.clock
     c.detour.slot = slot
     c.detour.site = s.address
@@ -135,7 +135,7 @@ cdef void firing_displaced(Dispatch *d, Site *s, uint64_t slot) noexcept nogil:
 
 
 cdef void firing_in_place(Dispatch *d, const Site *s) noexcept nogil:
-    """The instruction cannot be emulated (it will fault): execute it where it is."""
+    """Execute in place an instruction that cannot be emulated because it will fault."""
     cdef Clock *c = d.clock
     c.frozen = False
     c.moved = s.address
@@ -152,7 +152,7 @@ cdef const Effect *firing_effect_of(Dispatch *d, const Site *s) noexcept nogil:
 
 
 cdef bint firing_do_effect(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
-    """On the direct path: do what the kernel's vectors would; false: it will fault."""
+    """Do what the kernel's breakpoint handler would, on the direct path; false: it will fault."""
     cdef Clock *c = d.clock
     cdef const Effect *t = firing_effect_of(d, s)
     cdef uint64_t sp, value
@@ -175,7 +175,7 @@ cdef bint firing_do_effect(Dispatch *d, const Site *s, uint64_t *pc) noexcept no
 
 
 cdef void firing_go_on(Dispatch *d, uint32_t index) noexcept nogil:
-    """Fire, and send the guest on: registers are the CPU's."""
+    """Fire the probes of a site and let the guest continue; the registers are in the CPU."""
     cdef Clock *c = d.clock
     cdef Site *s = &d.sites[index]
     cdef const Template *t = &d.templates.all[s.template]
@@ -183,7 +183,7 @@ cdef void firing_go_on(Dispatch *d, uint32_t index) noexcept nogil:
     d.framed = False
     d.at = s.address
     firing_fire(d, s)
-    s = &d.sites[index]  # Python was told, and may have made a template
+    s = &d.sites[index]  # a handler may have reallocated the tables
     t = &d.templates.all[s.template]
     if d.stop:
         d.stop = False
@@ -206,13 +206,13 @@ cdef void firing_go_on(Dispatch *d, uint32_t index) noexcept nogil:
 
 
 cdef void firing_behind(Dispatch *d, const Site *s) noexcept nogil:
-    """The displaced instruction is done, and its trampoline's breakpoint is handled where it is."""
+    """Handle the breakpoint at a trampoline's end directly, without the kernel's vectors."""
     cdef Clock *c = d.clock
     if d.visiting != NONE:
         go_to(c, s.address + s.length)
         return
     c.detour.at = s.address + s.length
-    c.detour.sp_register = 0  # no return path of the kernel's leads there
+    c.detour.sp_register = 0  # the kernel's return path is not involved
     c.detour.resumed = True
     go_to(c, c.detour.at)
 
@@ -230,12 +230,12 @@ cdef bint firing_at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
 
 
 cdef void firing_answer(Dispatch *d, uint64_t value) noexcept nogil:
-    """What the function at the seam gives back; its own instruction returns."""
+    """Set the return value of the function at the seam; its own instruction returns."""
     register_write(d.clock, d.number[d.result], value)
 
 
 cdef void firing_decline(Dispatch *d) noexcept nogil:
-    """Not ours: the kernel does what it does without us."""
+    """Leave a breakpoint that is not a probe's to the kernel."""
     cdef uint64_t pc = 0
     if d.called:
         firing_answer(d, 0 if d.effect_count else 1)
@@ -246,7 +246,7 @@ cdef void firing_decline(Dispatch *d) noexcept nogil:
 
 
 cdef void firing_unframe(Dispatch *d) noexcept nogil:
-    """Make the CPU's registers those of the trap frame, as before the breakpoint."""
+    """Set the CPU's registers from the trap frame, as they were before the breakpoint."""
     cdef int r
     for r in range(d.count):
         if d.place[r] >= 0 and r != d.pc:
@@ -254,13 +254,13 @@ cdef void firing_unframe(Dispatch *d) noexcept nogil:
 
 
 cdef void firing_unwind(Dispatch *d) noexcept nogil:
-    """The same, and the stack's."""
+    """Restore the registers and the stack to their state before the breakpoint."""
     firing_unframe(d)
     wipe_footprint(d.clock)
 
 
 cdef void firing_mask(Dispatch *d) noexcept nogil:
-    """Mask interrupts in the trampoline, until its breakpoint has come to the seam."""
+    """Mask interrupts in the trampoline until its breakpoint has reached the seam."""
     cdef Clock *c = d.clock
     cdef uint64_t *status = op_field(d, d.place[d.status])
     d.saved_mask = status[0] & d.frame_mask
@@ -271,7 +271,7 @@ cdef void firing_mask(Dispatch *d) noexcept nogil:
 
 
 cdef bint firing_tell_kernel(Dispatch *d, const Site *s) noexcept nogil:
-    """Tell the kernel's vectors which instruction was there; false: it will fault."""
+    """Tell the kernel's breakpoint handler which instruction to emulate; false: it will fault."""
     cdef Clock *c = d.clock
     cdef uint64_t pc = s.address + s.length
     cdef const Effect *t = firing_effect_of(d, s)
@@ -297,7 +297,7 @@ cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
     d.at = pc
     c.detour.sp_register = d.number[d.sp]
     c.detour.sp = op_field(d, d.place[d.sp])[0]
-    if i != NONE:  # on the double path only
+    if i != NONE:  # a second breakpoint, which reaches the seam only on the double path
         s = &d.sites[i]
         status = op_field(d, d.place[d.status])
         status[0] = status[0] & ~d.frame_mask | d.saved_mask
@@ -321,7 +321,7 @@ cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
             return
         if d.visiting != NONE:
             i = tracepoint_come_back(d, s.gate)
-            c.detour.sp = op_field(d, d.place[d.sp])[0]  # as the kernel's return path has it
+            c.detour.sp = op_field(d, d.place[d.sp])[0]  # as it is after the kernel's return path
         elif tracepoint_sets_out(d, s):
             tracepoint_set_out(d, i)
             op_field(d, d.place[d.pc])[0] = s.target
@@ -329,7 +329,7 @@ cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
             return
         d.at = d.sites[i].address
         firing_fire(d, &d.sites[i])
-        s = &d.sites[i]  # Python was told, and may have made a template
+        s = &d.sites[i]  # a handler may have reallocated the tables
         t = &d.templates.all[s.template]
         if d.stop:
             d.stop = False
@@ -362,7 +362,7 @@ cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
 
 
 cdef void firing_at_seam_jumped(Dispatch *d) noexcept nogil:
-    """The registers are set from the frame, as a module's code behind the seam would do."""
+    """Handle a jump to the seam: restore the registers from the trap frame, as a module would."""
     cdef Clock *c = d.clock
     cdef uint32_t i = table_find(d, op_field(d, d.place[d.pc])[0] - d.bias)
     if i == NONE or not d.sites[i].patched:
@@ -380,14 +380,14 @@ cdef void firing_recursion(Dispatch *d, uint64_t pc) noexcept with gil:
 
 
 cdef bint firing_framed(Dispatch *d) noexcept nogil:
-    """At the seam: find the trap frame; false: there is none."""
+    """Find the trap frame at the seam; return false if it is not mapped."""
     d.framed = False
     d.at = d.seam
     return op_set_frame(d, register_read(d.clock, d.number[d.frame_register]) + d.frame_bias)
 
 
 cdef void on_seam(void *data) noexcept nogil:
-    """The kernel has called the seam."""
+    """Engine callback: the kernel has called the seam."""
     cdef Dispatch *d = <Dispatch *>data
     if firing_framed(d):
         firing_at_seam_called(d)
@@ -421,7 +421,7 @@ cdef bint firing_at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
 
 
 cdef bint on_trap(void *data, uint32_t vector) noexcept nogil:
-    """The engine's breakpoint exception."""
+    """Engine callback: handle a breakpoint exception; return false if it is not a probe's."""
     cdef Dispatch *d = <Dispatch *>data
     cdef uint64_t pc
     cdef uint32_t second

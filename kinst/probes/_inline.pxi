@@ -1,10 +1,11 @@
-"""Inline copies: entered at an instruction or several, left where control reaches an instruction outside of all
-their pieces; part of the dispatcher (``_dispatch.pyx`` includes it).
+"""Tracking of inline copies, from their entries to their exits; part of the dispatcher
+(``_dispatch.pyx`` includes it).
 
-A copy fires once when it is entered and once when it is left: an instruction at its begin that a loop
-inside of it comes back to enters nothing, and a copy whose code goes on in another of its pieces was
-not left. Which copies a thread is in is kept by thread, like its tail calls.  ``kinst/probes/inline_copies.py``
-is the twin in Python.
+An inline copy may have several code ranges.  It is left where control reaches an instruction
+outside of all of them.  A copy fires once when it is entered and once when it is left: a loop that
+comes back to the entry does not enter the copy again, and control that passes from one range to
+another does not leave it.  The copies that a thread is in are recorded for each thread, as its tail
+calls are.  ``kinst/probes/inline_copies.py`` is the Python counterpart.
 """
 
 
@@ -18,11 +19,11 @@ cdef inline bint inline_in_copy(Dispatch *d, uint32_t copy, uint64_t pc) noexcep
 
 
 cdef uint32_t inline_add(Dispatch *d, list ranges) except? 0xFFFFFFFF:
-    """A copy that has its code in [low, high) of each range; its number."""
+    """Add an inline copy whose code is in [low, high) of each range, and return its number."""
     cdef void *more
     cdef uint64_t low, high, room
     if not 0 < len(ranges) <= MAX_RANGES:
-        raise ValueError(f"an inline copy has 1 to {MAX_RANGES} pieces")
+        raise ValueError(f"an inline copy must have 1 to {MAX_RANGES} ranges")
     if d.copy_count == d.copy_room:
         room = 2 * d.copy_room if d.copy_room else 256
         more = realloc(d.copies, room * sizeof(InlineCopy))
@@ -45,8 +46,8 @@ cdef uint32_t inline_add(Dispatch *d, list ranges) except? 0xFFFFFFFF:
 
 cdef int inline_way_out(Dispatch *d, uint32_t copy, const Template *t, uint64_t target, uint64_t after
                  ) noexcept nogil:
-    """Whether an instruction of a copy may lead out of it: NO_WAY_OUT, WAY_OUT, or CALLS_OUT where
-    the function that it calls returns to an instruction outside."""
+    """Return whether an instruction of a copy may leave it: NO_WAY_OUT, WAY_OUT, or CALLS_OUT for a
+    call that returns to outside of the copy."""
     cdef bint inside = inline_in_copy(d, copy, after)
     if t.flags & RETURNS or t.op == RETURN:
         return WAY_OUT
@@ -62,7 +63,7 @@ cdef int inline_way_out(Dispatch *d, uint32_t copy, const Template *t, uint64_t 
 
 
 cdef uint64_t inline_counted(Dispatch *d, const Template *t, const Site *s) noexcept nogil:
-    """Where a branch leads that counts a register down (``op_carry_out`` does so, too)."""
+    """Return the next pc of a branch that tests a counter register, as ``op_carry_out`` does."""
     cdef uint64_t mask = ~<uint64_t>0 if t.extra == 64 else (<uint64_t>1 << t.extra) - 1
     cdef uint64_t value = op_get(d, t.a) & mask
     cdef bint taken = value == 0
@@ -72,7 +73,7 @@ cdef uint64_t inline_counted(Dispatch *d, const Template *t, const Site *s) noex
 
 
 cdef bint inline_goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
-    """Whether control leaves the copy with this instruction, or with the function that it calls."""
+    """Whether control leaves the copy by this instruction, or by the return from its call."""
     cdef const Template *t = &d.templates.all[s.template]
     cdef uint64_t pc = 0
     if p.role == CALLS_OUT or t.flags & RETURNS or t.op == RETURN:
@@ -86,8 +87,11 @@ cdef bint inline_goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept n
 
 
 cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil:
-    """A thread is where a copy is entered; false: it is inside already, in a loop, or on its way from
-    another entry, where the stack pointer was lowered by more or less."""
+    """Note that the running thread enters a copy; return false if it is already inside.
+
+    It is already inside in a loop, or on the way from another entry, where the stack pointer was
+    lowered by a different number of bytes (``lower``).
+    """
     cdef uint64_t sp = op_get(d, d.sp) + <uint64_t><int64_t>lower
     cdef TailThread *t = inline_current_tails(d, True)
     cdef int64_t i
@@ -101,8 +105,8 @@ cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil
             if t.active[i].sp == sp:
                 return False
             if t.active[i].sp > sp:
-                break  # of an outer call of the same function
-            inline_forget_active(t, <uint32_t>i)  # its frame is gone
+                break  # belongs to an outer call of the same function
+            inline_forget_active(t, <uint32_t>i)  # its stack frame no longer exists
         i -= 1
     if t.active_count == t.active_room:
         why = return_make_room(d, <void **>&t.active, &t.active_room, sizeof(ActiveCopy))
@@ -115,7 +119,7 @@ cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil
 
 
 cdef bint inline_leave(Dispatch *d, uint32_t copy) noexcept nogil:
-    """A thread has left a copy; false: it was not inside."""
+    """Note that the running thread has left a copy; return false if it was not inside."""
     cdef TailThread *t = inline_current_tails(d, False)
     cdef int64_t i
     if t == NULL:
@@ -142,7 +146,7 @@ cdef TailThread *inline_current_tails(Dispatch *d, bint make) noexcept nogil:
 
 
 cdef void inline_fire(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
-    """At an instruction where a copy is entered or left."""
+    """Track an inline copy at a probe's instruction; fire the probe if it is entered or left."""
     cdef const Probe *p = &d.probes[probe]
     cdef int why
     if p.role == ENTERS:
@@ -159,8 +163,11 @@ cdef void inline_fire(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil
 
 cdef uint32_t inline_probe(Dispatch *d, uint32_t site, uint32_t function, int provider, uint32_t copy,
                          int role, bint silent) except? 0xFFFFFFFF:
-    """A probe of a copy; one that is silent only follows the copy.  A copy of one instruction is entered
-    before it is left, so entries are the first probes of a site."""
+    """Add a probe of an inline copy; a silent probe only tracks the copy.
+
+    The probes of entries precede the other probes of a site, since a copy of one instruction is
+    entered before it is left.
+    """
     cdef uint32_t i = d.sites[site].first
     cdef uint32_t made = table_new_probe(d, site, function, provider)
     d.probes[made].copy, d.probes[made].role, d.probes[made].silent = copy, role, silent

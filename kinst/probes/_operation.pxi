@@ -1,14 +1,15 @@
-"""Probes around calls that the kernel makes without coming to their tracepoints, as long as no static
-probe is enabled: those of vnode operations; part of the dispatcher (``_dispatch.pyx`` includes it).
+"""Probes around calls of vnode operations that bypass the operations' tracepoints; part of the
+dispatcher (``_dispatch.pyx`` includes it).
 
-Such a function is inline in its callers, and calls the operation of a file system directly; else it
-would call one that has the tracepoints.  The probes fire before that direct call, and where it has
-returned.  Other ways may lead to where it returns to: a call in progress is known by its stack pointer.
+While no static probe is enabled, the inline function of a vnode operation calls the file system's
+function directly instead of the function that has the tracepoints.  The probes fire before this
+direct call and at its return address.  Other paths may also lead to the return address, so a call
+in progress is identified by its stack pointer.
 """
 
 
 cdef void operation_fire(Dispatch *d, const Site *s) noexcept nogil:
-    """The probe of the operation that is called here, or has returned."""
+    """Fire the entry or return probe of the operation that is called or has returned at a site."""
     cdef const Operation *o = &d.operations[(s.operation - 1) >> 1]
     cdef bint returned = (s.operation - 1) & 1
     cdef uint64_t sp = op_get(d, d.sp)
@@ -26,7 +27,8 @@ cdef void operation_fire(Dispatch *d, const Site *s) noexcept nogil:
     if probe == NONE:
         return
     memset(d.made, 0, sizeof(d.made))
-    # As the tracepoints' own code has them: the object is the first that is in the arguments.
+    # The kernel's tracepoints pass the same arguments: the vnode, which is the second word of the
+    # argument structure, and the structure itself.
     guest_read(d.clock, arguments + 8, &d.made[0], 8)
     d.made[1] = arguments
     if returned:
@@ -51,7 +53,10 @@ cdef void operation_in_progress(Dispatch *d, uint64_t sp, const Operation *o,
 
 cdef bint operation_has_returned(Dispatch *d, uint64_t sp, const Operation *o, uint64_t *arguments
                        ) noexcept nogil:
-    """Whether the call of an operation was in progress there; what was, is forgotten."""
+    """Forget the call in progress at a stack pointer; return whether it was one of an operation.
+
+    ``arguments`` receives the address of the call's argument structure.
+    """
     cdef bint found = False
     cdef int i = d.pending_count - 1
     while i >= 0:

@@ -1,5 +1,5 @@
-"""What is done in place of a displaced instruction: its operation on the registers of the interrupted
-code, or its trampoline; part of the dispatcher (``_dispatch.pyx`` includes it)."""
+"""Emulation of displaced instructions on the interrupted registers, and trampolines for them; part
+of the dispatcher (``_dispatch.pyx`` includes it)."""
 
 
 # -- registers of the interrupted code ---------------------------------------------------------
@@ -29,15 +29,15 @@ cdef void op_put(Dispatch *d, uint8_t r, uint64_t value) noexcept nogil:
     if not d.framed:
         register_write(c, d.number[r], value)
     elif d.place[r] < 0:
-        return  # riscv64's zero
+        return  # zero register of riscv64
     elif d.restored[r]:
         op_field(d, d.place[r])[0] = value
     else:
-        defer(c, d.number[r], value)  # there is room for all that have a number here
+        defer(c, d.number[r], value)  # never fails: there is room for every register
 
 
 cdef bint op_set_frame(Dispatch *d, uint64_t address) noexcept nogil:
-    """Find the trap frame on the host; it may lie on two pages."""
+    """Find the trap frame in host memory, on up to two pages; return false if it is not mapped."""
     cdef uint32_t room = <uint32_t>(4096 - (address & 4095))
     d.frame[0] = host_stack(d.clock, address)
     if d.frame[0] == NULL:
@@ -88,7 +88,7 @@ cdef bint op_push(Dispatch *d, uint64_t value) noexcept nogil:
 
 
 cdef bint op_way(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexcept nogil:
-    """Where a jump leads that changes nothing else; false: memory cannot be reached."""
+    """Compute the target of a jump; return false if its memory operand cannot be read."""
     cdef uint64_t after = program_place_of(s) + s.length
     cdef uint64_t target = target_of(t, program_place_of(s), s.relative)
     if t.op == JUMP:
@@ -117,15 +117,14 @@ cdef bint op_way(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) no
 
 
 cdef bint op_leaves(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
-    """Whether the guest goes on outside of the function that a probe is to fire on leaving, or calls it
-    anew."""
+    """Whether control leaves the function of a return probe, or goes back to its start."""
     cdef uint64_t pc = 0
     return op_way(d, &d.templates.all[s.template], s, &pc) and not p.low < pc < p.high
 
 
 cdef bint op_carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexcept nogil:
-    """Emulate: change registers and memory, give the next pc; false: memory cannot be reached, and
-    nothing was changed."""
+    """Emulate an instruction and compute the next pc; return false if a memory access fails, with
+    nothing changed."""
     cdef uint64_t after = s.address + s.length
     cdef uint64_t target = target_of(t, s.address, s.relative)
     cdef uint64_t value, mask
@@ -174,7 +173,7 @@ cdef bint op_carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *
         memset(vector, 0, sizeof(vector))
         if not guest_read(d.clock, target, vector, t.n):
             return False
-        if t.a != NO_REGISTER:  # the kernel's breakpoint path leaves vectors alone
+        if t.a != NO_REGISTER:  # the kernel's breakpoint path does not change vector registers
             d.clock.reg_write(d.clock.uc, d.number[t.a], vector)
         pc[0] = after
     else:
@@ -189,7 +188,7 @@ cdef bint op_emulated(const Template *t) noexcept nogil:
 
 
 cdef uint32_t op_build(Dispatch *d, Site *s, uint64_t at, uint8_t *out) noexcept nogil:
-    """A trampoline for address ``at``; the offset of its end, where the second breakpoint is."""
+    """Write a trampoline for address ``at``; return the offset of its second breakpoint or jump."""
     cdef const Template *t = &d.templates.all[s.template]
     cdef uint32_t n = s.length
     cdef uint32_t data
@@ -224,7 +223,10 @@ cdef uint32_t op_build(Dispatch *d, Site *s, uint64_t at, uint8_t *out) noexcept
 
 
 cdef uint64_t op_thread_slot(Dispatch *d) noexcept nogil:
-    """FreeBSD's own: the trampoline of the thread, or the CPU's when interrupts are off."""
+    """Return the trampoline slot of the running thread, or of the CPU if interrupts are disabled.
+
+    FreeBSD's kinst does the same.
+    """
     cdef uint64_t thread = 0
     cdef uint32_t i
     if not op_get(d, d.status) & d.flags_if:
@@ -242,7 +244,7 @@ cdef uint64_t op_thread_slot(Dispatch *d) noexcept nogil:
 
 
 cdef uint64_t op_trampoline(Dispatch *d, Site *s) noexcept nogil:
-    """Where the displaced instruction is to be executed."""
+    """Return the address of the trampoline for a displaced instruction."""
     cdef uint8_t code[SLOT]
     cdef uint64_t slot, at
     if not d.threads:

@@ -1,15 +1,15 @@
-"""Breakpoints in the guest's memory, and the slots that trampolines are in; part of the dispatcher
+"""Breakpoints in guest memory, and the slots of the trampolines; part of the dispatcher
 (``_dispatch.pyx`` includes it)."""
 
 
 cdef inline bint patch_taken(const Site *s) noexcept nogil:
-    """Whether a breakpoint stands there while probes are enabled."""
+    """Whether a site has a breakpoint while probes are enabled."""
     return (s.first != NONE and not program_owns(s) or s.gate or s.call or s.operation or s.join or
             s.target != 0)
 
 
 cdef object patch_find_changed(Dispatch *d):
-    """The address of a site whose code in memory is not what it was; None: there is none."""
+    """Return the address of a site whose code has changed since it was added, or None."""
     cdef uint32_t i
     cdef Site *s
     cdef uint8_t now[MAX_CODE]
@@ -35,7 +35,7 @@ cdef object patch_find_changed(Dispatch *d):
 
 cdef int patch_make_slots(Dispatch *d, uint64_t base, uint64_t physical, uint64_t size, uint64_t reserved,
                     bint threads) except -1:
-    """Trampolines live at virtual ``base``; the first ``reserved`` slots are not ours."""
+    """Prepare the guest memory for trampolines; see ``Dispatcher.use_slots``."""
     free(d.slot_site)
     free(d.slot_used)
     d.slot_site = NULL
@@ -45,7 +45,7 @@ cdef int patch_make_slots(Dispatch *d, uint64_t base, uint64_t physical, uint64_
     d.slots = host_physical(d.clock, physical, size)
     if d.slots == NULL:
         d.slot_count = 0
-        raise ValueError("trampolines outside RAM")
+        raise ValueError("the trampoline area is not in RAM")
     d.slot_site = <uint32_t *>malloc(d.slot_count * sizeof(uint32_t))
     d.slot_used = <uint64_t *>calloc(d.slot_count // 64 + 1, 8)
     if d.slot_site == NULL or d.slot_used == NULL:
@@ -63,18 +63,18 @@ cdef int patch_make_slots(Dispatch *d, uint64_t base, uint64_t physical, uint64_
 
 
 cdef uint32_t patch_take_slot(Dispatch *d) except? 0xFFFFFFFF:
-    """The lowest free slot from the hint on."""
+    """Allocate the lowest free slot from ``slot_hint`` on."""
     while d.slot_hint < d.slot_count:
         if d.slot_used[d.slot_hint // 64] >> d.slot_hint % 64 & 1 == 0:
             d.slot_used[d.slot_hint // 64] |= <uint64_t>1 << d.slot_hint % 64
             d.slot_hint += 1
             return <uint32_t>(d.slot_hint - 1)
         d.slot_hint += 1
-    raise MemoryError("no trampoline is free")
+    raise MemoryError("no trampoline slot is free")
 
 
 cdef int patch_site(Dispatch *d, Site *s, const uint8_t *code, bint one_by_one) except -1:
-    """Write over the first bytes of a site."""
+    """Overwrite the first bytes of a site."""
     cdef uint32_t n = d.breakpoint_length if s.length >= d.breakpoint_length else s.length
     if not guest_write(d.clock, s.address, code, n):
         raise MemoryError(f"{s.address:#x} is not mapped")
@@ -84,7 +84,7 @@ cdef int patch_site(Dispatch *d, Site *s, const uint8_t *code, bint one_by_one) 
 
 
 cdef bint patch_holds_breakpoint(Dispatch *d, Site *s):
-    """Whether memory still has what ``enable`` wrote: a kernel may patch its own code."""
+    """Whether a site still has its breakpoint; the kernel may have patched its own code."""
     cdef uint8_t now[4]
     if s.length < d.breakpoint_length:
         return guest_read(d.clock, s.address, now, s.length) and memcmp(
@@ -94,9 +94,9 @@ cdef bint patch_holds_breakpoint(Dispatch *d, Site *s):
 
 
 cdef int patch_all(Dispatch *d, bint one_by_one) except -1:
-    """Make trampolines, write the breakpoints of all sites that have probes.
+    """Write the trampolines, and the breakpoints of all sites that need one.
 
-    :param one_by_one: translations of each site are dropped; else the caller drops all.
+    :param one_by_one: drop the translations of each site; otherwise the caller drops all.
     """
     cdef uint32_t i
     cdef Site *s
@@ -118,9 +118,9 @@ cdef int patch_all(Dispatch *d, bint one_by_one) except -1:
 
 
 cdef int patch_unpatch_all(Dispatch *d, bint one_by_one) except -1:
-    """Write the original bytes back and free the trampolines.
+    """Restore the original code of all sites and free their trampolines.
 
-    :param one_by_one: translations of each site are dropped; else the caller drops all.
+    :param one_by_one: drop the translations of each site; otherwise the caller drops all.
     """
     cdef uint32_t i
     cdef uint32_t k

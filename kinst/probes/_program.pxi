@@ -1,12 +1,13 @@
-"""Probes of programs: they fire before an instruction of a process is executed, where it is; part of the
-dispatcher (``_dispatch.pyx`` includes it).
+"""Probes in user programs, which fire without a breakpoint before an instruction of a process; part
+of the dispatcher (``_dispatch.pyx`` includes it).
 
-No breakpoint is written.  The page that an instruction lies in is shared with every process that runs the
-same file, and with who reads that file; a page of the process's own would be one that the kernel does
-not know of, or one fewer for all others.  The CPU model is told instead to ask before the instructions
-of an address range, and here it is seen whose they are.
+No breakpoint is written, because the page of the instruction is shared by all processes that run or
+read the file.  A private page for the traced process would either be unknown to the kernel or be
+missing for the others.  Instead, the CPU model calls ``on_instruction`` before the instructions of
+an address range, and this function determines the process.
 
-A site's address has the number of its program in its highest byte, where a kernel's has 0xff.
+The address of a site in a program has the program's number in its highest byte, where an address in
+the kernel has 0xff.
 """
 
 cdef inline bint program_owns(const Site *s) noexcept nogil:
@@ -14,12 +15,12 @@ cdef inline bint program_owns(const Site *s) noexcept nogil:
 
 
 cdef inline uint64_t program_place_of(const Site *s) noexcept nogil:
-    """Where it is for whoever runs it."""
+    """Return the virtual address of a site, without the number of its program."""
     return s.address & (<uint64_t>1 << PROGRAM_SHIFT) - 1 if program_owns(s) else s.address
 
 
 cdef int program_running(Dispatch *d) noexcept nogil:
-    """The number, from 1, of the program that runs in user mode; 0: none that is probed."""
+    """Return the number, from 1, of the probed program that runs in user mode; 0: none."""
     cdef Programs *p = &d.programs
     cdef Clock *c = d.clock
     cdef uint64_t process = 0
@@ -54,7 +55,7 @@ cdef bint program_same_name(const uint8_t *a, const uint8_t *b) noexcept nogil:
 
 
 cdef uint32_t program_behind_start(Dispatch *d, Site *s, uint64_t address) noexcept nogil:
-    """Instructions of the block in progress before the one at ``address``."""
+    """Return how many instructions of the block in progress precede the one at an address."""
     cdef Clock *c = d.clock
     cdef uint64_t at = c.address
     cdef uint32_t count = 0
@@ -79,13 +80,13 @@ cdef uint32_t program_behind_start(Dispatch *d, Site *s, uint64_t address) noexc
         at += length
         count += 1
     if at != address:
-        return 0  # the model has other instructions there: the block's start is the time
+        return 0  # the model decodes other instructions: use the time at the block's start
     s.block, s.behind = c.address, count
     return count
 
 
 cdef bint program_repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept nogil:
-    """Whether what repeats itself does so, and does not begin."""
+    """Whether a repeated instruction continues, rather than starts."""
     cdef Programs *p = &d.programs
     cdef bint again = p.repeating == site and now == p.repeated_at + 1
     p.repeating, p.repeated_at = site, now
@@ -93,8 +94,10 @@ cdef bint program_repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept no
 
 
 cdef void program_left(Dispatch *d) noexcept nogil:
-    """An exception: where the instruction that was come to last is to be executed again behind it, its
-    probes do not fire again."""
+    """Note that an exception interrupts an instruction, so that its probes do not fire again.
+
+    It is the instruction reached last, unless the exception is of another one.
+    """
     cdef Programs *p = &d.programs
     cdef Clock *c = d.clock
     cdef uint64_t pc = register_read(c, c.pc_register) - c.pc_ahead
@@ -106,7 +109,7 @@ cdef void program_left(Dispatch *d) noexcept nogil:
 
 
 cdef void program_left_at(Programs *p, Left left) noexcept nogil:
-    """A thread may leave there in the middle of an instruction."""
+    """Note that a thread may leave an instruction before it is complete."""
     program_come_back_to(p, left.thread)
     if p.left == MAX_LEFT:
         memmove(&p.broken[0], &p.broken[1], (MAX_LEFT - 1) * sizeof(Left))
@@ -116,7 +119,7 @@ cdef void program_left_at(Programs *p, Left left) noexcept nogil:
 
 
 cdef Left program_come_back_to(Programs *p, uint64_t thread) noexcept nogil:
-    """Where a thread has left in the middle, which is forgotten; site NONE: it has nowhere."""
+    """Remove and return the instruction that a thread left incomplete; site NONE: none."""
     cdef int i
     cdef Left found
     for i in range(p.left):
@@ -129,8 +132,11 @@ cdef Left program_come_back_to(Programs *p, uint64_t thread) noexcept nogil:
 
 
 cdef bint program_goes_on_here(Dispatch *d, uint32_t site, uint64_t rest) noexcept nogil:
-    """Whether the thread comes back to an instruction that it has left in the middle: it is the first
-    behind the kernel, and what repeats itself has so many repetitions left."""
+    """Whether the thread resumes an instruction that it left before it was complete.
+
+    It must be the first instruction after the kernel, and a repeated instruction must have the
+    expected number of repetitions left.
+    """
     cdef Clock *c = d.clock
     cdef Left left
     if d.programs.left == 0:
@@ -150,12 +156,12 @@ cdef void program_differs(Dispatch *d, int program, uint64_t address) noexcept w
     cdef const Program *one = &d.programs.all[program - 1]
     name = (<bytes>one.name[:COMM]).partition(b"\0")[0].decode("utf-8", "replace")
     (<Dispatcher>d.owner).engine.failed(MachineError(
-        f"process {one.process} ({name}) has other code at {address:#x} than the file that its "
-        "probes were made from"))
+        f"process {one.process} ({name}): the code at {address:#x} differs from the file that its "
+        "probes were created from"))
 
 
 cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
-    """The CPU is about to execute an instruction of an address range with probes."""
+    """Engine callback: an instruction in an address range with probes is about to be executed."""
     cdef Dispatch *d = <Dispatch *>data
     cdef Clock *c = d.clock
     cdef uint32_t i, behind
@@ -187,7 +193,7 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
     again = program_goes_on_here(d, i, rest)
     if s.repeats:
         again |= program_repeated(d, i, c.instructions + behind)
-        if rest > 1:  # an interrupt may come behind this repetition
+        if rest > 1:  # an interrupt may come after this repetition
             program_left_at(&d.programs, Left(c.thread_word[0], i, True, rest))
     if again:
         return
@@ -196,13 +202,13 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
     c.instructions += behind
     firing_fire(d, s)
     c.instructions -= behind
-    if d.stop:  # whoever failed has ended the run, before this instruction
+    if d.stop:  # the handler has failed and ended the run before this instruction
         program_left_in_block(c, address, behind)
         d.stop = False
 
 
 cdef void program_left_in_block(Clock *c, uint64_t address, uint32_t behind) noexcept nogil:
-    """The run ends before an instruction: of its block only so many were executed."""
+    """End the run before an instruction; ``behind`` instructions of its block were executed."""
     c.instructions += behind
     c.count = 0
     resume(c, address)
@@ -212,7 +218,7 @@ cdef uint32_t program_site(Dispatch *d, int program, uint64_t address, uint32_t 
                               const uint8_t *code, uint32_t length, int32_t relative
                               ) except? 0xFFFFFFFF:
     if not 0 < program <= d.programs.count or address >> PROGRAM_SHIFT:
-        raise ValueError("no such program, or an address that is none of a program's")
+        raise ValueError("no program has this number, or the address is not a user address")
     cdef uint32_t site = table_site_at(d, address | <uint64_t>program << PROGRAM_SHIFT, template, code,
                                  length, relative)
     d.sites[site].repeats = d.templates.all[template].flags & REPEATS != 0
@@ -220,7 +226,7 @@ cdef uint32_t program_site(Dispatch *d, int program, uint64_t address, uint32_t 
 
 
 cdef list program_ranges(Dispatch *d):
-    """[begin, end] of the addresses that the CPU model is to ask at, few enough of them."""
+    """Return the address ranges [begin, end] to hook, at most MAX_PROGRAM_HOOKS of them."""
     cdef uint32_t i
     places = sorted({program_place_of(&d.sites[i]) for i in range(d.site_count)
                      if program_owns(&d.sites[i]) and d.sites[i].first != NONE})

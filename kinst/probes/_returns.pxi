@@ -1,18 +1,20 @@
-"""Returns of functions that leave by a tail call; part of the dispatcher (``_dispatch.pyx`` includes it).
+"""Returns of functions that leave by a tail call; part of the dispatcher (``_dispatch.pyx``
+includes it).
 
-Such a function returns when the function that it jumps to returns, to the same place with the same
-stack pointer. Its probe does not fire at the jump: the jump is noted, by thread, and the engine tells
-when a block begins at the return address (``emu/unicorn/_awaited.pxi``). Functions that leave one
-after the other return in the opposite order. A function that never returns, since somebody has gone back
-to one of its callers (longjmp), is forgotten when that caller's stack pointer is above it, or when it
-calls from the same place again: ``on_called``.
+Such a function returns when the function that it jumps to returns: to the same address, with the
+same stack pointer.  Its probe does not fire at the jump.  Instead, the jump is recorded for the
+thread, and the engine reports when a block begins at the return address
+(``emu/unicorn/_awaited.pxi``).  Functions that leave one after the other return in reverse order.
+A function that never returns because of a longjmp() to one of its callers is forgotten when that
+caller's stack pointer is above its frame, or when the caller calls again from the same place: see
+``on_called``.
 
-What is noted belongs to who looks, not to the machine: it is no part of snapshots.
+The records belong to the observer, not to the machine: snapshots do not contain them.
 """
 
 
 cdef uint64_t return_running_thread(Dispatch *d) noexcept nogil:
-    """The address of the thread that runs; 0: it is not known."""
+    """Return the address of the running thread; 0: unknown."""
     cdef uint64_t thread = 0
     if d.clock.thread_word != NULL:
         return d.clock.thread_word[0]
@@ -22,13 +24,13 @@ cdef uint64_t return_running_thread(Dispatch *d) noexcept nogil:
 
 
 cdef uint64_t return_thread_of(uint64_t key) noexcept nogil:
-    """The address of the thread, in the upper half or 0, in the key of what is kept of it."""
+    """Return the address of a thread, which is in the kernel's half, from its key; 0: unknown."""
     cdef uint64_t lost = ~(~<uint64_t>0 >> PROGRAM_BITS)
     return lost | key >> PROGRAM_BITS if key >> PROGRAM_BITS else 0
 
 
 cdef TailThread *return_tails_of(Dispatch *d, uint64_t thread, int program, bint make) noexcept nogil:
-    """The calls of a thread, in the kernel (program 0) or in a program; NULL: there are none."""
+    """Return the records of a thread in the kernel (program 0) or in a program; NULL: none."""
     cdef Tails *t = &d.tails
     cdef uint64_t key = thread << PROGRAM_BITS | <uint64_t>program
     cdef uint64_t i, k, size
@@ -74,12 +76,12 @@ cdef void return_forget_tails(Dispatch *d) noexcept nogil:
 
 
 cdef inline bint return_abandoned(const Tail *tail, uint64_t sp) noexcept nogil:
-    """Whether its frame is gone: the stack pointer is above it, on the same stack."""
+    """Whether a function's frame is gone: the stack pointer is above it, on the same stack."""
     return tail.sp < sp and sp - tail.sp < STACK_REACH
 
 
 cdef int return_make_room(Dispatch *d, void **all, uint32_t *room, size_t size) noexcept nogil:
-    """Twice the room for what is noted of a thread; why not, or 0."""
+    """Double the size of an array of a thread's records; return 0, or why that failed."""
     cdef uint32_t more = 2 * room[0] if room[0] else 16
     cdef void *made
     if more > MAX_TAILS:
@@ -96,10 +98,11 @@ cdef int return_make_room(Dispatch *d, void **all, uint32_t *room, size_t size) 
 
 cdef int return_note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t back, int program, bint calls
                    ) noexcept nogil:
-    """A function leaves by a tail call: its probe fires when control is at ``back`` with the stack
-    pointer ``sp``.  The answer: why that cannot be, or 0.
+    """Record that a function leaves by a tail call; return 0, or why that failed.
 
-    :param calls: the call that returns to ``back`` is yet to be executed.
+    Its probe fires when control is at ``back`` with the stack pointer ``sp``.
+
+    :param calls: whether the call that returns to ``back`` has yet to be executed.
     """
     cdef uint64_t thread = return_running_thread(d)
     cdef TailThread *t
@@ -122,7 +125,7 @@ cdef int return_note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t bac
 
 
 cdef void return_leave_by_tail(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
-    """At a jump that leaves its function: note where the function returns to."""
+    """Record where a function that leaves by a tail call will return to."""
     cdef uint64_t sp = op_get(d, d.sp)
     cdef uint64_t back = 0
     cdef int program = <int>(s.address >> PROGRAM_SHIFT) if program_owns(s) else 0
@@ -131,7 +134,7 @@ cdef void return_leave_by_tail(Dispatch *d, const Site *s, uint32_t probe) noexc
     elif guest_read(d.clock, sp, &back, 8):
         sp += 8
     else:
-        return  # no return address: nothing has called it
+        return  # the return address cannot be read: the function has no caller
     cdef int why = return_note_tail(d, probe, sp, back, program, False)
     if why:
         return_not_noted(d, why)
@@ -144,19 +147,19 @@ cdef void return_not_noted(Dispatch *d, int why) noexcept with gil:
 
 cdef str return_why_not_noted(int why):
     if why == NO_MEMORY:
-        return "the host has too little memory to note a tail call: probe fewer returns"
+        return "the host has too little memory to record a tail call: probe fewer returns"
     if why == TOO_MANY_AWAITED:
-        return f"more than {MAX_AWAITED} places of the guest are returned to: probe fewer returns"
+        return f"more than {MAX_AWAITED} return addresses are awaited: probe fewer returns"
     if why == TOO_MANY_OF_ALL:
-        return (f"more than {MAX_ALL_TAILS} functions of all threads, or more than "
-                f"{MAX_TAIL_THREADS} threads, have left by tail calls and have not returned: "
+        return (f"more than {MAX_ALL_TAILS} tail calls, or tail calls of more than "
+                f"{MAX_TAIL_THREADS} threads, have not returned yet: "
                 "probe fewer returns")
-    return (f"more than {MAX_TAILS} functions of one thread have left by tail calls and have not "
-            "returned: probe fewer returns")
+    return (f"more than {MAX_TAILS} tail calls of one thread have not returned yet: "
+            "probe fewer returns")
 
 
 cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
-    """The engine: a block begins at an address that a function may return to."""
+    """Engine callback: a block begins at an address that a function may return to."""
     cdef Dispatch *d = <Dispatch *>data
     cdef Clock *c = d.clock
     cdef int program = 0
@@ -176,7 +179,7 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
     if t == NULL:
         return True
     if address == d.thread_begins:
-        t.count = t.active_count = 0  # a new thread has the place of one that has ended
+        t.count = t.active_count = 0  # a new thread reuses the address of one that has exited
         return True
     sp = register_read(c, d.number[d.sp])
     while t.count:
@@ -203,10 +206,10 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
 
 
 cdef void on_called(void *data, uint64_t back) noexcept nogil:
-    """The engine: a call that returns to ``back`` may just have been executed.
+    """Engine callback: a call that returns to ``back`` may just have been executed.
 
-    The frame that calls is where everything returns to that waits for ``back`` with its stack pointer:
-    control is there already, by no return.  So it is for what has a frame below it.
+    Control is in the calling function again, so all earlier records that wait for ``back`` with its
+    stack pointer, or have a frame below it, were left without a return and are forgotten.
     """
     cdef Dispatch *d = <Dispatch *>data
     cdef Clock *c = d.clock
@@ -236,11 +239,12 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
     while first and t.all[first - 1].calls and t.all[first - 1].sp == sp and (
             t.all[first - 1].back == back):
         first -= 1
-        t.all[first].calls = False  # it waits for this call
+        t.all[first].calls = False  # this is the call that it waits for
     low = kept = first
     while low and (t.all[low - 1].sp == sp or return_abandoned(&t.all[low - 1], sp)):
         low -= 1
-    # What waits elsewhere with this stack pointer is the caller's of a function that has no frame.
+    # Keep records with this stack pointer that wait for another address: the calling function may
+    # have no frame of its own, and then they wait for its own return.
     for i in range(low, first):
         if t.all[i].sp == sp and t.all[i].back != back:
             t.all[low] = t.all[i]

@@ -1,13 +1,13 @@
-"""Sites and probes, as they are added and removed; part of the dispatcher (``_dispatch.pyx`` includes it)."""
+"""Adding and removing sites and probes; part of the dispatcher (``_dispatch.pyx`` includes it)."""
 
 
-@cython.no_gc_clear  # the engine is needed to the end, to be told that nobody listens
+@cython.no_gc_clear  # __dealloc__ needs the engine, to unregister its callbacks
 cdef class ProbeSites(CodeReader):
     """Sites and probes of one machine.
 
-    :param engine: the machine's.
-    :param shape: what the architecture is like (``kinst/relocation/shape.py``).
-    :param classify: gives the number of a template for (bytes, length, displacement).
+    :param engine: the machine's; None: only read code, without probing it.
+    :param shape: registers, trap frame and breakpoints (``kinst/relocation/shape.py``).
+    :param classify: returns (template number, length) for (bytes, length, displacement).
     """
 
     cdef Dispatch d
@@ -15,9 +15,9 @@ cdef class ProbeSites(CodeReader):
     cdef object shape
     cdef public object fire
     cdef public object recursion
-    cdef public object sink  # is called when there are many records
+    cdef public object sink  # called when the buffer of records is full
     cdef list drained
-    cdef object action  # keeps what is called
+    cdef object action  # keeps the action's capsule alive
     cdef list program_hooks
     cdef object failure
 
@@ -26,7 +26,7 @@ cdef class ProbeSites(CodeReader):
         self.d.templates = &self.templates
 
     def __dealloc__(self):
-        if self.engine is not None and self.program_hooks:  # they lead here
+        if self.engine is not None and self.program_hooks:  # the hooks point to this object
             for hook in self.program_hooks:
                 self.engine.hook_del(self.engine.uc, hook)
         if self.engine is not None and self.engine.clock.trap_data == <void *>&self.d:
@@ -49,8 +49,8 @@ cdef class ProbeSites(CodeReader):
         cdef Dispatch *d = &self.d
         cdef int i
         if d.owner != NULL:
-            raise RuntimeError("a dispatcher is made once")
-        self.engine = engine  # None: to look at code, not to probe it
+            raise RuntimeError("the dispatcher is already initialized")
+        self.engine = engine  # None: only read code, without probing it
         self.drained = []
         self.program_hooks = []
         CodeReader.__init__(self, shape, classify)
@@ -63,13 +63,13 @@ cdef class ProbeSites(CodeReader):
         d.count = self.registers
         d.frame_size = shape.frame_size
         if not 0 < d.frame_size <= 4096:
-            raise ValueError("a trap frame is of at most 4096 bytes")
+            raise ValueError("the trap frame must have 1 to 4096 bytes")
         for i, (number, place, restored) in enumerate(shape.registers):
             d.number[i] = number
             d.place[i] = place
             d.restored[i] = restored
             if not -1 <= place <= d.frame_size - 8:
-                raise ValueError("a register lies outside the trap frame")
+                raise ValueError("the offset of a register is outside the trap frame")
             if engine is not None:
                 d.wide[i] = not self.is_narrow(number)
         for i in range(ARGUMENTS):
@@ -86,7 +86,7 @@ cdef class ProbeSites(CodeReader):
         d.segment = self.known_register(shape.segment)
         d.counter = self.known_register(shape.repeat_counter)
         if len(shape.flag_bits) > MAX_FLAGS or any(not 0 <= b < 64 for b in shape.flag_bits):
-            raise ValueError("too many flags")
+            raise ValueError("there are too many condition flags, or the bit of a flag exceeds 63")
         d.flag_count = len(shape.flag_bits)
         for i in range(d.flag_count):
             d.flag_bits[i] = shape.flag_bits[i]
@@ -94,10 +94,10 @@ cdef class ProbeSites(CodeReader):
         d.called = shape.called
         d.frame_bias = shape.frame_bias
         if len(shape.effects) > MAX_EFFECTS:
-            raise ValueError("too many kernel effects")
+            raise ValueError("the kernel's breakpoint handler emulates too many instructions")
         for code, answer, base, change, returns, stores, loads in shape.effects:
             if len(code) != 1:
-                raise ValueError("an instruction with a kernel effect has one byte")
+                raise ValueError("an instruction with a kernel effect must have exactly one byte")
             d.effects[d.effect_count].code = code[0]
             d.effects[d.effect_count].answer = answer
             d.effects[d.effect_count].base = self.known_register(base)
@@ -114,7 +114,7 @@ cdef class ProbeSites(CodeReader):
         d.flags_if = shape.flags_if
         d.returns_by_jump = not shape.second_breakpoint
         if len(shape.jump) > 8 or len(shape.short_nop) > 2:
-            raise ValueError("too long a jump")
+            raise ValueError("the jump or the short no-op of the trampolines is too long")
         d.jump_length = len(shape.jump)
         for i in range(len(shape.jump)):
             d.jump[i] = shape.jump[i]
@@ -124,17 +124,17 @@ cdef class ProbeSites(CodeReader):
             d.short_nop[i] = shape.short_nop[i]
 
     def choose(self, int path):
-        """The breakpoints of a path: 0 guest, 1 direct, 2 double."""
+        """Select the breakpoint instruction of a path: 0 guest, 1 direct, 2 double."""
         cdef Dispatch *d = &self.d
         cdef int i
         self.unchanging()
         if path not in (GUEST, DIRECT, DOUBLE):
-            raise ValueError("a path is 0, 1 or 2")
+            raise ValueError("the path must be 0 (guest), 1 (direct) or 2 (double)")
         if self.d.clock != NULL and self.d.clock.trap_data == <void *>&self.d:
-            raise RuntimeError("breakpoints are answered: deafen the dispatcher first")
+            raise RuntimeError("the dispatcher is handling breakpoints: call deafen() first")
         kind = self.shape.breakpoints[path == DIRECT]
         if not 0 < len(kind.code) <= 4 or len(kind.short) > 2:
-            raise ValueError("a breakpoint is of one to four bytes, a short one of at most two")
+            raise ValueError("a breakpoint must have one to four bytes, a short one at most two")
         d.path = path
         d.vector = kind.vector
         d.bias = kind.bias
@@ -153,9 +153,9 @@ cdef class ProbeSites(CodeReader):
         return True
 
     def add(self, uint64_t address, bytes code, uint32_t function, int provider):
-        """A probe on one instruction.
+        """Add a probe to an instruction.
 
-        :return: its number, or -1 when the instruction is refused.
+        :return: the probe's number, or -1 if the instruction is refused.
         """
         self.unchanging()
         cdef uint32_t length = 0
@@ -168,25 +168,25 @@ cdef class ProbeSites(CodeReader):
             function, provider)
 
     def add_static(self, uint32_t declared):
-        """A static probe, which has no tracepoint yet.
+        """Add a static probe that has no tracepoints yet.
 
-        :param declared: which of those that are declared.
-        :return: its number; asked for again, another one.
+        :param declared: its index among the declared probes.
+        :return: the probe's number; each call adds another probe.
         """
         self.unchanging()
         return table_new_probe(&self.d, NONE, declared, STATIC)
 
     def add_tracepoint(self, uint32_t probe, uint64_t address, bytes code, uint64_t target):
-        """One of a static probe's.
+        """Add a tracepoint to a static probe.
 
-        :param code: the instruction there.
-        :param target: where the kernel makes the arguments, on the way to a gate.
+        :param address: of the tracepoint's instruction, whose bytes are ``code``.
+        :param target: address of the kernel's code that computes the arguments and calls a gate.
         """
         self.unchanging()
         cdef Dispatch *d = &self.d
         cdef uint32_t i, site
         if probe >= d.probe_count or d.probes[probe].site != NONE or not target:
-            raise ValueError("no static probe, or no place where its arguments are made")
+            raise ValueError("the probe is not a static probe, or the target address is 0")
         site = self._site(address, code)
         i = table_probe_at(d, site, d.probes[probe].function, STATIC)
         d.probes[i].primary = probe
@@ -194,38 +194,39 @@ cdef class ProbeSites(CodeReader):
 
     def add_guard(self, uint64_t address, bytes code, uint64_t target, uint64_t otherwise,
                   bytes there):
-        """A branch, which tests whether static probes are enabled, to code with a tracepoint.
+        """Add a guard: a branch that skips a tracepoint while no static probe is enabled.
 
-        :param target: where it leads when they are; ``otherwise`` else: the same code may come there
-            without a tracepoint.
-        :param there: the instruction there.
+        :param target: where the branch leads while static probes are enabled.
+        :param otherwise: where it leads otherwise; the code at ``target`` may also lead there
+            without passing a tracepoint.
+        :param there: the instruction at ``otherwise``.
         """
         self.unchanging()
         if not target or not otherwise:
-            raise ValueError("a guard leads to two places")
+            raise ValueError("a guard needs the addresses of both branch directions")
         cdef uint32_t site = self._site(address, code)
         cdef const Template *t = &self.templates.all[self.d.sites[site].template]
         if not (t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or t.op == BRANCH_BIT
                 or t.op == BRANCH_COUNT and not t.n):
-            raise ValueError(f"{address:#x}: a guard is a branch that changes nothing")
+            raise ValueError(f"{address:#x}: a guard must be a branch that changes no register")
         cdef uint32_t join = self._site(otherwise, there)
         self.d.sites[site].target, self.d.sites[site].otherwise = target, otherwise
         self.d.sites[join].join = True
 
     def add_gate(self, uint64_t address, bytes code, int arguments):
-        """Where static probes' arguments are in the registers: so many, behind a first one."""
+        """Add a gate: a function that receives a static probe's arguments after its first."""
         self.unchanging()
         if not 0 < arguments <= GIVEN_ARGUMENTS:
-            raise ValueError(f"a gate is given at most {GIVEN_ARGUMENTS} arguments")
+            raise ValueError(f"a gate must receive 1 to {GIVEN_ARGUMENTS} arguments")
         cdef uint32_t site = self._site(address, code)
         self.d.sites[site].gate = <uint8_t>arguments
 
     def use_calls(self, int per_cpu, *, uint64_t arguments, uint64_t entry, uint64_t value,
                   uint64_t error, uint64_t flags, uint32_t error_set):
-        """Where a thread has what it says of its system call: offsets.
+        """Set the offsets in a thread of the members that describe its system call.
 
         :param per_cpu: Unicorn's number of the register that leads to the thread.
-        :param error_set: of its flags, says that the call has set the error itself.
+        :param error_set: the flag which means that the call has set the error itself.
         """
         self.unchanging()
         if not self.is_narrow(per_cpu):
@@ -235,62 +236,62 @@ cdef class ProbeSites(CodeReader):
         c.error, c.flags, c.error_set = error, flags, error_set
 
     def add_call_table(self, uint64_t base, uint64_t size, uint32_t count):
-        """A table of system calls, of entries of ``size`` bytes; its number."""
+        """Add a table of system calls with entries of ``size`` bytes, and return its number."""
         self.unchanging()
         return syscall_add_table(&self.d, base, size, count)
 
     def add_call_site(self, uint64_t address, bytes code, bint returns):
-        """Where the kernel calls a system call's function, or where that has returned."""
+        """Add the kernel's call of a system call's function, or the instruction after this call."""
         self.unchanging()
         cdef uint32_t site = self._site(address, code)
         self.d.sites[site].call = CALL_ENDS if returns else CALL_BEGINS
 
     def add_operation(self):
-        """A function that is inline in its callers, whose calls are to be probed; its number."""
+        """Add a vnode operation whose inlined calls can be probed, and return its number."""
         self.unchanging()
         cdef Dispatch *d = &self.d
         if d.operation_count == MAX_OPERATIONS:
-            raise ValueError(f"more than {MAX_OPERATIONS} operations")
+            raise ValueError(f"there can be at most {MAX_OPERATIONS} operations")
         d.operations[d.operation_count] = Operation(NONE, NONE)
         d.operation_count += 1
         return d.operation_count - 1
 
     def add_operation_call(self, uint32_t operation, uint64_t address, bytes code, bint returned):
-        """Where an operation is called, or has returned."""
+        """Add a call of a vnode operation, or the instruction that it returns to."""
         self.unchanging()
         if operation >= <uint32_t>self.d.operation_count:
-            raise ValueError("no such operation")
+            raise ValueError("no operation has this number")
         cdef uint32_t site = self._site(address, code)
         cdef uint32_t here = 2 * operation + returned + 1
         if self.d.sites[site].operation not in (0, here):
-            raise ValueError("two operations are called there")
+            raise ValueError("another operation is already called or returns at this address")
         self.d.sites[site].operation = here
 
     def set_operation(self, uint32_t operation, uint32_t probe, bint returned):
-        """A static probe is that of an operation, before it or where it has returned."""
+        """Make a static probe fire at the calls of a vnode operation, or at their returns."""
         self.unchanging()
         cdef Dispatch *d = &self.d
         if operation >= <uint32_t>d.operation_count or probe >= d.probe_count or (
                 d.probes[probe].site != NONE):
-            raise ValueError("no such operation, or no static probe")
+            raise ValueError("no operation has this number, or the probe is not a static probe")
         if returned:
             d.operations[operation].returns = probe
         else:
             d.operations[operation].entry = probe
 
     def add_call(self, int table, uint32_t index, bint returns, uint32_t probe, widths):
-        """A static probe is that of a system call.
+        """Make a static probe fire when a system call begins or has returned.
 
-        :param widths: of its arguments, bits; negative: with a sign, 0: all as they are.
+        :param widths: bits of each argument: negative if signed, 0 for a full register.
         """
         self.unchanging()
         cdef Dispatch *d = &self.d
         cdef CallTable *t
         if not 0 <= table < d.calls.table_count or index >= d.calls.tables[table].count or (
                 probe >= d.probe_count or d.probes[probe].site != NONE):
-            raise ValueError("no such table, no such system call in it, or no static probe")
+            raise ValueError("the table or system call does not exist, or the probe is not static")
         if len(widths) > CALL_ARGUMENTS or any(not -64 < bits < 64 for bits in widths):
-            raise ValueError(f"a system call has at most {CALL_ARGUMENTS} arguments of 64 bits")
+            raise ValueError(f"a system call can have at most {CALL_ARGUMENTS} 64-bit arguments")
         t = &d.calls.tables[table]
         t.probes[2 * index + returns] = probe
         for k, bits in enumerate(widths):
@@ -298,25 +299,28 @@ cdef class ProbeSites(CodeReader):
 
     def use_programs(self, *, uint64_t process, uint64_t number, uint64_t flags, uint32_t executed,
                      uint64_t name):
-        """Where a thread has its process, and that its number, flags and name: offsets.
+        """Set the offsets by which a thread's process is recognized.
 
-        :param executed: of the flags, says that it has executed a program since it was made.
+        :param process: of the process in the thread.
+        :param number: of the process ID in the process; so ``flags`` and ``name``.
+        :param executed: the flag of a process that has executed a program since it was created.
         """
         self.unchanging()
         cdef Programs *p = &self.d.programs
         p.process, p.number, p.flags, p.executed, p.name = process, number, flags, executed, name
 
     def add_program(self, uint32_t process, bytes name, bint executed):
-        """A process while it runs a program; its number, from 1.
+        """Add a program that a process runs, and return its number, from 1.
 
-        :param name: of the process, then.
-        :param executed: only from when it has executed it; not where it was made as a copy.
+        :param process: the process ID.
+        :param name: the process's name while it runs the program.
+        :param executed: match only after it has executed the program, not as a copy of its parent.
         """
         self.unchanging()
         cdef Programs *p = &self.d.programs
         cdef Program *one
         if p.count == MAX_PROGRAMS:
-            raise ValueError(f"at most {MAX_PROGRAMS} programs have probes at once")
+            raise ValueError(f"at most {MAX_PROGRAMS} programs can have probes at the same time")
         one = &p.all[p.count]
         memset(one, 0, sizeof(Program))
         one.process, one.executed = process, executed
@@ -326,9 +330,9 @@ cdef class ProbeSites(CodeReader):
         return p.count
 
     def add_in_program(self, int program, uint64_t address, bytes code, uint32_t function, int kind):
-        """A probe on an instruction of a program.
+        """Add a probe to an instruction of a program.
 
-        :return: its number, or -1 when it is no instruction.
+        :return: the probe's number, or -1 if the bytes are not an instruction.
         """
         self.unchanging()
         cdef uint32_t length = 0
@@ -340,7 +344,10 @@ cdef class ProbeSites(CodeReader):
                                                  length, relative), function, kind)
 
     def fire_leaving(self, uint32_t probe, uint64_t address, uint64_t size):
-        """A probe fires only where the guest then leaves the function, of ``size`` bytes."""
+        """Make a return probe at a jump fire only if the jump leaves its function.
+
+        :param address: of the function, which has ``size`` bytes.
+        """
         self.unchanging()
         if probe >= self.d.probe_count or self.d.probes[probe].site == NONE:
             raise IndexError(probe)
@@ -348,14 +355,14 @@ cdef class ProbeSites(CodeReader):
         table_leaves_only(&self.d, probe, address, size)
 
     def fire_behind(self, uint32_t probe):
-        """A probe at a jump fires when the function that is jumped to has returned."""
+        """Make a return probe at a tail call fire when the function jumped to has returned."""
         self.unchanging()
         if probe >= self.d.probe_count or self.d.probes[probe].site == NONE:
             raise IndexError(probe)
         self.leaves_by(probe, self.d.sites[self.d.probes[probe].site].template)
 
     def leaves(self, uint32_t probe):
-        """The function [begin, end) that a probe fires only on leaving; None: it fires always."""
+        """Return [begin, end) of the function that a probe fires only on leaving, or None."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         cdef Probe p = self.d.probes[probe]
@@ -363,7 +370,7 @@ cdef class ProbeSites(CodeReader):
 
     def add_all_in_program(self, int program, uint64_t address, bytes code, uint32_t function,
                            int kind):
-        """Probes on all instructions of a program's function; their numbers."""
+        """Add a probe to each instruction of a program's function; return the probes' numbers."""
         self.unchanging()
         cdef Piece *pieces = NULL
         cdef uint64_t i, count
@@ -380,7 +387,7 @@ cdef class ProbeSites(CodeReader):
         return made
 
     def program(self, uint32_t probe):
-        """The number of the program that a probe is in; 0: the kernel."""
+        """Return the number of the program that a probe is in; 0: the kernel."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         if self.d.probes[probe].site == NONE or not program_owns(&self.d.sites[self.d.probes[probe].site]):
@@ -407,15 +414,15 @@ cdef class ProbeSites(CodeReader):
         cdef int32_t relative = 0
         cdef int64_t template = self.template_of(code, len(code), address, &length, &relative)
         if template < 0 or self.templates.all[template].op == REFUSE:
-            raise ValueError(f"{address:#x}: no instruction there can be displaced")
+            raise ValueError(f"{address:#x}: no breakpoint can be set on this instruction")
         return table_site_at(&self.d, address, <uint32_t>template, code, length, relative)
 
     def add_all(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size,
                 uint32_t function, int provider):
-        """Probes on all instructions of a function that are not refused.
+        """Add a probe to every instruction of a function except the refused ones.
 
-        :param code: memory that holds the function at ``start``.
-        :return: their numbers.
+        :param code: memory that holds the function at offset ``start``.
+        :return: the probes' numbers.
         """
         self.unchanging()
         cdef Piece *pieces = NULL
@@ -442,11 +449,11 @@ cdef class ProbeSites(CodeReader):
         return made
 
     cdef void leaves_by(self, uint32_t probe, uint32_t template):
-        """A return is at an instruction that returns, or at a jump that is a tail call."""
+        """Note whether a return probe is at a tail call rather than at a return instruction."""
         self.d.probes[probe].tail = not self.templates.all[template].flags & RETURNS
 
     def remove(self, uint32_t probe):
-        """Take a probe away; its breakpoint must not be in memory."""
+        """Remove a probe; its breakpoint must not be in memory."""
         self.unchanging()
         cdef Dispatch *d = &self.d
         cdef uint32_t i
@@ -456,9 +463,9 @@ cdef class ProbeSites(CodeReader):
         if d.probes[probe].removed:
             return
         if d.probes[probe].site == NONE or d.probes[probe].primary != probe:
-            raise ValueError("static probes are taken away all together")
+            raise ValueError("a static probe cannot be removed alone: remove all probes")
         if d.sites[d.probes[probe].site].patched:
-            raise RuntimeError("its breakpoint is in memory: disable the probes first")
+            raise RuntimeError("the breakpoint is in memory: disable the probes first")
         d.probes[probe].removed = True
         s = &d.sites[d.probes[probe].site]
         if s.first == probe:
@@ -472,7 +479,7 @@ cdef class ProbeSites(CodeReader):
             i = d.probes[i].next
 
     def clear(self):
-        """Take all probes away, and give their memory back."""
+        """Remove all probes and free their memory."""
         self.unchanging()
         self.unpatched()
         cdef Dispatch *d = &self.d
@@ -497,7 +504,7 @@ cdef class ProbeSites(CodeReader):
         return self.d.probe_count
 
     def probe(self, uint32_t number):
-        """Address, code, function, provider, firings, and whether it was removed."""
+        """Return a probe's address, code, function, provider, firing count, and removed flag."""
         if number >= self.d.probe_count:
             raise IndexError(number)
         cdef Probe p = self.d.probes[number]
@@ -507,7 +514,7 @@ cdef class ProbeSites(CodeReader):
         return program_place_of(s), bytes(s.code[:s.length]), p.function, p.provider, p.count, bool(p.removed)
 
     def template(self, uint64_t address):
-        """The operation at a site: (op, trampoline's address or 0), or None."""
+        """Return the operation at a site and its trampoline's address (0: none); None: no site."""
         cdef uint32_t i = table_find(&self.d, address)
         if i == NONE:
             return None
@@ -516,24 +523,24 @@ cdef class ProbeSites(CodeReader):
                 0 if s.slot == NONE else self.d.slot_base + <uint64_t>s.slot * SLOT)
 
     def __contains__(self, uint64_t address):
-        """Whether one of our breakpoints is there, in code or in a trampoline."""
+        """Whether this dispatcher has a breakpoint at an address, in code or in a trampoline."""
         cdef uint32_t i = table_find(&self.d, address)
         return i != NONE and self.d.sites[i].patched or table_find_second(&self.d, address) != NONE
 
     def displaced(self, uint64_t address):
-        """The bytes a breakpoint stands over."""
+        """Return the original bytes of the instruction at a site; empty if there is no site."""
         cdef uint32_t i = table_find(&self.d, address)
         if i == NONE:
             return b""
         return bytes(self.d.sites[i].code[:self.d.sites[i].length])
 
     def second(self, uint64_t address):
-        """The address of the site whose trampoline's second breakpoint this is, or None."""
+        """Return the site whose trampoline has its second breakpoint at an address, or None."""
         cdef uint32_t i = table_find_second(&self.d, address)
         return None if i == NONE else self.d.sites[i].address
 
     def probes_at(self, uint64_t address):
-        """The numbers of the probes at a site, in the order they fire."""
+        """Return the numbers of the probes at a site, in the order in which they fire."""
         cdef uint32_t i = table_find(&self.d, address)
         found = []
         if i != NONE:
@@ -544,7 +551,7 @@ cdef class ProbeSites(CodeReader):
         return found
 
     cdef int unchanging(self) except -1:
-        """Tables and memory stay as they are while a firing uses them."""
+        """Raise an error during a firing, which uses the tables and the memory."""
         if self.d.firing:
             raise RuntimeError("probes cannot be changed while one fires")
         return 0

@@ -1,12 +1,12 @@
-"""System calls: their probes fire where the kernel calls the function of one, and where that has
-returned; part of the dispatcher (``_dispatch.pyx`` includes it).
+"""Probes of system calls, which fire where the kernel calls a system call's function and where that
+returns; part of the dispatcher (``_dispatch.pyx`` includes it).
 
-All calls share these places.  Which one it is, is in the thread: the kernel has left there the call's
-arguments and the entry of a table (``struct sysent``) that describes it.
+All system calls share these sites.  The thread tells which call it is: the kernel has stored there
+the call's arguments and the address of its table entry (``struct sysent``).
 """
 
 cdef uint32_t syscall_probe(Dispatch *d, uint64_t thread, int kind, const int8_t **widths) noexcept nogil:
-    """The probe of the call that a thread makes; NONE: there is none."""
+    """Return the probe of the system call that a thread makes, or NONE."""
     cdef const CallTable *t
     cdef uint64_t entry = 0
     cdef int i
@@ -22,7 +22,7 @@ cdef uint32_t syscall_probe(Dispatch *d, uint64_t thread, int kind, const int8_t
 
 
 cdef uint64_t syscall_narrowed(uint64_t value, int bits) noexcept nogil:
-    """The last bits of a value, and with a negative number of them their sign."""
+    """Return the lowest ``bits`` of a value; negative: sign-extended, 0: the whole value."""
     if bits == 0:
         return value
     if bits > 0:
@@ -31,7 +31,7 @@ cdef uint64_t syscall_narrowed(uint64_t value, int bits) noexcept nogil:
 
 
 cdef void syscall_fire(Dispatch *d, int kind) noexcept nogil:
-    """The probe of the system call that begins here, or has returned."""
+    """Fire the probe of the system call that begins or has returned."""
     cdef uint64_t thread = 0
     cdef uint64_t at
     cdef const int8_t *widths = NULL
@@ -44,7 +44,7 @@ cdef void syscall_fire(Dispatch *d, int kind) noexcept nogil:
         return
     at = thread + d.calls.arguments
     if kind == CALL_BEGINS and (op_get(d, d.arguments[0]) != thread or op_get(d, d.arguments[1]) != at):
-        return  # another function is called
+        return  # not a call of a system call's function
     cdef uint32_t probe = syscall_probe(d, thread, kind, &widths)
     if probe == NONE:
         return
@@ -54,7 +54,7 @@ cdef void syscall_fire(Dispatch *d, int kind) noexcept nogil:
         for k in range(CALL_ARGUMENTS):
             d.made[k] = syscall_narrowed(d.made[k], widths[k])
     else:
-        # As the kernel would before it called systrace_probe_func: the error is in the thread by then.
+        # As in the kernel's own calls of systrace_probe_func, the thread already has the error.
         error = before = <int32_t>op_get(d, d.result)
         if error == 0:
             guest_read(d.clock, thread + d.calls.value, &value, 4)
@@ -73,7 +73,7 @@ cdef void syscall_fire(Dispatch *d, int kind) noexcept nogil:
 cdef int syscall_add_table(Dispatch *d, uint64_t base, uint64_t size, uint32_t count) except -1:
     cdef CallTable *t
     if d.calls.table_count == MAX_TABLES or not 0 < count <= MAX_CALLS or not 8 <= size <= 4096:
-        raise ValueError(f"a table of {count} system calls of {size} bytes, or too many tables")
+        raise ValueError(f"invalid table of {count} {size}-byte system calls, or too many tables")
     t = &d.calls.tables[d.calls.table_count]
     t.base, t.size, t.count = base, size, count
     t.probes = <uint32_t *>malloc(2 * count * sizeof(uint32_t))

@@ -1,4 +1,4 @@
-"""The tables of sites and probes: what is at an address, what is chained to it; part of the dispatcher
+"""The hash table of sites by address, and the chain of probes at each site; part of the dispatcher
 (``_dispatch.pyx`` includes it)."""
 
 
@@ -15,7 +15,7 @@ cdef inline uint32_t table_find(Dispatch *d, uint64_t address) noexcept nogil:
 
 
 cdef inline uint32_t table_find_second(Dispatch *d, uint64_t address) noexcept nogil:
-    """The site whose trampoline ends in the breakpoint at ``address``."""
+    """Return the site whose trampoline ends in the breakpoint at an address, or NONE."""
     cdef uint64_t slot
     cdef uint32_t i
     if address < d.slot_base or d.slots == NULL:
@@ -31,7 +31,7 @@ cdef inline uint32_t table_find_second(Dispatch *d, uint64_t address) noexcept n
 
 cdef uint32_t table_site_at(Dispatch *d, uint64_t address, uint32_t template, const uint8_t *code,
                       uint32_t length, int32_t relative) except? 0xFFFFFFFF:
-    """The site of an address, made if there is none."""
+    """Return the site at an address; create it if necessary."""
     cdef uint32_t i = table_find(d, address)
     cdef uint64_t room
     cdef void *more
@@ -88,7 +88,7 @@ cdef int table_rehash(Dispatch *d, uint64_t size) except -1:
 
 cdef uint32_t table_probe_at(Dispatch *d, uint32_t site, uint32_t function,
                       int provider) except? 0xFFFFFFFF:
-    """A probe; the one there is when it was asked for before."""
+    """Return a function's probe at a site for a provider; create it if necessary."""
     cdef uint32_t i = d.sites[site].first
     cdef uint32_t last = NONE
     while i != NONE:

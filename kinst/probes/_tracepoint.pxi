@@ -1,18 +1,19 @@
-"""A static probe's tracepoint: the guest makes the probe's arguments by its own code, while the clock
-stands still; part of the dispatcher (``_dispatch.pyx`` includes it).
+"""Firings of static probes, whose arguments the guest's own code computes with the clock stopped;
+part of the dispatcher (``_dispatch.pyx`` includes it).
 
-The breakpoint stands over the instruction that the kernel would patch to a jump.  The guest is sent
-where that jump leads, and comes to a *gate*: the function that it calls with the arguments.  There the
-registers and the stack become what they were at the tracepoint, and the probes fire.
+The breakpoint replaces the instruction that the kernel would patch to a jump.  The guest continues
+at the target of that jump and reaches a *gate*: the function that is called with the arguments.
+There the registers and the stack are restored to their state at the tracepoint, and the probes
+fire.
 
-A tracepoint that the kernel executes only where probes are enabled has a *guard*, a branch; the guest is
-sent the branch's other way, to the tracepoint and from there as above, or to the *join*, where both ways
-lead, and is back at the branch then.
+A tracepoint that the kernel executes only while probes are enabled has a *guard*, a branch.  The
+guest takes the guard's other direction: to the tracepoint and from there as above, or to the
+*join*, where both directions meet.  Then it is back at the branch.
 """
 
 
 cdef inline bint tracepoint_comes_back(Dispatch *d, int r) noexcept nogil:
-    """Whether a register is the tracepoint's again."""
+    """Whether a register is restored at the gate to its value at the tracepoint."""
     return d.place[r] >= 0 and r != d.pc and not d.wide[r] and not d.untold[r]
 
 
@@ -24,7 +25,7 @@ cdef void tracepoint_set_out(Dispatch *d, uint32_t site) noexcept nogil:
     d.above_at = op_get(d, d.sp)
     d.above_size = ABOVE
     if not guest_read(d.clock, d.above_at, d.above, d.above_size):
-        d.above_size = STACK_PAGE - d.above_at % STACK_PAGE  # the stack ends with this page
+        d.above_size = STACK_PAGE - d.above_at % STACK_PAGE  # this page is the last of the stack
         if not guest_read(d.clock, d.above_at, d.above, d.above_size):
             d.above_size = 0
     d.visiting = site
@@ -33,8 +34,9 @@ cdef void tracepoint_set_out(Dispatch *d, uint32_t site) noexcept nogil:
 
 
 cdef uint32_t tracepoint_come_back(Dispatch *d, int arguments) noexcept nogil:
-    """At a gate, called with so many arguments behind the first.
+    """Restore the tracepoint's registers and stack at a gate, and read the arguments.
 
+    :param arguments: number of arguments after the gate's first one.
     :return: the site of the tracepoint.
     """
     cdef uint32_t site = d.visiting
@@ -57,10 +59,10 @@ cdef uint32_t tracepoint_come_back(Dispatch *d, int arguments) noexcept nogil:
 
 
 cdef void tracepoint_keep_on(Clock *c) noexcept nogil:
-    """Another breakpoint on the way: what is put back at its end is the tracepoint's."""
+    """Take a breakpoint on the way to a gate, without losing what the gate must restore."""
     cdef uint64_t kept[8]
     memcpy(kept, c.detour.kept, sizeof(kept))
-    c.keep(c)  # the way in begins with what it has looked at
+    c.keep(c)  # saves the context that ``enter`` then uses
     memcpy(c.detour.kept, kept, sizeof(kept))
 
 
@@ -69,28 +71,28 @@ cdef void tracepoint_lost(Dispatch *d, uint64_t pc) noexcept with gil:
     d.clock.frozen = False
     d.clock.detour.footprint = False
     (<Dispatcher>d.owner).engine.failed(MachineError(
-        f"{pc:#x}: the arguments of a static probe cannot be made: the kernel's code for them has "
-        "faulted"))
+        f"{pc:#x}: the arguments of a static probe cannot be computed: the kernel's code for them "
+        "has faulted"))
 
 
 cdef inline void tracepoint_forget_visit(Dispatch *d) noexcept nogil:
-    """Where time goes on, an exception or a snapshot has led away from the way to a gate."""
+    """Give up the way to a gate if an exception or a snapshot has led away and time runs again."""
     if d.visiting != NONE and not d.clock.frozen:
         d.visiting = d.reached = NONE
 
 
 cdef inline bint tracepoint_strayed(const Site *s) noexcept nogil:
-    """Whether this is a gate, to which no tracepoint has sent the guest, and nothing else."""
+    """Whether a site is only a gate, so that the guest reached it without a tracepoint."""
     return s.gate and s.first == NONE
 
 
 cdef inline bint tracepoint_arrives(Dispatch *d, const Site *s) noexcept nogil:
-    """Whether a visit ends here: at a gate, or where the guard's other way leads."""
+    """Whether the way to a gate ends at a site: a gate, or the join of the guard."""
     return s.gate or (s.join and d.sites[d.visiting].otherwise == s.address)
 
 
 cdef bint tracepoint_sets_out(Dispatch *d, const Site *s) noexcept nogil:
-    """Whether the guest is to be sent to make arguments: not where a guard lets it through itself."""
+    """Whether the guest must be sent to compute arguments; a guard may already lead it there."""
     cdef uint64_t pc = 0
     if not s.otherwise:
         return s.target != 0
@@ -98,7 +100,7 @@ cdef bint tracepoint_sets_out(Dispatch *d, const Site *s) noexcept nogil:
 
 
 cdef bint tracepoint_passed_over(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
-    """A breakpoint on the way to the gate does not fire; false: its instruction would fault."""
+    """Pass a breakpoint on the way to a gate without firing; false: its instruction would fault."""
     cdef const Template *t = &d.templates.all[s.template]
     if s.target and not s.otherwise and d.sites[d.visiting].otherwise:
         d.reached = table_find(d, s.address)
@@ -111,7 +113,7 @@ cdef bint tracepoint_passed_over(Dispatch *d, const Site *s, uint64_t *pc) noexc
 
 
 cdef void tracepoint_arrived(Dispatch *d, uint32_t i) noexcept nogil:
-    """At a breakpoint, where the registers are the CPU's."""
+    """Handle a breakpoint while the interrupted registers are in the CPU."""
     cdef Site *s = &d.sites[i]
     cdef uint64_t pc = 0
     d.framed = False

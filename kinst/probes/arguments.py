@@ -1,7 +1,7 @@
-"""Where the arguments of a function are at a probe.
+"""Locations of a function's arguments at a probe.
 
-At a function's entry the calling convention says it. Elsewhere only the debug data does, and where
-neither knows, an argument has no place: reading it is an error.
+At a function's entry, the calling convention determines them, elsewhere the debug data.  An
+argument that neither covers has no location, and reading it is an error.
 """
 
 import functools
@@ -26,9 +26,9 @@ MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class _Entry:
-    """What the instructions of a function before a probe at its entry have changed.
+    """Effects of the instructions that precede a probe at a function's entry.
 
-    :param lowered: bytes by which the stack pointer was lowered; None: not known.
+    :param lowered: bytes by which the stack pointer was lowered; None: unknown.
     :param lost: argument registers that were overwritten.
     """
 
@@ -40,9 +40,9 @@ UNCHANGED = _Entry(0, frozenset())
 
 
 class Arguments:
-    """The arguments of functions with probes.
+    """Locations of the arguments of functions with probes.
 
-    :param types: those of the kernel; None: only the arguments' words are known, by number.
+    :param types: the kernel's; None: only the words ``argN`` are known.
     """
 
     def __init__(self, probes: ProbeTable, types: Types | None) -> None:
@@ -60,7 +60,7 @@ class Arguments:
                              beginnings(self._probes.image).__contains__)
 
     def procedure(self, function: Symbol) -> Procedure | None:
-        """The prototype of a function; None when it is not known."""
+        """Return the prototype of a function; None if it is unknown."""
         key = function.name, function.address
         if key not in self._procedures:
             self._procedures[key] = (None if self._types is None
@@ -68,8 +68,11 @@ class Arguments:
         return self._procedures[key]
 
     def by_number(self, function: Symbol, offset: int, number: int) -> Place | None:
-        """The place of ``argN`` at an instruction: of a word that the caller has passed, at the
-        function's entry; elsewhere of the function's parameter with that number."""
+        """Return the location of ``argN`` at an instruction, or None.
+
+        At the function's entry, ``argN`` is the N-th word that the caller passed; elsewhere, the
+        function's N-th parameter.
+        """
         entry = self._entry(function, offset)
         if entry is None:
             kept = self._kept(function, offset)
@@ -77,8 +80,7 @@ class Arguments:
         return self._word(word(self._convention, number), entry)
 
     def by_type(self, function: Symbol, offset: int) -> list[Place | None]:
-        """The places of a function's parameters at an instruction, in their order; None for one
-        that cannot be known there."""
+        """Return the locations of a function's parameters at an instruction; None if unknown."""
         procedure = self.procedure(function)
         if procedure is None:
             return []
@@ -98,11 +100,11 @@ class Arguments:
             for how, parameter in zip(passed, procedure.parameters, strict=True)]
 
     def at_entry(self, function: Symbol, offset: int) -> bool:
-        """Whether the arguments are still where the caller has put them."""
+        """Whether the arguments are still where the caller put them."""
         return self._entry(function, offset) is not None
 
     def plain(self, function: Symbol, offset: int, number: int) -> bool:
-        """Whether ``argN`` is in its argument register."""
+        """Whether ``argN`` is still in its argument register."""
         entry = self._entry(function, offset)
         return (entry is not None and number < len(self._convention.registers)
                 and self._convention.registers[number] not in entry.lost)
@@ -119,7 +121,7 @@ class Arguments:
             numbers.index(frame.base), frame.offset))
 
     def _code(self, address: int, size: int) -> bytes:
-        """Code, without breakpoints; fewer bytes where a function ends."""
+        """Return code without breakpoints; fewer bytes at the end of a function."""
         function = self._probes.image.symbols.function_at(address)
         if function is None:
             return b""
@@ -132,7 +134,7 @@ class Arguments:
         return self._codes[function.address][at : at + size]
 
     def _entry(self, function: Symbol, offset: int) -> _Entry | None:
-        """None: the instruction is not at the function's entry."""
+        """Return the effects of the code before an entry probe; None for any other probe."""
         if offset == 0:
             return UNCHANGED
         key = function.address, offset
@@ -160,13 +162,13 @@ class Arguments:
         return _Entry(lowered, lost)
 
     def _place(self, passed: Passed, entry: _Entry, structure: bool) -> Place | None:
-        places = [self._word(one, entry) for one in passed.words]
+        places = [self._word(passed_word, entry) for passed_word in passed.words]
         if passed.by_reference:
             pointer = places[0]
             if pointer is None:
                 return None
             return Location(Load(pointer.term, WORD) if pointer.memory else pointer.term, True)
-        stacked = all(not one.register for one in passed.words)
+        stacked = all(not passed_word.register for passed_word in passed.words)
         if (len(places) == 1 and not structure) or (places and stacked):
             return places[0]
         parts: list[tuple[Term, int]] = []

@@ -1,5 +1,5 @@
-"""Stops at the addresses where functions return that have left by tail calls, and where inline
-copies end that leave by a call."""
+"""Stops at the return addresses of functions that left by a tail call, and of inline copies that
+end with a call."""
 
 from collections.abc import Callable
 
@@ -10,49 +10,51 @@ from kinst.probes.inline_copies import InlineCopies
 from kinst.probes.probed_code import ProbeError
 
 MAX_THREADS, MAX_TAILS = 1 << 16, 1 << 20
-SAME_STACK = 1 << 20  # bytes: stack pointers that are further apart are of different stacks
+SAME_STACK = 1 << 20  # bytes; stack pointers farther apart belong to different stacks
 
 
 class AwaitedReturns:
-    """Return addresses that probes wait for, by thread: of functions that left by a tail call, and
-    of inline copies that end with a call.  The machine stops at each.
+    """Return addresses that probes wait for, by thread; the machine stops at each.
 
-    :param returned: called with the number of a probe that is to fire, and whether its function
-        has returned; else its inline copy has been left.
+    They are those of functions that left by a tail call and of inline copies that end with a call.
+
+    :param returned: called with the number of a probe that fires, and whether its function has
+        returned (otherwise its inline copy was left).
     """
 
     def __init__(self, machine: Machine, dispatcher: Dispatcher,
                  returned: Callable[[int, bool], None]) -> None:
         self._machine, self._dispatcher, self._returned = machine, dispatcher, returned
-        # By thread: (stack pointer and address when they have returned, probe), the last one last.
+        # thread -> (stack pointer after the return, return address, probe), innermost last
         self._waiting: dict[int, list[tuple[int, int, int]]] = {}
-        self._copies: dict[int, InlineCopies] = {}  # that the thread is in
-        self._addresses: set[int] = set()  # all that one was expected at
+        self._copies: dict[int, InlineCopies] = {}  # thread -> inline copies that it is in
+        self._addresses: set[int] = set()  # all addresses at which a stop was set
 
     def wait(self, number: int, sp: int, back: int) -> None:
-        """Wait until the thread that runs is back.
+        """Wait until the running thread has returned to an address.
 
-        :param number: of the probe that is to fire then; a copy has been left then.
-        :param sp: the stack pointer when it is back, and ``back`` the address.
-        :raises ProbeError: when more are waited for than can be.
+        :param number: number of the probe that fires then.
+        :param sp: the stack pointer after the return.
+        :param back: the return address.
+        :raises ProbeError: when too many returns are awaited.
         """
         waiting = self._of_thread()[0]
         while waiting and 0 < sp - waiting[-1][0] < SAME_STACK:
-            waiting.pop()  # its frame is gone
+            waiting.pop()  # its stack frame no longer exists
         if len(waiting) == MAX_TAILS:
-            raise ProbeError(f"more than {MAX_TAILS} functions of one thread have left by tail "
-                             "calls and have not returned: probe fewer returns")
+            raise ProbeError(f"more than {MAX_TAILS} tail calls of one thread have not returned "
+                             "yet: probe fewer returns")
         waiting.append((sp, back, number))
         self._addresses.add(back)
         self._machine.handle(back, self._came)
 
     @property
     def copies(self) -> InlineCopies:
-        """The inline copies that the thread that runs is in."""
+        """The inline copies that the running thread is in."""
         return self._of_thread()[1]
 
     def clear(self) -> None:
-        """Nothing is waited for."""
+        """Stop waiting for returns, and forget the inline copies."""
         for address in self._addresses:
             self._machine.handle(address, None)
         self._addresses.clear()
@@ -60,20 +62,20 @@ class AwaitedReturns:
         self._copies.clear()
 
     def _of_thread(self) -> tuple[list[tuple[int, int, int]], InlineCopies]:
-        """What is kept of the thread that runs."""
+        """Return the awaited returns and the inline copies of the running thread."""
         machine = self._machine
         try:
             thread = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
-        except MemoryAccessError:  # there is none: a kernel without threads
+        except MemoryAccessError:  # the kernel has no threads
             thread = 0
         if thread not in self._copies and len(self._copies) == MAX_THREADS:
-            raise ProbeError(f"more than {MAX_THREADS} threads come to probes of returns: probe "
-                             "fewer")
+            raise ProbeError(f"more than {MAX_THREADS} threads have reached return probes: probe "
+                             "fewer returns")
         return (self._waiting.setdefault(thread, []),
                 self._copies.setdefault(thread, InlineCopies(self._dispatcher)))
 
     def _came(self) -> None:
-        """The guest is at an address that a function may return to."""
+        """Handle a stop at an awaited return address."""
         machine = self._machine
         waiting, copies = self._of_thread()
         while waiting and 0 < machine.sp - waiting[-1][0] < SAME_STACK:

@@ -1,8 +1,8 @@
-"""Breakpoints of the providers, and what a firing does.
+"""Breakpoints of the providers, and the handling of their firings.
 
-Probes are kept by the native dispatcher (``kinst/probes/_dispatch.pyx``), which also answers the
-breakpoints.  With ``python=True`` the double path is answered here instead, by the verdicts
-themselves: slower, and the truth that the native paths are held to.
+The native dispatcher (``kinst/probes/_dispatch.pyx``) holds the probes and handles the breakpoints.
+With ``python=True``, this module handles the double path instead, using the verdicts themselves: it
+is slower and serves as the reference for the native paths.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ THREAD, PER_PROBE = "thread", "probe"
 
 @dataclass(frozen=True)
 class FiringRecord:
-    """What is kept of a firing.
+    """Record of a firing.
 
-    :param instructions: executed by the guest before it.
-    :param time: virtual nanoseconds: the instructions, and idle time.
-    :param registers: the first five of the calling convention; of a return probe, the second is
-        the value returned.
-    :param cpu: the number of the CPU.
+    :param instructions: number of instructions that the guest executed before it.
+    :param time: virtual nanoseconds: the instructions and the idle time.
+    :param registers: the first five argument registers; for a return probe, the second is the
+        return value.
+    :param cpu: CPU number.
     """
 
     probe: Probe
@@ -49,13 +49,14 @@ class FiringRecord:
 
 
 class NativeState:
-    """The interrupted registers, in a firing, as the dispatcher sees them."""
+    """The interrupted registers during a firing, read through the dispatcher."""
 
     def __init__(self, dispatcher: Dispatcher, names: Sequence[str]) -> None:
         self._dispatcher = dispatcher
         self._index = {name: i for i, name in enumerate(names)}
 
     def get(self, register: str) -> int:
+        """Return the value of a register."""
         return self._dispatcher.get(self._index[register])
 
 
@@ -63,16 +64,17 @@ Fire = Callable[[Probe, "CpuState | NativeState"], None]
 
 
 class Breakpoints(ProbeTable):
-    """All probes of a machine.
+    """The probes of a machine, with breakpoints that the native dispatcher handles.
 
-    :param fire: called at every firing; None: firings are counted, and recorded if ``records``.
-    :param path: ``guest``, through the kernel's vectors; ``direct``, handled where it hits; or
-        ``double``, as ``guest``, and the breakpoint behind the displaced instruction (arm64 and
-        riscv64 have one) comes through the vectors too, as FreeBSD's own does.
-    :param trampolines: ``probe``, one for each, or ``thread``, FreeBSD's own on amd64.
-    :param python: answer the double path in Python; firings are told to ``fire`` and not counted.
-    :raises ProbeError: for trampolines of threads where the architecture has none, and what Python
-        does not answer.
+    :param fire: called at each firing; None: firings are counted, and recorded with ``records``.
+    :param path: ``guest``: through the kernel's vectors; ``direct``: handled at the breakpoint;
+        ``double``: as ``guest``, and the breakpoint after the displaced instruction (arm64 and
+        riscv64 have one) goes through the vectors, too, as in FreeBSD.
+    :param trampolines: ``probe``: one for each probe; ``thread``: one for each thread, as FreeBSD
+        has on amd64.
+    :param python: handle the double path in Python; firings call ``fire`` and are not counted.
+    :raises ProbeError: for ``thread`` trampolines on an architecture without them, and for options
+        that ``python`` does not support.
     """
 
     machine: UnicornMachine
@@ -87,16 +89,17 @@ class Breakpoints(ProbeTable):
         self.records_wanted = records
         self.threads = trampolines == THREAD
         if python and (path == DIRECT or self.threads or records):
-            raise ProbeError("Python answers the double path only, with a trampoline for each "
-                             "probe")
+            raise ProbeError("python=True supports the double path only, with a trampoline for "
+                             "each probe and no records")
         if self.threads and not self.trap.segment:
-            raise ProbeError(f"--trampolines=thread: {machine.arch.name} has one for each probe")
-        # With python=True: called at the seam with the addresses of the breakpoint (also a second
-        # one's) and of the trap frame.
+            raise ProbeError(f"--trampolines=thread: {machine.arch.name} supports only "
+                             "--trampolines=probe")
+        # With python=True: called at the seam with the addresses of the breakpoint (the first or
+        # the second one) and of the trap frame.
         self.trapped: Callable[[int, int], None] | None = None
         self._trampolines: Trampolines | None = None
         self._seam_at: int | None = None
-        self._seam_before = 0  # a module may have set it (dtrace.ko does)
+        self._seam_before = 0  # the seam's old content; a module such as dtrace.ko may have set it
         self._state = NativeState(self.dispatcher, self.templates.names)
         begins = machine.image.symbols.find(machine.guest.threads.begins)
         self.dispatcher.follow_threads(self.trap.numbers[machine.guest.threads.per_cpu],
@@ -105,13 +108,21 @@ class Breakpoints(ProbeTable):
 
     def add_static(self, index: int, types: Callable[[], Types] | None = None,
                    debug: Callable[[], DebugIndex] | None = None) -> int:
+        """Add a static probe as ``DeclaredProbes.add_static`` does.
+
+        :raises ProbeError: with ``python=True``.
+        """
         if self.python:
-            raise ProbeError("Python answers the double path only, and no static probes")
+            raise ProbeError("python=True does not support static probes")
         return super().add_static(index, types, debug)
 
     def add_program(self, program: TracedProgram, types: Callable[[], Types] | None) -> int:
+        """Add a program as ``ProgramProbes.add_program`` does.
+
+        :raises ProbeError: with ``python=True``.
+        """
         if self.python:
-            raise ProbeError("Python answers the double path only, and no probes in programs")
+            raise ProbeError("python=True does not support probes in programs")
         return super().add_program(program, types)
 
     # -- enabling -----------------------------------------------------------------------------
@@ -119,25 +130,26 @@ class Breakpoints(ProbeTable):
     def enable(self) -> None:
         """Write the breakpoints and set the seam.
 
-        :raises ProbeError: when this kernel has no seam for the guest path.
+        :raises ProbeError: when the kernel has no seam for the guest path, when other probes are
+            enabled, or when the code has changed.
         """
         machine, dispatcher = self.machine, self.dispatcher
         if machine.patches:
             raise ProbeError("other probes are enabled on this machine: disable them first")
         seam = machine.image.symbols.find(machine.guest.traps.seam)
         if seam is None and self.path != DIRECT:
-            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.traps.seam}': "
-                             f"built without DTrace hooks; "
-                             "give --trap-path=direct")
+            raise ProbeError(f"{machine.image.path}: symbol '{machine.guest.traps.seam}' not "
+                             f"found: the kernel was built without DTrace hooks; "
+                             "use --trap-path=direct")
         changed = dispatcher.changed()
         if changed is not None:
             raise ProbeError(
                 f"{self.image.symbols.where(changed)}: "
-                "the code has changed since the probe was made"
+                "the code has changed since the probe was created"
             )
         self.forget_text()
         entry = machine.guest.entry_address(machine.image)
-        # What fails half way leaves nothing behind; none of it comes from outside the run.
+        # A failure undoes all earlier steps; a recording contains none of them.
         with machine.unrecorded(), contextlib.ExitStack() as undo:
             area = Trampolines(
                 machine, entry, self.trap.breakpoint(4), dispatcher.slots_needed()
@@ -159,7 +171,7 @@ class Breakpoints(ProbeTable):
                 self._scratch = word.address
                 self._scratch_value = machine.read_u64(word.address)
             if self.path != DIRECT and seam is not None:
-                # Put back by its physical address: the guest may have lost its page tables by then.
+                # Restored by physical address: the guest may have lost its page tables by then.
                 self._seam_at = machine.translate(seam.address)
                 self._seam_before = machine.read_u64(seam.address)
                 undo.callback(machine.write_u64, seam.address, self._seam_before)
@@ -176,15 +188,15 @@ class Breakpoints(ProbeTable):
         self.enabled = True
 
     def disable(self) -> None:
-        """Put everything back: code, seam, page tables.
+        """Restore the code, the seam and the page tables.
 
-        :raises ProbeError: in the middle of a firing.
+        :raises ProbeError: during a firing.
         """
         if not self.enabled or self._trampolines is None:
             return
         machine = self.machine
         if machine.engine.frozen:
-            raise ProbeError("probes cannot be changed while one fires: let the machine run on")
+            raise ProbeError("probes cannot be changed while one fires: let the machine continue")
         if self.python:
             machine.handle(self._trampolines.seam, None)
         self.dispatcher.deafen()
@@ -202,11 +214,11 @@ class Breakpoints(ProbeTable):
 
     @property
     def after(self) -> bool:
-        """In a firing: whether the function has returned already, to its caller."""
+        """Whether the function of the firing probe has already returned to its caller."""
         return bool(self.dispatcher.after)
 
     def firings(self) -> Iterator[FiringRecord]:
-        """The records since the last time, where ``records`` asked for them."""
+        """Yield the records since the last call, if ``records`` was set."""
         for number, cpu, executed, now, *registers in self.dispatcher.records():
             yield FiringRecord(self.probe(number), executed, tuple(registers), now, cpu)
 
@@ -216,21 +228,21 @@ class Breakpoints(ProbeTable):
 
     def _recursion(self, address: int) -> None:
         raise ProbeError(
-            f"{self.image.symbols.where(address)}: this probe is on the way that breakpoints "
-            "themselves take; give --trap-path=direct"
+            f"{self.image.symbols.where(address)}: this probe is in the kernel's own breakpoint "
+            "handling; use --trap-path=direct"
         )
 
     def _back(self, state: CpuState) -> tuple[int, int]:
-        """The stack pointer's number and value when the kernel's return path is through."""
+        """Return the stack pointer's register number and its value after the return path."""
         sp = self.machine.arch.sp
         return (self.trap.numbers[sp], state.get(sp)) if self.trap.called else (0, 0)
 
     def verdict(self, address: int, code: bytes) -> Verdict:
-        """With ``python=True``: what becomes of a displaced instruction, at each firing."""
+        """Return the verdict on a displaced instruction at a firing, with ``python=True``."""
         return self.trap.instructions.classify(code, address)[1]
 
     def _seam(self) -> None:
-        """The kernel has come to ``dtrace_invop_jump_addr``: the dispatcher's work, in Python."""
+        """Handle a stop at ``dtrace_invop_jump_addr``, as the dispatcher does natively."""
         machine, trap, dispatcher = self.machine, self.trap, self.dispatcher
         detour = machine.engine.detour
         address = trap.at_seam(machine)
@@ -265,15 +277,15 @@ class Breakpoints(ProbeTable):
             return
         verdict = self.verdict(address, code)
         if isinstance(verdict, Copy | Rewrite):
-            known = dispatcher.template(address)
-            assert known is not None
+            site_template = dispatcher.template(address)
+            assert site_template is not None
             self._saved_mask = trap.mask(state)
             detour.use_trampoline(
-                known[1], address, len(code), machine.cpu.model.registers[trap.status.name],
+                site_template[1], address, len(code), machine.cpu.model.registers[trap.status.name],
                 trap.status.cpu_mask, trap.status.cpu_mask if self._saved_mask else 0,
             )
             detour.thaw_at(0 if trap.second_breakpoint else address + len(code), False)
-            trap.leave(machine, state, known[1])
+            trap.leave(machine, state, site_template[1])
             return
         assert not isinstance(verdict, Refuse)
         pc = verdict.next_pc(state)
@@ -284,11 +296,11 @@ class Breakpoints(ProbeTable):
         trap.leave(machine, state, pc)
 
     def _at_copy(self, number: int, state: CpuState) -> bool:
-        """Whether a probe that may be of an inline copy is to fire here."""
-        found = self.at_copy(number, state)
-        if found is None:
+        """Track the inline copy of a probe, if any; return whether the probe fires."""
+        copy_role = self.at_copy(number, state)
+        if copy_role is None:
             return True
-        _copy, role = found
+        _copy, role = copy_role
         if role == CALLS_OUT:
             instruction = self.probe(number).instruction
             self.dispatcher.leave_by_tail(number, state.get(self.machine.arch.sp),
@@ -299,14 +311,13 @@ class Breakpoints(ProbeTable):
         return role == WAY_OUT and self.dispatcher.leave_copy(number)
 
     def _leave_by_tail(self, number: int, state: CpuState) -> None:
-        """The probe's function leaves by a tail call: note where it returns to."""
+        """Record the return address of a probe's function, which leaves by a tail call."""
         returns = returns_to(self.machine, state)
         if returns is not None:
             self.dispatcher.leave_by_tail(number, *returns)
 
     def _tell(self, state: CpuState, address: int, code: bytes) -> None:
-        """The kernel's vectors do what the instruction would: tell them, and know where that leads.
-        """
+        """Tell the kernel's breakpoint handler which instruction to emulate."""
         machine, trap = self.machine, self.trap
         detour, effect = machine.engine.detour, trap.kernel_effects[code]
         pc = trap.next_after(state, address, code)

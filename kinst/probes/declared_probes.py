@@ -1,4 +1,4 @@
-"""Probes that the kernel declares itself: static ones, and those of its system calls."""
+"""Probes that the kernel declares itself: static probes and system call probes."""
 
 from collections.abc import Callable
 
@@ -15,17 +15,18 @@ from kinst.relocation.verdict import Refuse
 
 
 class DeclaredProbes(ProbedCode):
-    """Those of a machine."""
+    """The static probes and system call probes of a machine."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self._declared: list[StaticProbe] | None = None
-        self._static: dict[int, int] = {}  # numbers of probes, by what is declared
-        self._gates = False  # have they been added
-        self._operations: dict[str, int] = {}  # numbers of operations, by the functions' names
-        self._tables: dict[CallTable, int] = {}  # numbers of tables of system calls
+        self._static: dict[int, int] = {}  # index in ``declared`` -> number of the probe
+        self._gates = False  # whether the gates were added
+        self._operations: dict[str, int] = {}  # function name -> number of the operation
+        self._tables: dict[CallTable, int] = {}  # system call table -> its number
 
     def remove_all(self) -> None:
+        """Forget all probes; they must not be enabled."""
         super().remove_all()
         self._static.clear()
         self._tables.clear()
@@ -34,7 +35,7 @@ class DeclaredProbes(ProbedCode):
 
     @property
     def declared(self) -> list[StaticProbe]:
-        """The kernel's static probes, and those of its system calls.
+        """The static probes and system call probes that the kernel declares.
 
         :raises StaticProbeError: when they cannot be read.
         """
@@ -46,13 +47,12 @@ class DeclaredProbes(ProbedCode):
 
     def add_static(self, index: int, types: Callable[[], Types] | None = None,
                    debug: Callable[[], DebugIndex] | None = None) -> int:
-        """A static probe with all its tracepoints; asked for again, the same one.
+        """Add a static probe with all its tracepoints, unless it exists, and return its number.
 
-        :param index: of ``declared``.
-        :param types: gives the kernel's: a system call's probe needs them.
-        :param debug: gives the debug data, for calls that go by the tracepoints.
-        :return: its number.
-        :raises ProbeError: when its code is not as it should be.
+        :param index: its index in ``declared``.
+        :param types: returns the kernel's types, which a system call probe needs.
+        :param debug: returns the debug data, to find calls that bypass the tracepoints.
+        :raises ProbeError: when the kernel's code is not as expected, or the types are missing.
         """
         if index in self._static:
             return self._static[index]
@@ -62,11 +62,11 @@ class DeclaredProbes(ProbedCode):
             for name, count in self.machine.guest.probes.gates.items():
                 gate = self.image.symbols.find(name)
                 if gate is None:
-                    raise ProbeError(f"{self.image.path}: has no '{name}', which its tracepoints "
-                                     "call")
+                    raise ProbeError(f"{self.image.path}: symbol '{name}' not found, which the "
+                                     "tracepoints call")
                 code = self._code_at(gate.address)
                 if isinstance(self.trap.instructions.classify(code, gate.address)[1], Refuse):
-                    raise ProbeError(f"{name}: no breakpoint can stand there")
+                    raise ProbeError(f"{name}: no breakpoint can be set on its first instruction")
                 self.dispatcher.add_gate(gate.address, code, count)
             self._gates = True
         points = [(point.address, self._code_at(point.address), point.target)
@@ -75,15 +75,15 @@ class DeclaredProbes(ProbedCode):
         for address, code, _target in points:
             if not code.startswith(wanted):
                 raise ProbeError(
-                    f"{self.image.symbols.where(address)}: a tracepoint is {wanted.hex()}, and "
-                    f"there is {code[: len(wanted)].hex()}: another has patched it")
+                    f"{self.image.symbols.where(address)}: the tracepoint should be {wanted.hex()} "
+                    f"but is {code[: len(wanted)].hex()}: the code has been patched")
         number = self.dispatcher.add_static(index)
         try:
             for address, code, target in points:
                 self.dispatcher.add_tracepoint(number, address, code, target)
                 self._add_guard(self.declared[index], address)
             self._add_operation(self.declared[index], number, debug)
-        except ValueError as error:  # no code that a compiler makes
+        except ValueError as error:  # the code is not what a compiler generates
             raise ProbeError(f"{self.declared[index].text}: {error}") from None
         self._static[index] = number
         return number
@@ -95,21 +95,21 @@ class DeclaredProbes(ProbedCode):
         try:
             index = debug()
         except DebugDataError:
-            return  # who makes the probe says so
-        known = self._operations.get(probe.function)
-        if known is None:
+            return  # the caller reports missing debug data
+        operation = self._operations.get(probe.function)
+        if operation is None:
             try:
                 calls = [(call.address, call.code, self._code_at(call.address + len(call.code)))
                          for call in operations.calls(self.trap, index, self.image,
                                                       probe.function, self.machine.read)]
             except (MemoryAccessError, DebugDataError) as error:
                 raise ProbeError(f"{probe.text}: {error}") from None
-            known = self.dispatcher.add_operation()
-            for address, code, behind in calls:
-                self.dispatcher.add_operation_call(known, address, code, False)
-                self.dispatcher.add_operation_call(known, address + len(code), behind, True)
-            self._operations[probe.function] = known
-        self.dispatcher.set_operation(known, number, probe.name == "return")
+            operation = self.dispatcher.add_operation()
+            for address, code, following in calls:
+                self.dispatcher.add_operation_call(operation, address, code, False)
+                self.dispatcher.add_operation_call(operation, address + len(code), following, True)
+            self._operations[probe.function] = operation
+        self.dispatcher.set_operation(operation, number, probe.name == "return")
 
     def _word(self, address: int) -> int:
         try:
@@ -122,26 +122,26 @@ class DeclaredProbes(ProbedCode):
         variable, function = self.image.symbols.find(name), self.image.symbols.function_at(address)
         if (probe.provider, probe.name) not in guarded or variable is None or function is None:
             return
-        found = guards.guard(self.trap, self.instructions(function), variable.address, address,
+        guard = guards.guard(self.trap, self.instructions(function), variable.address, address,
                              self._word)
-        if found is not None:
-            self.dispatcher.add_guard(found.branch.address, found.branch.code, found.target,
-                                      found.otherwise.address, found.otherwise.code)
+        if guard is not None:
+            self.dispatcher.add_guard(guard.branch.address, guard.branch.code, guard.target,
+                                      guard.otherwise.address, guard.otherwise.code)
 
     def _add_call(self, index: int, types: Callable[[], Types] | None) -> int:
         call = self.declared[index].call
         assert call is not None
         if types is None:
-            raise ProbeError("system calls are probed by the kernel's types, which it lacks: "
-                             "neither DWARF nor CTF is in it, or in a .debug file beside it")
-        known = types()
+            raise ProbeError("system call probes need the kernel's types, but neither the kernel "
+                             "nor a .debug file next to it contains DWARF or CTF")
+        ktypes = types()
         if not self._tables:
-            self._add_call_sites(known)
+            self._add_call_sites(ktypes)
         if call.table not in self._tables:
             self._tables[call.table] = self.dispatcher.add_call_table(
                 call.table.base, call.table.size, call.table.count)
         widths = [] if call.returns else [system_calls.width(member) for member in
-                                          system_calls.arguments(known, self.image, call.function)]
+                                          system_calls.arguments(ktypes, self.image, call.function)]
         number = self.dispatcher.add_static(index)
         try:
             self.dispatcher.add_call(self._tables[call.table], call.index, call.returns, number,
@@ -157,24 +157,24 @@ class DeclaredProbes(ProbedCode):
         assert members is not None and calls is not None
         try:
             offsets = system_calls.offsets(types, members)
-            found = [place for name in (calls.handler, *calls.others)
+            call_sites = [place for name in (calls.handler, *calls.others)
                      if (function := self.image.symbols.find(name)) is not None
                      for place in system_calls.places(
                          self.trap, self.instructions(function), offsets.arguments)]
         except system_calls.SystemCallError as error:
             raise ProbeError(str(error)) from None
-        if not found:
-            raise ProbeError(f"{self.image.path}: where {calls.handler} carries a system call out "
-                             "is not found: its system calls cannot be probed")
+        if not call_sites:
+            raise ProbeError(f"{self.image.path}: the call of a system call's function was not "
+                             f"found in {calls.handler}: system calls cannot be probed")
         self.dispatcher.use_calls(
             self.trap.numbers[guest.threads.per_cpu], arguments=offsets.arguments,
             entry=offsets.entry, value=offsets.value, error=offsets.error, flags=offsets.flags,
             error_set=members.error_set)
-        for pair in found:
+        for pair in call_sites:
             for place, returns in zip(pair, (False, True), strict=True):
                 self.dispatcher.add_call_site(place.address, place.code, returns)
 
     def static(self, number: int) -> StaticProbe | None:
-        """What is declared of a probe; None: it is no static one."""
+        """Return the declaration of a static probe; None for any other probe."""
         _address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
         return self.declared[index] if kind == ProbeKind.STATIC else None

@@ -1,4 +1,4 @@
-"""The native dispatcher of probes (``_dispatch.pyx``), which asks the tables of an architecture."""
+"""Creation of the native probe dispatcher (``_dispatch.pyx``) for an architecture."""
 
 from emu.arch.arch import Arch
 from emu.guest.guest import TrapFrame
@@ -12,10 +12,10 @@ from kinst.relocation.trap import GuestTrap
 def new_dispatcher(
     arch: Arch, trap: GuestTrap, frame: TrapFrame, engine: Engine | None
 ) -> tuple[Dispatcher, Templates]:
-    """A native dispatcher for the architecture, and the templates it will make.
+    """Create a native dispatcher for an architecture, and the templates that it fills on demand.
 
-    :param frame: of the kernel that takes the traps.
-    :param engine: of the machine; None: its breakpoints are answered by another.
+    :param frame: trap frame of the kernel that handles the traps.
+    :param engine: the machine's engine; None: the dispatcher does not handle breakpoints.
     """
     templates = Templates(trap, register_names(arch, trap))
     made = Dispatcher(engine, shape(arch, trap, frame), templates)

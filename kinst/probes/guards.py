@@ -1,8 +1,9 @@
-"""Tracepoints that a kernel executes only where it knows that static probes are enabled.
+"""Guards: branches with which a kernel skips a tracepoint while no static probe is enabled.
 
-A *guard* is the branch that tests the kernel's variable for that.  Between it and the tracepoint is
-code that only makes arguments, or finds that the probe does not fire; it must be a few instructions
-that lead to the tracepoint or to the *join*, the guard's other way, and nowhere else.
+A *guard* tests the kernel variable that says whether static probes are enabled.  The code between
+the guard and the tracepoint only computes arguments, or finds that the probe does not fire.  It
+must consist of few instructions and lead only to the tracepoint or to the *join*, where the guard's
+other direction leads.
 """
 
 from collections.abc import Callable
@@ -12,13 +13,17 @@ from kinst.code.listing import ProbedInstruction
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import ConditionalJump, Jump
 
-WITHIN = 8  # instructions from where the variable is read to the branch
+WITHIN = 8  # instructions from the read of the variable to the branch
 MOST = 64  # instructions between a guard and its tracepoint
 
 
 @dataclass(frozen=True)
 class Guard:
-    """:param target: where the branch leads when probes are enabled; ``otherwise`` else."""
+    """A branch that tests whether static probes are enabled.
+
+    :param target: where the branch leads while they are enabled.
+    :param otherwise: the instruction to which it leads while they are disabled.
+    """
 
     branch: ProbedInstruction
     target: int
@@ -27,17 +32,18 @@ class Guard:
 
 def guard(trap: GuestTrap, table: list[ProbedInstruction], variable: int, tracepoint: int,
           word: Callable[[int], int]) -> Guard | None:
-    """That of a tracepoint, or None: the kernel executes it always.
+    """Find the guard of a tracepoint; None if the kernel always executes the tracepoint.
 
-    :param table: the instructions of its function.
-    :param word: reads one of the kernel's memory, where addresses are kept; 0: it cannot.
+    :param table: the instructions of the tracepoint's function.
+    :param variable: address of the kernel variable that guards test.
+    :param word: reads a word of kernel memory, which may hold an address; returns 0 on failure.
     """
     by_address = {i.address: n for n, i in enumerate(table)}
     known: dict[str, int] = {}
     for n, i in enumerate(table):
-        made = trap.instructions.makes(i.code, i.verdict)
-        if made is not None:
-            known[made[0]] = made[1]
+        loaded = trap.instructions.makes(i.code, i.verdict)
+        if loaded is not None:
+            known[loaded[0]] = loaded[1]
             continue
         read = trap.instructions.read_by(i.code, i.address, known)
         if read is None:
@@ -51,34 +57,34 @@ def guard(trap: GuestTrap, table: list[ProbedInstruction], variable: int, tracep
                        if getattr(b.verdict, "ends_block", False)), None)
         if branch is None or not isinstance(branch.verdict, ConditionalJump):
             continue
-        ways = (branch.verdict.target, branch.address + len(branch.code))
-        for target, otherwise in (ways, ways[::-1]):
-            found = _leads(table, by_address, target, {tracepoint, otherwise})
-            if tracepoint in found and found <= {tracepoint, otherwise} & by_address.keys():
+        directions = (branch.verdict.target, branch.address + len(branch.code))
+        for target, otherwise in (directions, directions[::-1]):
+            reached = _leads(table, by_address, target, {tracepoint, otherwise})
+            if tracepoint in reached and reached <= {tracepoint, otherwise} & by_address.keys():
                 return Guard(branch, target, table[by_address[otherwise]])
     return None
 
 
 def _leads(table: list[ProbedInstruction], by_address: dict[int, int], start: int,
            ends: set[int]) -> set[int]:
-    """Which of some places code comes to, and what else it ends with: a call, a return."""
-    waiting, seen, found = [start], set[int](), set[int]()
+    """Return where the paths from ``start`` end: in ``ends``, at a call or return, or elsewhere."""
+    waiting, seen, reached = [start], set[int](), set[int]()
     while waiting:
         address = waiting.pop()
         if address in ends or address not in by_address or len(seen) > MOST:
-            found.add(address)
+            reached.add(address)
             continue
         if address in seen:
             continue
         seen.add(address)
         i = table[by_address[address]]
-        behind = address + len(i.code)
+        following = address + len(i.code)
         if isinstance(i.verdict, Jump):
             waiting.append(i.verdict.target)
         elif isinstance(i.verdict, ConditionalJump):
-            waiting += [i.verdict.target, behind]
+            waiting += [i.verdict.target, following]
         elif getattr(i.verdict, "ends_block", False):
-            found.add(address)
+            reached.add(address)
         else:
-            waiting.append(behind)
-    return found
+            waiting.append(following)
+    return reached

@@ -1,5 +1,5 @@
-"""Which inline copies a machine is in: the dispatcher's work (``_inline.pxi``) in Python, for
-machines that answer their breakpoints in Python."""
+"""Tracking of inline copies in Python, for machines that handle their breakpoints in Python; the
+native counterpart is ``_inline.pxi``."""
 
 from typing import Protocol
 
@@ -8,19 +8,23 @@ from kinst.probes._dispatch import Dispatcher
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import Copy, Refuse, RegisterState, Rewrite
 
-ENTERS, WAY_OUT, CALLS_OUT = 1, 2, 3  # what a probe is to its copy
+ENTERS, WAY_OUT, CALLS_OUT = 1, 2, 3  # roles of a probe in its inline copy
 
 
 class ReadableState(Protocol):
     """The interrupted registers and memory."""
 
-    def get(self, register: str) -> int: ...
+    def get(self, register: str) -> int:
+        """Return the value of a register."""
+        ...
 
-    def load(self, address: int, size: int) -> int: ...
+    def load(self, address: int, size: int) -> int:
+        """Return the value of ``size`` bytes in memory."""
+        ...
 
 
 class _Peek(RegisterState):
-    """A state that an instruction is tried on: what it writes is dropped."""
+    """A state to try an instruction on; what the instruction writes is discarded."""
 
     def __init__(self, state: ReadableState) -> None:
         self._state = state
@@ -43,7 +47,7 @@ class _Peek(RegisterState):
 
 def goes_out(trap: GuestTrap, ranges: list[tuple[int, int]], instruction: ProbedInstruction,
              state: ReadableState) -> bool:
-    """Whether control leaves an inline copy with an instruction that is about to be executed."""
+    """Whether an instruction that is about to be executed leaves an inline copy."""
     verdict = instruction.verdict
     if (isinstance(verdict, Refuse | Copy | Rewrite)
             or trap.instructions.is_return(instruction.code)):
@@ -53,17 +57,17 @@ def goes_out(trap: GuestTrap, ranges: list[tuple[int, int]], instruction: Probed
 
 
 class InlineCopies:
-    """The copies that the one thread of a machine is in."""
+    """The inline copies that a thread is in."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._active: list[tuple[int, int]] = []  # (copy, stack pointer when it was entered)
+        self._active: list[tuple[int, int]] = []  # (copy, stack pointer at its entry)
 
     def enter(self, number: int, sp: int) -> bool:
-        """Control is at a copy's begin; whether its probe is to fire."""
-        found = self._dispatcher.copy_of(number)
-        assert found is not None
-        copy, _role, silent = found
+        """Note that the thread enters a probe's inline copy; return whether the probe fires."""
+        membership = self._dispatcher.copy_of(number)
+        assert membership is not None
+        copy, _role, silent = membership
         sp += self._dispatcher.lowered_at(number)
         for index in range(len(self._active) - 1, -1, -1):
             other, entered = self._active[index]
@@ -77,10 +81,10 @@ class InlineCopies:
         return not silent
 
     def leave(self, number: int) -> bool:
-        """Control has left a copy; whether its probe is to fire."""
-        found = self._dispatcher.copy_of(number)
-        assert found is not None
-        copy, _role, silent = found
+        """Note that the thread has left a probe's inline copy; return whether the probe fires."""
+        membership = self._dispatcher.copy_of(number)
+        assert membership is not None
+        copy, _role, silent = membership
         for index in range(len(self._active) - 1, -1, -1):
             if self._active[index][0] == copy:
                 del self._active[index]

@@ -1,22 +1,22 @@
-"""Numbers that Python and the native core (``kinst/probes/_dispatch.pyx``) share about probes."""
+"""Probe and path numbers that Python and the native core (``_dispatch.pyx``) share."""
 
 import enum
 
 
 class ProbeKind(enum.IntEnum):
-    """What a probe's number says about its name."""
+    """Kind of a probe, which determines its provider and its name."""
 
     OFFSET = 0
     ENTRY = 1
     RETURN = 2
     STATIC = 3
-    PROGRAM_OFFSET = 4  # of a program, not of the kernel
+    PROGRAM_OFFSET = 4  # in a program, not in the kernel
     PROGRAM_ENTRY = 5
     PROGRAM_RETURN = 6
 
 
 class TrapPath(enum.IntEnum):
-    """The ways of a breakpoint: see ``kinst/probes/breakpoints.py``."""
+    """Path that a breakpoint takes; see ``kinst/probes/breakpoints.py``."""
 
     GUEST = 0
     DIRECT = 1

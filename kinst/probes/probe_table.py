@@ -1,4 +1,4 @@
-"""The probes of a machine: made, named, looked up; nothing here writes to the guest."""
+"""Table of a machine's probes: creation, names and lookup, without writing to the guest."""
 
 import functools
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ from kinst.probes.program_probes import ProgramProbes
 from kinst.relocation.trap import CpuState
 from kinst.relocation.verdict import ConditionalJump, Copy, Refuse, Rewrite
 
-# Provider and name of the probes of a kind; an offset stands in the probe's own name.
+# Provider and name by kind of probe; for an empty name, the instruction's offset is the name.
 KINDS: dict[int, tuple[str, str]] = {
     ProbeKind.OFFSET: ("kinst", ""), ProbeKind.ENTRY: ("fbt", "entry"),
     ProbeKind.RETURN: ("fbt", "return"), ProbeKind.PROGRAM_OFFSET: ("pid", ""),
     ProbeKind.PROGRAM_ENTRY: ("pid", "entry"), ProbeKind.PROGRAM_RETURN: ("pid", "return")}
-FAR_JUMP = 4  # bytes of the first instruction of two that jump to any address (riscv64's AUIPC)
-# Of the dispatcher, where a probe's number should be; what is refused is -2.
+FAR_JUMP = 4  # bytes of the first of two instructions that jump to any address (riscv64 AUIPC)
+# Values that the dispatcher returns in place of a probe's number; -2 means refused.
 NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
 
 
-# The offset of an instruction, and the probe's number or why there is none.
+# Offset of an instruction, and its probe's number or the reason why it has no probe
 CopyEnd = tuple[int, int | str]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A probe as dtrace(1) names it: provider, module, function, name."""
+    """A probe, named as in dtrace(1): provider, module, function, name."""
 
     id: int
     provider: str
@@ -44,7 +44,7 @@ class Probe:
 
 
 class ProbeList(Sequence[Probe]):
-    """All probes made, made into objects when they are looked at."""
+    """Sequence of all probes, whose objects are created on access."""
 
     def __init__(self, breakpoints: "ProbeTable") -> None:
         self._of = breakpoints
@@ -59,29 +59,25 @@ class ProbeList(Sequence[Probe]):
 
 
 class ProbeTable(ProgramProbes):
-    """All probes of a machine, kept by a native dispatcher."""
+    """All probes of a machine, held by a native dispatcher."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self.probes = ProbeList(self)
         self._objects: dict[int, Probe] = {}
-        self._known_depths: dict[int, dict[int, int]] = {}  # by the address of a function
-        self.left_out: dict[str, str] = {}  # functions that a pattern matched, and why not
-        self.not_followed: dict[str, list[str]] = {}  # by function: jumps that are no returns
+        self._known_depths: dict[int, dict[int, int]] = {}  # function address -> stack depths
+        self.left_out: dict[str, str] = {}  # function that matched a pattern -> why it was skipped
+        self.not_followed: dict[str, list[str]] = {}  # function -> jumps that are not tail calls
 
     def add(self, function: Symbol, kind: int, instruction: ProbedInstruction) -> int:
-        """A probe on an instruction that is not refused; asked for again, the same one.
-
-        :return: its number.
-        """
+        """Add a probe to an instruction, unless it exists, and return its number."""
         assert not isinstance(instruction.verdict, Refuse)
         return self._added(self.dispatcher.add(
             instruction.address, instruction.code, self._function(function), kind
         ), instruction.address)
 
     def fires(self, number: int, state: CpuState) -> bool:
-        """Whether a probe fires at its instruction: some do only where the guest leaves the
-        function then."""
+        """Whether a probe fires at its instruction; some fire only on leaving their function."""
         bounds = self.dispatcher.leaves(number)
         if bounds is None:
             return True
@@ -90,30 +86,29 @@ class ProbeTable(ProgramProbes):
         return not bounds[0] < verdict.next_pc(state) < bounds[1]
 
     def at_copy(self, number: int, state: ReadableState) -> tuple[int, int] | None:
-        """What a probe of an inline copy is at its instruction: (the copy, its role); None for a
-        probe of no copy, and where control stays inside.
+        """Return the inline copy of a probe and the probe's role in it; None if it has no copy.
 
-        The roles are those of ``kinst.probes.inline_copies``; 0: control stays inside.
+        The roles are those of ``kinst.probes.inline_copies``; 0: control stays inside the copy.
         """
-        found = self.dispatcher.copy_of(number)
-        if found is None:
+        membership = self.dispatcher.copy_of(number)
+        if membership is None:
             return None
-        copy, role, _silent = found
+        copy, role, _silent = membership
         if role == WAY_OUT and not goes_out(self.trap, self.dispatcher.ranges_of(copy),
                                             self.probe(number).instruction, state):
             role = 0
         return copy, role
 
     def addresses(self, number: int) -> list[int]:
-        """Where a probe fires: of a static one its tracepoints."""
+        """Return the addresses at which a probe fires; for a static probe, its tracepoints."""
         static = self.static(number)
         return ([self.dispatcher.probe(number)[0]] if static is None
                 else [point.address for point in static.tracepoints])
 
     def add_boundaries(self, function: Symbol, entry: bool, returns: bool) -> list[int]:
-        """Probes where a function is entered, where it is left, or both.
+        """Add probes where a function is entered, where it is left, or both.
 
-        :return: their numbers.
+        :return: the probes' numbers.
         :raises ProbeError: when the function's pages are not mapped.
         """
         code, start = self._around(function)
@@ -124,10 +119,11 @@ class ProbeTable(ProgramProbes):
 
     def _strays(self, function: Symbol, code: bytes, start: int, at: int, target: int | None
                 ) -> bool:
-        """Whether the jump at an offset leads into the middle of another function, or into another
-        part of this one: no function that will return to this one's caller.
+        """Whether the jump at an offset leads to an address where no function begins.
 
-        :param target: where it leads; None: a register says it.
+        The target may be in the middle of another function, or in another part of this one.
+
+        :param target: the jump's target; None: it is in a register.
         """
         if target is None:
             target = self._jump_target(function, code[start : start + function.size], at)
@@ -135,31 +131,30 @@ class ProbeTable(ProgramProbes):
             return False
         where = self.image.symbols.where(target)
         self.not_followed.setdefault(function.name, []).append(
-            f"it jumps from {function.name}+{at:#x} to {where}, where no function begins")
+            f"the jump at {function.name}+{at:#x} leads to {where}, where no function begins")
         return True
 
     def _jump_target(self, function: Symbol, code: bytes, at: int) -> int | None:
-        """Where the jump at an offset leads; None: a register or memory says it."""
+        """Return the target of the jump at an offset; None if it is in a register or in memory."""
         known = self.trap.instructions
         verdict = known.classify(code[at : at + LONGEST_CODE], function.address + at)[1]
         if isinstance(verdict, ConditionalJump):
             return verdict.target
         target = known.jump_target(None, verdict)
-        if target is None and at >= FAR_JUMP:  # the address may be in two instructions
+        if target is None and at >= FAR_JUMP:  # two instructions may form the address
             before = known.classify(code[at - FAR_JUMP : at], function.address + at - FAR_JUMP)
             target = known.jump_target(before[1], verdict)
         return target
 
     @functools.cached_property
     def _starts(self) -> frozenset[int]:
-        """Where functions begin that may be jumped to in place of a return: not their cold parts,
-        which compilers give names like ``f.cold``."""
+        """Addresses of functions that may be tail-called, without cold parts such as ``f.cold``."""
         return beginnings(self.image)
 
     def add_all(self, function: Symbol) -> list[int]:
-        """kinst probes on every instruction of a function that is not refused.
+        """Add kinst probes to every instruction of a function except the refused ones.
 
-        :return: their numbers.
+        :return: the probes' numbers.
         :raises ProbeError: when the function's pages are not mapped.
         """
         code, start = self._around(function)
@@ -169,24 +164,24 @@ class ProbeTable(ProgramProbes):
 
     def add_copy_ends(self, function: Symbol, copies: Sequence[tuple[int, int | None, bool]],
                       entry: bool, returns: bool) -> list[tuple[list[CopyEnd], list[CopyEnd]]]:
-        """kinst probes where inline copies with code in a function are entered and left.
+        """Add kinst probes where inline copies with code in a function are entered and left.
 
-        :param copies: (number that ``dispatcher.add_copy`` gave, offset of its begin or None where
-            that is in another function, whether it is entered there alone).
-        :param entry: whether the entries are wanted; otherwise their probes only follow the copies.
-            So ``returns``.
-        :return: for each copy where it is entered, and the instructions that may lead out of it.
+        :param copies: (number from ``dispatcher.add_copy``, offset of the entry or None if it is in
+            another function, whether the copy has no other entry).
+        :param entry: whether the entry probes fire; otherwise they only track the copies.
+        :param returns: the same for the exit probes.
+        :return: for each copy, its entries and the instructions that may leave it.
         :raises ProbeError: when the function's pages are not mapped.
         """
         code, start = self._around(function)
-        found = self.dispatcher.add_copy_ends(
+        copy_ends = self.dispatcher.add_copy_ends(
             function.address, code, start, function.size, self._function(function),
             ProbeKind.OFFSET, copies, entry, returns, self.trap.instructions.is_padding,
             is_cold(function.name))
 
-        if any(len(entered) > 1 for entered, _left in found):
+        if any(len(entered) > 1 for entered, _left in copy_ends):
             depths = self._depths(function)
-            for entered, _left in found:
+            for entered, _left in copy_ends:
                 for at, number in entered if len(entered) > 1 else ():
                     if number >= 0:
                         self.dispatcher.lies_lower(number, depths.get(at, 0))
@@ -194,11 +189,11 @@ class ProbeTable(ProgramProbes):
         def end(at: int, number: int) -> CopyEnd:
             return at, number if number >= 0 else self._refusal(function, at, number)
 
-        return [([end(*one) for one in entered], [end(*one) for one in left])
-                for entered, left in found]
+        return [([end(*place) for place in entered], [end(*place) for place in left])
+                for entered, left in copy_ends]
 
     def _depths(self, function: Symbol) -> dict[int, int]:
-        """How far the stack pointer is lowered at a function's instructions, by offset."""
+        """Return, by offset, how far the stack pointer is lowered at a function's instructions."""
         if function.address not in self._known_depths:
             code, start = self._around(function)
             self._known_depths[function.address] = stack_depths(
@@ -207,25 +202,28 @@ class ProbeTable(ProgramProbes):
         return self._known_depths[function.address]
 
     def _refusal(self, function: Symbol, at: int, number: int) -> str:
-        """Why there is no probe at an offset."""
+        """Return the reason why an offset has no probe."""
         if number == IN_EXCLUSIVE:
             return f"it {EXCLUSIVE}"
         for i in self.instructions(function) if number == NO_INSTRUCTION else ():
             if i.offset == at and isinstance(i.verdict, Refuse):
-                return f"it {i.verdict.reason}"  # data
+                return f"it {i.verdict.reason}"  # data in the code
         verdict = self.trap.instructions.classify(self.code(function)[at : at + 16],
                                                   function.address + at)[1]
         return (f"it {verdict.reason}" if number != NO_INSTRUCTION and isinstance(verdict, Refuse)
-                else f"it is no instruction of {function.name}")
+                else f"it is not an instruction of {function.name}")
 
     def boundaries(self, function: Symbol) -> tuple[int, list[int], bool, list[int]]:
-        """Where a function is entered (an offset, or -1) and left, whether it has a frame, and
-        where it is left if a condition or an address says so."""
+        """Return where a function is entered and left, and whether it has a frame.
+
+        :return: (offset of the entry or -1, offsets of the exits, whether it has a frame, offsets
+            of the exits that depend on a condition or a computed address).
+        """
         code, start = self._around(function)
         return self.dispatcher.boundaries(function.address, code, start, function.size)
 
     def names(self, number: int) -> tuple[str, str, str, str]:
-        """Provider, module, function and name of the probe of that number, from 0."""
+        """Return the provider, module, function and name of a probe, by its number from 0."""
         address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
         if kind == ProbeKind.STATIC:
             static = self.declared[index]
@@ -240,19 +238,19 @@ class ProbeTable(ProgramProbes):
                 name or str(address - function.address))
 
     def function(self, number: int) -> Symbol | None:
-        """The function that a probe lies in; None for a static probe."""
+        """Return the function that a probe is in; None for a static probe."""
         _address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
         return None if kind == ProbeKind.STATIC else self.functions[index]
 
     def offset(self, number: int) -> int:
-        """The place of that probe in its function."""
+        """Return a probe's offset in its function; 0 for a static probe."""
         address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
         if kind == ProbeKind.STATIC:
             return 0
         return address - self.functions[index].address
 
     def probe(self, number: int) -> Probe:
-        """The probe of that number, from 0; its id is one more, as dtrace counts."""
+        """Return a probe by its number, from 0; its id is one higher, as in dtrace(1)."""
         known = self._objects.get(number)
         if known is None:
             address, code, _index, kind, _count, _removed = self.dispatcher.probe(number)
@@ -260,7 +258,7 @@ class ProbeTable(ProgramProbes):
                 address = next(iter(self.addresses(number)), 0)
                 code = self.dispatcher.displaced(address)
             verdict = (self.trap.instructions.classify(code, address)[1] if code
-                       else Refuse("is nowhere"))
+                       else Refuse("has no address"))
             known = self._objects[number] = Probe(
                 number + 1, *self.names(number),
                 ProbedInstruction(self.offset(number), address, code, verdict),

@@ -1,4 +1,4 @@
-"""The code that probes stand in: functions as they are in memory, and a dispatcher for them."""
+"""The code that probes are in: functions as they are in memory, and a dispatcher for them."""
 
 
 from emu.elf.symbols import Symbol
@@ -9,13 +9,13 @@ from kinst.code.listing import ProbedInstruction, check_size, instructions
 from kinst.probes.dispatcher import new_dispatcher
 from kinst.relocation.trap import trap_of
 
-LONGEST_CODE = 15  # bytes of an instruction
+LONGEST_CODE = 15  # bytes of the longest instruction
 
 
 class ProbeError(KinstError):
-    """A probe description matches nothing that can be probed.
+    """Probes cannot be created or enabled, or a probe description matches nothing.
 
-    :param tag: what dtrace(1) calls it, where it does not say D_PDESC_ZERO.
+    :param tag: the error tag of dtrace(1) if it is not D_PDESC_ZERO.
     """
 
     def __init__(self, text: str, tag: str = "") -> None:
@@ -24,7 +24,7 @@ class ProbeError(KinstError):
 
 
 class ProbedCode:
-    """The code of a machine."""
+    """The code of a machine, and the dispatcher of the probes in it."""
 
     def __init__(self, machine: Machine) -> None:
         self.arch, self.image, self.machine = machine.arch, machine.image, machine
@@ -45,11 +45,12 @@ class ProbedCode:
         self._function_index.clear()
 
     def code(self, function: Symbol) -> bytes:
-        """A function as it is in memory, without our breakpoints: kernels patch their code at boot
-        (ifuncs, CPU features).
+        """Return a function's code in memory, without breakpoints.
 
-        :raises ProbeError: when its pages are not mapped.
-        :raises KinstError: when it is too large to be taken apart.
+        It may differ from the file: kernels patch their code at boot (ifuncs, CPU features).
+
+        :raises ProbeError: when the function's pages are not mapped.
+        :raises KinstError: when the function is too large to disassemble.
         """
         check_size(function)
         try:
@@ -64,9 +65,9 @@ class ProbedCode:
         return bytes(code)
 
     def instructions(self, function: Symbol) -> list[ProbedInstruction]:
-        """A function's instructions with their verdicts.
+        """Return a function's instructions with their verdicts.
 
-        :raises ProbeError: when its pages are not mapped.
+        :raises ProbeError: when the function's pages are not mapped.
         """
         return list(instructions(self.trap, self.code(function), function))
 
@@ -80,13 +81,13 @@ class ProbedCode:
 
     def _added(self, number: int, address: int) -> int:
         if number < 0:
-            raise ProbeError(f"{self.image.symbols.where(address)}: it cannot be probed")
+            raise ProbeError(f"{self.image.symbols.where(address)}: instruction cannot be probed")
         return number
 
     def _code_at(self, address: int) -> bytes:
-        """The bytes of an instruction and what follows it.
+        """Return the bytes of an instruction and of what follows it.
 
-        :raises ProbeError: when it is not mapped.
+        :raises ProbeError: when the address is not mapped.
         """
         try:
             return self.machine.read(address, LONGEST_CODE)
@@ -94,7 +95,7 @@ class ProbedCode:
             raise ProbeError(f"{self.image.symbols.where(address)}: {error}") from None
 
     def _around(self, function: Symbol) -> tuple[bytes, int]:
-        """Memory that holds a function, and where in it."""
+        """Return memory that holds a function, and the function's offset in it."""
         if self.enabled:
             return self.code(function), 0
         if self._text is not None:
@@ -104,16 +105,16 @@ class ProbedCode:
         return self.code(function), 0
 
     def read_text(self) -> None:
-        """Read all code at once, for probes on much of the kernel; forgotten when they are enabled.
-        """
+        """Read the kernel's code at once, to probe much of it; ``forget_text`` discards it."""
         for segment in self.machine.image.segments:
             if segment.executable:
                 size = min(segment.memory_size, len(segment.data))
                 try:
                     self._text = segment.virtual, self.machine.read(segment.virtual, size)
                 except MemoryAccessError:
-                    continue  # not all of it is mapped: functions are read one by one
+                    continue  # not all of it is mapped: read functions one by one
                 return
 
     def forget_text(self) -> None:
+        """Discard the code that ``read_text`` has read."""
         self._text = None

@@ -1,4 +1,4 @@
-"""Probes in programs, while a process runs them."""
+"""Probes in user programs, for the processes that run them."""
 
 from collections.abc import Callable
 
@@ -16,14 +16,15 @@ from kinst.probes.traced_program import TracedProgram, offsets
 
 
 class ProgramProbes(DeclaredProbes):
-    """Those of a machine, beside the probes that its kernel declares."""
+    """Probes in programs, in addition to the probes that the kernel declares."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self.programs: list[TracedProgram] = []
-        self._of_programs: set[int] = set()  # indices of functions
+        self._of_programs: set[int] = set()  # indices of the functions that are in programs
 
     def remove_all(self) -> None:
+        """Forget all probes; they must not be enabled."""
         super().remove_all()
         self.programs.clear()
         self._of_programs.clear()
@@ -35,33 +36,34 @@ class ProgramProbes(DeclaredProbes):
 
     @property
     def kernel_functions(self) -> list[Symbol]:
-        """Those with probes that are the kernel's."""
+        """The functions of the kernel that have probes."""
         return [function for index, function in enumerate(self.functions)
                 if index not in self._of_programs]
 
     def add_program(self, program: TracedProgram, types: Callable[[], Types] | None) -> int:
-        """Have the dispatcher recognize a process that runs a program; asked again, the same one.
+        """Let the dispatcher recognize a process that runs a program; return the program's number.
 
-        :param types: gives the kernel's.
-        :return: its number.
-        :raises ProbeError: when it cannot be recognized.
+        A program that was already added keeps its number.
+
+        :param types: returns the kernel's types.
+        :raises ProbeError: when the process cannot be recognized.
         """
         if program in self.programs:
             return self.programs.index(program) + 1
         machine, members = self.machine, self.machine.guest.programs.members
         if not isinstance(machine, UnicornMachine) or members is None:
-            raise ProbeError("probes in programs are for FreeBSD's kernels on our own machine")
+            raise ProbeError("probes in programs require a FreeBSD kernel on the Unicorn machine")
         if types is None:
-            raise ProbeError("probes in programs need the kernel's types, which it lacks: neither "
-                             "DWARF nor CTF is in it, or in a .debug file beside it")
+            raise ProbeError("probes in programs need the kernel's types, but neither the kernel "
+                             "nor a .debug file next to it contains DWARF or CTF")
         word = thread_word(machine)
         try:
             found = offsets(types(), members)
         except MemberError as error:
             raise ProbeError(f"probes in programs: {error}") from None
         if word is None:
-            raise ProbeError("probes in programs are for a kernel that runs some: this one has not "
-                             "come so far")
+            raise ProbeError("probes in programs need a kernel that already runs programs: boot "
+                             "this one further")
         watch_threads(machine)
         self.dispatcher.use_programs(process=found.process, number=found.number, flags=found.flags,
                                      executed=members.executed, name=found.name)
@@ -74,31 +76,27 @@ class ProgramProbes(DeclaredProbes):
 
     def add_in_program(self, program: int, function: Symbol, kind: int, offset: int,
                        code: bytes) -> int:
-        """A probe on an instruction of a program; asked for again, the same one.
+        """Add a probe to an instruction of a program, unless it exists; return its number.
 
-        :param program: the number that ``add_program`` gave.
-        :param code: the function's.
-        :return: its number.
-        :raises ProbeError: when it is none.
+        :param program: the program's number, from ``add_program``.
+        :param code: the function's code.
+        :raises ProbeError: when no instruction starts at the offset.
         """
         number = self.dispatcher.add_in_program(
             program, function.address + offset, code[offset : offset + LONGEST_CODE],
             self._function_of_program(function), kind)
         if number < 0:
             raise ProbeError(f"{function.name}+{offset:#x} of {self.programs[program - 1].name} is "
-                             "no instruction")
+                             "not an instruction")
         return number
 
     def add_all_in_program(self, program: int, function: Symbol, code: bytes) -> list[int]:
-        """Probes on all instructions of a program's function.
-
-        :return: their numbers.
-        """
+        """Add a probe to every instruction of a program's function; return the probes' numbers."""
         return self.dispatcher.add_all_in_program(
             program, function.address, code, self._function_of_program(function),
             ProbeKind.PROGRAM_OFFSET)
 
     def program_of(self, number: int) -> TracedProgram | None:
-        """What a probe is in; None: the kernel."""
+        """Return the program that a probe is in; None: the kernel."""
         program = self.dispatcher.program(number)
         return self.programs[program - 1] if program else None

@@ -1,8 +1,8 @@
-"""Trampolines that are written anew at each firing, as FreeBSD's kinst does on amd64: one for each
-thread; or, done wrong, one for all.
+"""Trampolines that are rewritten at each firing, as by FreeBSD's kinst on amd64: one for each
+thread or, as a deliberate mistake, one for all.
 
-The trap and the trampoline are the guest's own to execute: another CPU, or another thread, may go
-on in their midst.
+The guest itself executes the trap and the trampoline, so that another CPU or thread may run in
+between.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,14 @@ MOST_OWNERS = 16
 
 
 class RewrittenTrampolines(SeamBreakpoints):
-    """All probes of a machine.
+    """The probes of a machine whose trampolines are rewritten at each firing.
 
-    :param owner: whose firing it is, as a number: a thread, or a CPU; None: one trampoline is
-        shared by all.
-    :param written: called when a trampoline was written: its address, the physical one, the site,
-        and what it holds.
-    :param reached: called with a trampoline's address before it is executed.
-    :raises ProbeError: where the architecture has one for each probe.
+    :param owner: returns the number of the thread or CPU whose trampoline a firing uses; None: all
+        share one trampoline.
+    :param written: called after a trampoline was written, with its virtual and physical address,
+        the site, and the trampoline's content.
+    :param reached: called with a trampoline's address before the trampoline is executed.
+    :raises ProbeError: on an architecture with one trampoline for each probe.
     """
 
     more_slots: ClassVar[int] = MOST_OWNERS
@@ -44,6 +44,7 @@ class RewrittenTrampolines(SeamBreakpoints):
         self.trapped = self._trapped
 
     def enable(self) -> None:
+        """Write the trampolines and the breakpoints, and set the seam."""
         super().enable()
         assert self._area is not None
         self._return = self._area.seam + SLOT // 2
@@ -51,17 +52,17 @@ class RewrittenTrampolines(SeamBreakpoints):
                                     self.trap.frame_return)
 
     def begin(self) -> None:
-        """The machine has gone back to where no firing was."""
+        """Forget the owners of trampolines when the machine goes back to before any firing."""
         self._slots.clear()
 
     @property
     def sites(self) -> list[Site]:
-        """Where breakpoints are."""
+        """The sites that have breakpoints."""
         return list(self._sites.values())
 
     @property
     def area(self) -> range:
-        """The addresses of trampolines, and of what leads there."""
+        """The addresses of the trampolines and of the seam."""
         assert self._area is not None
         return range(self._area.base, self._area.base + self._area.size)
 
@@ -69,14 +70,14 @@ class RewrittenTrampolines(SeamBreakpoints):
         self._frame = frame
 
     def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
-        """Into a trampoline by the guest's own instruction: somebody may come between."""
+        """Enter a trampoline by the guest's own return instruction, which others may interrupt."""
         if self._area is not None and self._area.base <= pc < self._area.base + self._area.size:
             self.trap.leave_by_frame(self.machine, self._frame, pc, self._return)
         else:
             super()._leave(state, pc, answer)
 
     def trampoline_of(self, site: Site) -> int:
-        """Its thread's, written over.
+        """Write the trampoline of the running thread for a site, and return its address.
 
         :raises ProbeError: for too many threads.
         """
@@ -84,7 +85,7 @@ class RewrittenTrampolines(SeamBreakpoints):
         slot = self._slots.get(owner)
         if slot is None:
             if len(self._slots) == MOST_OWNERS:
-                raise ProbeError(f"more than {MOST_OWNERS} threads take breakpoints")
+                raise ProbeError(f"more than {MOST_OWNERS} threads have hit breakpoints")
             slot = self._slots[owner] = self._next_slot + len(self._slots)
         assert self._area is not None
         at, physical = self._area.base + SLOT * slot, self._area.physical + SLOT * slot

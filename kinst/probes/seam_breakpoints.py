@@ -1,9 +1,9 @@
-"""Breakpoints on a machine whose CPU takes its exceptions by itself.
+"""Breakpoints on a machine whose CPU takes exceptions by itself.
 
-The breakpoint is in guest memory, the CPU goes through the guest's own vectors, the kernel builds
-its trap frame and comes to the seam, ``dtrace_invop_jump_addr``; there the machine stops, and the
-verdicts answer.  Nothing is frozen, and the trap leaves on the stack what it leaves, unless
-somebody knows what was there.
+The breakpoint is in guest memory, the CPU goes through the guest's own vectors, and the kernel
+builds its trap frame and reaches the seam, ``dtrace_invop_jump_addr``.  There the machine stops,
+and the verdicts handle the breakpoint.  Time does not stand still, and what the trap writes to the
+stack stays there unless ``stack_before`` supplies the earlier content.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from kinst.relocation.trampoline import RESERVED, SLOT, Trampolines
 from kinst.relocation.trap import CpuState, returns_to
 from kinst.relocation.verdict import Copy, Refuse, Rewrite, Verdict
 
-MAX_RETURN = 5000  # instructions from the seam back to the guest
+MAX_RETURN = 5000  # maximum number of instructions from the seam to the interrupted code
 
 
 @dataclass(frozen=True)
 class Site:
-    """A patched instruction.
+    """An instruction that is patched with a breakpoint.
 
-    :param trampoline: the address of its trampoline; 0: it is emulated.
+    :param trampoline: the address of its trampoline; 0: the instruction is emulated.
     """
 
     address: int
@@ -38,11 +38,11 @@ class Site:
 
 
 class SeamBreakpoints(ProbeTable):
-    """All probes of a machine.
+    """The probes of a machine, with breakpoints that are handled in Python at the seam.
 
-    :param fire: called at every firing, with the interrupted registers.
-    :param trapped: called at the seam with the breakpoint's address (also a second one's) and the
-        trap frame's.
+    :param fire: called at each firing with the interrupted registers.
+    :param trapped: called at the seam with the addresses of the breakpoint (the first or the second
+        one) and of the trap frame.
     """
 
     def __init__(
@@ -56,56 +56,56 @@ class SeamBreakpoints(ProbeTable):
         self._area: Trampolines | None = None
         self._next_slot = RESERVED
         self._saved_mask = self._scratch = self._scratch_value = 0
-        # Asked at every stop at the seam: (address, bytes) of the stack before the trap.
+        # Called at each stop at the seam; returns (address, bytes) of the stack before the trap.
         self.stack_before: Callable[[], tuple[int, bytes] | None] | None = None
         self._stack: tuple[int, bytes] | None = None
-        self._registers: dict[str, int] = {}  # to set when the guest is back
+        self._registers: dict[str, int] = {}  # to be set when the kernel has returned
         self._firing = False
         self._awaited = AwaitedReturns(machine, self.dispatcher, self._returned)
-        self.after = False  # the function that fires has returned already, to its caller
-        self._return_at = 0  # the instruction by which the kernel goes back
+        self.after = False  # whether the function that fires has already returned to its caller
+        self._return_at = 0  # address of the last instruction of the kernel's return path
 
     @property
     def declared(self) -> list[StaticProbe]:
-        """None: a breakpoint on the way of another one is not answered here."""
+        """Empty: static probes need nested breakpoints, which are not supported here."""
         return []
 
     def enable(self) -> None:
-        """Write the trampolines, the breakpoints, and set the seam.
+        """Write the trampolines and the breakpoints, and set the seam.
 
-        :raises ProbeError: when this kernel has no seam, or its code has changed.
+        :raises ProbeError: when the kernel has no seam, or its code has changed.
         """
         machine, trap = self.machine, self.trap
         seam = machine.image.symbols.find(machine.guest.traps.seam)
         if seam is None:
-            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.traps.seam}': "
-                             f"built without DTrace hooks")
-        found: dict[int, list[int]] = {}
+            raise ProbeError(f"{machine.image.path}: symbol '{machine.guest.traps.seam}' not "
+                             f"found: the kernel was built without DTrace hooks")
+        numbers_by_address: dict[int, list[int]] = {}
         for number in range(len(self.probes)):
-            found.setdefault(self.dispatcher.probe(number)[0], []).append(number)
+            numbers_by_address.setdefault(self.dispatcher.probe(number)[0], []).append(number)
         self._area = area = Trampolines(
             machine, machine.guest.entry_address(machine.image), trap.breakpoint(4),
-            len(found) + self.more_slots)
-        self._next_slot = RESERVED + len(found)
+            len(numbers_by_address) + self.more_slots)
+        self._next_slot = RESERVED + len(numbers_by_address)
         image = bytearray(machine.read_physical(area.physical, area.size))
         slot = RESERVED
-        for address, numbers in found.items():
+        for address, numbers in numbers_by_address.items():
             code = self.probe(numbers[0]).instruction.code
             verdict = trap.instructions.classify(code, address)[1]
             assert not isinstance(verdict, Refuse)
-            at = 0
+            trampoline = 0
             if isinstance(verdict, Copy | Rewrite):
-                at = area.base + SLOT * slot
-                body, second = trap.trampoline(at, code, verdict, address + len(code))
+                trampoline = area.base + SLOT * slot
+                body, second = trap.trampoline(trampoline, code, verdict, address + len(code))
                 image[SLOT * slot : SLOT * slot + len(body)] = body
                 slot += 1
-            site = self._sites[address] = Site(address, code, verdict, tuple(numbers), at)
-            if at and trap.second_breakpoint:
-                self._seconds[at + second] = site
+            site = self._sites[address] = Site(address, code, verdict, tuple(numbers), trampoline)
+            if trampoline and trap.second_breakpoint:
+                self._seconds[trampoline + second] = site
             if machine.read(address, len(code)) != code:
                 raise ProbeError(
                     f"{self.image.symbols.where(address)}: "
-                    "the code has changed since the probe was made")
+                    "the code has changed since the probe was created")
         used = SLOT * slot
         machine.write_physical(area.physical, bytes(image[:used]))
         self.forget_text()
@@ -120,14 +120,14 @@ class SeamBreakpoints(ProbeTable):
         self.enabled = True
 
     def disable(self) -> None:
-        """Put everything back: code, seam, page tables.
+        """Restore the code, the seam and the page tables.
 
-        :raises ProbeError: in the middle of a firing.
+        :raises ProbeError: during a firing.
         """
         if self._area is None:
             return
         if self._firing:
-            raise ProbeError("probes cannot be changed while one fires: let the machine run on")
+            raise ProbeError("probes cannot be changed while one fires: let the machine continue")
         machine = self.machine
         machine.handle(self._area.seam, None)
         if self.enabled:
@@ -150,16 +150,16 @@ class SeamBreakpoints(ProbeTable):
         return b"" if site is None else site.code
 
     def second(self, address: int) -> int | None:
-        """The site whose trampoline has its second breakpoint at an address."""
+        """Return the site whose trampoline has its second breakpoint at an address, or None."""
         site = self._seconds.get(address)
         return None if site is None else site.address
 
     # -- firing -------------------------------------------------------------------------------
 
-    more_slots: ClassVar[int] = 0  # beside one for each probe
+    more_slots: ClassVar[int] = 0  # trampoline slots in addition to one for each probe
 
     def trampoline_of(self, site: Site) -> int:
-        """The address of the trampoline in which a firing executes the displaced instruction."""
+        """Return the address of the trampoline that executes a site's displaced instruction."""
         return site.trampoline
 
     def _seam(self) -> None:
@@ -179,7 +179,7 @@ class SeamBreakpoints(ProbeTable):
             return
         assert site is not None
         if not trap.called:
-            self._back()  # the frame was read: the guest is back already
+            self._back()  # ``trap.enter`` has already restored the interrupted registers
         if self._scratch:
             machine.write_u64(self._scratch, self._scratch_value)
         self._firing = True
@@ -192,7 +192,7 @@ class SeamBreakpoints(ProbeTable):
                 elif self.fire is not None:
                     self.fire(self.probe(number), state)
         except BaseException:
-            # The guest goes back to the instruction, as if the probe had never been there.
+            # Send the guest back to the instruction as if the probe did not exist.
             trap.leave(machine, state, address)
             for _ in range(MAX_RETURN):
                 if machine.pc == address:
@@ -216,17 +216,17 @@ class SeamBreakpoints(ProbeTable):
         self._leave(state, pc)
 
     def _leave_by_tail(self, number: int, state: CpuState) -> None:
-        """The probe's function leaves by a tail call: note where it returns to, and stop there."""
+        """Stop at the return address of a probe's function, which leaves by a tail call."""
         returns = returns_to(self.machine, state)
         if returns is not None:
             self._awaited.wait(number, *returns)
 
     def _at_copy(self, number: int, state: CpuState) -> bool:
-        """Whether a probe that may be of an inline copy is to fire here."""
-        found = self.at_copy(number, state)
-        if found is None:
+        """Track the inline copy of a probe, if any; return whether the probe fires."""
+        copy_role = self.at_copy(number, state)
+        if copy_role is None:
             return True
-        _copy, role = found
+        _copy, role = copy_role
         sp = state.get(self.machine.arch.sp)
         if role == CALLS_OUT:
             instruction = self.probe(number).instruction
@@ -238,7 +238,7 @@ class SeamBreakpoints(ProbeTable):
         return role == WAY_OUT and copies.leave(number)
 
     def _returned(self, number: int, of_function: bool) -> None:
-        """A probe fires whose function has returned, or whose inline copy has been left."""
+        """Fire a probe whose function has returned, or whose inline copy was left."""
         self.after = self._firing = of_function
         try:
             if self.fire is not None:
@@ -247,10 +247,12 @@ class SeamBreakpoints(ProbeTable):
             self.after = self._firing = False
 
     def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
-        """Go back into the kernel, which goes back to ``pc``.  What it does not restore is set at
-        its last instruction: the stack as it was, and some registers.
+        """Return into the kernel, which then returns to ``pc``.
 
-        :param answer: the kernel is told this, and finds ``pc`` itself.
+        The stack and the registers that the kernel does not restore are set at the last instruction
+        of its return path.
+
+        :param answer: told to the kernel's breakpoint handler, which then computes ``pc`` itself.
         """
         machine, trap = self.machine, self.trap
         if answer is None:
@@ -259,7 +261,7 @@ class SeamBreakpoints(ProbeTable):
             trap.tell(machine, answer)
         if not trap.called or not (self._registers or self._stack) or self._return_at:
             return
-        for _ in range(MAX_RETURN):  # the first time: look for that instruction
+        for _ in range(MAX_RETURN):  # the first time, search for that instruction
             last = machine.pc
             machine.step()
             if machine.pc == pc:
@@ -267,9 +269,10 @@ class SeamBreakpoints(ProbeTable):
                 if answer is None:
                     self._return_at = last
                     machine.handle(last, self._back)
-                return  # else that instruction needs the stack as it is: it is looked for each time
+                return  # with an answer, this instruction needs the stack: search each time
         raise ProbeError(
-            f"{self.image.symbols.where(pc)}: the kernel does not go back there from its trap")
+            f"{self.image.symbols.where(pc)}: the kernel did not return here from its breakpoint "
+            "handler")
 
     def _back(self) -> None:
         stack, registers = self._stack, self._registers

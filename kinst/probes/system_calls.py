@@ -1,8 +1,8 @@
-"""Where a kernel carries out its programs' system calls, and what their arguments are.
+"""The places where a kernel calls the functions of system calls, and the calls' arguments.
 
-All of them go through a few places: the kernel's C code for the entry calls the function that
-``struct sysent`` has, with the thread and the call's arguments, which are in the thread.  The
-address of these is made in the block that ends with the call, and nowhere else.
+All system calls go through a few places: the kernel's C entry code calls the function in ``struct
+sysent`` with the thread and the address of the call's arguments, which are in the thread.  This
+address is computed in the block that ends with the call, and nowhere else.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ from kinst.code.listing import ProbedInstruction
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import ConditionalJump, Jump, Refuse
 
-# FreeBSD's structures for arguments have bytes around each, so that it takes a register's width.
+# FreeBSD pads each member of its argument structures to the width of a register.
 PADDING = ("_l_", "_r_")
 NO_ARGUMENT = "dummy"
 
 
 class SystemCallError(KinstError):
-    """This kernel's system calls cannot be probed."""
+    """The system calls of this kernel cannot be probed."""
 
 
 @dataclass(frozen=True)
 class Offsets:
-    """Where a thread has what it says of its system call, in bytes."""
+    """Offsets in bytes, in a thread, of the members that describe its system call."""
 
     arguments: int
     entry: int
@@ -39,22 +39,25 @@ class Offsets:
 
 
 def offsets(types: Types, members: CallMembers) -> Offsets:
-    """:raises SystemCallError: naming the member that the types lack."""
+    """Compute the offsets from the kernel's types.
+
+    :raises SystemCallError: naming the member that the types lack.
+    """
     try:
         return Offsets(*(offset_of(types, members.thread, path) for path in (
             members.arguments, members.entry, members.value, members.error, members.flags)))
     except MemberError as error:
-        raise SystemCallError(f"{error}: its system calls cannot be probed") from None
+        raise SystemCallError(f"{error}: system calls cannot be probed") from None
 
 
 def arguments(types: Types, image: Image, function: str) -> list[Member]:
-    """Names and types of a system call's, from those of the function that carries it out."""
+    """Return the arguments of a system call, from the type that its function takes."""
     symbol = image.symbols.find(function)
     procedure = None if symbol is None else types.function(function, symbol.address)
     if procedure is None or len(procedure.parameters) < 2:
         return []
-    kind = strip(procedure.parameters[1].type)
-    structure = strip(kind.target) if isinstance(kind, Pointer) else None
+    argument_type = strip(procedure.parameters[1].type)
+    structure = strip(argument_type.target) if isinstance(argument_type, Pointer) else None
     if not isinstance(structure, Structure):
         return []
     return [member for member in structure.members
@@ -62,32 +65,34 @@ def arguments(types: Types, image: Image, function: str) -> list[Member]:
 
 
 def width(member: Member) -> int:
-    """An argument's bits, negative with a sign; 0: all that a register has."""
-    kind = strip(member.type)
-    if isinstance(kind, Integer | Enumeration) and kind.size < 8:
-        return -8 * kind.size if kind.signed else 8 * kind.size
+    """Return an argument's width in bits: negative if signed, 0 for a full register."""
+    argument_type = strip(member.type)
+    if isinstance(argument_type, Integer | Enumeration) and argument_type.size < 8:
+        return -8 * argument_type.size if argument_type.signed else 8 * argument_type.size
     return 0
 
 
 def places(trap: GuestTrap, table: list[ProbedInstruction], displacement: int
            ) -> Iterator[tuple[ProbedInstruction, ProbedInstruction]]:
-    """Where a function calls that of a system call, and the instruction behind the call.
+    """Yield each instruction that calls a system call's function, and the instruction after it.
 
-    :param displacement: of the call's arguments, in the thread.
-    :raises SystemCallError: when something jumps there, or no breakpoint can stand there.
+    :param table: the instructions of the function.
+    :param displacement: offset of the call's arguments in the thread.
+    :raises SystemCallError: when one of the two cannot carry a breakpoint, or a jump leads to the
+        second.
     """
     targets = {i.verdict.target for i in table if isinstance(i.verdict, Jump | ConditionalJump)}
-    made = False
-    for call, behind in pairwise(table):
-        made = trap.instructions.second_argument(call.code) == displacement or (
-            made and call.address not in targets)
+    has_arguments = False
+    for call, following in pairwise(table):
+        has_arguments = trap.instructions.second_argument(call.code) == displacement or (
+            has_arguments and call.address not in targets)
         if not getattr(call.verdict, "ends_block", False):
             continue
-        if made and trap.instructions.links(call.verdict):
-            for i in (call, behind):
+        if has_arguments and trap.instructions.links(call.verdict):
+            for i in (call, following):
                 if isinstance(i.verdict, Refuse) or (
-                        i is behind and i.address in targets):
-                    raise SystemCallError(f"{i.address:#x}: here a system call is carried out, "
-                                          "and no breakpoint can stand there")
-            yield call, behind
-        made = False
+                        i is following and i.address in targets):
+                    raise SystemCallError(f"{i.address:#x}: no breakpoint can be set here, where a "
+                                          "system call is executed")
+            yield call, following
+        has_arguments = False

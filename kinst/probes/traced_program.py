@@ -1,4 +1,4 @@
-"""A process and the program that it runs, as far as probes in it need to know."""
+"""A process and the program that it runs, as far as probes in the program need them."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,12 @@ from emu.guest.guest import ProcessMembers
 
 @dataclass(frozen=True)
 class TracedProgram:
-    """:param process: its number.
-    :param name: that it has while it runs the program.
-    :param executed: whether it has yet to execute the program: it is made as another's copy.
+    """A program with probes, and the process that runs it.
+
+    :param process: the process ID.
+    :param name: the process's name while it runs the program.
+    :param executed: match only after the process has executed the program, not while it is a copy
+        of its parent.
     """
 
     process: int
@@ -23,7 +26,7 @@ class TracedProgram:
 
 @dataclass(frozen=True)
 class ProcessOffsets:
-    """Where a thread has its process, and that what it is known by, in bytes."""
+    """Offsets in bytes: of the process in a thread; of number, flags and name in the process."""
 
     process: int
     number: int
@@ -32,7 +35,10 @@ class ProcessOffsets:
 
 
 def offsets(types: Types, members: ProcessMembers) -> ProcessOffsets:
-    """:raises MemberError: naming the member that the types lack."""
+    """Compute the offsets from the kernel's types.
+
+    :raises MemberError: naming the member that the types lack.
+    """
     return ProcessOffsets(
         offset_of(types, members.thread, members.process),
         *(offset_of(types, members.kind, path) for path in (

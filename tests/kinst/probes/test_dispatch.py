@@ -137,7 +137,7 @@ def test_trampolines_of_threads_come_to_the_same(name, arguments):
 
 @pytest.mark.parametrize("arch", ["arm64", "riscv64"])
 def test_trampolines_of_threads_are_amd64s(arch):
-    with pytest.raises(ProbeError, match="one for each probe"):
+    with pytest.raises(ProbeError, match="supports only --trampolines=probe"):
         Breakpoints(machine_with(arch, "strlen", b""), trampolines="thread")
 
 

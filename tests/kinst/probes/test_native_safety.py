@@ -284,7 +284,7 @@ def test_the_breakpoint_exception_is_told_once_and_whole():
         _uc, engine = fresh()
         with pytest.raises(ValueError):
             engine.set_breakpoint_exception(_cpu, pc, places)
-        with pytest.raises(RuntimeError, match="was not told"):
+        with pytest.raises(RuntimeError, match="exception not set"):
             engine.detour.freeze(0)
     _uc, engine = fresh()
     engine.set_breakpoint_exception(_cpu, 552, [552] * n)
