@@ -1,7 +1,8 @@
-"""Calls of guest functions, injected into a machine that stands still.
+"""Calls of guest functions on a stopped machine.
 
-A call borrows the CPU: it runs on the interrupted thread's stack, returns to the kernel's entry
-point, which nothing executes after the boot, and is over when it gets there on its own stack.
+A call borrows the CPU: it runs on the stack of the interrupted thread and returns to the kernel's
+entry point, which nothing executes after the boot.  The call is complete when the CPU reaches that
+address with the stack pointer of the call's own frame.
 """
 
 import contextlib
@@ -13,13 +14,16 @@ from emu.elf.symbols import STT_GNU_IFUNC, Symbol
 from emu.host.errors import KinstError
 from emu.machine.machine import Machine, Stop, StopReason, Until
 
-STACK_GAP = 512  # bytes below the interrupted stack pointer that are left alone
-SMALL = 2048  # bytes of arguments that are placed on the stack
-DEFAULT_LIMIT = 2_000_000_000  # instructions
+STACK_GAP = 512  # bytes below the interrupted stack pointer that calls leave untouched
+SMALL = 2048  # bytes of the borrowed stack available for arguments in memory
+DEFAULT_LIMIT = 2_000_000_000  # instructions that one call may execute
 
 
 class CallError(KinstError):
-    """A call did not return; ``console`` is what the guest wrote meanwhile."""
+    """A guest function call that did not return.
+
+    :ivar console: console output of the guest during the call.
+    """
 
     def __init__(self, text: str, console: bytes = b"") -> None:
         super().__init__(text)
@@ -27,15 +31,19 @@ class CallError(KinstError):
 
 
 class PatienceError(CallError):
-    """The host waited for a call, and it was not done: nothing is known of the call."""
+    """A guest function call that was still running when its time allowance expired.
+
+    Whether the call would have returned is unknown.
+    """
 
 
 @dataclass(eq=False)
 class _Room:
-    """The stack below a thread that stands still: all callers of a machine share it.
+    """Free stack space below a stopped thread, shared by all callers of a machine.
 
-    :param sp: of the thread.
-    :param free: the address below what is in use.
+    :param sp: stack pointer of the thread.
+    :param free: lowest stack address in use.
+    :param left: bytes still available for arguments.
     """
 
     sp: int
@@ -47,7 +55,7 @@ _ROOMS: "weakref.WeakKeyDictionary[Machine, weakref.ref[_Room]]" = weakref.WeakK
 
 
 def _room(machine: Machine) -> _Room:
-    """The room of the callers that there are, or a new one where the machine stands now."""
+    """Return the stack space shared by a machine's callers; reset it if the stack pointer moved."""
     known = _ROOMS.get(machine)
     room = known() if known is not None else None
     if room is None or room.sp != machine.sp:
@@ -57,11 +65,15 @@ def _room(machine: Machine) -> _Room:
 
 
 class Caller:
-    """Calls on one machine.  Arguments placed in memory stay there until the machine goes back, or
-    no caller is left.
+    """Calls guest functions on one machine.
 
-    :param limit: instructions after which a call is taken to never return.
-    :param on_stack: False: the interrupted thread goes on, and what is placed is kept elsewhere.
+    Arguments placed in memory stay there until the machine returns to an earlier state or its last
+    caller is released.
+
+    :param limit: instructions after which a call is considered stuck.
+    :param on_stack: whether arguments may be placed on the interrupted thread's stack.  Use False
+        if that thread continues while the arguments are in use; they then go to memory from the
+        guest's ``malloc``.
     """
 
     def __init__(self, machine: Machine, limit: int = DEFAULT_LIMIT, on_stack: bool = True) -> None:
@@ -72,27 +84,27 @@ class Caller:
 
     @property
     def _room(self) -> _Room:
-        """Where the machine stands now.
+        """Free stack space at the machine's current stack pointer.
 
-        :raises KinstError: while it runs: a probe's function cannot call.
+        :raises KinstError: while the machine runs, because a probe callback cannot make calls.
         """
         if self.machine.running:
-            raise KinstError("the machine is running: a probe's function only looks at it")
+            raise KinstError("the machine is running: a probe callback cannot call guest functions")
         if self._held.sp != self.machine.sp:
             self._held = _room(self.machine)
         return self._held
 
     def placed(self) -> tuple[int, int, int]:
-        """How much of the stack is in use, for ``placed_again``."""
+        """Return the stack space in use, for ``placed_again``."""
         return self._held.sp, self._held.free, self._held.left
 
     def placed_again(self, placed: tuple[int, int, int]) -> None:
-        """The machine has gone back to where just this was in use."""
+        """Restore what ``placed`` returned, after the machine went back to that state."""
         self._held.sp, self._held.free, self._held.left = placed
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
-        """What is placed on the stack meanwhile is given up afterwards."""
+        """Release, on exit, the stack space that arguments took inside the ``with`` block."""
         room = self._room
         before = room.free, room.left
         try:
@@ -101,9 +113,9 @@ class Caller:
             room.free, room.left = before
 
     def place(self, data: bytes) -> int:
-        """Put bytes into guest memory, 16-byte aligned, and give their address.
+        """Copy bytes into guest memory, aligned to 16 bytes, and return their address.
 
-        Small ones go on the stack, others into memory from the guest's own ``malloc``.
+        Data goes on the stack while it fits, else into memory from the guest's ``malloc``.
         """
         size, room = (len(data) + 15) & ~15, self._room
         if self._on_stack and size <= room.left:
@@ -112,7 +124,7 @@ class Caller:
             address = room.free
         else:
             address = self._allocate(size)
-        self.machine.write(address, data.ljust(size, b"\0"))  # what was there is nobody's argument
+        self.machine.write(address, data.ljust(size, b"\0"))  # zero padding hides stale bytes
         return address
 
     def _allocate(self, size: int) -> int:
@@ -121,20 +133,21 @@ class Caller:
         function, kind = symbols.find(allocator.function), symbols.find(allocator.kind)
         if function is None or kind is None:
             raise KinstError(
-                f"{size} bytes of arguments: this kernel has no {allocator.function} to hold more "
-                f"than {SMALL}"
+                f"{size} bytes of arguments cannot be placed: this kernel has no "
+                f"{allocator.function}, and the stack holds at most {SMALL}"
             )
         address = self.call(function.address, [size, kind.address, allocator.flags],
                             allocator.function)
         if address == 0:
-            raise KinstError(f"the guest has no memory for {size} bytes of arguments")
+            raise KinstError(f"the guest cannot allocate {size} bytes for arguments")
         return address
 
     def call(self, address: int, arguments: Sequence[int], name: str) -> int:
-        """Call the function and give its return value.
+        """Call the guest function at an address and return its result.
 
-        :raises PatienceError: when the machine is waited for too long.
-        :raises CallError: when it panics, faults, or does not return.
+        :param name: function name for error messages.
+        :raises PatienceError: if the call does not finish in the time allowed.
+        :raises CallError: if the guest panics, faults or does not return.
         """
         m, room = self.machine, self._room
         saved = m.registers()
@@ -148,7 +161,7 @@ class Caller:
             stop = m.run(Until(addresses=[self._back], instructions=limit))
             if stop.reason is StopReason.ADDRESS and stop.pc == self._back:
                 if m.sp != top:
-                    continue  # another thread's, or a deeper frame's
+                    continue  # another thread or a deeper frame reached the address
                 break
             self._failed(name, stop, seen)
         value = m.read_register(m.arch.result)
@@ -157,7 +170,7 @@ class Caller:
         return value
 
     def call_symbol(self, function: Symbol, arguments: Sequence[int]) -> int:
-        """Call a function, or the one that an ifunc chooses, as ``call`` does."""
+        """Call a function by its symbol, after resolving an ifunc; see ``call``."""
         address = function.address
         if function.kind == STT_GNU_IFUNC:
             address = self.call(address, [], function.name)
@@ -170,7 +183,7 @@ class Caller:
             raise KeyboardInterrupt
         if stop.reason is StopReason.PATIENCE:
             raise PatienceError(
-                f"{name} was not done in the time given: {stop.detail} (at {where})",
+                f"{name} did not finish in the time allowed: {stop.detail} (at {where})",
                 bytes(m.console.text[seen:]))
         if stop.reason is StopReason.INSTRUCTIONS:
             why = f"did not return within {self.limit} instructions (at {where})"

@@ -1,4 +1,4 @@
-"""The queue of virtual time: what happens when, in an order that depends on nothing else."""
+"""The event queue of virtual time, which runs device timers in a deterministic order."""
 
 import heapq
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from emu.host.errors import MachineError
 
 NEVER = (1 << 64) - 1
-MOST_DUE = 1 << 18
+MOST_DUE = 1 << 18  # limit of timer callbacks in one ``run``; an invalid state exceeds it
 
 
 class Timer:
-    """One alarm of a device; at most one pending time.
+    """A device timer with at most one pending deadline.
 
     Times are virtual nanoseconds.  A snapshot keeps ``when``; the callback belongs to the device.
     """
@@ -22,16 +22,17 @@ class Timer:
         self.when = NEVER
 
     def set(self, when: int) -> None:
-        """Ring at ``when``, instead of at any time set before."""
+        """Set the deadline to ``when``, replacing any earlier one."""
         self.when = when
         self._queue.changed(self)
 
     def cancel(self) -> None:
+        """Cancel the pending deadline."""
         self.when = NEVER
 
 
 class EventQueue:
-    """All timers of a machine.  Timers of one instant ring in the order of their names."""
+    """The timers of a machine, ordered by deadline and then by name."""
 
     def __init__(self) -> None:
         self.timers: dict[str, Timer] = {}
@@ -39,18 +40,19 @@ class EventQueue:
         self.notify: Callable[[], None] = lambda: None
 
     def timer(self, name: str, callback: Callable[[], None]) -> Timer:
-        """Make a timer; names are unique in a machine."""
+        """Create a timer; its name must be unique within the machine."""
         if name in self.timers:
-            raise ValueError(f"two timers named {name}")
+            raise ValueError(f"a timer named {name} already exists")
         timer = self.timers[name] = Timer(self, name, callback)
         return timer
 
     def changed(self, timer: Timer) -> None:
+        """Queue a timer whose deadline changed, and call ``notify``."""
         heapq.heappush(self._heap, (timer.when, timer.name))
         self.notify()
 
     def next(self) -> int:
-        """When the next timer rings, or NEVER."""
+        """Return the earliest deadline, or NEVER if no timer is set."""
         while self._heap:
             when, name = self._heap[0]
             if self.timers[name].when == when:
@@ -59,26 +61,28 @@ class EventQueue:
         return NEVER
 
     def run(self, now: int) -> None:
-        """Ring everything due.
+        """Call the callbacks of all timers that are due at ``now``.
 
-        :raises MachineError: for timers that are due again and again: of a state from a file, whose
-            clock is far behind them.
+        :raises MachineError: if timers become due again MOST_DUE times, as with a damaged snapshot
+            whose deadlines lie far in the past.
         """
         left = MOST_DUE
         while self.next() <= now:
             left -= 1
             if not left:
-                raise MachineError(f"timers are due {MOST_DUE} times at once: no state of "
-                                   "a machine")
+                raise MachineError(f"timers expired {MOST_DUE} times without virtual time "
+                                   "advancing: the machine's state is not valid")
             _when, name = heapq.heappop(self._heap)
             timer = self.timers[name]
             timer.when = NEVER
             timer.callback()
 
     def state(self) -> dict[str, int]:
+        """Return the pending deadlines by timer name."""
         return {name: t.when for name, t in sorted(self.timers.items()) if t.when != NEVER}
 
     def restore(self, state: dict[str, int]) -> None:
+        """Set all deadlines from a result of ``state``."""
         self._heap.clear()
         for name, timer in self.timers.items():
             timer.when = int(state.get(name, NEVER))

@@ -1,4 +1,4 @@
-"""The machine as everything above it sees it: one interface, independent of the CPU model."""
+"""The machine interface that all higher layers use, independent of the CPU model."""
 
 import enum
 from abc import abstractmethod
@@ -13,11 +13,11 @@ from emu.guest.guest import Guest
 from emu.host.errors import MachineError
 from emu.machine.paged_memory import PagedMemory
 
-MAX_CONSOLE = 64 << 20  # bytes that a guest may write to its console in one run
+MAX_CONSOLE = 64 << 20  # bytes of console output that the guest may write in one run
 
 
 class StopReason(enum.Enum):
-    """Why a run ended; there are no others."""
+    """Reason why a run ended."""
 
     CONSOLE = "console text seen"
     ADDRESS = "address reached"
@@ -29,14 +29,14 @@ class StopReason(enum.Enum):
     RESET = "reset by the guest"
     UNHANDLED = "unhandled exception"
     INTERRUPTED = "interrupted"
-    PATIENCE = "not done in the time given"
+    PATIENCE = "not finished in the time allowed"
     INTERRUPT = "interrupt about to be taken"
     OUTPUT = "too much console output"
 
 
 @dataclass(frozen=True)
 class Stop:
-    """How a run ended: the reason, the program counter, and what there is to say about it."""
+    """The end of a run: its reason, the program counter and an optional detail."""
 
     reason: StopReason
     pc: int
@@ -52,15 +52,15 @@ CONSOLE_FULL = f"the guest has written {MAX_CONSOLE >> 20} MiB to its console in
 
 @dataclass(frozen=True)
 class Until:
-    """When a run is to end, beside what the guest does by itself.
+    """Conditions that end a run, besides what the guest itself does.
 
     :param addresses: virtual addresses to stop before.
-    :param console: stop when the console's output since the start of the run ends with this text,
-        or with one of these.
-    :param instructions: stop when the machine has executed this many instructions in all.
+    :param console: stop when the console output since the start of the run ends with this text, or
+        with one of these texts.
+    :param instructions: stop when the machine has executed this many instructions in total.
     :param time: stop at this virtual time in nanoseconds.
-    :param interrupts: stop before the CPU takes an interrupt where it executes something; the next
-        run begins with that.
+    :param interrupts: stop before a CPU that executes code (rather than waits) takes an interrupt;
+        the next run begins with that interrupt.
     """
 
     addresses: Sequence[int] = ()
@@ -71,94 +71,107 @@ class Until:
 
 
 def nothing_displaced(address: int) -> bytes:
-    """The bytes under a breakpoint where there are no breakpoints."""
+    """Return no displaced bytes, for a machine without breakpoints."""
     return b""
 
 
 @dataclass
 class ConsoleLog:
-    """What the guest wrote to its console.
+    """The guest's console output.
 
-    ``text`` is everything since the machine was made or restored; ``stream`` sees every byte.
-    A run in which ``MAX_CONSOLE`` bytes come ends (``StopReason.OUTPUT``).
+    ``text`` is all output since the machine was created or restored; ``stream`` receives every
+    byte.  A run that writes ``MAX_CONSOLE`` bytes ends with ``StopReason.OUTPUT``.
     """
 
     text: bytearray = field(default_factory=bytearray)
     stream: Callable[[int], None] | None = None
 
     def full(self, start: int = 0) -> bool:
-        """Whether too much has come.
+        """Whether the output of a run has reached ``MAX_CONSOLE`` bytes.
 
-        :param start: where the text of the run begins.
+        :param start: offset in ``text`` at which the output of the run begins.
         """
         return len(self.text) - start >= MAX_CONSOLE
 
     def output(self, data: int) -> None:
+        """Append one byte to the log and pass it to ``stream``."""
         self.text.append(data)
         if self.stream is not None:
             self.stream(data)
 
 
 class Board(Protocol):
-    """What is around a CPU."""
+    """The hardware around a CPU, as far as the machine interface needs it."""
 
     @property
-    def ram_base(self) -> int: ...
+    def ram_base(self) -> int:
+        """Physical address of the first byte of RAM."""
 
 
 class Machine(PagedMemory):
-    """A computer with one CPU that runs a kernel image.
+    """A computer that runs a kernel image.
 
-    Registers go by the names of the architecture manuals.  Memory is physical or, through the
-    guest's present page tables, virtual.  A machine delivers nothing that its CPU would not.
+    Registers have the names of the architecture manuals.  Memory is addressed physically, or
+    virtually through the guest's current page tables.  A machine delivers only the exceptions and
+    interrupts that its CPU would deliver.
     """
 
     arch: Arch
     guest: Guest
     image: Image
     console: ConsoleLog
-    memory: int  # bytes of RAM that the guest is told of
+    memory: int  # bytes of RAM reported to the guest
     board: Board
-    counts: ClassVar[bool] = True  # whether it counts the instructions it executes
-    original: Callable[[int], bytes]  # the bytes under a breakpoint, if there is one
+    counts: ClassVar[bool] = True  # whether the machine counts executed instructions
+    original: Callable[[int], bytes]  # the original bytes under the breakpoint at an address
 
     @property
     def ram_base(self) -> int:
-        """The physical address of the first byte of RAM."""
+        """Physical address of the first byte of RAM."""
         return self.board.ram_base
 
     @abstractmethod
     def read_register(self, name: str) -> int:
-        """:raises MachineError: when the architecture has no such register."""
+        """Return the value of a register.
+
+        :raises MachineError: if the architecture has no such register.
+        """
 
     @abstractmethod
     def write_register(self, name: str, value: int) -> None:
-        """:raises MachineError: when the architecture has no such register."""
+        """Set a register.
+
+        :raises MachineError: if the architecture has no such register.
+        """
 
     @abstractmethod
     def write_vector(self, name: str, value: int) -> None:
-        """Set a vector register of 128 bits.
+        """Set a 128-bit vector register.
 
-        :raises MachineError: when the architecture has no such register.
+        :raises MachineError: if the architecture has no such register.
         """
 
     @abstractmethod
     def read_physical(self, address: int, size: int) -> bytes:
-        """:raises MemoryAccessError: when the range is not RAM."""
+        """Read RAM.
+
+        :raises MemoryAccessError: if the range is not in RAM.
+        """
 
     @abstractmethod
     def write_physical(self, address: int, data: bytes) -> None:
-        """Write RAM; code there is what it is now, and so are page tables.
+        """Write RAM; changes to code and page tables take effect at once.
 
-        :raises MemoryAccessError: when the range is not RAM."""
+        :raises MemoryAccessError: if the range is not in RAM.
+        """
 
     @abstractmethod
     def run(self, until: Until) -> Stop:
-        """Run until ``until`` or the guest ends the run."""
+        """Run the guest until a condition of ``until`` holds or the guest ends the run."""
 
     @abstractmethod
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` before the guest executes ``address``, in every run; None: no more."""
+        """Call ``handler`` in every run before the guest executes ``address``; None removes it."""
 
     @abstractmethod
     def step(self) -> None:
@@ -166,49 +179,50 @@ class Machine(PagedMemory):
 
     @abstractmethod
     def write_code(self, address: int, data: bytes) -> None:
-        """Write virtual memory; it is no input: a breakpoint, which is put back."""
+        """Write virtual memory without recording it as input, for temporary breakpoints."""
 
     @abstractmethod
     def hidden_memory(self, size: int) -> int:
-        """Memory the guest knows nothing of, for trampolines.
+        """Allocate memory for trampolines that the guest does not know about.
 
-        :return: its physical address; the same at every call.
+        :return: its physical address, the same on every call.
         """
 
     @abstractmethod
     def release_hidden(self) -> None:
-        """The hidden memory is not needed any more."""
+        """Release the hidden memory."""
 
     @abstractmethod
     def forget_translations(self) -> None:
-        """Page tables or code were changed behind the CPU's back."""
+        """Discard the CPU's cached translations after page tables or code changed externally."""
 
     @abstractmethod
     def type(self, data: bytes) -> None:
-        """Type at the console."""
+        """Type bytes at the console."""
 
     @property
     @abstractmethod
     def running(self) -> bool:
-        """Whether it runs: the caller is a handler, or a probe's function."""
+        """Whether the machine is running, which is true in handlers and probe callbacks."""
 
     @property
     @abstractmethod
     def instructions(self) -> int:
-        """Guest instructions executed since the start of the boot.
+        """Number of guest instructions executed since the start of the boot.
 
-        :raises MachineError: when the machine does not count.
+        :raises MachineError: if the machine does not count instructions.
         """
 
     @property
     @abstractmethod
     def now(self) -> int:
-        """Virtual nanoseconds since the start of the boot."""
+        """Virtual time in nanoseconds since the start of the boot."""
 
-    # -- what follows from the above ----------------------------------------------------------
+    # -- derived operations -------------------------------------------------------------------
 
     @property
     def pc(self) -> int:
+        """Program counter."""
         return self.read_register(self.arch.pc)
 
     @pc.setter
@@ -217,13 +231,15 @@ class Machine(PagedMemory):
 
     @property
     def sp(self) -> int:
+        """Stack pointer."""
         return self.read_register(self.arch.sp)
 
     def read_u64(self, address: int) -> int:
+        """Read a 64-bit little-endian word of virtual memory."""
         return int.from_bytes(self.read(address, 8), "little")
 
     def read_string(self, address: int, limit: int = 4096) -> bytes:
-        """A NUL-terminated string, without the NUL; at most ``limit`` bytes."""
+        """Read a NUL-terminated string of at most ``limit`` bytes, without the NUL."""
         out = bytearray()
         while len(out) < limit:
             chunk = self.read(address + len(out), min(64, limit - len(out), 64 - address % 64))
@@ -234,12 +250,15 @@ class Machine(PagedMemory):
         return bytes(out)
 
     def symbol(self, name: str) -> Symbol:
-        """:raises MachineError: when the kernel has no such symbol."""
+        """Return a symbol of the kernel.
+
+        :raises MachineError: if the kernel has no such symbol.
+        """
         symbol = self.image.symbols.find(name)
         if symbol is None:
             raise MachineError(f"{self.image.path.name} has no symbol '{name}'")
         return symbol
 
     def registers(self) -> dict[str, int]:
-        """All general registers, in the architecture's order."""
+        """Return all general registers in the architecture's order."""
         return {name: self.read_register(name) for name in self.arch.registers}

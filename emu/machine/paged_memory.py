@@ -1,59 +1,65 @@
-"""Virtual memory, by the guest's page tables."""
+"""Virtual memory access through the guest's page tables."""
 
 from abc import ABC, abstractmethod
 
 from emu.arch.arch import Arch
 from emu.host.errors import MemoryAccessError
 
-MAX_PIECE = 1 << 30  # bytes: page tables may map any number
+MAX_PIECE = 1 << 30  # byte limit of one access, because page tables can map any amount
 
 
 class PagedMemory(ABC):
-    """Who has page tables: a machine, or a process that does not run.
+    """Owner of page tables: a machine, or a process that is not running.
 
-    :ivar arch: whose tables they are.
+    :ivar arch: architecture of the page tables.
     """
 
     arch: Arch
 
     @property
     @abstractmethod
-    def sp(self) -> int: ...
+    def sp(self) -> int:
+        """Stack pointer."""
 
     @abstractmethod
-    def read_register(self, name: str) -> int: ...
+    def read_register(self, name: str) -> int:
+        """Return the value of a register."""
 
     @abstractmethod
-    def write_register(self, name: str, value: int) -> None: ...
+    def write_register(self, name: str, value: int) -> None:
+        """Set a register."""
 
     @abstractmethod
-    def read_physical(self, address: int, size: int) -> bytes: ...
+    def read_physical(self, address: int, size: int) -> bytes:
+        """Read RAM at a physical address."""
 
     @abstractmethod
-    def write_physical(self, address: int, data: bytes) -> None: ...
+    def write_physical(self, address: int, data: bytes) -> None:
+        """Write RAM at a physical address."""
 
     def translate(self, address: int) -> int | None:
-        """Physical address of a virtual one, by the guest's page tables; None: not mapped, also
-        where these lie outside RAM."""
+        """Translate a virtual address to a physical one through the guest's page tables.
+
+        :return: None if the address is not mapped or its page tables lie outside RAM.
+        """
         try:
             return self.arch.translate(self, address)
         except MemoryAccessError:
             return None
 
     def may_write(self, address: int, size: int) -> bool:
-        """Whether all pages of a piece of virtual memory are there, and let themselves be written
-        to."""
+        """Whether all pages of a virtual memory range are mapped and writable."""
         try:
-            found = [self.arch.walk(self, page)
+            entries = [self.arch.walk(self, page)
                      for page in range(address & ~4095, address + size, 4096)]
         except MemoryAccessError:
             return False
-        return all(one is not None and self.arch.writable(one[1]) for one in found)
+        return all(entry is not None and self.arch.writable(entry[1]) for entry in entries)
 
     def _pieces(self, address: int, size: int) -> list[tuple[int, int]]:
         if not 0 <= size <= MAX_PIECE:
-            raise MemoryAccessError(f"{size} bytes at guest address {address:#x}: from 0 to "
-                                    f"{MAX_PIECE} are read or written at once")
+            raise MemoryAccessError(f"{size} bytes at guest address {address:#x}: one access must "
+                                    f"have 0 to {MAX_PIECE} bytes")
         pieces = []
         while size > 0:
             physical = self.translate(address)
@@ -66,16 +72,16 @@ class PagedMemory(ABC):
         return pieces
 
     def read(self, address: int, size: int) -> bytes:
-        """Virtual memory.
+        """Read virtual memory.
 
-        :raises MemoryAccessError: when a page is not mapped, or for more than 1 GiB.
+        :raises MemoryAccessError: if a page is not mapped, or for more than 1 GiB.
         """
         return b"".join(self.read_physical(p, n) for p, n in self._pieces(address, size))
 
     def write(self, address: int, data: bytes) -> None:
-        """Virtual memory, regardless of page protection.
+        """Write virtual memory, regardless of page protection.
 
-        :raises MemoryAccessError: when a page is not mapped; nothing is written then.
+        :raises MemoryAccessError: if a page is not mapped; nothing is written then.
         """
         at = 0
         for physical, length in self._pieces(address, len(data)):
@@ -83,4 +89,5 @@ class PagedMemory(ABC):
             at += length
 
     def write_u64(self, address: int, value: int) -> None:
+        """Write a 64-bit little-endian word to virtual memory."""
         self.write(address, value.to_bytes(8, "little"))

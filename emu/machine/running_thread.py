@@ -1,18 +1,18 @@
-"""Which thread of the guest a CPU runs, as the kernel itself keeps it."""
+"""The running thread of a CPU, read from the guest kernel's per-CPU data."""
 
 from emu.host.errors import MemoryAccessError
 from emu.machine.machine import Machine
 
 
 def per_cpu(machine: Machine) -> int | None:
-    """The virtual address of the running CPU's ``struct pcpu``; None: there is none yet."""
+    """Return the virtual address of the running CPU's ``struct pcpu``, or None before it exists."""
     guest = machine.guest
     register, saved = guest.threads.per_cpu_outside
     programs = bool(register and guest.boot.shell_prompt)
     base = machine.read_register(guest.threads.per_cpu)
     if not programs or (machine.pc >> 63 and base >> 63):
         saved = False
-    else:  # a program, or the kernel's first instructions behind one
+    else:  # a program runs, or the kernel was just entered from one
         base = machine.read_register(register)
     if saved:
         try:
@@ -23,8 +23,10 @@ def per_cpu(machine: Machine) -> int | None:
 
 
 def thread_word(machine: Machine) -> int | None:
-    """The physical address of the word that says which thread runs (the first of ``struct pcpu``);
-    None: there is none yet."""
+    """Return the physical address of the word that points to the running thread.
+
+    That word is the first one of ``struct pcpu``.  None: the kernel has not set it up yet.
+    """
     base = per_cpu(machine)
     physical = None if base is None else machine.translate(base)
     ram = machine.ram_base
@@ -32,6 +34,6 @@ def thread_word(machine: Machine) -> int | None:
 
 
 def thread_of(machine: Machine) -> int:
-    """The address of the running thread's ``struct thread``; 0: there is none yet."""
+    """Return the address of the running thread's ``struct thread``, or 0 before it exists."""
     word = thread_word(machine)
     return 0 if word is None else int.from_bytes(machine.read_physical(word, 8), "little")

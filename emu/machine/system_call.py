@@ -1,5 +1,8 @@
-"""System calls, made by a program that stands still right behind one of its own: their numbers and
-arguments take the place of what it had in its registers, and its registers come back."""
+"""System calls made on behalf of a stopped program.
+
+The program is stopped right after one of its own system calls.  The number and arguments of the new
+call replace its registers, which are restored afterwards.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,44 +12,48 @@ from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT, SMALL, Caller
 from emu.machine.machine import Machine, StopReason, Until
 
-MAX_CALLS, LONGEST = 1024, 64  # numbers looked at; bytes of a name, its end included
+MAX_CALLS, LONGEST = 1024, 64  # table entries examined; bytes of a name, including its NUL
 POINTER = 8
 
 
 def calls_of(machine: Machine) -> SystemCalls:
-    """:raises KinstError: for a kernel that runs no programs."""
+    """Return the guest's system call conventions.
+
+    :raises KinstError: if the kernel cannot run programs.
+    """
     calls = machine.guest.programs.system_calls
     if calls is None or machine.image.symbols.find(calls.names) is None:
-        raise KinstError(f"{machine.image.path}: a kernel without system calls")
+        raise KinstError(f"{machine.image.path}: this kernel has no system calls")
     return calls
 
 
 def behind_call(machine: Machine) -> bool:
-    """Whether a program is about to execute what follows a system call of its own."""
+    """Whether a program is about to execute the instruction after one of its own system calls."""
     code = calls_of(machine).instruction
     return not machine.pc >> 63 and machine.read(machine.pc - len(code), len(code)) == code
 
 
 def numbers(machine: Machine) -> dict[str, int]:
-    """The kernel's system calls: name -> number."""
-    found: dict[str, int] = {}
+    """Return the kernel's system call numbers by name."""
+    by_name: dict[str, int] = {}
     symbol = machine.symbol(calls_of(machine).names)
     count = min(symbol.size // POINTER, MAX_CALLS)
     for number in range(count):
-        at = int.from_bytes(machine.read(symbol.address + POINTER * number, POINTER), "little")
-        text, end, _more = machine.read(at, LONGEST).partition(b"\0")
+        address = int.from_bytes(machine.read(symbol.address + POINTER * number, POINTER), "little")
+        text, end, _more = machine.read(address, LONGEST).partition(b"\0")
         if end and text.decode("ascii", "replace").isidentifier():
-            found.setdefault(text.decode(), number)
-    return found
+            by_name.setdefault(text.decode(), number)
+    return by_name
 
 
 class SystemCaller(Caller):
-    """Makes system calls, named by the kernel's functions for them (``sys_read``).
+    """Makes system calls, which are named after their kernel functions (``sys_read``).
 
-    What fails gives the error's number, negative.  Data for them lies below the program's stack.
+    A failed call returns its negative error number.  Arguments in memory are placed below the
+    program's stack pointer.
 
-    :param numbers: of the kernel's calls.
-    :raises KinstError: when the machine does not stand in a program, behind a system call.
+    :param numbers: system call numbers by name.
+    :raises KinstError: if the machine is not stopped in a program right after a system call.
     """
 
     def __init__(
@@ -55,23 +62,25 @@ class SystemCaller(Caller):
         super().__init__(machine, limit)
         self._calls, self._numbers = calls_of(machine), numbers
         if not behind_call(machine):
-            raise KinstError("the machine does not stand in a program, behind a system call")
+            raise KinstError("the machine is not stopped in a program right after a system call")
         self._back = machine.pc
 
     def _allocate(self, size: int) -> int:
-        raise KinstError(f"{size} bytes of arguments: a system call has {SMALL}, in all")
+        raise KinstError(f"{size} bytes of arguments: a system call has at most {SMALL} in total")
 
     def call_symbol(self, function: Symbol, arguments: Sequence[int]) -> int:
-        """Make the call that a kernel's function is for, and give what the program gets.
+        """Make the system call that a kernel function implements and return the program's result.
 
-        :raises CallError: when it panics, or does not return to the program.
+        :raises CallError: if the guest panics or does not return to the program.
         """
         m, calls = self.machine, self._calls
         number = self._numbers.get(function.name.removeprefix(calls.prefix))
         if number is None or not function.name.startswith(calls.prefix):
-            raise KinstError(f"{function.name}: no system call; theirs begin with {calls.prefix}")
+            raise KinstError(f"{function.name} is not a system call: their names begin with "
+                             f"{calls.prefix}")
         if len(arguments) > len(calls.arguments):
-            raise KinstError(f"{function.name}: at most {len(calls.arguments)} arguments")
+            raise KinstError(f"{function.name}: a system call takes at most {len(calls.arguments)} "
+                             "arguments")
         saved, seen, sp = m.registers(), len(m.console.text), m.sp
         m.write_register(calls.number, number)
         for register, value in zip(calls.arguments, arguments, strict=False):
@@ -83,7 +92,7 @@ class SystemCaller(Caller):
             if stop.reason is not StopReason.ADDRESS or stop.pc != self._back:
                 self._failed(function.name, stop, seen)
             if m.sp == sp:
-                break  # another one's has another
+                break  # another thread at this address has a different stack pointer
         value = m.read_register(calls.result)
         register, bits = calls.failed
         failed = m.read_register(register) & bits

@@ -1,4 +1,4 @@
-"""A CPU of Unicorn's: registers, exceptions, interrupts, what is kept of it; per architecture."""
+"""CPU interface of the Unicorn machine, implemented for each architecture."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -11,81 +11,90 @@ from emu.host.errors import MachineError
 
 @dataclass(frozen=True)
 class CpuModel:
-    """The CPU model of an architecture, as Unicorn is told of it (constants of unicorn.h)."""
+    """Unicorn's parameters for the CPU model of an architecture (constants of unicorn.h)."""
 
     arch: int
     mode: int
     cpu_model: int
-    fixed_length: int  # bytes of every instruction, or 0
-    registers: Mapping[str, int]  # our names -> Unicorn's numbers
+    fixed_length: int  # bytes of every instruction, or 0 if the length varies
+    registers: Mapping[str, int]  # architecture register names -> Unicorn's register numbers
 
 
 class Cpu(ABC):
-    """One CPU.  Those of a machine share its engine, and take turns.
+    """One CPU of a machine; all CPUs of a machine share its engine and take turns.
 
-    Large because it is all that a machine and its schedule ask of a CPU, in one place.
+    Large because it is the whole interface that a machine and its schedule have to a CPU.
 
-    :param number: among them, from 0.
+    :param number: index of the CPU in the machine, from 0.
     """
 
     model: ClassVar[CpuModel]
     vectors: ClassVar[Mapping[str, int]] = {}  # vector registers -> Unicorn's numbers
-    # Of the model's, those that Unicorn shows to who may see them alone: by ``read_system``.
+    # Registers that Unicorn exposes only in privileged modes; use ``read_system`` for them.
     guarded: ClassVar[frozenset[str]] = frozenset()
-    wakes_masked: ClassVar[bool]  # a masked interrupt ends the wait instruction
-    # Instructions with which it lets another CPU run, that it waits for; each ends its block.
+    wakes_masked: ClassVar[bool]  # whether a masked interrupt ends the wait instruction
+    # Instructions that a CPU executes while it spins for another CPU; each ends its block.
     yields: ClassVar[tuple[bytes, ...]]
-    spins_aloud: ClassVar[bool] = True  # kernels that wait for another CPU say so by these
+    spins_aloud: ClassVar[bool] = True  # whether kernels use ``yields`` in their spin loops
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.on = number == 0
-        self.masked = False  # it waits for an interrupt, and would take none that can be masked
-        # Where another CPU has told it to start, and with which argument, when its turn comes;
-        # empty: it was not told.
+        self.masked = False  # waiting for an interrupt with all maskable interrupts disabled
+        # Start address and argument posted by another CPU, used when this CPU's turn comes; empty
+        # if nothing is posted.
         self.posted: list[int] = []
 
     @abstractmethod
     def reset(self) -> None:
-        """Put the CPU into the mode that firmware enters a boot loader in."""
+        """Put the CPU into the mode in which firmware enters a boot loader."""
 
-    def watch(self, image: Image) -> None:  # noqa: B027  most have nothing to do
-        """An image was put into memory: stop at what the CPU model cannot do by itself."""
+    def watch(self, image: Image) -> None:  # noqa: B027  most CPUs need no handlers
+        """Install handlers for instructions of an image that the CPU model cannot execute.
+
+        Called after the image was put into memory.
+        """
 
     def entry_described(self, vector: int, left: int, reached: int) -> str:
-        """How the CPU comes to an exception's vector, in sentences; empty where no table of the
-        architecture decides that.
+        """Describe, in sentences, how the CPU enters an exception vector.
 
-        :param left: the stack pointer before, and ``reached`` at the vector.
+        :param left: stack pointer before the exception.
+        :param reached: stack pointer at the vector.
+        :return: empty if no table of the architecture determines the entry.
         """
         return ""
 
     def monitor_place(self) -> int:
-        """Where a context holds the address that an exclusive access has reserved, eight bytes; 0:
-        it is no such CPU."""
+        """Return the context offset of the address that an exclusive load reserved (8 bytes).
+
+        :return: 0 if the CPU has no exclusive monitor.
+        """
         return 0
 
     @abstractmethod
     def start(self, address: int, argument: int) -> None:
-        """It is switched on by another CPU; it has its turn."""
+        """Start the CPU at ``address``, as another CPU requested; called when its turn has come."""
 
     def post(self, address: int, argument: int) -> None:
-        """Another CPU switches it on."""
+        """Switch the CPU on and record where it starts when its turn comes."""
         self.on, self.posted = True, [address, argument]
 
     def masks_interrupts(self) -> bool:
-        """Whether a wait that begins now ends with none that can be masked."""
+        """Whether no maskable interrupt could end a wait that begins now."""
         return False
 
     def wakes(self) -> bool:
-        """Whether an interrupt waits that ends the CPU's wait."""
+        """Whether a pending interrupt ends the CPU's wait."""
         return self.interrupt_pending() and not self.masked
 
-    def goes_out(self) -> None:  # noqa: B027  most have nothing to do
-        """Its turn is over; its registers are still in the engine."""
+    def goes_out(self) -> None:  # noqa: B027  most CPUs have nothing to save
+        """Save state at the end of the CPU's turn, while its registers are still in the engine."""
 
     def came_in(self) -> bool:
-        """Its turn has come: do what other CPUs have asked for; whether it is started."""
+        """Apply other CPUs' requests at the start of the CPU's turn.
+
+        :return: whether the CPU was started.
+        """
         if not self.posted:
             return False
         address, argument = self.posted
@@ -95,84 +104,88 @@ class Cpu(ABC):
 
     @abstractmethod
     def exception(self, vector: int) -> str | None:
-        """Deliver what the CPU raised, or answer it (hypervisor and firmware calls).
+        """Deliver an exception that the CPU raised, or answer a hypervisor or firmware call.
 
-        :return: None when the guest goes on, else why it cannot.
+        :return: None if the guest can continue, else the reason why it cannot.
         """
 
     @abstractmethod
     def invalid(self) -> str | None:
-        """The same, for an instruction that Unicorn gives up on."""
+        """Handle an instruction that Unicorn cannot execute; returns like ``exception``."""
 
     @abstractmethod
     def bus_error(self, code: int) -> str | None:
-        """The same, for a physical address where nothing is."""
+        """Handle an access to an unmapped physical address; returns like ``exception``."""
 
     def trapped(self, pc: int, code: bytes) -> int:
-        """A program's block has an instruction that is to be trapped, and the model lets pass
-        (``Engine.trap_in_programs``).  Where it is the first, its exception is delivered, or it is
-        carried out.
+        """Handle a program's instruction that must trap but that the CPU model would execute.
 
-        :param code: the block's.
-        :return: how many instructions come before it.
+        If it is the first instruction of the block, its exception is delivered or it is emulated
+        (``Engine.trap_in_programs``).
+
+        :param code: bytes of the block.
+        :return: the number of instructions before it.
         """
-        raise MachineError(f"nothing is trapped at {pc:#x}")
+        raise MachineError(f"unexpected trap at {pc:#x}: this CPU traps no program instructions")
 
     def stuck(self) -> str:
-        """Why the model does not execute what is there, though it said that it can."""
-        return "the CPU model executes nothing there"
+        """Explain why the CPU model does not execute the current instruction."""
+        return "the CPU model does not execute the instruction there"
 
     @abstractmethod
     def is_wait(self, code: bytes) -> bool:
-        """Whether the instruction waits for an interrupt."""
+        """Whether an instruction waits for an interrupt."""
 
     @abstractmethod
     def ends_block(self, code: bytes) -> bool:
-        """Whether the instruction ends the CPU model's translated block by itself, wherever it
-        stands."""
+        """Whether an instruction always ends the CPU model's translated block."""
 
     @abstractmethod
     def interrupt_pending(self) -> bool:
-        """Whether some interrupt waits for the CPU, masked or not."""
+        """Whether an interrupt, masked or not, is pending for the CPU."""
 
     @abstractmethod
     def ring_timer(self) -> None:
-        """Its timer, as far as the guest uses one, rings now."""
+        """Make the CPU's timer expire now, if the guest uses it."""
 
     def unmaskable(self) -> bool:
-        """Whether one waits that no mask of the guest's keeps away."""
+        """Whether a non-maskable interrupt is pending."""
         return False
 
     @abstractmethod
     def deliver_interrupt(self) -> bool:
-        """Enter the guest's handler of the pending interrupt if the CPU would now.
+        """Enter the guest's handler for the pending interrupt if the CPU would take it now.
 
-        :return: whether it did.
+        :return: whether the interrupt was taken.
         """
 
     def read_system(self, name: str) -> int:
-        """A register that is no plain one of Unicorn's, or guarded.
+        """Read a register that is guarded or that has no Unicorn register number.
 
-        :raises MachineError: when there is none of that name.
+        :raises MachineError: if the CPU has no register of that name.
         """
-        raise MachineError(f"there is no register '{name}'")
+        raise MachineError(f"the CPU has no register '{name}'")
 
     def write_system(self, name: str, value: int) -> None:
-        """:raises MachineError: when there is none of that name."""
-        raise MachineError(f"there is no register '{name}'")
+        """Write a register that is guarded or that has no Unicorn register number.
+
+        :raises MachineError: if the CPU has no register of that name.
+        """
+        raise MachineError(f"the CPU has no register '{name}'")
 
     def keep(self) -> Any:
-        """What of it is not in the engine's registers, for ``put_back``."""
+        """Return the state that is not in the engine's registers, for ``put_back``."""
         return self.on, self.masked, list(self.posted)
 
     def put_back(self, kept: Any) -> None:
+        """Restore the state returned by ``keep``."""
         self.on, self.masked, posted = kept
         self.posted = list(posted)
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """All of the CPU a snapshot must hold, JSON-able."""
+        """Return all CPU state that a snapshot stores, as JSON-compatible values."""
 
     @abstractmethod
     def restore(self, state: dict[str, Any]) -> None:
-        """Set the CPU to what ``state`` gave."""
+        """Set the CPU to a state returned by ``state``."""

@@ -1,11 +1,11 @@
-"""Asks a scratch engine what Unicorn's interface does not tell of a CPU model.
+"""Locate fields of a CPU model's state that Unicorn's API does not expose.
 
-A saved context is a copy of the CPU state.  A scratch engine is made to take exceptions with
-chosen values; where they turn up in its context is where every engine of that CPU model keeps
-them.  Nothing is assumed about the layout, and a place that is not unique is refused.
+A saved context is a copy of the CPU state.  A scratch engine takes exceptions with chosen values;
+the offsets at which these appear in its context are valid for every engine of that CPU model.
+Nothing is assumed about the layout, and a value found at several offsets is an error.
 
-A scratch engine has ``CODE_SIZE`` bytes of flat memory at ``CODE`` and is in the mode a kernel
-runs in; each board makes its own.
+A scratch engine has ``CODE_SIZE`` bytes of flat memory at ``CODE`` and is in the mode in which a
+kernel runs; each architecture creates its own.
 """
 
 import ctypes
@@ -20,13 +20,13 @@ CODE, CODE_SIZE = 0x1000, 0x2000
 
 
 class BlockEnds:
-    """Whether an instruction ends the CPU model's translated block by itself.
+    """Test of whether an instruction ends the CPU model's translated block by itself.
 
-    The model is asked: it translates the instruction with others behind it.  Each encoding is asked
-    for once.
+    The CPU model translates the instruction with others after it.  The answer is cached for each
+    encoding.
 
-    :param scratch: makes the scratch engine.
-    :param nop: an instruction that ends no block.
+    :param scratch: creates the scratch engine.
+    :param nop: an instruction that does not end a block.
     """
 
     def __init__(self, scratch: Callable[[], unicorn.Uc], nop: bytes) -> None:
@@ -35,31 +35,38 @@ class BlockEnds:
         self._known: dict[bytes, bool] = {}
 
     def __call__(self, code: bytes) -> bool:
-        """:param code: one instruction."""
-        known = self._known.get(code)
-        if known is None:
+        """Whether an instruction ends its block.
+
+        :param code: bytes of the instruction.
+        """
+        ends = self._known.get(code)
+        if ends is None:
             if self._engine is None:
                 self._engine = self._scratch()
             self._engine.mem_write(CODE, code + 4 * self._nop)
             self._engine.ctl_remove_cache(CODE, CODE + CODE_SIZE)
             _pc, count, _size = self._engine.ctl_request_cache(CODE)
-            known = self._known[code] = count == 1
-        return known
+            ends = self._known[code] = count == 1
+        return ends
 
 
 class StateFields:
-    """Fields of the CPU state that have no register number, by name: (offset, struct format)."""
+    """CPU state fields without a register number: name -> (offset, struct format)."""
 
     def __init__(self, fields: Mapping[str, tuple[int, str]]) -> None:
         self.fields = fields
 
     def read(self, uc: unicorn.Uc) -> dict[str, int]:
+        """Return the values of all fields by name."""
         raw = context_bytes(uc)
         return {name: struct.unpack_from(form, raw, at)[0]
                 for name, (at, form) in self.fields.items()}
 
     def write(self, uc: unicorn.Uc, values: Mapping[str, int]) -> None:
-        """:raises struct.error: for a value that does not fit."""
+        """Set fields by name.
+
+        :raises struct.error: if a value does not fit.
+        """
         context = uc.context_save()
         address = ctypes.cast(context.context, ctypes.c_void_p).value or 0
         for name, value in values.items():
@@ -70,33 +77,35 @@ class StateFields:
 
 
 def context_bytes(uc: unicorn.Uc) -> bytes:
-    """The CPU state of an engine, as a context holds it."""
+    """Return the CPU state of an engine as a context stores it."""
     context = uc.context_save()
     return ctypes.string_at(context.context, context.size)
 
 
 def find_field(states: Sequence[bytes], values: Sequence[int], form: str, what: str) -> int:
-    """Byte offset where the n-th state holds the n-th value, in struct format ``form``.
+    """Return the unique byte offset at which the n-th state holds the n-th value.
 
-    :raises MachineError: when there is none, or more than one.
+    :param form: struct format of the values.
+    :param what: description of the field for the error message.
+    :raises MachineError: if there is no such offset, or more than one.
     """
     needles = [struct.pack(form, value) for value in values]
-    found = []
-    at = states[0].find(needles[0])
-    while at >= 0:
-        if all(s[at : at + len(n)] == n for s, n in zip(states, needles, strict=True)):
-            found.append(at)
-        at = states[0].find(needles[0], at + 1)
-    if len(found) != 1:
+    places = []
+    offset = states[0].find(needles[0])
+    while offset >= 0:
+        if all(s[offset : offset + len(n)] == n for s, n in zip(states, needles, strict=True)):
+            places.append(offset)
+        offset = states[0].find(needles[0], offset + 1)
+    if len(places) != 1:
         raise MachineError(
-            f"this version of Unicorn ({unicorn.__version__}) keeps {what} in "
-            f"{len(found) or 'no'} places; version 2.1.4 is known to work"
+            f"Unicorn {unicorn.__version__} is not supported: {len(places) or 'no'} offsets in its "
+            f"CPU state hold {what}; use version 2.1.4"
         )
-    return found[0]
+    return places[0]
 
 
 def context_field(uc: unicorn.Uc, offset: int, form: str) -> int:
-    """Read a field found by ``find_field`` from an engine."""
+    """Read, from an engine, the field at an offset returned by ``find_field``."""
     context = uc.context_save()
     raw = ctypes.string_at(context.context, context.size)
     value: int = struct.unpack_from(form, raw, offset)[0]

@@ -1,9 +1,9 @@
-"""Guest RAM as a private mapping of the host, so that snapshots in memory are copy-on-write.
+"""Guest RAM as a private mapping in the host, with copy-on-write snapshots.
 
-RAM is anonymous memory, or a private mapping of a part of a memory file that holds a snapshot:
-pages the guest writes are then copied by the host's kernel, and going back drops the copies.  The
-host address never changes, so Unicorn's pointers stay good.  All snapshots of a machine lie in one
-file, so that they take one descriptor.
+RAM is anonymous memory, or a private mapping of the part of a memory file that holds a snapshot.
+The host's kernel copies each page that the guest then writes, and restoring the snapshot drops the
+copies.  The host address never changes, so Unicorn's pointers stay valid.  All snapshots of a
+machine share one file, so they need only one file descriptor.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NoReturn, Self
 
 PAGE = 4096
-ENTRY = 8  # bytes of a page's entry in /proc/self/pagemap; the last one has these bits
+ENTRY = 8  # bytes per page in /proc/self/pagemap; the flags below are bits of the last byte
 _PRESENT, _SWAPPED, _FILE = 0x80, 0x40, 0x20
 _CHANGED = bytes(bool(top & (_PRESENT | _SWAPPED)) and not top & _FILE for top in range(256))
 _RUN = re.compile(b"\x01+")
@@ -31,7 +31,7 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class _Forks:
-    """How often this process has forked."""
+    """Number of times that this process has forked."""
 
     count = 0
 
@@ -44,13 +44,14 @@ os.register_at_fork(after_in_parent=_Forks.add)
 
 
 class StateFile:
-    """The memory file that holds the snapshots of one machine's RAM, one after another.
+    """Memory file that holds the RAM snapshots of one machine, one after another.
 
-    A forked process shares it with its parent: only the process that made it adds snapshots, and a
-    part that was there at a fork is never emptied, because the child may have it as its RAM.
+    A forked process shares the file with its parent.  Only the process that created the file adds
+    snapshots, and a part that existed at a fork is never emptied, because the child may use it as
+    its RAM.
 
     :param size: bytes of a snapshot.
-    :raises OSError: when the host has no descriptor for it.
+    :raises OSError: if the host cannot create another memory file.
     """
 
     def __init__(self, size: int) -> None:
@@ -61,10 +62,10 @@ class StateFile:
         self._end = 0
 
     def take(self) -> int:
-        """Reserve a part of zeros.
+        """Reserve a zero-filled part of the file.
 
         :return: its offset.
-        :raises OSError: when the file cannot hold another one.
+        :raises OSError: if the file cannot grow.
         """
         if self._free:
             return self._free.pop()
@@ -73,9 +74,10 @@ class StateFile:
         return at
 
     def give_back(self, at: int, forks: int) -> None:
-        """Empty a part, whose memory goes back to the host.
+        """Empty a part of the file and return its memory to the host.
 
-        :param forks: of this process when the part was taken.
+        :param at: offset of the part.
+        :param forks: how often this process had forked when the part was reserved.
         """
         if os.getpid() == self.process and forks == _Forks.count and _libc.fallocate(
                 self.descriptor, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, at, self.size) == 0:
@@ -83,12 +85,11 @@ class StateFile:
 
 
 class MemoryImage:
-    """What RAM held at one moment: a part of a memory file, which is emptied when nobody has the
-    image any more.
+    """Immutable contents of RAM at one moment, stored in a part of a memory file.
 
-    It never changes: a copy is the same object.
+    The part is emptied when the last reference to the image is gone.  A copy is the same object.
 
-    :raises OSError: when the host has no memory for it.
+    :raises OSError: if the host has no memory for it.
     """
 
     def __init__(self, file: StateFile) -> None:
@@ -97,14 +98,15 @@ class MemoryImage:
 
     @property
     def size(self) -> int:
+        """Size of the image in bytes."""
         return self.file.size
 
     def read(self, at: int, size: int) -> bytes:
-        """Bytes of it; less where it ends."""
+        """Read bytes at an offset; the result is shorter at the end of the image."""
         return os.pread(self.file.descriptor, min(size, self.size - at), self.at + at)
 
     def extents(self) -> Iterator[tuple[int, int]]:
-        """(offset, bytes) of what may be anything but zeros."""
+        """Yield (offset, size) of each part that may contain nonzero bytes."""
         return extents(self.file.descriptor, self.at, self.size)
 
     def __copy__(self) -> Self:
@@ -114,14 +116,14 @@ class MemoryImage:
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a state in memory is of the process that has kept it: save() writes one "
-                        "to a file")
+        raise TypeError("a snapshot in memory belongs to its process and cannot be pickled; use "
+                        "save() to write one to a file")
 
 
 class GuestMemory:
-    """RAM of ``size`` bytes (a multiple of the page size).
+    """Guest RAM of ``size`` bytes, a multiple of the page size.
 
-    :raises OSError: when the host has no memory for it.
+    :raises OSError: if the host has no memory for it.
     """
 
     def __init__(self, size: int) -> None:
@@ -130,22 +132,22 @@ class GuestMemory:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._area))
         self.view = memoryview(self._area)
         self.base: MemoryImage | None = None
-        self._states: StateFile | None = None  # made when it is needed
+        self._states: StateFile | None = None  # created for the first snapshot
 
     def clear(self) -> None:
-        """All zeros again, where no snapshot was taken."""
+        """Set all bytes to zero; this has no effect after a snapshot."""
         if self.base is None and _libc.madvise(self.address, self.size, MADV_DONTNEED) != 0:
             raise OSError(ctypes.get_errno(), "madvise")
 
     def _changed(self) -> bytearray:
-        """A byte for each page: 1 where it was written since the last snapshot."""
+        """Return one byte per page: 1 if the page was written since the last snapshot."""
         with open("/proc/self/pagemap", "rb") as file:
             file.seek(self.address // PAGE * ENTRY)
             entries = file.read(self.size // PAGE * ENTRY)
         return bytearray(entries[ENTRY - 1 :: ENTRY].translate(_CHANGED))
 
     def used(self) -> list[tuple[int, int]]:
-        """Runs of pages that may hold something but zeros: (first page, pages)."""
+        """Return runs of pages that may contain nonzero bytes, as (first page, page count)."""
         flags = self._changed()
         if self.base is not None:
             for at, size in self.base.extents():
@@ -154,14 +156,14 @@ class GuestMemory:
         return _runs(flags)
 
     def written(self) -> list[int]:
-        """Offsets of the pages written since the last snapshot."""
+        """Return the offsets of the pages written since the last snapshot."""
         return [PAGE * page for first, count in _runs(self._changed())
                 for page in range(first, first + count)]
 
     def is_written(self, page: int) -> bool:
         """Whether a page was written since the last snapshot.
 
-        :raises IndexError: when there is none of that number.
+        :raises IndexError: if the page number is out of range.
         """
         if not 0 <= page < self.size // PAGE:
             raise IndexError(page)
@@ -170,13 +172,13 @@ class GuestMemory:
             return bool(_CHANGED[file.read(ENTRY)[-1]])
 
     def page(self, number: int) -> bytes:
-        """A page's content."""
+        """Return the contents of a page."""
         return self._area[PAGE * number : PAGE * (number + 1)]
 
     def snapshot(self) -> MemoryImage:
-        """Keep the present contents; RAM goes on as a copy-on-write view of them.
+        """Save the current contents; RAM becomes a copy-on-write view of them.
 
-        :raises OSError: when the host has no memory for them.
+        :raises OSError: if the host has no memory for them.
         """
         if self._states is None or self._states.process != os.getpid():
             self._states = StateFile(self.size)
@@ -189,26 +191,26 @@ class GuestMemory:
         return image
 
     def restore(self, image: MemoryImage) -> None:
-        """Make RAM what it was when ``image`` was taken."""
+        """Restore the contents saved in ``image``."""
         if self.base is image:
             if _libc.madvise(self.address, self.size, MADV_DONTNEED) != 0:
                 raise OSError(ctypes.get_errno(), "madvise")
             return
         protection = mmap.PROT_READ | mmap.PROT_WRITE
-        got = _libc.mmap(self.address, self.size, protection, mmap.MAP_PRIVATE | MAP_FIXED,
+        mapped = _libc.mmap(self.address, self.size, protection, mmap.MAP_PRIVATE | MAP_FIXED,
                          image.file.descriptor, image.at)
-        if got != self.address:
+        if mapped != self.address:
             raise OSError(ctypes.get_errno(), "mmap")
         self.base = image
 
 
 def extents(file: int, begin: int, size: int) -> Iterator[tuple[int, int]]:
-    """(offset from ``begin``, bytes) of what a part of a sparse file holds."""
+    """Yield (offset from ``begin``, size) of the data in a part of a sparse file."""
     at, end = begin, begin + size
     while at < end:
         try:
             start = os.lseek(file, at, os.SEEK_DATA)
-        except OSError:  # ENXIO: only a hole is left
+        except OSError:  # ENXIO: no data from here to the end of the file
             return
         if start >= end:
             return

@@ -1,4 +1,4 @@
-"""The machine on Unicorn.  Architectures are in ``Board``, its runs in ``RunLoop``."""
+"""The deterministic machine on Unicorn, with its snapshots, marks and digests."""
 
 import contextlib
 import hashlib
@@ -17,32 +17,32 @@ from emu.unicorn.wired_machine import NO_BREAKPOINTS
 
 @contextlib.contextmanager
 def _keeping() -> Iterator[None]:
-    """Keep a state in the host's memory.
+    """Report a lack of host memory for a saved state as a ``MachineError``.
 
-    :raises MachineError: when there is no room for it.
+    :raises MachineError: if the host has no memory for the state.
     """
     try:
         yield
     except OSError as error:
-        raise MachineError(f"this state cannot be kept in memory: {error.strerror}") from None
+        raise MachineError(f"the state cannot be kept in memory: {error.strerror}") from None
 
 
 class UnicornMachine(RunningMachine):
-    """A deterministic machine: its run is a function of the image and its input.
+    """A deterministic machine: its run depends only on the image and the inputs.
 
     :param image: the kernel; its architecture chooses the board.
     :param memory: bytes of RAM, a multiple of 2 MiB.
-    :raises MachineError: for an impossible memory size.
+    :raises MachineError: if the memory size is not possible.
     """
 
     _patch_serial = 0
 
     def state(self) -> MachineState:
-        """Everything but memory.
+        """Return the complete state except memory.
 
-        :raises MachineError: in the middle of a firing.
+        :raises MachineError: while a probe is firing.
         """
-        self._between_instructions("its state is not the guest's")
+        self._between_instructions("its state cannot be saved now")
         with self.unrecorded():
             cpu = self.cpu.state()
             turns = self.schedule.state()
@@ -53,7 +53,7 @@ class UnicornMachine(RunningMachine):
         )
 
     def restore_state(self, state: MachineState) -> None:
-        """Everything but memory, which must be in place already."""
+        """Restore the complete state except memory, which must already be in place."""
         self.engine.flush_tlb()
         self.engine.flush_translations()
         self.engine.detour.thaw()
@@ -72,37 +72,38 @@ class UnicornMachine(RunningMachine):
         self.interrupts_changed()
 
     def snapshot(self) -> Snapshot:
-        """Keep the present state, in memory, copy-on-write.
+        """Save the current state in memory, copy-on-write.
 
-        :raises MachineError: when the host has no memory for it.
+        :raises MachineError: if the host has no memory for it.
         """
         state = self.state()
         with _keeping():
             return Snapshot(state, self.memory_part.snapshot(), self.patches)
 
     def patch(self, breakpoints: Container[int], displaced: Callable[[int], bytes]) -> None:
-        """Breakpoints are in memory from now on, at the addresses the container holds.
+        """Register the breakpoints that a provider puts into memory.
 
-        :param displaced: the bytes under one of them.
-        :raises MachineError: when there are others already.
+        :param breakpoints: addresses of the breakpoints.
+        :param displaced: returns the original bytes under a breakpoint.
+        :raises MachineError: if other breakpoints are registered.
         """
         if self.patches:
-            raise MachineError("other probes are enabled on this machine")
+            raise MachineError("other probes are already enabled on this machine")
         self._patch_serial += 1
         self.patches = self._patch_serial
         self.breakpoints, self.displaced, self.original = breakpoints, displaced, displaced
 
     def unpatch(self) -> None:
-        """They are gone."""
+        """Unregister the breakpoints, which are no longer in memory."""
         self.patches = 0
         self.breakpoints = NO_BREAKPOINTS
         self.displaced = self.original = nothing_displaced
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a state kept by ``snapshot``.
+        """Restore a state saved by ``snapshot``.
 
-        :raises MachineError: when probes were enabled or disabled since: their breakpoints are part
-            of memory.
+        :raises MachineError: if probes were enabled or disabled since then, because breakpoints are
+            part of memory; while the machine is running or being recorded.
         """
         self._may_go_back(snapshot.patches)
         self.memory_part.restore(snapshot.memory)
@@ -112,23 +113,23 @@ class UnicornMachine(RunningMachine):
         if self.engine.running:
             raise MachineError("the machine is running: a snapshot cannot be restored here")
         if self.runner is not None:
-            raise MachineError("the machine is recorded: it cannot go back")
+            raise MachineError("the machine is being recorded: it cannot return to a saved state")
         if patches != self.patches:
             raise MachineError("probes were enabled or disabled since the snapshot was taken")
 
     def mark(self) -> StateMark:
-        """Keep the present state, to go back to it quickly (``back_to``).
+        """Save the current state for a fast return with ``back_to``.
 
-        :raises MachineError: in the middle of an instruction; when the host has no memory for it.
+        :raises MachineError: in the middle of an instruction, or if the host has no memory for it.
         """
-        self._between_instructions("it is not marked here")
+        self._between_instructions("its state cannot be marked now")
         with _keeping():
             return mark.keep(self)
 
     def back_to(self, kept: StateMark) -> None:
-        """Go back to a state kept by ``mark``.
+        """Restore a state saved by ``mark``.
 
-        :raises MachineError: as ``restore`` does.
+        :raises MachineError: under the same conditions as ``restore``.
         """
         self._may_go_back(kept.patches)
         self.engine.detour.thaw()
@@ -136,18 +137,19 @@ class UnicornMachine(RunningMachine):
 
     @property
     def devices(self) -> dict[str, Device]:
-        """The board's, by their names."""
+        """Devices of the board by name."""
         return self.board.devices
 
     def keep_loop(self) -> tuple[Stop | None, tuple[int, int] | None]:
-        """What the run loop remembers of the guest, for a ``StateMark``."""
+        """Return what the run loop remembers about the guest, for a ``StateMark``."""
         return self._loop.keep()
 
     def put_loop_back(self, kept: tuple[Stop | None, tuple[int, int] | None]) -> None:
+        """Restore what ``keep_loop`` returned."""
         self._loop.put_back(kept)
 
     def digest(self) -> str:
-        """SHA-256 over memory, CPU, devices, clock and console output."""
+        """Return the SHA-256 of memory, CPUs, devices, clock and console output as hex digits."""
         h = hashlib.sha256()
         memory, zero = self.memory_part, bytes(PAGE)
         for first, count in memory.used():

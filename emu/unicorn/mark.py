@@ -1,5 +1,7 @@
-"""A state that a machine goes back to again and again, a good deal quicker than to a ``Snapshot``:
-the registers are kept as the engine has them, and what the CPU model has translated stays."""
+"""Marks: saved states to which a machine returns often, and much faster than to a ``Snapshot``.
+
+Registers are kept in the engine's own form, and the CPU model keeps its translations.
+"""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ Loop = tuple[Stop | None, tuple[int, int] | None]
 
 
 class MarkedMachine(Protocol):
-    """A machine, as far as its marks need to know one."""
+    """The part of a machine that its marks need."""
 
     engine: Engine
     memory_part: GuestMemory
@@ -45,8 +47,10 @@ class MarkedMachine(Protocol):
 
 @dataclass(frozen=True)
 class StateMark:
-    """:param console: what the guest had written.
-    :param loop: what the run loop had to remember (``RunLoop.keep``).
+    """A machine state saved by ``keep``.
+
+    :param console: console output of the guest so far.
+    :param loop: state of the run loop (``RunLoop.keep``).
     """
 
     memory: MemoryImage
@@ -62,15 +66,15 @@ class StateMark:
 
 
 def _is_plain(device: Device) -> bool:
-    """Whether all its state is in its attributes."""
+    """Whether the attributes of a device hold its complete state."""
     return type(device).state is Device.state and type(device).restore is Device.restore
 
 
 def keep(machine: MarkedMachine) -> StateMark:
-    """Keep the present state.  It is good as long as the machine is."""
+    """Save the current state; it stays valid as long as the machine exists."""
     devices = tuple(
-        (one, one.keep() if _is_plain(one) else one.state())
-        for _name, one in sorted(machine.devices.items()))
+        (device, device.keep() if _is_plain(device) else device.state())
+        for _name, device in sorted(machine.devices.items()))
     return StateMark(
         machine.memory_part.snapshot(), Moment(machine.engine), devices,
         tuple(cpu.keep() for cpu in machine.cpus), machine.events.state(),
@@ -79,7 +83,7 @@ def keep(machine: MarkedMachine) -> StateMark:
 
 
 def go_back(machine: MarkedMachine, mark: StateMark) -> None:
-    """Make a machine what it was."""
+    """Restore a machine to a mark."""
     changed = _code_changed(machine, mark)
     machine.memory_part.restore(mark.memory)
     mark.moment.put_back()
@@ -101,17 +105,19 @@ def go_back(machine: MarkedMachine, mark: StateMark) -> None:
 
 
 def _code_changed(machine: MarkedMachine, mark: StateMark) -> list[int]:
-    """Physical addresses of pages of code that is not what it was translated from, once memory is
-    what it was."""
+    """Return the translated pages that change when the mark's memory is restored.
+
+    :return: their physical addresses.
+    """
     pages = mark.moment.translated_since()
-    # What was written is known since the last snapshot only.
+    # Only writes since the last snapshot are known.
     if pages is None or machine.memory_part.base is not mark.memory:
         machine.engine.flush_translations()
         return []
     memory, base = machine.memory_part, machine.ram_base
-    found = []
+    changed = []
     for page in pages:
-        with contextlib.suppress(IndexError):  # what is no RAM is not written either
+        with contextlib.suppress(IndexError):  # a page outside RAM cannot have been written
             if memory.is_written((page - base) // PAGE):
-                found.append(page)
-    return found
+                changed.append(page)
+    return changed

@@ -1,4 +1,4 @@
-"""New engines of Unicorn, where the host has room for them."""
+"""Creation of Unicorn engines, after a check that the host has address space for them."""
 
 import gc
 import mmap
@@ -7,34 +7,36 @@ import unicorn
 
 from emu.host.errors import MachineError
 
-TRANSLATIONS = 1 << 30  # bytes of address space that each engine has for what it translates
-BESIDE = 64 << 20  # for its other tables
+TRANSLATIONS = 1 << 30  # bytes of address space that each engine reserves for translated code
+BESIDE = 64 << 20  # bytes for its other tables
 MAP_NORESERVE = 0x4000
 
 
 def new_engine(architecture: int, mode: int) -> unicorn.Uc:
-    """An engine.  Unicorn ends the whole process where it finds no room for what it translates, so
-    that this is tried first.
+    """Create a Unicorn engine.
 
-    :raises MachineError: when there is none.
+    Unicorn ends the whole process if it cannot reserve memory for translated code, so the
+    reservation is tried first.
+
+    :raises MachineError: if the host lacks the address space.
     """
     try:
         _try()
     except OSError:
-        gc.collect()  # machines that nobody holds any more
+        gc.collect()  # frees machines that are no longer referenced
     try:
         _try()
     except OSError as error:
-        raise MachineError(f"another machine needs {TRANSLATIONS >> 20} MiB of address space for "
-                           f"what it translates: {error.strerror}: let go of machines, or raise "
+        raise MachineError(f"a new machine needs {TRANSLATIONS >> 20} MiB of address space for "
+                           f"translated code: {error.strerror}; release other machines, or raise "
                            "the limit (ulimit -v)") from None
     return unicorn.Uc(architecture, mode)
 
 
 def _try() -> None:
-    """Reserve as much address space as an engine takes, and let go of it.
+    """Reserve and release as much address space as an engine needs.
 
-    :raises OSError: when there is not as much.
+    :raises OSError: if the host lacks the address space.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     mmap.mmap(-1, TRANSLATIONS + BESIDE, flags=flags,

@@ -1,4 +1,4 @@
-"""Memory by physical addresses: the machine's RAM, and what the guest knows nothing of."""
+"""Physical memory of the machine: RAM, and hidden memory that the guest does not know about."""
 
 from emu.host.errors import MemoryAccessError
 from emu.unicorn._engine import Engine
@@ -6,22 +6,27 @@ from emu.unicorn.guest_memory import GuestMemory
 
 
 class PhysicalMemory:
-    """All that writes it beside the guest's own instructions comes here.
+    """RAM and hidden memory by physical address.
 
-    :param ram: which the engine has not mapped yet.
-    :param base: the address of its first byte.
-    :param hidden_base: where hidden memory is mapped when it is asked for.
+    All writes except those of the guest's own instructions use this class.
+
+    :param ram: RAM, which the engine has not mapped yet.
+    :param base: physical address of its first byte.
+    :param hidden_base: physical address at which hidden memory is mapped on demand.
     """
 
     def __init__(self, engine: Engine, ram: GuestMemory, base: int, hidden_base: int) -> None:
         self.ram, self.base = ram, base
-        self.quiet = False  # what the CPU model made of what is written is dropped by who writes
+        self.quiet = False  # True: ``store`` leaves stale translations to its caller
         self._engine, self._hidden_base = engine, hidden_base
         self._hidden: GuestMemory | None = None
         engine.map_ram(base, ram.view)
 
     def hidden(self, size: int) -> int:
-        """Memory the guest knows nothing of: its address; the same at every call."""
+        """Allocate memory that the guest does not know about.
+
+        :return: its physical address, the same on every call.
+        """
         if self._hidden is None:
             area = GuestMemory(size)
             self._engine.map_ram(self._hidden_base, area.view)
@@ -29,25 +34,29 @@ class PhysicalMemory:
         return self._hidden_base
 
     def release_hidden(self) -> None:
-        """Give the host back what the hidden memory holds; it reads as zeros again."""
+        """Return the contents of hidden memory to the host; it then reads as zeros."""
         if self._hidden is not None:
             self._hidden.clear()
 
     def is_hidden(self, address: int) -> bool:
+        """Whether an address lies in hidden memory."""
         return self._hidden is not None and (
             self._hidden_base <= address < self._hidden_base + self._hidden.size)
 
     def in_ram(self, address: int, size: int) -> memoryview:
-        """:raises MemoryAccessError: when the range is not RAM."""
+        """Return a view of a range of RAM.
+
+        :raises MemoryAccessError: if the range is not in RAM.
+        """
         at = address - self.base
         if at < 0 or at + size > self.ram.size:
             raise MemoryAccessError(f"physical {address:#x}..{address + size:#x} is not RAM")
         return self.ram.view[at : at + size]
 
     def area(self, address: int, size: int) -> memoryview:
-        """RAM, or hidden memory.
+        """Return a view of a range of RAM or hidden memory.
 
-        :raises MemoryAccessError: when the range is neither.
+        :raises MemoryAccessError: if the range is in neither.
         """
         if self._hidden is not None:
             at = address - self._hidden_base
@@ -56,10 +65,13 @@ class PhysicalMemory:
         return self.in_ram(address, size)
 
     def store(self, address: int, data: bytes, outside: bool = False) -> None:
-        """All that writes RAM beside the guest's own instructions, and beside restoring a state,
-        comes here: what the CPU model has made of it is forgotten.
+        """Write memory and drop what the CPU model translated from it.
 
-        :param outside: not by the computer itself, which forgets no page tables when it writes.
+        All writes use this method, except those of the guest's own instructions and of restored
+        states.
+
+        :param outside: whether the write comes from outside the computer, whose own writes do not
+            invalidate cached page table entries.
         """
         self.area(address, len(data))[:] = data
         if not self.quiet:

@@ -1,4 +1,4 @@
-"""The run loop of the machine on Unicorn: where a run ends, what comes between two instructions."""
+"""The run loop of the Unicorn machine: ends runs, and handles events between instructions."""
 
 import contextlib
 import signal
@@ -17,28 +17,30 @@ from emu.unicorn.cpu import Cpu
 from emu.unicorn.schedule import Schedule
 from emu.unicorn.state import MachineState
 
-PANIC_INSTRUCTIONS = 100_000_000  # that a kernel may take to say why
-MAX_RUNG = 1 << 16  # times that timers ring while the CPU waits, and no interrupt is pending
-# What the guest has asked for itself, and not who looks at it: part of its state.
+PANIC_INSTRUCTIONS = 100_000_000  # instruction budget for printing the panic message
+MAX_RUNG = 1 << 16  # timer expirations allowed while a CPU waits and no interrupt is pending
+# Stops that the guest itself caused, not an observer: they are part of the machine's state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
-GONE = ("the CPU executes code by a mapping that the page tables do not have any more; the run is "
-        "left in its middle")
-MAX_STOPS = StopLimit.MAX_STOPS - 1  # one is the machine's own, to end within a block
+GONE = ("the CPU executes code through a mapping that was removed from the page tables; the run "
+        "was abandoned, so restore an earlier state")
+MAX_STOPS = StopLimit.MAX_STOPS - 1  # one is reserved for ending a run within a block
 
 
 class CodeGoneError(MachineError):
     """The CPU executes code that the guest's page tables do not map.
 
     A page table or a control register was changed, and the CPU model still uses the old mapping.
-    How much was executed is not known, so the run is left in its middle: go back to a state.
+    The number of executed instructions is unknown, so the run is abandoned: restore an earlier
+    state.
     """
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """Somebody wants to look at a virtual time, between two instructions.
+    """An observer's callback at a virtual time, between two instructions.
 
-    :param ring: is called then; gives the next time, None for no more.
+    :param time: virtual time in nanoseconds.
+    :param ring: the callback; it returns the next time, or None to end the alarm.
     """
 
     time: int
@@ -46,7 +48,7 @@ class Alarm:
 
 
 class RunnableMachine(Protocol):
-    """What the loop runs: a machine, as far as it needs to know one."""
+    """The part of a machine that the run loop needs."""
 
     arch: Arch
     guest: Guest
@@ -55,9 +57,9 @@ class RunnableMachine(Protocol):
     events: EventQueue
     schedule: Schedule
     alarm: Alarm | None
-    patches: int  # not 0: breakpoints are in memory,
-    breakpoints: Container[int]  # at these addresses,
-    displaced: Callable[[int], bytes]  # over these bytes
+    patches: int  # nonzero while breakpoints are in memory
+    breakpoints: Container[int]  # addresses of the breakpoints
+    displaced: Callable[[int], bytes]  # the bytes under a breakpoint
     pc: int
 
     @property
@@ -77,9 +79,9 @@ class RunnableMachine(Protocol):
 
 
 class RunLoop:
-    """Runs a machine, and knows what its runs are to end with.
+    """Runs a machine, and decides what ends each run.
 
-    :param machine: whose engine was made.
+    :param machine: the machine, whose engine already exists.
     """
 
     def __init__(self, machine: RunnableMachine) -> None:
@@ -87,27 +89,28 @@ class RunLoop:
         self.engine, self.events = machine.engine, machine.events
         self.running = False
         self.handlers: dict[int, Callable[[], None]] = {}
-        self.handling = False  # between two instructions, somebody else than the guest
+        self.handling = False  # whether a handler is being called between two instructions
         self.panicking: tuple[int, int] | None = None
-        self._stop: Stop | None = None  # asked for, and not reported yet
-        self._ending = False  # what was due first was done
-        self._interrupts = False  # whether one that is to be taken ends the run
+        self._stop: Stop | None = None  # requested but not yet reported
+        self._ending = False  # whether the stop is due and all events before it were handled
+        self._interrupts = False  # whether an interrupt about to be taken ends the run
         self._stops: set[int] = set()
-        self._limit = NEVER  # instructions at which the run ends
+        self._limit = NEVER  # instruction count at which the run ends
         self._time_limit = NEVER
         self._console_wanted: tuple[bytes, ...] = ()
         self._console_start = 0
 
-    # -- what is asked for --------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     def request_stop(self, stop: Stop) -> None:
-        """End the run before the next block; for devices and observers."""
+        """End the run before the next block, on behalf of a device or an observer."""
         if self._stop is None or (stop.reason in GUESTS and self._stop.reason not in GUESTS):
             self._stop = stop
         self.deadline_changed()
 
     def deadline_changed(self) -> None:
-        # A stop asked for by a device takes effect where an event would: at a canonical start.
+        """Update the engine's deadline after a timer, a stop or the time limit changed."""
+        # A device's stop takes effect where an event would: at a canonical block start.
         if self._ending:
             self.engine.deadline = self.events.next()
         elif self._stop is not None:
@@ -116,9 +119,9 @@ class RunLoop:
             self.engine.deadline = min(self.events.next(), self._time_limit)
 
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` before the guest executes ``address``, in every run; None: no more.
+        """Call ``handler`` in every run before the guest executes ``address``; None removes it.
 
-        :raises MachineError: for too many; then it is not called.
+        :raises MachineError: for too many stop addresses; the handler is not installed then.
         """
         before = dict(self.handlers)
         if handler is None:
@@ -138,23 +141,24 @@ class RunLoop:
     def _set_stops(self, addresses: set[int]) -> None:
         wanted = len(addresses | self.handlers.keys())
         if wanted > MAX_STOPS:
-            raise MachineError(f"{wanted} stop addresses and handlers: {MAX_STOPS} are possible")
+            raise MachineError(f"{wanted} stop addresses and handlers exceed the limit of "
+                               f"{MAX_STOPS}")
         self._stops = addresses
         self._install(addresses | self.handlers.keys())
 
     def _install(self, addresses: set[int]) -> None:
-        """Make the engine stop before these addresses, and before no others."""
+        """Make the engine stop before exactly these addresses."""
         self.engine.set_stops(addresses)
 
     def panicked(self) -> None:
-        """The guest panics: the run goes on until it has said why."""
+        """Record that the guest panics; the run continues until the panic message is printed."""
         if self.panicking is None:
             end = self.engine.instructions + PANIC_INSTRUCTIONS
             self.panicking = len(self.machine.console.text), end
             self._limit = self.engine.limit = min(self._limit, end)
 
     def heard(self, data: int) -> None:
-        """The guest has written a byte to its console."""
+        """Check the console for text that ends the run, after the guest wrote a byte to it."""
         console = self.machine.console
         text = console.text
         if console.full(self._console_start):
@@ -171,24 +175,26 @@ class RunLoop:
                 self.request_stop(Stop(StopReason.CONSOLE, 0, detail))
                 return
 
-    # -- its part of the machine's state ------------------------------------------------------
+    # -- the run loop's part of the machine's state -------------------------------------------
 
     @property
     def asked(self) -> tuple[str, str] | None:
-        """The stop that the guest itself has asked for (``MachineState.stop``)."""
+        """Stop requested by the guest itself, as (reason name, detail), or None."""
         if self._stop is None or self._stop.reason not in GUESTS:
             return None
         return self._stop.reason.name, self._stop.detail
 
     def keep(self) -> tuple[Stop | None, tuple[int, int] | None]:
-        """What ``put_back`` takes."""
+        """Return the state that ``put_back`` takes."""
         return self._stop, self.panicking
 
     def put_back(self, kept: tuple[Stop | None, tuple[int, int] | None]) -> None:
+        """Restore the state returned by ``keep``."""
         self.engine.forget_exceptions()
         self._stop, self.panicking = kept
 
     def restore(self, state: MachineState, pc: int) -> None:
+        """Restore the run loop's part of a machine state, at address ``pc``."""
         self.engine.forget_exceptions()
         self._stop = None
         if state.stop is not None:
@@ -198,9 +204,9 @@ class RunLoop:
     # -- a run --------------------------------------------------------------------------------
 
     def run(self, until: Until, console_start: int) -> Stop:
-        """Run until ``until`` or the guest ends the run; an alarm rings in between.
+        """Run until a condition of ``until`` holds or the guest ends the run, ringing any alarm.
 
-        :param console_start: where the console's text begins in which to look for ``until``'s.
+        :param console_start: offset in the console's text from which to search for ``until``'s.
         """
         machine = self.machine
         while machine.alarm is not None and (until.time is None or machine.alarm.time < until.time):
@@ -210,7 +216,7 @@ class RunLoop:
                 return stop
             following = alarm.ring()
             machine.alarm = None if following is None else Alarm(following, alarm.ring)
-            if stop.pc in until.addresses:  # going on would step over it
+            if stop.pc in until.addresses:  # continuing would step over the address
                 return replace(stop, reason=StopReason.ADDRESS)
         return self._run(until, console_start)
 
@@ -225,7 +231,7 @@ class RunLoop:
         if self._reason() in (StopReason.TIME, StopReason.OUTPUT) or (
                 self._stop is not None and self._stop.reason is StopReason.CONSOLE
                 and self._stop.detail not in wanted):
-            self._stop = None  # what an earlier run was to end with
+            self._stop = None  # left over from an earlier run
         self._ending, self._interrupts = False, until.interrupts
         self._limit = engine.limit = min(
             NEVER if until.instructions is None else until.instructions,
@@ -249,8 +255,10 @@ class RunLoop:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C ends a run where a device's request would, and nothing is cut in two; another one
-        is an exception as ever."""
+        """Let Ctrl-C end a run where a device's stop would, and not within an instruction.
+
+        A second Ctrl-C raises KeyboardInterrupt as usual.
+        """
         if (threading.current_thread() is not threading.main_thread()
                 or signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
             yield
@@ -267,13 +275,17 @@ class RunLoop:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _loop(self) -> Stop:
-        """Every stop is between two instructions, when what is due before the next one was done:
-        the state there does not depend on what the stop is for.  While a probe fires, no time
-        passes and no address is a stop: what the guest executes then is the probe's.
+        """Run the guest until something ends the run, and return that stop.
 
-        An address comes before the caller's limits: the next run would not stop at it any more."""
+        A stop lies between two instructions, after everything due before the next one was done, so
+        the state does not depend on the purpose of the stop.  While a probe fires, time stands
+        still and no address ends the run, because the guest then executes the probe's code.
+
+        A stop address takes precedence over the caller's limits, because the next run would no
+        longer stop at it.
+        """
         engine, machine = self.engine, self.machine
-        first, began = True, machine.pc  # a stop address where the run begins does not end it
+        first, began = True, machine.pc  # a stop address at the start of the run does not end it
         while True:
             if engine.frozen:
                 engine.detour.thaw_if_at(machine.pc)
@@ -308,32 +320,33 @@ class RunLoop:
             self.handling = False
 
     def _go(self, pc: int) -> Stop | None:
-        """Run until something ends it; a stop or a handler at ``pc`` itself is passed by."""
+        """Run until the engine stops; a stop address or handler at ``pc`` itself is ignored."""
         before = self.engine.instructions
         why, detail = self._counted(pc, False)
         left = self._limit - self.engine.instructions
         if why == EngineStop.STOP_LIMIT and left > 0 and self._still_at(pc, before):
-            return self._execute(pc, left)  # of another block, the loop sees what is at its start
+            return self._execute(pc, left)  # _loop checks the start of any other block first
         if why == EngineStop.STOP_TRAPPED and self._still_at(pc, before):
             return self._trapped(pc)
         return self._dispatch(why, detail)
 
     def _still_at(self, pc: int, before: int) -> bool:
-        """Whether nothing was executed behind ``before`` instructions, and no exception taken."""
+        """Whether no instruction was executed and no exception taken since the count ``before``."""
         return self.engine.instructions == before and self.machine.pc == pc
 
     def _counted(self, pc: int, piece: bool) -> tuple[int, int]:
-        """``Engine.run`` from ``pc``, when the instructions of the block there are known."""
+        """Call ``Engine.run`` from ``pc`` after counting the instructions of the block there."""
         engine, before = self.engine, self.engine.instructions
         why, detail = engine.run(pc, piece)
         while why == EngineStop.STOP_UNCOUNTED and self._still_at(pc, before):
-            self._dispatch(why, detail)  # it is the block at pc
+            self._dispatch(why, detail)  # counts the instructions of the block at pc
             why, detail = engine.run(pc, piece)
         return why, detail
 
     def _execute(self, pc: int, count: int) -> Stop | None:
-        """Execute ``count`` instructions of the straight code at ``pc`` and end exactly there, or
-        where something else ends them first: all that stops within a block rests on this.
+        """Execute ``count`` instructions of the straight-line code at ``pc`` and stop right there.
+
+        Another event may end the execution earlier.  Every stop within a block uses this method.
         """
         assert count > 0
         engine = self.engine
@@ -352,22 +365,25 @@ class RunLoop:
             self._install(self._stops | self.handlers.keys())
 
     def _length(self, pc: int) -> int:
-        """Bytes of the instruction at ``pc``, also under a breakpoint; 1 when it is none."""
+        """Return the byte length of the instruction at ``pc``, or 1 if it is invalid.
+
+        Under a breakpoint, that is the displaced instruction.
+        """
         if self.machine.patches and pc in self.machine.breakpoints:
             return len(self.machine.displaced(pc)) or 1
         return self.machine.arch.executed_length(self._code(pc)) or 1
 
     def _code(self, pc: int) -> bytes:
-        """The bytes of the instruction at ``pc``, and some more where the next page is mapped."""
+        """Return the instruction at ``pc`` with some bytes after it, as far as they are mapped."""
         room = 4096 - pc % 4096
         if room < 15 and self.machine.translate(pc + room) is None:
             return self._read_code(pc, room)
         return self._read_code(pc, 15)
 
     def _read_code(self, address: int, size: int) -> bytes:
-        """Code that the CPU has come to.
+        """Read code that the CPU is about to execute.
 
-        :raises CodeGoneError: when its mapping has gone meanwhile.
+        :raises CodeGoneError: if the code is no longer mapped.
         """
         try:
             return self.machine.read(address, size)
@@ -377,7 +393,7 @@ class RunLoop:
     def _settle(self, pc: int) -> None:
         """Account for the block that was left before ``pc``.
 
-        :raises CodeGoneError: as ``_read_code``.
+        :raises CodeGoneError: if its code is no longer mapped.
         """
         try:
             self.machine.settle(pc)
@@ -388,21 +404,21 @@ class RunLoop:
         return None if self._stop is None else self._stop.reason
 
     def _panic(self, stop: Stop) -> Stop:
-        """What the run ended with, after a panic began: unless the caller's own limits did."""
+        """Return a panic stop if the guest panicked, unless the caller's limits ended the run."""
         if self.panicking is None or stop.reason in (StopReason.ADDRESS, StopReason.TIME) or (
                 stop.reason is StopReason.INSTRUCTIONS
                 and self.engine.instructions < self.panicking[1]):
             return stop
         text = self.machine.console.text[self.panicking[0] :].decode("utf-8", "replace")
         self.panicking = None
-        said = [line for line in text.splitlines() if line.startswith("panic: ")]
-        detail = said[0].removeprefix("panic: ").strip() if said else ""
+        panic_lines = [line for line in text.splitlines() if line.startswith("panic: ")]
+        detail = panic_lines[0].removeprefix("panic: ").strip() if panic_lines else ""
         return Stop(StopReason.PANIC, stop.pc, detail)
 
-    # -- why the engine came back -------------------------------------------------------------
+    # -- why the engine stopped ---------------------------------------------------------------
 
     def _dispatch(self, why: int, detail: int) -> Stop | None:
-        """Deal with why the engine came back."""
+        """Handle the reason for which the engine stopped, and return a stop if the run ends."""
         engine, machine = self.engine, self.machine
         cpu = machine.cpu
         trouble: str | None = None
@@ -432,7 +448,7 @@ class RunLoop:
             trouble = self._taken(cpu.invalid)
         elif why == EngineStop.STOP_UNCOUNTED:
             begin, size = engine.unknown_block
-            # What is no instruction counts as one: it is left by an exception.
+            # Invalid bytes count as one instruction, which raises an exception.
             code = self._read_code(begin, size)
             engine.learn(begin, size, max(len(machine.arch.split(code)), 1))
         elif why == EngineStop.STOP_UNSURE:
@@ -456,9 +472,10 @@ class RunLoop:
         return None
 
     def _ended_by_itself(self, pc: int, answered: bool) -> Stop | None:
-        """The CPU model stopped without a request: it waits for an interrupt.
+        """Handle a stop that nothing requested, as when the CPU waits for an interrupt.
 
-        :param answered: or a breakpoint was answered, which may hide something: the next run tells.
+        :param answered: whether a breakpoint was answered as well, which may hide an error; the
+            next run reveals it.
         """
         engine = self.engine
         if engine.frozen:
@@ -466,26 +483,27 @@ class RunLoop:
         begin, size, count = engine.block
         last = self._instructions(begin, pc)[-1:] if count and begin < pc <= begin + size else []
         if last and self.machine.cpu.is_wait(last[0]):
-            self._settle(pc)  # on riscv64 the block may go on behind the wait
+            self._settle(pc)  # on riscv64 the block may continue after the wait instruction
             engine.synchronize()
             self.machine.schedule.begins_to_wait(pc)
         elif answered:
             self._settle(pc)
         else:
-            return Stop(StopReason.HALT, pc, "the CPU stopped where nothing is to stop it")
+            return Stop(StopReason.HALT, pc, "the CPU stopped for no known reason")
         return None
 
     def _instructions(self, begin: int, end: int) -> list[bytes]:
-        """The instructions of the code at virtual [begin, end); where all are of one length, the
-        last."""
+        """Return the instructions in virtual [begin, end); with fixed lengths, only the last."""
         fixed = self.machine.cpu.model.fixed_length
         if fixed:
             return [self._read_code(end - fixed, fixed)]
         return self.machine.arch.split(self._read_code(begin, end - begin))
 
     def _trapped(self, pc: int) -> Stop | None:
-        """A program's block begins that has an instruction which is trapped; what comes before the
-        block was done."""
+        """Handle the start of a program's block that contains a trapped instruction.
+
+        Everything before the block was executed.
+        """
         _begin, size, _count = self.engine.block
         before = self.machine.cpu.trapped(pc, self._read_code(pc, size))
         if before:
@@ -494,31 +512,34 @@ class RunLoop:
         return None
 
     def _taken(self, deliver: Callable[[], str | None]) -> str | None:
-        """:return: why the guest cannot go on."""
+        """Deliver an exception.
+
+        :return: None, or why the guest cannot continue.
+        """
         try:
             trouble = deliver()
         except MemoryAccessError as error:
             self.engine.settle()
-            trouble = f"an exception in code that is not there any more: {error}"
+            trouble = f"an exception in code that is no longer mapped: {error}"
         trouble = trouble or self._endless()
         self._delivered()
         return trouble
 
     def _delivered(self) -> None:
-        """An exception was delivered, or answered."""
+        """Update the engine after an exception was delivered or answered."""
         if not self.engine.frozen:
             self.engine.taken()
             self.engine.synchronize()
 
     def _endless(self) -> str | None:
-        """Exceptions upon exceptions, with no instruction executed between them."""
+        """Count an exception, and report too many with no instruction executed between them."""
         if self.engine.endless():
-            return (f"{ExceptionLimit.MAX_EXCEPTIONS.value} exceptions and no instruction between "
-                    "them")
+            return (f"{ExceptionLimit.MAX_EXCEPTIONS.value} exceptions in a row without an "
+                    "executed instruction")
         return None
 
     def _in_place(self, pc: int) -> Stop | None:
-        """Execute the one instruction under a breakpoint of the provider's."""
+        """Execute the single instruction under a provider's breakpoint, in place."""
         code = self.machine.displaced(pc)
         patch = self._read_code(pc, len(code))
         self.machine.write_code(pc, code)
@@ -528,7 +549,7 @@ class RunLoop:
             self.machine.write_code(pc, patch)
 
     def _due(self) -> None:
-        """The clock reached the deadline."""
+        """Handle the events that are due once the clock has reached the deadline."""
         self.events.run(self.engine.now)
         if self.engine.now >= self._time_limit and self._stop is None:
             self._stop = Stop(StopReason.TIME, self.machine.pc)
@@ -537,21 +558,23 @@ class RunLoop:
         self.machine.interrupts_changed()
 
     def _wait(self, pc: int) -> Stop | None:
-        """The CPU waits for an interrupt: another one has its turn, or, where all wait, skip to
-        what wakes one."""
+        """Handle a CPU that waits for an interrupt: another one gets the turn, or time advances.
+
+        If all CPUs wait, time skips to the event that wakes one.
+        """
         engine, schedule, rung = self.engine, self.machine.schedule, 0
         cpu = self.machine.cpu
         if schedule.several and not (cpu.on and cpu.wakes()):
             if schedule.over():
                 return None
             if schedule.nobody:
-                return Stop(StopReason.HALT, pc, "all CPUs are off, or mask interrupts")
+                return Stop(StopReason.HALT, pc, "all CPUs are off or have interrupts masked")
             schedule.new_round()
         while not schedule.anybody():
             rung += 1
             if rung > MAX_RUNG:
                 return Stop(StopReason.HALT, pc,
-                            f"timers have rung {MAX_RUNG} times, and wake nobody")
+                            f"timers expired {MAX_RUNG} times without waking a CPU")
             if self._stop is not None:
                 return Stop(self._stop.reason, pc, self._stop.detail)
             when = min(self.events.next(), self._time_limit)
@@ -564,7 +587,7 @@ class RunLoop:
             if engine.now >= self._time_limit:
                 return Stop(StopReason.TIME, pc)
         if rung and schedule.several:
-            return None  # whose interrupt it is says the schedule
+            return None  # the schedule decides which CPU takes the interrupt
         delivered = cpu.deliver_interrupt()
         self.machine.interrupts_changed()
         if not delivered and not cpu.wakes_masked:

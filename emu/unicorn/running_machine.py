@@ -1,4 +1,4 @@
-"""A machine that runs: boots, calls, turns, and what ends a run."""
+"""The machine that runs: booting, inputs, turns of its CPUs, and the end of each run."""
 
 from collections.abc import Callable, Collection
 
@@ -10,46 +10,50 @@ from emu.unicorn.run_loop import Alarm, RunLoop
 from emu.unicorn.schedule import Schedule
 from emu.unicorn.wired_machine import WiredMachine
 
-MAX_COUNTS = 1 << 16  # pieces of code of which the instructions are known
+MAX_COUNTS = 1 << 16  # pieces of code whose instruction counts are cached
 
 
 class RunningMachine(WiredMachine):
-    """A machine that can run, and cannot go back."""
+    """A machine that can run, but cannot return to an earlier state."""
 
-    alarm: Alarm | None = None  # somebody who looks: no part of the machine's state
-    patches = 0  # how many have patched it
+    alarm: Alarm | None = None  # an observer's alarm, not part of the machine's state
+    patches = 0  # serial number of the breakpoint set in memory; 0: none
 
     def __init__(self, image: Image, memory: int = 512 << 20) -> None:
         super().__init__(image, memory)
         self.schedule = Schedule(self)
 
     def make_engine(self, model: CpuModel, pc: int) -> None:
+        """Create the Unicorn engine and the run loop.
+
+        :param pc: Unicorn's number of the program counter.
+        """
         super().make_engine(model, pc)
         self._loop = RunLoop(self)
         self.events.notify = self._loop.deadline_changed
 
     @property
     def handlers(self) -> dict[int, Callable[[], None]]:
-        """What ``handle`` was told: the CPU's own instructions that the model does not carry out as
-        they are, among others."""
+        """Handlers by address, including those for instructions that the CPU model cannot run."""
         return dict(self._loop.handlers)
 
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` before the guest executes ``address``, in every run; None: no more.
+        """Call ``handler`` in every run before the guest executes ``address``; None removes it.
 
-        :raises MachineError: for too many; then it is not called.
+        :raises MachineError: for too many stop addresses; the handler is not installed then.
         """
         self._loop.handle(address, handler)
 
     def boot(self) -> None:
-        """Play the boot loader: the machine is then about to execute the kernel's first
-        instruction."""
+        """Load the kernel as the boot loader does, ready to execute its first instruction."""
         self.guest.boot.load(self, self.image)
         self._loaded()
 
     def place_image(self) -> None:
-        """Put the image into memory and map it where it was linked, without starting it: its leaf
-        functions can be called then."""
+        """Load and map the image at its link address without booting it.
+
+        Its leaf functions can then be called.
+        """
         self.guest.boot.place(self, self.image)
         for module in self.image.modules:
             self.write(module.address, module.memory)
@@ -65,33 +69,39 @@ class RunningMachine(WiredMachine):
             self.handle(panic.address, self._loop.panicked)
 
     def type(self, data: bytes) -> None:
+        """Type bytes at the console.
+
+        :raises MachineError: while a recorded machine is running.
+        """
         if self.runner is not None and self.running:
-            raise MachineError("the machine is recorded: keys are not typed while it runs")
+            raise MachineError("the machine is being recorded: type keys only while it is stopped")
         self._entered("type", "", data)
         self.board.type(data)
 
     @property
     def keys_left(self) -> bool:
-        """Whether the guest has not read all that was typed."""
+        """Whether typed bytes remain that the guest has not read."""
         return self.board.keys_left
 
     def give_turn(self, cpu: int, held: Collection[int] = (), patience: int = 0) -> None:
-        """It is a CPU's turn from here on, and a new round.
+        """Give the turn to a CPU, and begin a new round.
 
-        :param held: CPUs that have no turn before the next one is given from outside.
-        :param patience: so often the CPU may say that it waits for another one (PAUSE), and its
-            turn goes on; less than 2^32.
-        :raises MachineError: while it runs, or when there is no such CPU.
+        :param held: CPUs that get no turn until the next call.
+        :param patience: how often the CPU may signal that it waits for another one (PAUSE) before
+            its turn ends; less than 2^32.
+        :raises MachineError: while the machine is running, or if the CPU does not exist, is off or
+            is held.
         """
         if self.running:
-            raise MachineError("the machine is running: a turn can be given when it has stopped")
+            raise MachineError("the machine is running: give a turn only while it is stopped")
         if not 0 <= cpu < len(self.cpus):
-            raise MachineError(f"there is no CPU {cpu}")
+            raise MachineError(f"CPU {cpu} does not exist")
         if not self.cpus[cpu].on:
             raise MachineError(f"CPU {cpu} is off")
-        mask = sum(1 << one for one in set(held))
+        mask = sum(1 << held_number for held_number in set(held))
         if cpu in held or mask >> len(self.cpus):
-            raise MachineError("a turn of a CPU that is held, or of which there is none")
+            raise MachineError("held CPUs must exist and must not include the CPU that gets the "
+                               "turn")
         self._entered("turn", str(cpu), mask.to_bytes(1, "little") + patience.to_bytes(4, "little"))
         if self.schedule.several:
             self.schedule.held = set(held)
@@ -99,38 +109,41 @@ class RunningMachine(WiredMachine):
             self.schedule.bear(patience)
 
     def ring_timer(self) -> None:
-        """The timer of the CPU whose turn it is rings now, whenever it was to: its interrupt is
-        taken before the next instruction, or as soon as the guest lets it.
+        """Make the timer of the CPU that has the turn expire now.
 
-        :raises MachineError: while it runs.
+        Its interrupt is taken before the next instruction, or as soon as the guest allows it.
+
+        :raises MachineError: while the machine is running.
         """
         if self.running:
-            raise MachineError("the machine is running: its timers ring when they are to")
+            raise MachineError("the machine is running: ring a timer only while it is stopped")
         self._entered("timer", str(self.cpu.number), b"")
         self.engine.synchronize()
         self.cpu.ring_timer()
         self.interrupts_changed()
 
     def switch_off(self) -> None:
-        """The CPU whose turn it is executes nothing more.
+        """Switch off the CPU that has the turn.
 
-        :raises MachineError: while it runs, or when it is the only one.
+        :raises MachineError: while the machine is running, or if it has only one CPU.
         """
         if self.running or not self.schedule.several:
-            raise MachineError("the CPU cannot be switched off here")
+            raise MachineError("a CPU can be switched off only while the machine is stopped, and "
+                               "only if there are others")
         self._entered("off", str(self.cpu.number), b"")
         self.schedule.off()
 
     def step(self) -> None:
+        """Execute one instruction."""
         self.run(Until(instructions=self.instructions + 1))
 
     @property
     def panics(self) -> bool:
-        """Whether the guest has begun to panic, and is not done with it."""
+        """Whether the guest has begun a panic and not finished it."""
         return self._loop.panicking is not None
 
     def request_stop(self, stop: Stop) -> None:
-        """End the run before the next block; for devices and observers."""
+        """End the run before the next block, on behalf of a device or an observer."""
         self._loop.request_stop(stop)
 
     def is_stop(self, address: int) -> bool:
@@ -138,23 +151,24 @@ class RunningMachine(WiredMachine):
         return self._loop.is_stop(address)
 
     def output(self, data: int) -> None:
-        """Console: one byte from the serial port."""
+        """Write one byte from the serial port to the console."""
         self.console_sink(data)
         self._loop.heard(data)
 
     def _count(self, code: bytes) -> int:
-        """Guest instructions in a piece of code."""
-        known = self._counts.get(code)
-        if known is None:
+        """Return the number of guest instructions in a piece of code."""
+        count = self._counts.get(code)
+        if count is None:
             if len(self._counts) >= MAX_COUNTS:
                 self._counts.clear()
-            known = self._counts[code] = len(self.arch.split(code))
-        return known
+            count = self._counts[code] = len(self.arch.split(code))
+        return count
 
     def left_at(self, pc: int) -> int:
-        """An exception that is no probe's left the block in progress before ``pc``; for boards.
+        """Account for a block that an exception other than a probe's left before ``pc``.
 
-        :return: where it happened for the guest: not in a trampoline, but at what that displaces.
+        :return: address of the exception for the guest: if ``pc`` is in a trampoline, that of the
+            displaced instruction.
         """
         if self.engine.frozen:
             return self.engine.detour.abandon(pc)
@@ -162,7 +176,7 @@ class RunningMachine(WiredMachine):
         return pc
 
     def settle(self, pc: int) -> None:
-        """The block in progress was left before ``pc``, which was not executed."""
+        """Account for the block in progress, which was left before ``pc`` was executed."""
         begin, size, count = self.engine.block
         if count and begin < pc <= begin + size:
             try:
@@ -170,10 +184,10 @@ class RunningMachine(WiredMachine):
             except MemoryAccessError:
                 if pc != begin + size:
                     raise
-                self.engine.settle()  # its last instruction has taken the mapping away
+                self.engine.settle()  # the block's last instruction removed its mapping
                 return
-            # The model may take for one what the decoder takes for several; and it counts what is
-            # no instruction, at a block's end, but with no bytes.
+            # The CPU model may count several decoded instructions as one.  At the end of a block it
+            # also counts an invalid instruction, which has no bytes here.
             executed = min(self._count(code), count)
             if executed:
                 self.engine.learn_prefix(code, executed)
@@ -184,9 +198,9 @@ class RunningMachine(WiredMachine):
             self.engine.settle()
 
     def run(self, until: Until) -> Stop:
-        """Run until ``until`` or the guest ends the run; an ``alarm`` rings in between.
+        """Run until a condition of ``until`` holds or the guest ends the run, ringing any alarm.
 
-        :raises MachineError: when called while the machine runs, or for too many addresses.
+        :raises MachineError: if the machine is already running, or for too many stop addresses.
         """
         start = len(self.console.text)
         if self.runner is None:
@@ -195,14 +209,14 @@ class RunningMachine(WiredMachine):
 
     @property
     def trap_stack(self) -> int:
-        """The top of the stack that breakpoints come on; 0: on the interrupted one."""
+        """Top of the stack on which breakpoint exceptions arrive; 0: the interrupted stack."""
         name = self.guest.traps.trap_stack
         return self.symbol(name).address if name else 0
 
     def at_breakpoint(self, address: int) -> bool:
-        """A breakpoint instruction was executed; for boards.
+        """Handle an executed breakpoint; freeze the clock if it is the provider's.
 
-        :return: whether it is one of the provider's: the clock is frozen then.
+        :return: whether the breakpoint is the provider's.
         """
         ours = address in self.breakpoints
         if ours:
@@ -211,11 +225,12 @@ class RunningMachine(WiredMachine):
 
     @property
     def waiting(self) -> bool:
-        """Whether the CPU waits for an interrupt."""
+        """Whether the CPU that has the turn waits for an interrupt."""
         return self.schedule.waiting is not None and self.schedule.waiting == self.pc
 
     @property
     def running(self) -> bool:
+        """Whether the machine is running, which is true in handlers and probe callbacks."""
         return self._loop.running or self.engine.running
 
     def _between_instructions(self, why: str) -> None:

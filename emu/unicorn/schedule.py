@@ -1,5 +1,7 @@
-"""Which CPU of a machine runs, and for how long: turns of so many instructions, one CPU behind the
-other, all of a round at the same virtual time (``_turns.pxi``)."""
+"""The turns of a machine's CPUs: which one runs, and for how many instructions.
+
+The CPUs of a round run one after the other, all at the same virtual time (``_turns.pxi``).
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -15,7 +17,7 @@ MOST_CPUS = CpuLimit.MAX_CPUS.value
 
 
 class ScheduledMachine(Protocol):
-    """A machine, as far as its schedule needs to know one."""
+    """The part of a machine that its schedule needs."""
 
     engine: Engine
     image: Image
@@ -30,22 +32,25 @@ class ScheduledMachine(Protocol):
 
 
 class Schedule:
-    """:param machine: with its engine and CPUs as they are at power-on."""
+    """Decides which CPU of a machine runs next, and for how long.
+
+    :param machine: a machine whose engine and CPUs are in their power-on state.
+    """
 
     def __init__(self, machine: ScheduledMachine) -> None:
         self._machine, self._engine = machine, machine.engine
         cpus = machine.cpus
         self._turns = Turns(machine.engine, len(cpus), machine.image.options.turn,
                             cpus[0].yields, cpus[0].monitor_place() if len(cpus) > 1 else 0)
-        # Where a CPU waits for an interrupt; None: it does not.
+        # The address at which each CPU waits for an interrupt, or None if it does not wait.
         self._waiting: list[int | None] = [None] * len(cpus)
-        self.held: set[int] = set()  # whom somebody keeps from having a turn
-        self.turned: Callable[[], None] | None = None  # is called when a CPU's turn has come
-        self.left: int | None = None  # turns until the run is to end with PATIENCE; None: any
+        self.held: set[int] = set()  # CPUs that are kept from getting a turn
+        self.turned: Callable[[], None] | None = None  # called when a CPU's turn begins
+        self.left: int | None = None  # turns until the run ends with PATIENCE; None: no limit
 
     @property
     def length(self) -> int:
-        """Instructions of a turn that is not given away; what is set holds from the next one."""
+        """Length of a full turn in instructions; a new value applies from the next turn."""
         return self._turns.clock[3]
 
     @length.setter
@@ -54,11 +59,12 @@ class Schedule:
 
     @property
     def several(self) -> bool:
+        """Whether the machine has more than one CPU."""
         return len(self._waiting) > 1
 
     @property
     def waits(self) -> list[int | None]:
-        """Where each CPU waits for an interrupt."""
+        """Addresses at which the CPUs wait for an interrupt; None for a CPU that does not wait."""
         self._look()
         return list(self._waiting)
 
@@ -68,7 +74,7 @@ class Schedule:
 
     @property
     def waiting(self) -> int | None:
-        """Where the CPU whose turn it is waits for an interrupt."""
+        """Address at which the CPU that has the turn waits for an interrupt, or None."""
         return self._waiting[self._engine.cpu]
 
     @waiting.setter
@@ -76,7 +82,7 @@ class Schedule:
         self._waiting[self._engine.cpu] = pc
 
     def _look(self) -> None:
-        """Whether the CPU whose turn it is waits: somebody may have sent it elsewhere."""
+        """Clear the wait of the CPU that has the turn if its PC was moved elsewhere."""
         if self.waiting is not None and self.waiting != self._machine.pc:
             self.waiting = None
 
@@ -85,7 +91,7 @@ class Schedule:
             self._waiting[cpu.number] is None or cpu.wakes() or bool(cpu.posted))
 
     def _next(self) -> tuple[Cpu | None, bool]:
-        """Who can run next, and whether that begins a new round."""
+        """Return the CPU that can run next, and whether its turn begins a new round."""
         self._look()
         cpus, present = self._machine.cpus, self._engine.cpu
         for cpu in cpus[present + 1 :]:
@@ -97,7 +103,10 @@ class Schedule:
         return None, True
 
     def over(self) -> bool:
-        """The CPU's turn is over: give it to the next that can run; whether there is one."""
+        """End the turn and give the next one to a CPU that can run.
+
+        :return: whether there is such a CPU.
+        """
         cpu, anew = self._next()
         if cpu is None:
             return False
@@ -112,9 +121,9 @@ class Schedule:
         return True
 
     def give(self, cpu: int, longest: int = 0) -> None:
-        """It is a CPU's turn from here on.
+        """Give the turn to a CPU.
 
-        :param longest: instructions of the longest turn before it in the round.
+        :param longest: instructions of the longest turn before it in the round; 0: a new round.
         """
         self._look()
         self._machine.cpus[self._engine.cpu].goes_out()
@@ -127,44 +136,47 @@ class Schedule:
         self._machine.interrupts_changed()
 
     def begins_to_wait(self, pc: int) -> None:
-        """The CPU has executed a wait instruction, behind which ``pc`` is."""
+        """Record that the CPU executed the wait instruction that ends at ``pc``."""
         self.waiting = pc
         cpu = self._machine.cpus[self._engine.cpu]
         cpu.masked = self.several and cpu.masks_interrupts()
 
     def woke(self) -> None:
-        """The CPU's wait is over.  Where it was none, as in a loop that waits for another CPU, its
-        turn is over, too."""
+        """Record that the CPU's wait is over.
+
+        If the CPU already executed something in this turn, as in a loop that waits for another
+        CPU, the turn ends, too.
+        """
         if self.several and self._turns.begun:
             self._turns.end_here()
 
     def bear(self, times: int) -> None:
-        """The CPU may say so often that it waits for another one before its turn is over."""
+        """Set how often the CPU may signal that it waits for another one before its turn ends."""
         self._turns.patience = times, NEVER
 
     @property
     def borne(self) -> bool:
-        """Whether it has said so as often as it may."""
+        """Whether the CPU has used up the signals allowed by ``bear``."""
         return self._turns.patience[0] == 0
 
     def changed(self) -> None:
-        """An interrupt line of some CPU has changed, or something was posted."""
+        """Let other CPUs run again after an interrupt line changed or a CPU start was posted."""
         if self.several:
             self._turns.others_may_run()
 
     def new_round(self) -> None:
-        """All wait: time that passes now passes for all."""
+        """Begin a new round while all CPUs wait, so that time passes for all of them."""
         if self.several:
             self._turns.give(self._engine.cpu, 0)
 
     def anybody(self) -> bool:
-        """Whether some CPU has an interrupt to take."""
+        """Whether any CPU can run or take an interrupt."""
         if not self.several:
             return self._machine.cpus[0].interrupt_pending()
         return any(map(self._can_run, self._machine.cpus))
 
     def off(self) -> None:
-        """The CPU whose turn it is runs no more: it was switched off."""
+        """Switch off the CPU that has the turn."""
         self._machine.cpus[self._engine.cpu].on = False
         self._turns.end_here()
         self._turns.others_may_run()
@@ -172,12 +184,12 @@ class Schedule:
 
     @property
     def nobody(self) -> bool:
-        """Whether all CPUs are off, or wait with interrupts masked."""
+        """Whether every CPU is off or waits with interrupts masked."""
         return not any(cpu.on and not (cpu.masked and self._waiting[cpu.number] is not None)
                        for cpu in self._machine.cpus)
 
     def each(self) -> Iterator[Cpu]:
-        """Have the registers of each CPU in the engine, one behind the other, to be looked at."""
+        """Yield each CPU in turn while the engine holds its registers, for inspection only."""
         if not self.several:
             yield self._machine.cpus[0]
             return
@@ -189,10 +201,10 @@ class Schedule:
         finally:
             self._turns.look_at(present)
 
-    # -- its part of the machine's state ----------------------------------------------------------
+    # -- the schedule's part of the machine's state -----------------------------------------------
 
     def state(self) -> dict[str, Any] | None:
-        """What there is beside the state of the CPU whose turn it is; None: there is no other."""
+        """Return the state of the turn and of the other CPUs, or None if there is only one CPU."""
         if not self.several:
             return None
         present, clock = self._engine.cpu, self._turns.clock
@@ -212,32 +224,36 @@ class Schedule:
                 "patience": list(self._turns.patience)}
 
     def restore(self, state: dict[str, Any] | None, own: dict[str, Any], waiting: bool) -> None:
-        """:param own: the state of the CPU whose turn it is; ``waiting``: whether it waits.
-        :raises ValueError: when it is no state of such a machine.
+        """Restore the states of all CPUs and of the turn.
+
+        :param state: the result of ``state``.
+        :param own: the state of the CPU that has the turn.
+        :param waiting: whether that CPU waits for an interrupt.
+        :raises ValueError: if the state does not fit this machine.
         """
         cpus = self._machine.cpus
         if not self.several:
             if state is not None:
-                raise ValueError("a state of several CPUs")
+                raise ValueError("the state has several CPUs, the machine only one")
             cpus[0].restore(own)
             self._waiting[0] = self._machine.pc if waiting else None
             return
         if state is None or len(state["cpus"]) != len(cpus):
-            raise ValueError("a state of another number of CPUs")
+            raise ValueError("the state and the machine have different numbers of CPUs")
         present = number(state["cpu"], len(cpus))
         for cpu, row in zip(cpus, state["cpus"], strict=True):
-            self._turns.power_on(cpu.number)  # what is set may depend on what was there before
+            self._turns.power_on(cpu.number)  # old values may affect the ones set below
             cpu.restore(own if cpu.number == present else row["registers"])
             cpu.on, cpu.masked = bool(row["on"]), bool(row["masked"])
             cpu.posted = [number(value, 1 << 64) for value in row["posted"]]
             if len(cpu.posted) not in (0, 2):
-                raise ValueError("a start of no kind")
+                raise ValueError("a posted CPU start needs an address and an argument")
             pc = self._machine.pc
             self._waiting[cpu.number] = pc if row["waiting"] else None
             self._turns.stands = bool(row["arrived"]), pc, False
         self._turns.look_at(present)
         began, end, longest, length = (number(value) for value in state["clock"])
         self._turns.clock = began, end, longest, length
-        self.held = {number(one, len(cpus)) for one in state["held"]}
-        left, said = (number(value, 1 << 64) for value in state["patience"])
-        self._turns.patience = left, said
+        self.held = {number(held_number, len(cpus)) for held_number in state["held"]}
+        left, said_at = (number(value, 1 << 64) for value in state["patience"])
+        self._turns.patience = left, said_at

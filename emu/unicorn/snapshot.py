@@ -1,9 +1,9 @@
-"""Snapshot files: one self-describing file that another process can go on from.
+"""Snapshot files: self-describing machine states that another process can restore.
 
 Layout: the magic, a u32 format version, a u32 length of the header, a u64 length of the memory
-part, the SHA-256 of header and memory part, the header (zstd-compressed JSON), the memory part
-(one zstd frame: the pages the header lists, one behind the other).  Little-endian.  Pages as they
-are in the kernel's file are not in it: the header says in which segment they are, and where.
+part, the SHA-256 of header and memory part, the header (zstd-compressed JSON), the memory part (one
+zstd frame with the pages that the header lists, in that sequence).  Integers are little-endian.
+Pages that the kernel's file contains are not stored; the header gives their segment and offset.
 """
 
 import hashlib
@@ -28,23 +28,23 @@ from emu.unicorn.state import MachineState
 
 MAGIC = b"KINSTSNP"
 FORMAT = 5
-WITHOUT_IMAGE = 4  # as 5, with all pages in it
+WITHOUT_IMAGE = 4  # like format 5, but with all pages in the file
 HEAD = struct.Struct("<8sIIQ32s")
 MAX_FILE = 64 << 30  # bytes
 MAX_HEADER = 64 << 20
-MAX_VALUES = 1 << 22  # of JSON in a header
+MAX_VALUES = 1 << 22  # JSON values in a header
 MAX_CONSOLE = 16 << 20
-LEVEL = -1  # a restored boot is what every command waits for: half the time, a quarter more on disk
+LEVEL = -1  # fast, because commands wait for a restored boot: half the time, 25% more disk space
 ZERO = bytes(PAGE)
 
 
-# What a state that is none raises where it is taken.
+# Exceptions that an invalid state raises while it is restored.
 DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error,
           EngineError)
 
 
 def to_json(state: MachineState) -> dict[str, Any]:
-    """A state as JSON has it."""
+    """Convert a state to a JSON-compatible dictionary."""
     return {
         "cpu": state.cpu, "devices": state.devices, "timers": state.timers,
         "instructions": state.instructions, "canonical": state.canonical, "skew": state.skew,
@@ -55,9 +55,9 @@ def to_json(state: MachineState) -> dict[str, Any]:
 
 
 def from_json(state: dict[str, Any]) -> MachineState:
-    """A state from JSON.
+    """Convert a JSON dictionary to a state.
 
-    :raises: one of DAMAGE, when it is none.
+    :raises: one of DAMAGE, if the dictionary is not a valid state.
     """
     stop, panic = state["stop"], state["panic"]
     console = bytes.fromhex(state["console"])
@@ -65,7 +65,7 @@ def from_json(state: dict[str, Any]) -> MachineState:
     instructions, canonical = number(state["instructions"]), number(state["canonical"])
     if len(console) > MAX_CONSOLE or canonical > instructions or not (
             turns is None or isinstance(turns, dict)):
-        raise ValueError("a state of no kind")
+        raise ValueError("invalid console, instruction counts or turns in the machine state")
     return MachineState(
         state["cpu"], state["devices"],
         {str(name): number(when, 1 << 64) for name, when in state["timers"].items()},
@@ -78,19 +78,19 @@ def from_json(state: dict[str, Any]) -> MachineState:
 
 
 def save(machine: UnicornMachine, path: Path) -> None:
-    """Write a snapshot; the file appears whole or not at all.
+    """Write a snapshot file atomically.
 
-    :raises SnapshotError: when it cannot be written.
+    :raises SnapshotError: if it cannot be written.
     """
     if machine.patches:
-        raise SnapshotError(f"{path}: probes are enabled: disable them before a snapshot")
+        raise SnapshotError(f"{path}: probes are enabled: disable them before saving a snapshot")
     if len(machine.console.text) > MAX_CONSOLE:
-        raise SnapshotError(f"{path}: the guest has written more than {MAX_CONSOLE >> 20} MiB to "
-                            "its console: such a state is not kept in a file")
+        raise SnapshotError(f"{path}: cannot save a snapshot after more than {MAX_CONSOLE >> 20} "
+                            "MiB of console output")
     memory = machine.memory_part
     pages: list[list[int]] = []
     same: list[list[int]] = []
-    known = _image_pages(machine.image)
+    file_pages = _image_pages(machine.image)
     compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()
     body = []
     for first, count in memory.used():
@@ -98,8 +98,8 @@ def save(machine: UnicornMachine, path: Path) -> None:
             data = memory.page(page)
             if data == ZERO:
                 continue
-            if data in known:
-                segment, at = known[data]
+            if data in file_pages:
+                segment, at = file_pages[data]
                 if same and same[-1][0] + same[-1][1] == page and same[-1][2] == segment and (
                         same[-1][3] + same[-1][1] * PAGE == at):
                     same[-1][1] += 1
@@ -124,8 +124,8 @@ def save(machine: UnicornMachine, path: Path) -> None:
     }
     text = json.dumps(header).encode()
     if not fits(text, MAX_VALUES, MAX_HEADER):
-        raise SnapshotError(f"{path}: the machine's state, disks included, has more than "
-                            f"{MAX_HEADER >> 20} MiB, without its memory: it is not kept in a file")
+        raise SnapshotError(f"{path}: cannot save a snapshot: the machine's state, with disks but "
+                            f"without memory, exceeds {MAX_HEADER >> 20} MiB")
     head = zstandard.ZstdCompressor(level=LEVEL).compress(text)
     raw = b"".join(body)
     digest = hashlib.sha256(head + raw).digest()
@@ -139,26 +139,26 @@ def save(machine: UnicornMachine, path: Path) -> None:
 
 
 def _image_pages(image: Image) -> dict[bytes, tuple[int, int]]:
-    """Pages of the kernel's file as they lie in memory when it is loaded: (segment, offset)."""
-    found: dict[bytes, tuple[int, int]] = {}
+    """Return the pages of the kernel's file as loaded into memory: page -> (segment, offset)."""
+    pages: dict[bytes, tuple[int, int]] = {}
     for index, segment in enumerate(image.segments):
         for at in range(-segment.physical % PAGE, len(segment.data) - PAGE + 1, PAGE):
-            found.setdefault(bytes(segment.data[at : at + PAGE]), (index, at))
-    return found
+            pages.setdefault(bytes(segment.data[at : at + PAGE]), (index, at))
+    return pages
 
 
 def restore(path: Path, image: Image) -> UnicornMachine:
-    """A machine in the state of the file.
+    """Create a machine in the state of a snapshot file.
 
-    :raises SnapshotError: when the file is damaged, of another format, or of another image.
+    :raises SnapshotError: if the file is damaged, has another format or belongs to another image.
     """
     header, body = _read(path)
     try:
         if header["architecture"] != arch_of(image).name or not image.is_known_as(
                 str(header["build_id"])):
             raise SnapshotError(
-                f"{path}: is of another kernel ({header['architecture']}, "
-                f"{str(header['build_id'])[:16]}), not of {image.path}; give its own kernel"
+                f"{path}: belongs to another kernel ({header['architecture']}, "
+                f"{str(header['build_id'])[:16]}), not to {image.path}; specify that kernel"
             )
         machine = UnicornMachine(image, memory=int(header["memory"]))
         _restore_image(machine, header.get("image", []), path)
@@ -178,38 +178,38 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
         raise SnapshotError(f"{path}: not a snapshot file")
     _magic, version, head_size, body_size, digest = HEAD.unpack_from(raw)
     if version not in (FORMAT, WITHOUT_IMAGE):
-        raise SnapshotError(f"{path}: snapshot format {version}, this program reads {FORMAT}")
+        raise SnapshotError(f"{path}: snapshot format {version}; this program reads {FORMAT}")
     if len(raw) != HEAD.size + head_size + body_size:
         raise SnapshotError(
-            f"{path}: cut short or extended: {len(raw)} bytes, "
-            f"{HEAD.size + head_size + body_size} expected; make it again"
+            f"{path}: truncated or extended: {len(raw)} bytes instead of "
+            f"{HEAD.size + head_size + body_size}; create it again"
         )
     view = raw[HEAD.size :]
     if hashlib.sha256(view).digest() != digest:
-        raise SnapshotError(f"{path}: damaged: its checksum does not fit; make it again")
+        raise SnapshotError(f"{path}: damaged: checksum mismatch; create it again")
     try:
-        # A frame may claim any size; what is read of it is bounded.
+        # A frame may claim any size, so the amount read from it is limited.
         text = zstandard.ZstdDecompressor().stream_reader(view[:head_size]).read(MAX_HEADER + 1)
         if len(text) > MAX_HEADER:
             raise ValueError
         header = read_json(text, MAX_VALUES)
     except (zstandard.ZstdError, ValueError, RecursionError):
-        raise SnapshotError(f"{path}: damaged header; make it again") from None
+        raise SnapshotError(f"{path}: damaged header; create it again") from None
     if not isinstance(header, dict):
-        raise SnapshotError(f"{path}: damaged header; make it again")
+        raise SnapshotError(f"{path}: damaged header; create it again")
     return header, view[head_size:]
 
 
 def _restore_image(machine: UnicornMachine, same: list[list[int]], path: Path) -> None:
-    limit, segments, behind = machine.memory // PAGE, machine.image.segments, 0
+    limit, segments, end = machine.memory // PAGE, machine.image.segments, 0
     for first, count, segment, at in same:
-        if not (first >= behind and count > 0 and first + count <= limit and at >= 0
+        if not (first >= end and count > 0 and first + count <= limit and at >= 0
                 and 0 <= segment < len(segments)
                 and at + count * PAGE <= len(segments[segment].data)):
-            raise SnapshotError(f"{path}: damaged: pages outside memory, or the kernel's file")
+            raise SnapshotError(f"{path}: damaged: pages outside memory or the kernel's file")
         machine.memory_part.view[first * PAGE : (first + count) * PAGE] = (
             segments[segment].data[at : at + count * PAGE])
-        behind = first + count
+        end = first + count
 
 
 def _restore_memory(
@@ -227,7 +227,7 @@ def _restore_memory(
             while at < len(part):
                 got = reader.readinto(part[at:])
                 if not got:
-                    raise SnapshotError(f"{path}: damaged: memory ends early; make it again")
+                    raise SnapshotError(f"{path}: damaged: memory ends early; create it again")
                 at += got
     except zstandard.ZstdError:
-        raise SnapshotError(f"{path}: damaged memory part; make it again") from None
+        raise SnapshotError(f"{path}: damaged memory part; create it again") from None

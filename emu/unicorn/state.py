@@ -1,4 +1,4 @@
-"""What the machine on Unicorn was at one moment, and what of it is kept in memory."""
+"""The state of the Unicorn machine at one moment, and snapshots of it in memory."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,16 +8,15 @@ from emu.unicorn.guest_memory import MemoryImage
 
 @dataclass(frozen=True)
 class MachineState:
-    """Everything of a machine but its memory; JSON-able but for the console's bytes.
+    """Complete machine state except memory; JSON-compatible except for the console's bytes.
 
-    :param cpu: of the one whose turn it is; ``waiting`` and ``arrived`` are its, too.
-    :param arrived: what is due at the present instruction was done (``Engine.arrive``).
-    :param waiting: the CPU has executed a wait instruction, and nothing has woken it.
-    :param stop: why the run is to end at the next canonical block start: (name of a StopReason,
-        detail); None: it is not.
-    :param panic: (bytes the console had said, instructions at which patience ends) of a panic that
-        has begun; None: there is none.
-    :param turns: the other CPUs, and the turn (``Schedule.state``); None: there is one CPU.
+    :param cpu: the CPU that has the turn; ``waiting`` and ``arrived`` refer to it, too.
+    :param arrived: whether everything due at the current instruction was done (``Engine.arrive``).
+    :param waiting: whether the CPU has executed a wait instruction and was not woken.
+    :param stop: why the run ends at the next canonical block start, as (name of a StopReason,
+        detail); None: it does not end there.
+    :param panic: console bytes and the instruction limit of a panic in progress; None: no panic.
+    :param turns: the other CPUs and the turn (``Schedule.state``); None: there is only one CPU.
     """
 
     cpu: dict[str, Any]
@@ -36,8 +35,8 @@ class MachineState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state kept in memory."""
+    """A complete machine state kept in memory, RAM included."""
 
     state: MachineState
     memory: MemoryImage
-    patches: int = 0  # which set of breakpoints was in memory; 0: none
+    patches: int = 0  # serial number of the breakpoint set in memory; 0: none

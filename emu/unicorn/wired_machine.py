@@ -1,4 +1,4 @@
-"""A machine as it is wired: engine, CPUs, board, memory, registers; without what makes it run."""
+"""The hardware of a machine: engine, CPUs, board, memory and registers, without the run loop."""
 
 import contextlib
 import ctypes
@@ -23,13 +23,13 @@ from emu.unicorn.physical_memory import PhysicalMemory
 from emu.unicorn.run_loop import RunLoop
 from emu.unicorn.schedule import Schedule
 
-LARGE = 1 << 16  # bytes: more are not read at once
+LARGE = 1 << 16  # size limit in bytes of reads that the engine performs
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
 NO_BREAKPOINTS: Container[int] = frozenset()
 
 
 def library_symbols() -> dict[str, int]:
-    """Addresses of libunicorn's functions, in the library that the Python package has loaded."""
+    """Return the addresses of libunicorn functions, as loaded by the Python package."""
     library = unicorn_binding.uclib
     return {
         name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
@@ -41,33 +41,37 @@ Go = Callable[[Until], Stop]
 
 
 class Runner(Protocol):
-    """Somebody who records a machine: is told what comes in from outside, and runs it."""
+    """A recorder that is notified of a machine's inputs and runs the machine."""
 
     def entered(self, kind: str, name: str, value: bytes) -> None:
-        """Keys are typed (``type``); a ``register``, a ``vector`` register or, at the physical
-        address that ``name`` says, ``memory`` is written."""
+        """Record an input that enters the machine from outside.
+
+        :param kind: ``type`` for typed keys; ``register``, ``vector`` or ``memory`` for a write;
+            ``turn``, ``timer`` or ``off`` for a CPU.
+        :param name: name of the register, hexadecimal physical address, or number of the CPU.
+        """
 
     def run(self, until: Until, go: Go) -> Stop:
-        """Run the machine, in as many pieces as it likes."""
+        """Run the machine by one or more calls of ``go``."""
 
 
 class WiredMachine(Machine):
-    """The parts of a machine.
+    """The hardware of a machine, without what makes it run.
 
     :param image: the kernel; its architecture chooses the board.
     :param memory: bytes of RAM, a multiple of 2 MiB.
-    :raises MachineError: for an impossible memory size.
+    :raises MachineError: if the memory size is not possible.
     """
 
-    breakpoints: Container[int] = NO_BREAKPOINTS  # patched addresses: time stands still from there
-    runner: Runner | None = None  # somebody who looks: no part of the machine's state
+    breakpoints: Container[int] = NO_BREAKPOINTS  # addresses at which the virtual clock freezes
+    runner: Runner | None = None  # a recorder, not part of the machine's state
     schedule: Schedule
     _loop: RunLoop
 
     def __init__(self, image: Image, memory: int = 512 << 20) -> None:
         if memory % (2 << 20) or not MIN_MEMORY <= memory <= MAX_MEMORY:
             raise MachineError(
-                f"memory of {memory} bytes: give a multiple of 2 MiB between 64M and 64G"
+                f"memory of {memory} bytes: use a multiple of 2 MiB from 64 MiB to 64 GiB"
             )
         self.image = image
         self.arch = arch_of(image)
@@ -78,7 +82,8 @@ class WiredMachine(Machine):
         try:
             self.memory_part = GuestMemory(memory)
         except OSError as error:
-            raise MachineError(f"no {memory >> 20} MiB of memory: {error.strerror}") from None
+            raise MachineError(f"cannot allocate {memory >> 20} MiB of guest RAM: "
+                               f"{error.strerror}") from None
         self.engine: Engine
         self._uc: unicorn.Uc
         self._counts: dict[bytes, int] = {}
@@ -90,10 +95,10 @@ class WiredMachine(Machine):
         self.console_sink = self.console.output
 
     def make_engine(self, model: CpuModel, pc: int) -> None:
-        """Make the Unicorn engine.
+        """Create the Unicorn engine.
 
         :param pc: Unicorn's number of the program counter.
-        :raises MachineError: when the host has no address space for it.
+        :raises MachineError: if the host lacks address space for it.
         """
         self._uc = new_engine(model.arch, model.mode)
         self._uc.ctl_set_cpu_model(model.cpu_model)
@@ -101,46 +106,55 @@ class WiredMachine(Machine):
 
     @property
     def cpus(self) -> tuple[Cpu, ...]:
-        """They take turns: registers, here and in the engine, are those of the one that runs."""
+        """CPUs of the machine, which take turns; the engine holds the registers of one of them."""
         return self.board.cpus
 
     @property
     def cpu(self) -> Cpu:
-        """The one whose turn it is."""
+        """The CPU that has the turn."""
         return self.board.cpus[self.engine.cpu]
 
     @property
     def uc(self) -> unicorn.Uc:
-        """Unicorn's own object, for what the native engine does not wrap."""
+        """Unicorn's own engine object, for functions that the native engine does not wrap."""
         return self._uc
 
     def firmware(self) -> bytes:
-        """See ``emu.guest.guest.BareMachine``."""
+        """Set up memory and the CPUs as firmware does (``emu.guest.guest.BareMachine``)."""
         return self.board.firmware()
 
     @property
     def now(self) -> int:
+        """Virtual time in nanoseconds, as devices see it."""
         return self.engine.now
 
     def spend(self, nanoseconds: int) -> None:
+        """Let virtual time pass, as the cost of a slow access."""
         self.engine.skew += nanoseconds
 
     def timer(self, name: str, callback: Callable[[], None]) -> Timer:
+        """Create a device timer."""
         return self.events.timer(name, callback)
 
     def interrupts_changed(self) -> None:
+        """Recompute the pending interrupts after an interrupt line may have changed."""
         cpu = self.cpu
         self.engine.pending = cpu.on and cpu.interrupt_pending()
         self.engine.urgent = self.engine.pending and cpu.unmaskable()
         self.schedule.changed()
 
     def read_register(self, name: str) -> int:
+        """Return the value of a register of the CPU that has the turn."""
         number = self.cpu.model.registers.get(name)
         if number is None or name in self.cpu.guarded:
             return self.cpu.read_system(name)
         return self.engine.read(number)
 
     def write_register(self, name: str, value: int) -> None:
+        """Set a register of the CPU that has the turn.
+
+        :raises MachineError: if there is no such register, or it cannot hold the value.
+        """
         number = self.cpu.model.registers.get(name)
         value &= (1 << 64) - 1
         self._entered("register", name, value.to_bytes(8, "little"))
@@ -150,9 +164,10 @@ class WiredMachine(Machine):
             else:
                 self.engine.write(number, value)
         except EngineError:
-            raise MachineError(f"{name} cannot be {value:#x}") from None
+            raise MachineError(f"register {name} cannot be set to {value:#x}") from None
 
     def write_vector(self, name: str, value: int) -> None:
+        """Set a 128-bit vector register of the CPU that has the turn."""
         number = self.cpu.vectors.get(name)
         if number is None:
             raise MachineError(f"{self.arch.name} has no vector register '{name}'")
@@ -160,38 +175,45 @@ class WiredMachine(Machine):
         self.engine.write_bytes(number, value.to_bytes(16, "little"))
 
     def hidden_memory(self, size: int) -> int:
-        """Memory the guest knows nothing of, for trampolines; not part of digests or snapshots.
+        """Allocate memory for trampolines that is invisible to the guest, digests and snapshots.
 
-        :return: its physical address; the same at every call.
+        :return: its physical address, the same on every call.
         """
         return self._physical.hidden(size)
 
     def forget_translations(self) -> None:
+        """Discard the CPU model's cached translations of addresses and code."""
         self.engine.flush_tlb()
         self.engine.flush_translations()
 
     def release_hidden(self) -> None:
-        """Give the host back what the hidden memory holds; it reads as zeros again."""
+        """Return the contents of hidden memory to the host; it then reads as zeros."""
         self._physical.release_hidden()
 
     def read(self, address: int, size: int) -> bytes:
-        known = 0 <= size <= LARGE and 0 <= address < 1 << 64
-        data = self.engine.read_memory(address, size) if known else None
+        """Read virtual memory.
+
+        :raises MemoryAccessError: if a page is not mapped, or for more than 1 GiB.
+        """
+        is_small = 0 <= size <= LARGE and 0 <= address < 1 << 64
+        data = self.engine.read_memory(address, size) if is_small else None
         return super().read(address, size) if data is None else data
 
     def read_physical(self, address: int, size: int) -> bytes:
+        """Read RAM or hidden memory."""
         return bytes(self._physical.area(address, size))
 
     def write_physical(self, address: int, data: bytes) -> None:
+        """Write RAM or hidden memory; a write to RAM is an input."""
         self._physical.area(address, len(data))
         if not self._physical.is_hidden(address):
             self._entered("memory", f"{address:x}", bytes(data))
         self._physical.store(address, data, outside=True)
 
     def store(self, address: int, data: bytes) -> None:
-        """Virtual memory, as the CPU itself writes it: an exception's frame.  It is no input.
+        """Write virtual memory as the CPU does for an exception frame, which is not an input.
 
-        :raises MemoryAccessError: when a page is not mapped.
+        :raises MemoryAccessError: if a page is not mapped.
         """
         at = 0
         for physical, length in self._pieces(address, len(data)):
@@ -199,34 +221,37 @@ class WiredMachine(Machine):
             at += length
 
     def read_memory(self, address: int, size: int) -> bytes:
-        """Bus: a device reads physical memory, when its time has come.
+        """Read physical memory for a device, once the device's timer has expired.
 
-        :raises MemoryAccessError: when the range is not RAM.
+        :raises MemoryAccessError: if the range is not in RAM.
         """
         return bytes(self._physical.in_ram(address, size))
 
     def write_memory(self, address: int, data: bytes) -> None:
-        """Bus: a device writes to physical memory.  It does so when its time has come (``timer``),
-        not in the middle of the block whose instruction has asked for it, which the CPU model may
-        have cut or not.
+        """Write physical memory for a device, once the device's timer has expired.
 
-        :raises MemoryAccessError: when the range is not RAM.
-        :raises MachineError: while the CPU runs.
+        A device does not write in the middle of the block whose instruction requested the write,
+        because the CPU model may or may not have cut that block.
+
+        :raises MemoryAccessError: if the range is not in RAM.
+        :raises MachineError: while the CPU is running.
         """
         if self.engine.running:
-            raise MachineError("a device writes to memory when a timer of its has run out")
+            raise MachineError("a device can write to memory only when one of its timers expires")
         self._physical.in_ram(address, len(data))
         self._physical.store(address, data)
 
     def _entered(self, kind: str, name: str, value: bytes) -> None:
-        """What the machine itself does while it runs is none of the inputs, but what a handler
-        does is."""
+        """Report an input to the recorder, if the machine is being recorded.
+
+        What the machine itself does while it runs is not an input, but what a handler does is.
+        """
         if self.runner is not None and (self._loop.handling or not self.running):
             self.runner.entered(kind, name, value)
 
     @contextlib.contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """What is written is no input: a look at the machine, or a breakpoint."""
+        """Suspend recording for writes that are not inputs, such as those of breakpoints."""
         runner, self.runner = self.runner, None
         try:
             yield
@@ -234,7 +259,8 @@ class WiredMachine(Machine):
             self.runner = runner
 
     def write_code(self, address: int, data: bytes) -> None:
-        # Its translations are dropped here, as by somebody who only looks.
+        """Write virtual memory without recording it as input, for temporary breakpoints."""
+        # remove_translations below drops the translations of the range; the write need not.
         self._physical.quiet = True
         try:
             with self.unrecorded():
@@ -245,4 +271,5 @@ class WiredMachine(Machine):
 
     @property
     def instructions(self) -> int:
+        """Number of guest instructions executed since the start of the boot."""
         return self.engine.instructions

@@ -1,4 +1,4 @@
-"""The ACPI tables GENERIC insists on (ACPI 6.5, chapter 5): processors, one I/O APIC."""
+"""ACPI tables that the GENERIC kernel requires (ACPI 6.5, chapter 5): CPUs and one I/O APIC."""
 
 import struct
 
@@ -21,13 +21,13 @@ from emu.unicorn.amd64.aml import (
 RSDP_BASE, TABLES_BASE = 0xF0000, 0xF0100
 LAPIC_BASE, IOAPIC_BASE = 0xFEE00000, 0xFEC00000
 UART_PORT, UART_IRQ = 0x3F8, 4
-PCI_PORTS, PCI_IRQ = 0xC000, 16  # of the first device; the first interrupt
+PCI_PORTS, PCI_IRQ = 0xC000, 16  # I/O port base and interrupt of the first PCI device
 PM1_EVENT, PM1_CONTROL, PM_TIMER, SCI_IRQ = 0x600, 0x604, 0x608, 9
 HEADER = struct.Struct("<4sIBB6s8sI4sI")
 
 
 def ioapic_id(cpus: int) -> int:
-    """Behind those of the processors' local APICs."""
+    """Return the I/O APIC's ID, which follows the IDs of the local APICs."""
     return cpus
 
 
@@ -51,23 +51,23 @@ def _fadt(facs: int, dsdt: int) -> bytes:
     put(64, "I", PM1_CONTROL)
     put(76, "I", PM_TIMER)
     put(88, "BBBB", 4, 2, 0, 4)  # lengths: PM1 event, control, PM2, timer
-    put(96, "HH", 0xFFFF, 0xFFFF)  # C2, C3 latencies: not there
-    put(109, "H", 1 << 1)  # boot architecture: an 8042 is not there, legacy devices are not
-    put(112, "I", 1 << 0 | 1 << 2 | 1 << 4)  # WBINVD, C1, power button by control method
+    put(96, "HH", 0xFFFF, 0xFFFF)  # C2 and C3 latencies: not supported
+    put(109, "H", 1 << 1)  # boot architecture flags: an 8042, no other legacy devices
+    put(112, "I", 1 << 0 | 1 << 2 | 1 << 4)  # flags: WBINVD, C1, power button by control method
     return _table(b"FACP", 1, bytes(body))
 
 
 def _madt(cpus: int) -> bytes:
     body = struct.pack("<II", LAPIC_BASE, 0)
     for i in range(cpus):
-        body += struct.pack("<BBBBI", 0, 8, i, i, 1)  # processor, its APIC, enabled
+        body += struct.pack("<BBBBI", 0, 8, i, i, 1)  # processor ID, its APIC ID, enabled
     body += struct.pack("<BBBBII", 1, 12, ioapic_id(cpus), 0, IOAPIC_BASE, 0)
-    body += struct.pack("<BBBBIH", 2, 10, 0, 0, 2, 0)  # IRQ 0 is on pin 2
+    body += struct.pack("<BBBBIH", 2, 10, 0, 0, 2, 0)  # IRQ 0 is connected to pin 2
     return _table(b"APIC", 1, body)
 
 
 def _pci(devices: int) -> bytes:
-    """The host bridge: what it passes on, and where pin A of each device leads (6.2.13)."""
+    """Encode the PCI host bridge: its address windows and interrupt routing (6.2.13)."""
     routes = package([
         package([integer((i + 1) << 16 | 0xFFFF), integer(0), integer(0), integer(PCI_IRQ + i)])
         for i in range(devices)])
@@ -78,8 +78,7 @@ def _pci(devices: int) -> bytes:
 
 
 def _definitions(devices: int) -> bytes:
-    """How the computer is switched off (SLP_TYP 0, 7.4.2.6), the serial port, PCI if something is
-    there."""
+    """Encode the S5 power-off state (SLP_TYP 0, 7.4.2.6), the serial port and, if present, PCI."""
     port = device(
         "COM1", name("_HID", eisa_id("PNP0501")), name("_UID", integer(1)),
         name("_CRS", buffer(ports(UART_PORT, 8) + interrupt(UART_IRQ) + END_TAG)))
@@ -88,20 +87,21 @@ def _definitions(devices: int) -> bytes:
 
 
 def tables(programs: bool = False, devices: int = 0, cpus: int = 1) -> bytes:
-    """The area from RSDP_BASE on.
+    """Return all ACPI tables, as the contents of the memory area at RSDP_BASE.
 
-    :param programs: whether there is a disk, and so programs, which need more to be told of.
-        Without one the tables are what they always were: recordings hold.
-    :param devices: how many there are on PCI's bus, behind the host bridge.
+    :param programs: whether the guest has a disk and so runs programs, which need the devices in
+        the DSDT.  Without programs the tables never change, so that old recordings stay valid.
+    :param devices: number of devices on the PCI bus, besides the host bridge.
+    :param cpus: number of processors.
     """
     area = bytearray(0x1000)
-    at = TABLES_BASE
+    next_free = TABLES_BASE
 
     def place(data: bytes, align: int = 16) -> int:
-        nonlocal at
-        at = (at + align - 1) & -align
-        area[at - RSDP_BASE : at - RSDP_BASE + len(data)] = data
-        address, at = at, at + len(data)
+        nonlocal next_free
+        next_free = (next_free + align - 1) & -align
+        area[next_free - RSDP_BASE : next_free - RSDP_BASE + len(data)] = data
+        address, next_free = next_free, next_free + len(data)
         return address
 
     facs = place(struct.pack("<4sI", b"FACS", 64) + bytes(56), 64)

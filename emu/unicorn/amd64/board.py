@@ -1,6 +1,7 @@
-"""The amd64 computer: PC devices, ACPI, RAM from 0.
+"""The amd64 computer: PC devices, ACPI tables, and RAM from address 0.
 
-Local APIC, I/O APIC, PIT, CMOS, 8259s, 16550, PCI configuration space, as QEMU's ``pc`` has them.
+The devices are those of QEMU's ``pc``: local APICs, I/O APIC, PIT, CMOS, 8259s, 16550, PCI
+configuration space.
 """
 
 import functools
@@ -27,11 +28,13 @@ from emu.unicorn.amd64.cpu import CPL, Amd64Cpu
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
 
-PORT_COST = 500  # ns of a port access: an ISA cycle
-TSC_COST = 20  # ns
+PORT_COST = 500  # ns for a port access: an ISA bus cycle
+TSC_COST = 20  # ns for reading the TSC
 
 
 class Amd64Board(Board):
+    """The amd64 board: PC devices, and CPUs with local APICs."""
+
     ram_base = 0
     hidden_base = 0xE0000000
     max_memory = 3 << 30
@@ -39,7 +42,8 @@ class Amd64Board(Board):
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
         if machine.memory > self.max_memory:
-            raise MachineError("amd64 takes at most 3072 MiB of memory: devices lie above")
+            raise MachineError("amd64 supports at most 3072 MiB of memory: devices are mapped "
+                               "above it")
         Amd64Cpu.prepare(machine)
         native = machine.engine
         count = machine.image.options.cpus
@@ -88,34 +92,37 @@ class Amd64Board(Board):
         )
 
     def _refused(self) -> bool:
-        """The CPU model lets programs do what only the kernel may, and is past it here: the run
-        ends, instead of the fault that IOPL wants (SDM volume 1, "I/O Privilege Level")."""
+        """Whether IOPL forbids a program's IN or OUT; the run ends in that case.
+
+        The CPU model lets programs access I/O ports and has already passed the instruction here,
+        so the fault of SDM volume 1, "I/O Privilege Level", cannot be delivered.
+        """
         machine = self.machine
         refused = machine.read_register("rflags") >> RFLAGS_IOPL & 3 < CPL
         if refused:
             machine.request_stop(Stop(
                 StopReason.UNHANDLED, 0,
-                "a program uses IN or OUT: its fault is not carried out here"))
+                "a program used IN or OUT without I/O privilege: this fault is not emulated"))
         return refused
 
     def _port_read(self, port: int, size: int) -> int:
-        found = self._ports.get(port)
-        if found is not None:
-            return found[0].read(found[1], size)
+        entry = self._ports.get(port)
+        if entry is not None:
+            return entry[0].read(entry[1], size)
         function = self.pci.port(port)
         if function is not None:
             return function[0].read_port(function[1], size)
         if port == 0x61:
             return self.pit.gate()
         self.machine.spend(PORT_COST)
-        return (1 << 8 * size) - 1  # nothing there: an empty PCI bus among it
+        return (1 << 8 * size) - 1  # no device answers, as on an empty PCI bus
 
     def _port_write(self, port: int, size: int, value: int) -> None:
-        found = self._ports.get(port)
+        entry = self._ports.get(port)
         if (port == 0xCF9 and size == 1 and value & 4) or (port == 0x64 and value == 0xFE):
-            self.machine.request_stop(Stop(StopReason.RESET, 0))  # reset control; the 8042
-        elif found is not None:
-            found[0].write(found[1], size, value)
+            self.machine.request_stop(Stop(StopReason.RESET, 0))  # reset control register, or 8042
+        elif entry is not None:
+            entry[0].write(entry[1], size, value)
         elif (function := self.pci.port(port)) is not None:
             function[0].write_port(function[1], size, value)
         elif port == 0x61:
@@ -133,51 +140,54 @@ class Amd64Board(Board):
         own.write(offset, size, value)
 
     def _send(self, sender: int | None, command: int, destination: int) -> None:
-        """A message on the APICs' bus.
+        """Deliver a message on the APIC bus.
 
-        :param sender: the CPU; None: the I/O APIC.
-        :param command: as in an interrupt command register, or an entry of the I/O APIC's.
+        :param sender: index of the sending CPU; None: the I/O APIC.
+        :param command: in the format of an interrupt command register or an I/O APIC entry.
+        :param destination: the destination field of the message.
         """
         if len(self.lapics) == 1:
             self.lapics[0].request(command & 0xFF)
             return
         if command >> 8 & 7 == lapic.INIT and not command & lapic.ASSERT:
-            return  # a de-assertion, which processors do not look at any more
+            return  # processors ignore INIT de-assertion
         shorthand = command >> 18 & 3 if sender is not None else 0
         if shorthand == 0:
             logical = bool(command & lapic.LOGICAL)
-            targets = [i for i, one in enumerate(self.lapics)
-                       if one.is_meant(destination, logical)]
+            targets = [i for i, target_lapic in enumerate(self.lapics)
+                       if target_lapic.is_meant(destination, logical)]
         elif shorthand == 1:
             targets = [i for i in range(len(self.lapics)) if i == sender]
         else:
             targets = [i for i in range(len(self.lapics)) if i != sender or shorthand == 2]
         delivery = command >> 8 & 7
         for target in targets[:1] if delivery == lapic.LOWEST else targets:
-            one, cpu = self.lapics[target], self.cpus[target]
+            target_lapic, cpu = self.lapics[target], self.cpus[target]
             if delivery in (lapic.FIXED, lapic.LOWEST):
-                one.request(command & 0xFF)
+                target_lapic.request(command & 0xFF)
             elif delivery == lapic.NMI:
-                one.urge()
+                target_lapic.urge()
             elif delivery == lapic.INIT and target != sender:
                 cpu.on = False
-                one.reset()
+                target_lapic.reset()
             elif delivery == lapic.START and not cpu.on:
                 cpu.post((command & 0xFF) << 12, 0)
                 self.machine.schedule.changed()
 
     def firmware(self) -> bytes:
-        """ACPI's tables; the CPU is as the boot loader makes it."""
+        """Put the ACPI tables into memory; the boot loader sets up the CPU."""
         programs = self.machine.image.options.programs
         self.machine.write_physical(
             acpi.RSDP_BASE, acpi.tables(programs, len(self.disks), len(self.cpus)))
         return b""
 
     def type(self, data: bytes) -> None:
+        """Type bytes at the serial console."""
         self.uart.type(data)
 
     @property
     def keys_left(self) -> bool:
+        """Whether typed bytes remain that the guest has not read."""
         return self.uart.keys_left
 
 BOARD = Amd64Board

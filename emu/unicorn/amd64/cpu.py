@@ -1,6 +1,6 @@
-"""amd64's CPU: exceptions through the IDT, interrupts from its local APIC.
+"""The amd64 CPU: exceptions through the IDT, and interrupts from its local APIC.
 
-SDM volume 3, chapter 6.
+See SDM volume 3, chapter 6.
 """
 
 import ctypes
@@ -34,30 +34,30 @@ from emu.unicorn.new_engine import new_engine
 
 NON_MASKABLE, BREAKPOINT, INVALID_OPCODE = 2, 3, 6
 DOUBLE_FAULT, GENERAL_PROTECTION, PAGE_FAULT = 8, 13, 14
-WRITE, RESERVED_BIT = 2, 8  # of a page fault's error code; WRITE is also a page table entry's
-NO_EXECUTE = 1 << 63  # of an entry
+WRITE, RESERVED_BIT = 2, 8  # page fault error code bits; WRITE is also a page table entry bit
+NO_EXECUTE = 1 << 63  # page table entry bit
 MASK = (1 << 64) - 1
-RESERVED = 0xFFF << 40  # of one: the CPU model has 40 bits of physical address
+RESERVED = 0xFFF << 40  # reserved entry bits: the CPU model has 40 bits of physical address
 WITH_ERROR_CODE = {8, 10, 11, 12, 13, 14, 17, 21}
 STI = 0xFB
 INT3 = b"\xcc"
 PAUSE = b"\xf3\x90"
-NMI_MASKED = 1 << 2  # of hflags2: HF2_NMI_MASK
+NMI_MASKED = 1 << 2  # bit of QEMU's hflags2 (HF2_NMI_MASK)
 HLT = 0xF4
 PREFIXES = bytes((0x66, 0x67, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0xF2, 0xF3, *range(0x40, 0x50)))
 MWAIT = b"\x0f\x01\xc9"
 CR4_OSFXSR = 1 << 9
-SEGMENT_CACHE = 24  # bytes
-CPL, INHIBIT, SS32, CS64 = 3, 1 << 3, 1 << 5, 1 << 15  # of QEMU's hflags: HF_CPL, ...
-SYSCALL = 256  # where the model has vectors of exceptions
-TSS_RSP0, TSS_IST = 4, 28  # SDM volume 3, "64-Bit Mode TSS"; IST 1 is behind the second
+SEGMENT_CACHE = 24  # bytes of QEMU's SegmentCache
+CPL, INHIBIT, SS32, CS64 = 3, 1 << 3, 1 << 5, 1 << 15  # bits of QEMU's hflags (HF_CPL, ...)
+SYSCALL = 256  # passed by the engine as the exception vector of a SYSCALL instruction
+TSS_RSP0, TSS_IST = 4, 28  # SDM volume 3, "64-Bit Mode TSS"; IST n is at TSS_IST + 8 * n
 CR4_PAE, CR0_PE, CR0_PG, CR0_WP = 1 << 5, 1 << 0, 1 << 31, 1 << 16
 EFER_SCE, EFER_LME, EFER_LMA = 1 << 0, 1 << 8, 1 << 10
-MMR = struct.Struct("<H6xQII")  # uc_x86_mmr
+MMR = struct.Struct("<H6xQII")  # Unicorn's uc_x86_mmr
 
 
 def scratch() -> unicorn.Uc:
-    """Long mode without paging, SSE enabled."""
+    """Return a scratch engine in long mode without paging, with SSE enabled."""
     engine = new_engine(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
     engine.ctl_set_cpu_model(uc.UC_CPU_X86_QEMU64)
     engine.mem_map(CODE, CODE_SIZE)
@@ -67,10 +67,11 @@ def scratch() -> unicorn.Uc:
 
 @functools.cache
 def _shadow_field() -> StateFields:
-    """Where the CPU state holds what keeps interrupts away behind STI (QEMU's ``hflags``).
+    """Locate, in the CPU state, the flags that hold the interrupt shadow (QEMU's ``hflags``).
 
-    STI, and NOP in its place, are executed with interrupts enabled; the engine is stopped by the
-    hook of the block behind, where one bit differs.
+    The interrupt shadow blocks interrupts for one instruction after STI.  One engine executes STI
+    and another NOP in its place, both with interrupts enabled.  The hook of the next block stops
+    them; at that point a single bit of their states differs.
     """
     states = []
     for code in (bytes((STI,)), b"\x90"):
@@ -88,21 +89,23 @@ def _shadow_field() -> StateFields:
         engine.emu_start(CODE, CODE + CODE_SIZE - 1)
         states.append(seen[0])
     with_, without = (struct.unpack(f"<{len(s) // 4}I", s[: len(s) // 4 * 4]) for s in states)
-    found = [4 * i for i, (a, b) in enumerate(zip(with_, without, strict=True))
+    places = [4 * i for i, (a, b) in enumerate(zip(with_, without, strict=True))
              if a == b | INHIBIT and not b & INHIBIT]
-    if len(found) != 1:
+    if len(places) != 1:
         raise MachineError(
-            f"this version of Unicorn ({unicorn.__version__}) keeps the interrupt shadow of amd64 "
-            f"in {len(found) or 'no'} places; version 2.1.4 is known to work"
+            f"Unicorn {unicorn.__version__} is not supported: {len(places) or 'no'} offsets in its "
+            "CPU state hold the interrupt shadow of amd64; use version 2.1.4"
         )
-    return StateFields({"hflags": (found[0], "<I"), "hflags2": (found[0] + 4, "<I")})
+    return StateFields({"hflags": (places[0], "<I"), "hflags2": (places[0] + 4, "<I")})
 
 
 @functools.cache
 def _segment_fields() -> StateFields:
-    """Where the CPU state holds the hidden parts of the segment registers: chosen bases of FS and
-    GS, which are neighbours, tell (QEMU's ``SegmentCache``: u32 selector, u64 base, u32 limit, u32
-    flags, in the order of the encoding)."""
+    """Locate, in the CPU state, the hidden parts of the segment registers.
+
+    Chosen bases of FS and GS, which are adjacent, reveal them.  The segments are in the order of
+    their encoding, each a ``SegmentCache`` of QEMU: u32 selector, u64 base, u32 limit, u32 flags.
+    """
     states = []
     bases = {uc.UC_X86_REG_FS_BASE: (0x1357_9BDF_0000, 0x0246_8ACE_1000),
              uc.UC_X86_REG_GS_BASE: (0x0F1E_2D3C_0000, 0x4B5A_6978_1000)}
@@ -114,8 +117,8 @@ def _segment_fields() -> StateFields:
     fs, gs = (find_field(states, values, "<Q", "the segment bases of amd64")
               for values in bases.values())
     if gs - fs != SEGMENT_CACHE:
-        raise MachineError(f"this version of Unicorn ({unicorn.__version__}) keeps the segments of "
-                           "amd64 otherwise; version 2.1.4 is known to work")
+        raise MachineError(f"Unicorn {unicorn.__version__} is not supported: its CPU state has "
+                           "another layout of amd64 segments; use version 2.1.4")
     fields: dict[str, tuple[int, str]] = {}
     for i, name in enumerate(("es", "cs", "ss", "ds", "fs", "gs")):
         base = fs + (i - 4) * SEGMENT_CACHE
@@ -126,7 +129,7 @@ def _segment_fields() -> StateFields:
 
 @functools.cache
 def _register_places() -> list[int]:
-    """Where the CPU state holds the registers that exceptions and SYSCALL write."""
+    """Locate, in the CPU state, the registers that exceptions and SYSCALL write."""
     written = (uc.UC_X86_REG_RIP, uc.UC_X86_REG_RCX, uc.UC_X86_REG_R11, uc.UC_X86_REG_RSP)
     states, seeds = [], (0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978)
     for seed in seeds:
@@ -140,11 +143,11 @@ def _register_places() -> list[int]:
 
 @functools.cache
 def _exception_fields() -> tuple[int, int]:
-    """Where the CPU state holds the error code, and the exception in flight.
+    """Locate, in the CPU state, the error code and the exception in flight.
 
     Loading a selector beyond the descriptor table raises #GP with the selector as error code.
-    Unicorn never finishes an exception, so that the second page fault would be a double fault;
-    the field of the exception in flight is put back to none (-1).
+    Unicorn never completes an exception, so a second page fault would become a double fault;
+    therefore the exception in flight is reset to none (-1).
     """
     before, after, codes = [], [], (0x1230, 0x5678)
     for code in codes:
@@ -156,7 +159,7 @@ def _exception_fields() -> tuple[int, int]:
         engine.emu_start(CODE, CODE + 2)
         after.append(context_bytes(engine))
     error = find_field(after, codes, "<i", "the error code of an amd64 exception")
-    # Behind it, whether INT n has raised it (QEMU's ``exception_is_int``).
+    # The next field says whether INT n raised the exception (QEMU's ``exception_is_int``).
     engine = scratch()
     engine.mem_write(CODE, b"\xcd\x0d")
     engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
@@ -164,14 +167,16 @@ def _exception_fields() -> tuple[int, int]:
     raised = [struct.unpack_from("<i", state, error + 4)[0]
               for state in (*after, context_bytes(engine))]
     if raised != [0, 0, 1]:
-        raise MachineError(f"this version of Unicorn ({unicorn.__version__}) does not tell INT n "
-                           "of amd64 from an exception; version 2.1.4 is known to work")
+        raise MachineError(f"Unicorn {unicorn.__version__} is not supported: it does not "
+                           "distinguish INT n from an exception on amd64; use version 2.1.4")
     flight = find_field([*before, *after], [-1, -1, 13, 13], "<i",
                         "the amd64 exception in flight")
     return error, flight
 
 
 class Amd64Cpu(Cpu):
+    """An amd64 CPU with its local APIC."""
+
     model = CpuModel(
         unicorn.UC_ARCH_X86, unicorn.UC_MODE_64, uc.UC_CPU_X86_QEMU64, 0, registers.UNICORN
     )
@@ -184,7 +189,7 @@ class Amd64Cpu(Cpu):
 
     @classmethod
     def prepare(cls, machine: UnicornMachine) -> None:
-        """Make the engine for CPUs of this kind."""
+        """Create the engine for amd64 CPUs."""
         machine.make_engine(cls.model, uc.UC_X86_REG_RIP)
         native = machine.engine
         native.set_breakpoint_exception(_cpu)
@@ -199,11 +204,14 @@ class Amd64Cpu(Cpu):
         native.set_unmaskable(_shadow_field().fields["hflags2"][0], NMI_MASKED)
 
     def reset(self) -> None:
-        """As it was made: the boot loader enters long mode."""
+        """Leave the CPU as created; the boot loader enters long mode."""
 
     def start(self, address: int, argument: int) -> None:
-        """INIT, and a start-up message: real mode (SDM volume 3, "MP Initialization Protocol").  An
-        engine that was made for 64-bit mode comes into it by what one made for real mode is."""
+        """Start the CPU in real mode, as after INIT and a start-up message.
+
+        See SDM volume 3, "MP Initialization Protocol".  An engine created for 64-bit mode enters
+        real mode by restoring the context of an engine created for real mode.
+        """
         engine = new_engine(unicorn.UC_ARCH_X86, unicorn.UC_MODE_16)
         engine.ctl_set_cpu_model(self.model.cpu_model)
         engine.reg_write(uc.UC_X86_REG_CS, address >> 4)
@@ -215,12 +223,14 @@ class Amd64Cpu(Cpu):
     # -- system registers -------------------------------------------------------------------------
 
     def read_system(self, name: str) -> int:
+        """Read a model-specific register by name."""
         if name not in registers.MSRS:
             raise MachineError(f"amd64 has no register '{name}'")
         return self.machine.engine.read_msr(uc.UC_X86_REG_MSR, registers.MSRS[name])
 
     def write_system(self, name: str, value: int) -> None:
-        if name == "gdtr":  # as LGDT's operand has it (SDM volume 3, "Memory-Management Registers")
+        """Write a model-specific register by name, or the GDTR."""
+        if name == "gdtr":  # operand of LGDT (SDM volume 3, "Memory-Management Registers")
             self.machine.engine.write_bytes(
                 uc.UC_X86_REG_GDTR, MMR.pack(0, value >> 16, value & 0xFFFF, 0))
             return
@@ -231,6 +241,7 @@ class Amd64Cpu(Cpu):
     # -- exceptions -------------------------------------------------------------------------------
 
     def exception(self, vector: int) -> str | None:
+        """Deliver an exception or execute SYSCALL."""
         machine = self.machine
         pc = machine.pc
         if vector == SYSCALL:
@@ -238,25 +249,29 @@ class Amd64Cpu(Cpu):
         if vector != BREAKPOINT or not machine.at_breakpoint(pc - 1):
             pc = machine.left_at(pc)
         code, software = self._finish_exception()
-        # Of what traps behind itself, INT3 and INT n, a fault on the way is told at it.
+        # INT3 and INT n trap after the instruction, but a fault in delivery is reported at it.
         began = pc
         if software:
-            one = vector == BREAKPOINT and machine.read(pc - 1, 1) == INT3
-            began -= 1 if one else 2
-        told = vector in WITH_ERROR_CODE and not software  # SDM volume 3, 6.13
-        return self._enter(vector, pc, code if told else None, began)
+            is_int3 = vector == BREAKPOINT and machine.read(pc - 1, 1) == INT3
+            began -= 1 if is_int3 else 2
+        has_code = vector in WITH_ERROR_CODE and not software  # INT n has none (SDM volume 3, 6.13)
+        return self._enter(vector, pc, code if has_code else None, began)
 
     def invalid(self) -> str | None:
+        """Deliver an invalid opcode exception."""
         pc = self.machine.left_at(self.machine.pc)
         return self._enter(INVALID_OPCODE, pc, None)
 
     def bus_error(self, code: int) -> str | None:
+        """Report an access to a physical address without RAM or device."""
         pc = self.machine.pc
-        return f"libunicorn error {code}: no device at the physical address that {pc:#x} uses"
+        return f"libunicorn error {code}: no device at the physical address accessed at {pc:#x}"
 
     def _finish_exception(self) -> tuple[int, bool]:
-        """The error code, and whether INT n has raised it; afterwards Unicorn takes the exception
-        for handled."""
+        """Mark the exception as handled in Unicorn.
+
+        :return: its error code, and whether INT n raised it.
+        """
         error, flight = _exception_fields()
         engine = self.machine.uc
         context = engine.context_save()
@@ -268,37 +283,46 @@ class Amd64Cpu(Cpu):
 
     def _enter(self, vector: int, pc: int, code: int | None,
                began: int | None = None) -> str | None:
-        """Deliver an exception; it cannot be where a table or the stack is mapped to no RAM."""
+        """Deliver an exception.
+
+        :param code: error code to push; None: the exception has none.
+        :param began: address of the instruction that raised the exception (default: ``pc``).
+        :return: None, or why the exception cannot be delivered.
+        """
         try:
             return self._through_gate(vector, pc, code, began)
         except MemoryAccessError as error:
             return f"exception {vector}: {error}"
 
     def entry_described(self, vector: int, left: int, reached: int) -> str:
+        """Describe the vector's gate and the switch of stacks."""
         gate = self._gate(vector)
         return "" if gate is None else gate.described(left, reached)
 
     def _gate(self, vector: int) -> Gate | None:
-        """The gate of a vector; None: it leads nowhere."""
+        """Return the gate of a vector, or None if it cannot be read."""
         m = self.machine
         _sel, base, limit, _flags = MMR.unpack(
             m.engine.read_bytes(uc.UC_X86_REG_IDTR, MMR.size))
         at = base + 16 * vector
         if 16 * vector + 15 > limit or not self._mapped(at, 16):
             return None
-        found = Gate.parse(vector, at, *struct.unpack("<QQ", m.read(at, 16)))
-        if not found.stack:
-            return found
+        gate = Gate.parse(vector, at, *struct.unpack("<QQ", m.read(at, 16)))
+        if not gate.stack:
+            return gate
         _sel, task, _limit, _flags = MMR.unpack(m.engine.read_bytes(uc.UC_X86_REG_TR, MMR.size))
-        place = task + TSS_IST + 8 * found.stack
-        if not self._mapped(place, 8):
+        stack_pointer_address = task + TSS_IST + 8 * gate.stack
+        if not self._mapped(stack_pointer_address, 8):
             return None
-        return replace(found, task=task, top=m.read_u64(place))
+        return replace(gate, task=task, top=m.read_u64(stack_pointer_address))
 
     def _through_gate(self, vector: int, pc: int, code: int | None,
                       began: int | None = None) -> str | None:
-        """Through the IDT.  Where the frame cannot be pushed, that is a page fault of
-        the instruction, or a double fault (SDM volume 3, 6.15, "Interrupt 8")."""
+        """Deliver an exception through the IDT; the arguments are those of ``_enter``.
+
+        If the frame cannot be pushed, a page fault of the instruction or a double fault is
+        delivered instead (SDM volume 3, 6.15, "Interrupt 8").
+        """
         m = self.machine
         began = pc if began is None else began
         _sel, base, limit, _flags = MMR.unpack(
@@ -313,7 +337,7 @@ class Amd64Cpu(Cpu):
             return f"exception {vector}: its IDT gate is not present (triple fault)"
         user = m.read_register("cs") & 3 != 0
         if user and pc > began and not low >> 46 & 1:
-            # INT n through a gate that is not the program's (SDM volume 3, 6.12.1.2).
+            # The gate's privilege level forbids INT n in programs (SDM volume 3, 6.12.1.2).
             return self._enter(GENERAL_PROTECTION, began, 8 * vector | 2)
         gate = Gate.parse(vector, base + 16 * vector, low, high)
         target, kind, ist = gate.target, gate.kind, gate.stack
@@ -332,7 +356,7 @@ class Amd64Cpu(Cpu):
             frame.insert(0, code & 0xFFFFFFFF)
         top &= ~15
         pieces = [word.to_bytes(8, "little") for word in reversed(frame)]
-        if (top - 8) >> 12 == (top - 8 * len(frame)) >> 12:  # one page, all of it or nothing
+        if (top - 8) >> 12 == (top - 8 * len(frame)) >> 12:  # frame lies in one page: write it once
             pieces = [b"".join(reversed(pieces))]
         for piece in pieces:
             fault = self._push_fault(top - 8 & MASK)
@@ -360,18 +384,21 @@ class Amd64Cpu(Cpu):
         return None
 
     def _to_ring_0(self) -> None:
-        """The privilege level that the CPU model keeps: no write of a selector changes it."""
+        """Set the CPU model's privilege level to 0, which writing a selector does not change."""
         hidden = _shadow_field()
         hidden.write(self.machine.uc, {"hflags": hidden.read(self.machine.uc)["hflags"] & ~CPL})
 
     def _system_call(self, behind: int) -> str | None:
-        """SYSCALL, which ends behind itself (SDM volume 2): segments are not looked up."""
+        """Execute SYSCALL without reading segment descriptors (SDM volume 2).
+
+        :param behind: address of the next instruction.
+        """
         m = self.machine
         flags = _shadow_field().read(m.uc)["hflags"]
         if not self.read_system("efer") & EFER_SCE:
             return self._enter(INVALID_OPCODE, behind - 2, None)
         if not flags & CS64:
-            return "SYSCALL from 32-bit code is not run here"
+            return "SYSCALL from 32-bit code is not supported"
         rflags, selector = m.read_register("rflags"), self.read_system("star") >> 32 & 0xFFFC
         m.write_register("rcx", behind)
         m.write_register("r11", rflags & ~RFLAGS_RF)
@@ -387,15 +414,17 @@ class Amd64Cpu(Cpu):
                             self.machine.translate(address + size - 1))
 
     def _push_fault(self, address: int) -> int | None:
-        """The error code of a page fault of a push in ring 0; None: there is none (SDM volume 3,
-        4.6 and 4.7)."""
+        """Return the error code of the page fault that a push in ring 0 raises, or None.
+
+        See SDM volume 3, 4.6 and 4.7.
+        """
         m = self.machine
         table, writable = m.read_register("cr3") & FRAME, True
         for shift in (39, 30, 21, 12):
             at = table + 8 * (address >> shift & 0x1FF)
             try:
                 entry = int.from_bytes(m.read_physical(at, 8), "little")
-            except MemoryAccessError:  # a table where no RAM is
+            except MemoryAccessError:  # the page table lies outside RAM
                 return WRITE
             if not entry & PRESENT:
                 return WRITE
@@ -410,21 +439,27 @@ class Amd64Cpu(Cpu):
     # -- interrupts -------------------------------------------------------------------------------
 
     def interrupt_pending(self) -> bool:
+        """Whether an NMI or a local APIC interrupt is pending."""
         return self.lapic.urgent or self.lapic.pending() is not None
 
     def masks_interrupts(self) -> bool:
+        """Whether IF is clear."""
         return not self.machine.read_register("rflags") & RFLAGS_IF
 
     def wakes(self) -> bool:
+        """Whether a pending NMI or unmasked interrupt ends the CPU's wait."""
         return self.lapic.urgent or super().wakes()
 
     def unmaskable(self) -> bool:
+        """Whether an NMI is pending."""
         return self.lapic.urgent
 
     def ring_timer(self) -> None:
+        """Make the local APIC timer expire now."""
         self.lapic.ring()
 
     def deliver_interrupt(self) -> bool:
+        """Enter the handler of a pending NMI or interrupt if the CPU would take it now."""
         m = self.machine
         if self.lapic.urgent and not _shadow_field().read(m.uc)["hflags2"] & NMI_MASKED:
             return self._deliver_nmi()
@@ -432,7 +467,7 @@ class Amd64Cpu(Cpu):
             return False
         pc = m.pc
         if self.in_shadow():
-            m.engine.shadow = True  # the instruction after STI runs first
+            m.engine.shadow = True  # the instruction after STI executes first
             return False
         trouble = self._enter(self.lapic.acknowledge(), pc, None)
         if trouble is not None:
@@ -440,7 +475,7 @@ class Amd64Cpu(Cpu):
         return True
 
     def _deliver_nmi(self) -> bool:
-        """Others are kept away until IRET, of which the model knows."""
+        """Deliver an NMI; the CPU model masks further ones until IRET."""
         self.lapic.urgent = False
         fields = _shadow_field()
         fields.write(self.machine.uc, {
@@ -455,18 +490,22 @@ class Amd64Cpu(Cpu):
     _block_ends = BlockEnds(scratch, b"\x90")
 
     def ends_block(self, code: bytes) -> bool:
+        """Whether an instruction always ends the CPU model's translated block."""
         return self._block_ends(code)
 
     def is_wait(self, code: bytes) -> bool:
+        """Whether an instruction is HLT or MWAIT."""
         bare = code.lstrip(PREFIXES)
         return bare == bytes((HLT,)) or bare == MWAIT
 
     def in_shadow(self) -> bool:
+        """Whether interrupts are blocked for one instruction, as after STI."""
         return bool(_shadow_field().read(self.machine.uc)["hflags"] & INHIBIT)
 
     # -- snapshots --------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
+        """Return all CPU state that a snapshot stores, as JSON-compatible values."""
         m = self.machine
         state: dict[str, Any] = {name: m.read_register(name) for name in registers.UNICORN}
         state |= {name: self.read_system(name) for name in registers.MSRS}
@@ -481,13 +520,14 @@ class Amd64Cpu(Cpu):
         state |= _segment_fields().read(m.uc)
         flags = _shadow_field().read(m.uc)["hflags"]
         state["interrupt_shadow"], state["stack_32"] = bool(flags & INHIBIT), bool(flags & SS32)
-        if m.schedule.several:  # others start in real mode, and NMIs are sent
+        if m.schedule.several:  # the other CPUs start in real mode and may receive NMIs
             state |= _shadow_field().read(m.uc)
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Set the CPU to a state returned by ``state``."""
         m = self.machine
-        self._to_ring_0()  # where all that follows can be written
+        self._to_ring_0()  # ring 0 can write all registers below
         for name, number in registers.WIDE.items():
             m.engine.write_bytes(number, bytes.fromhex(state[name]))
         self.write_system("efer", state["efer"])
@@ -507,7 +547,7 @@ class Amd64Cpu(Cpu):
             m.write_register(name, state[name])
         hidden = _segment_fields()
         hidden.write(m.uc, {name: state[name] for name in hidden.fields})
-        # No write of a selector changes the level that the model keeps.
+        # Writing a selector does not change the CPU model's privilege level.
         flags = _shadow_field().read(m.uc)["hflags"] & ~(SS32 | INHIBIT | CPL) | state["cs"] & CPL
         for name, bit in (("interrupt_shadow", INHIBIT), ("stack_32", SS32)):
             flags |= bit if state[name] else 0
@@ -518,9 +558,11 @@ class Amd64Cpu(Cpu):
 
 
     def _check_descriptors(self, state: dict[str, Any]) -> None:
-        """A selector is set by reading its descriptor, where a page fault would end the process.
+        """Check that all segment descriptors can be read.
 
-        :raises ValueError: when it cannot be read.
+        Loading a selector reads its descriptor; a page fault there would end the host process.
+
+        :raises ValueError: if a descriptor cannot be read.
         """
         _selector, base, limit, _flags = MMR.unpack(
             self.machine.engine.read_bytes(uc.UC_X86_REG_GDTR, MMR.size))
@@ -529,7 +571,7 @@ class Amd64Cpu(Cpu):
         for name in registers.SEGMENTS:
             at = state[name] & ~7
             if at and not (at + 7 <= limit and self._mapped(base + at, 8)):
-                raise ValueError(f"a state whose {name} cannot be")
+                raise ValueError(f"the descriptor of {name} in the state cannot be read")
 
 
 CPU = Amd64Cpu

@@ -1,4 +1,4 @@
-"""The arm64 computer: RAM at 1 GiB, GICv2, generic timer, PL011, PSCI, as in QEMU's ``virt``."""
+"""The arm64 computer: RAM at 1 GiB, GICv2, generic timers, PL011, PSCI, like QEMU's ``virt``."""
 
 import functools
 
@@ -22,6 +22,8 @@ DISK_BASE, DISK_STEP, DISK_SPI = 0x0A000000, 0x1000, 16
 
 
 class ArmBoard(Board):
+    """The arm64 board: GICv2, PL011 and virtio disks, and PSCI firmware."""
+
     ram_base = RAM_BASE
     hidden_base = 0x30000000
 
@@ -61,10 +63,12 @@ class ArmBoard(Board):
         self.interfaces[self.machine.engine.cpu].write(offset, size, value)
 
     def firmware(self) -> bytes:
+        """Reset the boot CPU and return the flattened device tree."""
         self.cpus[0].reset()
         return flatten(self.device_tree())
 
     def device_tree(self) -> DeviceNode:
+        """Return the device tree of the board."""
         gic, clock = 1, 2  # phandles
         level, high = 4, 0xF04
         root = DeviceNode("", N_address_cells=2, N_size_cells=2, compatible="linux,dummy-virt",
@@ -98,10 +102,12 @@ class ArmBoard(Board):
         return root
 
     def type(self, data: bytes) -> None:
+        """Type bytes at the serial console."""
         self.uart.type(data)
 
     @property
     def keys_left(self) -> bool:
+        """Whether typed bytes remain that the guest has not read."""
         return self.uart.keys_left
 
 BOARD = ArmBoard

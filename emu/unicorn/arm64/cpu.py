@@ -1,4 +1,4 @@
-"""arm64's CPU: exception levels, generic timers, PSCI's calls.
+"""The arm64 CPU: exception levels, generic timers and PSCI calls.
 
 Exceptions: Arm ARM, "The AArch64 System Level Programmers' Model", exception entry.
 """
@@ -43,32 +43,33 @@ from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.new_engine import new_engine
 
 MPIDR = registers.key(3, 0, 0, 0, 5)
-SCTLR_OFF = 0x30D00800  # its bits that are 1 when the MMU is off
-PMCCNTR = registers.key(3, 3, 9, 13, 0)  # the cycle counter: a cycle is a nanosecond
+SCTLR_OFF = 0x30D00800  # SCTLR_EL1 bits that are 1 while the MMU is off
+PMCCNTR = registers.key(3, 3, 9, 13, 0)  # the cycle counter, at one cycle per nanosecond
 CLOCK_READ_COST = 100  # ns
-# Unicorn's numbers of exceptions (QEMU target/arm/cpu.h).
+# Exception numbers of the CPU model (QEMU target/arm/cpu.h).
 UNDEFINED, SVC, PREFETCH_ABORT, DATA_ABORT, BKPT, HVC, SMC = 1, 2, 3, 4, 7, 11, 13
 VECTOR_SYNC, VECTOR_IRQ = 0x000, 0x080
 CURRENT_SPX, LOWER_A64 = 0x200, 0x400
 PSTATE_D, PSTATE_A, PSTATE_I, PSTATE_F = 1 << 9, 1 << 8, 1 << 7, 1 << 6
 EL0T, EL1H = 0, 5
-EL_BITS = 3 << 2  # of PSTATE
+EL_BITS = 3 << 2  # exception level bits of PSTATE
 EC_SYSTEM = 0x18
-FPEN = 3 << 20  # of CPACR_EL1
-FP_ACCESS = 0x07 << 26 | 1 << 25 | 1 << 24 | 0xE << 20  # a syndrome: any condition
-# Instructions that it traps: bits 27 and 26 (Arm ARM C4.1); FPCR and FPSR.
+FPEN = 3 << 20  # floating-point access bits of CPACR_EL1
+FP_ACCESS = 0x07 << 26 | 1 << 25 | 1 << 24 | 0xE << 20  # syndrome of any trapped FP access
+# Encodings trapped by FPEN (mask, value): bits 27 and 26 set (Arm ARM C4.1); FPCR and FPSR.
 FLOATING_POINT = ((0x0C000000, 0x0C000000), (0xFFDFFFC0, 0xD51B4400))
-A32 = "the guest has gone to AArch32 code (SPSR_EL1.M[4]), which is not executed here"
+A32 = "the guest switched to AArch32 code (SPSR_EL1.M[4]), which is not supported"
 YIELD, WFE = bytes.fromhex("3f2003d5"), bytes.fromhex("5f2003d5")
 NOP, WFI = bytes.fromhex("1f2003d5"), bytes.fromhex("7f2003d5")
 LDXR = bytes.fromhex("207c5fc8")  # ldxr x0, [x1]
 LDXP = bytes.fromhex("20087fc8")  # ldxp x0, x2, [x1]
-# Of what works, only branches, exceptions and system instructions end a block (Arm ARM C4.1).
+# Among valid instructions, only branches, exceptions and system instructions end a block
+# (Arm ARM C4.1).
 END_MASK, END_VALUE = 0x1C000000, 0x14000000
 
 
 def scratch() -> unicorn.Uc:
-    """EL1 without address translation, floating point enabled."""
+    """Return a scratch engine in EL1 without address translation, with floating point enabled."""
     engine = new_engine(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
     engine.ctl_set_cpu_model(uc.UC_CPU_ARM64_A57)
     engine.mem_map(CODE, CODE_SIZE)
@@ -82,8 +83,10 @@ def scratch() -> unicorn.Uc:
 
 @functools.cache
 def _monitor() -> StateFields:
-    """Where the CPU state holds the exclusive monitor: an address and the two words loaded from it,
-    chosen, tell."""
+    """Locate, in the CPU state, the exclusive monitor: an address and two words loaded from it.
+
+    Chosen values of them reveal it.
+    """
     states = []
     addresses = CODE + 0x1230, CODE + 0x1670
     words = 0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978
@@ -105,8 +108,10 @@ def _monitor() -> StateFields:
 
 @functools.cache
 def _execution_state() -> StateFields:
-    """Where the CPU state says that the CPU executes A64 (1), not A32: behind the pc and PSTATE.
-    No write of a register changes it."""
+    """Locate, in the CPU state, the word after the PC and PSTATE that is 1 in A64 state.
+
+    Writing a register does not change it.
+    """
     states, places = [], (CODE + 0x1234, CODE + 0x1568)
     for place in places:
         engine = scratch()
@@ -114,16 +119,16 @@ def _execution_state() -> StateFields:
         states.append(context_bytes(engine))
     at = find_field(states, places, "<Q", "the pc of arm64") + 12
     if any(struct.unpack_from("<I", state, at) != (1,) for state in states):
-        raise MachineError(f"this version of Unicorn ({unicorn.__version__}) does not say where it "
-                           "is in A64; version 2.1.4 is known to work")
+        raise MachineError(f"Unicorn {unicorn.__version__} is not supported: the A64 flag of arm64 "
+                           "is not where it is expected in its CPU state; use version 2.1.4")
     return StateFields({"aarch64": (at, "<I")})
 
 
 @functools.cache
 def _exception_fields() -> tuple[int, int]:
-    """Where the CPU state holds the syndrome and the address of the last abort.
+    """Locate, in the CPU state, the syndrome and the fault address of the last abort.
 
-    An exclusive load from a chosen, misaligned address tells.
+    An exclusive load from a chosen, misaligned address reveals them.
     """
     states, addresses = [], (0x1357_9BDF, 0x0246_8ACF)
     for address in addresses:
@@ -136,14 +141,14 @@ def _exception_fields() -> tuple[int, int]:
         engine.reg_write(uc.UC_ARM64_REG_X1, 0)
         states.append(context_bytes(engine))
     at = find_field(states, addresses, "<Q", "the fault address of an arm64 abort")
-    # Before it: u32 syndrome, u32 fault status.  An alignment fault of a read in EL1 (Arm ARM,
-    # ESR_EL1: EC 0x25, IL, DFSC 0x21) must be what is there.
+    # A u32 syndrome and a u32 fault status precede the address.  The syndrome must be that of an
+    # alignment fault of a read in EL1 (Arm ARM, ESR_EL1: EC 0x25, IL, DFSC 0x21).
     for state in states:
         syndrome = int.from_bytes(state[at - 8 : at - 4], "little")
         if syndrome & ~0x03FFFF80 != 0x25 << 26 | 0x21:
             raise MachineError(
-                f"this version of Unicorn ({unicorn.__version__}) keeps the syndrome of an arm64 "
-                "abort elsewhere; version 2.1.4 is known to work"
+                f"Unicorn {unicorn.__version__} is not supported: the syndrome of an arm64 abort "
+                "is not where it is expected in its CPU state; use version 2.1.4"
             )
     return at - 8, at
 
@@ -154,6 +159,11 @@ def _set_system(engine: unicorn.Uc, name: str, value: int) -> None:
 
 
 class ArmCpu(Cpu):
+    """An arm64 CPU with its GIC CPU interface and generic timers.
+
+    :param line: callback that sets a private interrupt (PPI) of the CPU, by number from 0.
+    """
+
     model = CpuModel(
         unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM, uc.UC_CPU_ARM64_A57, 4, registers.UNICORN
     )
@@ -163,7 +173,6 @@ class ArmCpu(Cpu):
 
     def __init__(self, machine: UnicornMachine, number: int, interface: CpuInterface,
                  line: Callable[[int, bool], None]) -> None:
-        """:param line: sets one of its own interrupts (PPIs), by number from 0."""
         super().__init__(number)
         self.machine, self.interface = machine, interface
         which = str(number) if number else ""
@@ -174,7 +183,7 @@ class ArmCpu(Cpu):
 
     @classmethod
     def prepare(cls, machine: UnicornMachine) -> None:
-        """Make the engine for CPUs of this kind."""
+        """Create the engine for arm64 CPUs."""
         machine.make_engine(cls.model, uc.UC_ARM64_REG_PC)
         native = machine.engine
         for name, value in (("scr_el3", 0x501), ("hcr_el2", 1 << 31)):
@@ -206,14 +215,15 @@ class ArmCpu(Cpu):
         )
 
     def reset(self) -> None:
-        """EL1, exceptions masked."""
+        """Enter EL1 with all exceptions masked."""
         self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
 
     def monitor_place(self) -> int:
+        """Return the context offset of the exclusive monitor's address."""
         return _monitor().fields["exclusive_addr"][0]
 
     def start(self, address: int, argument: int) -> None:
-        """PSCI, CPU_ON: the MMU is off."""
+        """Start the CPU with the MMU off, as PSCI's CPU_ON does."""
         self.reset()
         self.write_system("sctlr_el1", SCTLR_OFF)
         self.machine.engine.write(registers.UNICORN["x0"], argument)
@@ -222,11 +232,13 @@ class ArmCpu(Cpu):
     # -- system registers -------------------------------------------------------------------------
 
     def read_system(self, name: str) -> int:
+        """Read a system register by name."""
         if name not in registers.SYSTEM:
             raise MachineError(f"arm64 has no register '{name}'")
         return self.machine.engine.read_system(uc.UC_ARM64_REG_CP_REG, *registers.SYSTEM[name])
 
     def write_system(self, name: str, value: int) -> None:
+        """Write a system register by name."""
         if name not in registers.SYSTEM:
             raise MachineError(f"arm64 has no register '{name}'")
         if name == "cpacr_el1":
@@ -236,7 +248,7 @@ class ArmCpu(Cpu):
     def _system_read(self, number: int) -> int | None:
         if number == CNTFRQ:
             return FREQUENCY
-        if number == PMCCNTR:  # the model would read the host's clock
+        if number == PMCCNTR:  # the CPU model would return the host's clock
             return self.machine.now
         if number == MPIDR:
             return 1 << 31 | self.number
@@ -252,6 +264,7 @@ class ArmCpu(Cpu):
     # -- exceptions -------------------------------------------------------------------------------
 
     def exception(self, vector: int) -> str | None:
+        """Deliver an exception, or answer a PSCI call."""
         machine = self.machine
         if vector in (PREFETCH_ABORT, SVC, UNDEFINED) and not self._in_a64():
             return A32
@@ -263,7 +276,7 @@ class ArmCpu(Cpu):
                                machine.schedule.off, self._shutdown)
             machine.schedule.changed()
             machine.write_register("x0", result)
-            if vector == SMC:  # pc is at it
+            if vector == SMC:  # the PC still points to the SMC instruction
                 machine.pc = pc + 4
                 machine.engine.executed_one()
             return None
@@ -272,10 +285,13 @@ class ArmCpu(Cpu):
         if vector in (DATA_ABORT, PREFETCH_ABORT, BKPT, SVC, UNDEFINED):
             syndrome = self._syndrome() or self._trapped_immediate(pc)
             return self._enter(VECTOR_SYNC, pc, syndrome)
-        return f"exception {vector} of the CPU model"
+        return f"the CPU model raised exception {vector}, which is not supported"
 
     def invalid(self) -> str | None:
-        """Undefined, or a trap: the syndrome tells.  (Floating point never traps in the model.)"""
+        """Deliver an undefined instruction exception or a trap, depending on the syndrome.
+
+        Floating-point instructions never trap in the CPU model.
+        """
         if not self._in_a64():
             return A32
         pc = self.machine.left_at(self.machine.pc)
@@ -285,34 +301,39 @@ class ArmCpu(Cpu):
         return context_field(self.machine.uc, _exception_fields()[0], "<I")
 
     def _trapped_immediate(self, pc: int) -> int:
-        """The syndrome of MSR (immediate), of which the model keeps none (Arm ARM, ESR_EL1, "ISS
-        encoding for an exception from MSR, MRS, or System instruction")."""
+        """Return the syndrome of a trapped MSR (immediate), which the CPU model does not record.
+
+        See Arm ARM, ESR_EL1, "ISS encoding for an exception from MSR, MRS, or System instruction".
+        """
         code = int.from_bytes(self.machine.read(pc, 4), "little")
         op1, operand, op2 = code >> 16 & 7, code >> 8 & 15, code >> 5 & 7
         return EC_SYSTEM << 26 | 1 << 25 | op2 << 17 | op1 << 14 | 4 << 10 | 31 << 5 | operand << 1
 
     def trapped(self, pc: int, code: bytes) -> int:
+        """Deliver the trap of a floating-point instruction that starts a program's block."""
         for i, (word,) in enumerate(struct.iter_unpack("<I", code)):
             if any(word & mask == value for mask, value in FLOATING_POINT):
                 if i == 0:
                     self._enter(VECTOR_SYNC, pc, FP_ACCESS)
                 return i
-        raise MachineError(f"the block at {pc:#x} was changed while it began")
+        raise MachineError(f"the code at {pc:#x} changed while its block started")
 
     def stuck(self) -> str:
+        """Explain why the CPU model does not execute the current instruction."""
         return super().stuck() if self._in_a64() else A32
 
     def _in_a64(self) -> bool:
         return _execution_state().read(self.machine.uc)["aarch64"] == 1
 
     def bus_error(self, code: int) -> str | None:
+        """Report an access to a physical address without RAM or device."""
         if not self._in_a64():
             return A32
         pc = self.machine.pc
-        return f"libunicorn error {code}: no device at the physical address that {pc:#x} uses"
+        return f"libunicorn error {code}: no device at the physical address accessed at {pc:#x}"
 
     def _set_pstate(self, value: int) -> None:
-        """Unicorn computes its cached translation flags anew only with a system register."""
+        """Write PSTATE, then a system register, so that Unicorn updates its translation flags."""
         self.machine.write_register("pstate", value)
         self.write_system("contextidr_el1", self.read_system("contextidr_el1"))
 
@@ -324,8 +345,8 @@ class ArmCpu(Cpu):
         state = m.read_register("pstate")
         user = state & 0x1F == EL0T
         if not user and state & 0x1F != EL1H:
-            return (f"exception from EL{state >> 2 & 3} with PSTATE {state:#x}: only EL0's and "
-                    "EL1h's are run here")
+            return (f"exception from EL{state >> 2 & 3} with PSTATE {state:#x}: only EL0 and EL1h "
+                    "are supported")
         sp = self._change_stacks() if user else 0
         self.write_system("spsr_el1", state)
         self.write_system("elr_el1", pc)
@@ -338,9 +359,9 @@ class ArmCpu(Cpu):
         return None
 
     def _change_stacks(self) -> int:
-        """A write of PSTATE changes no stack pointer: what was EL0's is kept as SP_EL0.
+        """Save the stack pointer in SP_EL0, because writing PSTATE does not switch stacks.
 
-        :return: EL1's.
+        :return: the stack pointer of EL1.
         """
         self.write_system("sp_el0", self.machine.read_register("sp"))
         return self.read_system("sp_el1")
@@ -351,13 +372,16 @@ class ArmCpu(Cpu):
     # -- interrupts -------------------------------------------------------------------------------
 
     def interrupt_pending(self) -> bool:
+        """Whether the GIC CPU interface asserts an interrupt."""
         return self.interface.asserted
 
     def ring_timer(self) -> None:
+        """Make the generic timers expire now."""
         for timer in self.timers.values():
             timer.ring()
 
     def deliver_interrupt(self) -> bool:
+        """Take an IRQ if one is pending and not masked."""
         m = self.machine
         if not self.interface.asserted or m.read_register("pstate") & PSTATE_I:
             return False
@@ -371,23 +395,28 @@ class ArmCpu(Cpu):
     _block_ends = BlockEnds(scratch, NOP)
 
     def ends_block(self, code: bytes) -> bool:
+        """Whether an instruction always ends the CPU model's translated block."""
         return (int.from_bytes(code, "little") & END_MASK == END_VALUE
                 and self._block_ends(code))
 
     def is_wait(self, code: bytes) -> bool:
+        """Whether an instruction is WFI."""
         return code == WFI
 
     # -- snapshots --------------------------------------------------------------------------------
 
     def keep(self) -> Any:
+        """Return the state that is not in the engine's registers, timers included."""
         return super().keep(), [(t.control, t.compare) for t in self.timers.values()]
 
     def put_back(self, kept: Any) -> None:
+        """Restore the state returned by ``keep``."""
         super().put_back(kept[0])
         for timer, (control, compare) in zip(self.timers.values(), kept[1], strict=True):
             timer.control, timer.compare = control, compare
 
     def state(self) -> dict[str, Any]:
+        """Return all CPU state that a snapshot stores, as JSON-compatible values."""
         m = self.machine
         state: dict[str, Any] = {name: m.read_register(name) for name in registers.GENERAL}
         state |= {name: self.read_system(name) for name in registers.CARRIED}
@@ -405,6 +434,7 @@ class ArmCpu(Cpu):
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Set the CPU to a state returned by ``state``."""
         m = self.machine
         _execution_state().write(m.uc, {"aarch64": not state.get("a32", False)})
         m.write_register("pstate", state["pstate"])

@@ -1,4 +1,4 @@
-"""Power State Coordination Interface (DEN0022), as firmware answers HVC and SMC."""
+"""Power State Coordination Interface (DEN0022) calls, answered as firmware answers HVC and SMC."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,18 +12,20 @@ CPU_ON, CPU_ON_64, AFFINITY_INFO, AFFINITY_INFO_64 = (
 KNOWN = {VERSION, CPU_OFF, MIGRATE_INFO, SYSTEM_OFF, SYSTEM_RESET, FEATURES, CPU_ON, CPU_ON_64,
          AFFINITY_INFO, AFFINITY_INFO_64}
 IS_ON, IS_OFF, IS_PENDING = 0, 1, 2
-AFFINITY = 0xFF00FFFFFF  # of MPIDR: the CPU's number is all of it
+AFFINITY = 0xFF00FFFFFF  # affinity bits of MPIDR, which hold only the CPU number
 
 
 def call(arguments: Sequence[int], cpus: Sequence[Cpu], off: Callable[[], None],
          shutdown: Callable[[bool], None]) -> int:
-    """One call: the function's number, and three arguments.
+    """Answer one PSCI call.
 
-    :param off: switches off the CPU that calls.
-    :param shutdown: ends the machine; the argument tells whether to start again.
+    :param arguments: the function number, and three arguments.
+    :param off: callback that switches off the calling CPU.
+    :param shutdown: callback that ends the machine; its argument says whether to restart it.
+    :return: the result for x0.
     """
     function = arguments[0] & 0xFFFFFFFF
-    target = arguments[1] if not arguments[1] & ~AFFINITY else len(cpus)  # or there is none
+    target = arguments[1] if not arguments[1] & ~AFFINITY else len(cpus)  # len(cpus): no such CPU
     if function == VERSION:
         return 0x10000
     if function == FEATURES:

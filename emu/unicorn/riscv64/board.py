@@ -1,4 +1,4 @@
-"""The riscv64 computer: RAM at 2 GiB, SBI firmware, PLIC, 16550, as QEMU's ``virt`` has them."""
+"""The riscv64 computer: RAM at 2 GiB, SBI firmware, PLIC, 16550, like QEMU's ``virt``."""
 
 from emu.devices.device import Line
 from emu.devices.devicetree import DeviceNode, cells64, cpu_node, flatten
@@ -18,6 +18,8 @@ DISK_BASE, DISK_STEP, DISK_IRQ = 0x10001000, 0x1000, 1
 
 
 class RiscvBoard(Board):
+    """The riscv64 board: PLIC, 16550 and virtio disks, and SBI firmware."""
+
     ram_base = RAM_BASE
     hidden_base = 0x40000000
 
@@ -41,12 +43,14 @@ class RiscvBoard(Board):
         self.cpus = tuple(RiscvCpu(machine, i, self.plic) for i in range(count))
 
     def firmware(self) -> bytes:
+        """Reset the boot hart and return the flattened device tree."""
         self.cpus[0].reset()
         return flatten(self.device_tree())
 
     def device_tree(self) -> DeviceNode:
+        """Return the device tree of the board."""
         count = len(self.cpus)
-        # Phandles; of the harts, whose interrupt controllers they are, as many as there are.
+        # Phandles of the interrupt controllers: one for each hart, and the PLIC.
         harts, plic = [1, *range(3, 2 + count)], 2
         root = DeviceNode("", N_address_cells=2, N_size_cells=2, compatible="riscv-virtio",
                     model="kinst,riscv64")
@@ -80,10 +84,12 @@ class RiscvBoard(Board):
         return root
 
     def type(self, data: bytes) -> None:
+        """Type bytes at the serial console."""
         self.uart.type(data)
 
     @property
     def keys_left(self) -> bool:
+        """Whether typed bytes remain that the guest has not read."""
         return self.uart.keys_left
 
 BOARD = RiscvBoard

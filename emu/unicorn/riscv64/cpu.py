@@ -1,4 +1,4 @@
-"""riscv64's CPU: supervisor mode, SBI's calls, counters.
+"""The riscv64 CPU: supervisor mode, SBI calls and counters.
 
 Exceptions and interrupts: privileged manual, chapter "Supervisor-Level ISA".
 """
@@ -53,16 +53,16 @@ USER_MODE, MACHINE_MODE = 0, 3
 OF_FETCH = frozenset((0, 1, 12))
 WITH_ADDRESS = frozenset((0, 1, 4, 5, 6, 7, 12, 13, 15))  # misaligned, access, page faults
 MASK = (1 << 64) - 1
-# What is a part of another register: its bits there (privileged manual, "sstatus", "sie").
+# Registers that are parts of another one: that register, and their bits in it (privileged manual).
 SSTATUS = 1 << 63 | 1 << 19 | 1 << 18 | 3 << 13 | SPP | SPIE | SIE  # SD MXR SUM FS SPP SPIE SIE
 PARTS = {"sstatus": ("mstatus", SSTATUS), "sie": ("mie", 1 << SSI | 1 << STI | 1 << SEI)}
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
-HOST_COUNTERS = (CSR_CYCLE, CSR_INSTRET)  # the model reads the host's clock
+HOST_COUNTERS = (CSR_CYCLE, CSR_INSTRET)  # the CPU model reads them from the host's clock
 SYSTEM = 0x73  # an opcode
 
 
 def scratch() -> unicorn.Uc:
-    """S-mode without address translation, floating point enabled."""
+    """Return a scratch engine in S-mode without address translation, with floating point on."""
     engine = new_engine(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64)
     engine.ctl_set_cpu_model(uc.UC_CPU_RISCV64_SIFIVE_U54)
     engine.mem_map(CODE, CODE_SIZE)
@@ -73,12 +73,12 @@ def scratch() -> unicorn.Uc:
 
 @functools.cache
 def _control_places() -> dict[str, int]:
-    """Where a context holds the pc and the control and status registers."""
+    """Locate, in a context, the PC and the control and status registers."""
     wanted = {name: registers.UNICORN[name] for name in ("pc", *registers.SUPERVISOR)}
-    del wanted["sstatus"], wanted["sie"]  # parts of others
+    del wanted["sstatus"], wanted["sie"]  # parts of mstatus and mie
     wanted |= {"mstatus": uc.UC_RISCV_REG_MSTATUS, "mie": uc.UC_RISCV_REG_MIE}
     engine = scratch()
-    engine.reg_write(uc.UC_RISCV_REG_PRIV, MACHINE_MODE)  # mstatus can be reached from there only
+    engine.reg_write(uc.UC_RISCV_REG_PRIV, MACHINE_MODE)  # mstatus is accessible only in M-mode
     states, held = [], []
     for seed, interrupts in ((0x1357_9BDF_0246_8AC0, 0x222), (0x0F1E_2D3C_4B5A_6980, 0xAA0)):
         for i, (name, register) in enumerate(wanted.items()):
@@ -93,7 +93,7 @@ def _control_places() -> dict[str, int]:
 
 @functools.cache
 def _software_field() -> StateFields:
-    """Where a context holds the pending interrupts that are the guest's own to clear (mip)."""
+    """Locate, in a context, the pending interrupts that the guest itself clears (mip)."""
     states, values = [], (0x222, 0x20, 0x202, 0x220)
     for value in values:
         engine = scratch()
@@ -111,7 +111,10 @@ def _control_fields() -> StateFields:
 
 @functools.cache
 def _reservation() -> StateFields:
-    """Where the CPU state holds what LR has reserved: a chosen address and word tell."""
+    """Locate, in the CPU state, the address and the word of an LR reservation.
+
+    Chosen values of them reveal it.
+    """
     states = []
     addresses = CODE + 0x1230, CODE + 0x1670
     words = 0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978
@@ -132,15 +135,17 @@ def _reservation() -> StateFields:
 
 @functools.cache
 def _fault_address() -> int:
-    """Where the CPU state holds what stval is to be (QEMU's ``badaddr``): LR from a chosen,
-    misaligned address tells."""
+    """Locate, in the CPU state, the value that stval will receive (QEMU's ``badaddr``).
+
+    LR from a chosen, misaligned address reveals it.
+    """
     states, addresses = [], (CODE + 0x1231, CODE + 0x1673)
     for address in addresses:
         engine = scratch()
         engine.mem_write(CODE, LR)
         engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
         engine.reg_write(uc.UC_RISCV_REG_A1, address)
-        with contextlib.suppress(unicorn.UcError):  # what Unicorn says of an exception
+        with contextlib.suppress(unicorn.UcError):  # Unicorn reports the exception as an error
             engine.emu_start(CODE, CODE + 4)
         engine.reg_write(uc.UC_RISCV_REG_A1, 0)
         states.append(context_bytes(engine))
@@ -148,8 +153,8 @@ def _fault_address() -> int:
 
 
 def cycle_reads(image: Image) -> list[int]:
-    """Where the image's functions read the cycle or instruction counter."""
-    found = []
+    """Return the addresses of the instructions that read the cycle or instruction counter."""
+    addresses = []
     for virtual, data in image.code():
         for at in counter_reads(data):
             address = virtual + at
@@ -157,37 +162,39 @@ def cycle_reads(image: Image) -> list[int]:
             if address % 2 == 0 and function is not None:
                 before = image.virtual_to_file(function.address, address - function.address)
                 at = 0
-                while at < len(before):  # only where an instruction begins
+                while at < len(before):  # accept a match only at an instruction boundary
                     at += 4 if before[at] & 3 == 3 else 2
                 if at == len(before):
-                    found.append(address)
-    return found
+                    addresses.append(address)
+    return addresses
 
 
 class RiscvCpu(Cpu):
+    """A riscv64 CPU (hart) with its SBI timer."""
+
     model = CpuModel(
         unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64, uc.UC_CPU_RISCV64_SIFIVE_U54, 0,
         registers.UNICORN,
     )
     wakes_masked = True
     guarded = frozenset(registers.SUPERVISOR)
-    yields = ()  # PAUSE ends no block, and FreeBSD's kernel does not say it
+    yields = ()  # PAUSE does not end a block, and FreeBSD's kernel does not use it
     spins_aloud = False
 
     def __init__(self, machine: UnicornMachine, number: int, plic: Plic) -> None:
         super().__init__(number)
         self.machine, self.plic = machine, plic
         self.timer = machine.timer(f"sbi{number or ''}", machine.interrupts_changed)
-        self.told = False  # another hart has sent an interrupt, which comes when it has its turn
+        self.told = False  # another hart sent an interrupt, to be raised at this hart's next turn
         self.timer_at = (1 << 64) - 1  # ns
-        self._cycle_reads: list[int] | None = None  # of the image, once they are looked for
+        self._cycle_reads: list[int] | None = None  # addresses in the image; None: not searched yet
         self.sbi = Sbi(self._set_timer, machine.output, lambda: -1, self._shutdown, self._send,
                        self._start_hart, self._stop_hart, self._status,
                        machine.image.options.cpus)
 
     @classmethod
     def prepare(cls, machine: UnicornMachine) -> None:
-        """Make the engine for CPUs of this kind."""
+        """Create the engine for riscv64 CPUs."""
         machine.make_engine(cls.model, uc.UC_RISCV_REG_PC)
         native, places = machine.engine, _control_places()
         native.set_page_walk(_cpu)
@@ -201,7 +208,7 @@ class RiscvCpu(Cpu):
         native.trap_in_programs([(0xFFF0007F, csr << 20 | SYSTEM) for csr in HOST_COUNTERS])
 
     def reset(self) -> None:
-        """What firmware does in M-mode, where the CPU model starts, before it enters the kernel."""
+        """Set up the CPU in M-mode, where the CPU model starts, then enter S-mode like firmware."""
         m = self.machine
         m.write_register("priv", 3)
         m.write_register("mideleg", 1 << SSI | 1 << STI | 1 << SEI)
@@ -210,10 +217,11 @@ class RiscvCpu(Cpu):
         m.write_register("priv", 1)
 
     def monitor_place(self) -> int:
+        """Return the context offset of the address that LR reserved."""
         return _reservation().fields["load_res"][0]
 
     def start(self, address: int, argument: int) -> None:
-        """SBI, hart_start: address translation is off."""
+        """Start the hart with address translation off, as SBI's hart_start does."""
         engine = self.machine.engine
         self.reset()
         for name, value in (("satp", 0), ("sstatus", 0), ("sie", 0), ("a0", self.number),
@@ -221,8 +229,11 @@ class RiscvCpu(Cpu):
             engine.write(registers.UNICORN[name], value)
 
     def watch(self, image: Image) -> None:
-        """The model answers RDCYCLE and RDINSTRET from the host's clock and cannot be told to
-        trap: the image's own ones are stopped at, and answered from the virtual clock."""
+        """Answer the image's RDCYCLE and RDINSTRET instructions from the virtual clock.
+
+        The CPU model answers them from the host's clock and cannot be made to trap, so each of
+        them gets a handler.
+        """
         if self._cycle_reads is None:
             self._cycle_reads = cycle_reads(image)
         for address in self._cycle_reads:
@@ -230,25 +241,25 @@ class RiscvCpu(Cpu):
 
     def _cycle_read(self) -> None:
         pc = self.machine.pc
-        with self.machine.unrecorded():  # the CPU's own doing
+        with self.machine.unrecorded():  # an action of the CPU itself is not an input
             self._counter_read(pc, self._code(pc))
 
     def trapped(self, pc: int, code: bytes) -> int:
-        """The model answers a program's RDCYCLE and RDINSTRET from the host's clock, too."""
+        """Emulate a program's RDCYCLE or RDINSTRET; the CPU model would read the host's clock."""
         instructions = self.machine.arch.split(code)
-        for i, one in enumerate(instructions):
-            word = int.from_bytes(one, "little")
-            if len(one) == 4 and word & 0x7F == SYSTEM and word >> 20 in HOST_COUNTERS:
+        for i, instruction in enumerate(instructions):
+            word = int.from_bytes(instruction, "little")
+            if len(instruction) == 4 and word & 0x7F == SYSTEM and word >> 20 in HOST_COUNTERS:
                 if i:
                     return i
                 with self.machine.unrecorded():
-                    return 0 if self._counter_read(pc, word) else 1  # the others are illegal
-        return len(instructions)  # it only has the bytes of one
+                    return 0 if self._counter_read(pc, word) else 1  # 1: illegal, let it execute
+        return len(instructions)  # the bytes matched, but not at an instruction boundary
 
     # -- control and status registers -------------------------------------------------------------
 
     def read_system(self, name: str) -> int:
-        """In user mode the model does not tell them: they are read where a context has them."""
+        """Read a system register; in user mode from a context, because the CPU model hides it."""
         if name not in self.guarded:
             return super().read_system(name)
         m = self.machine
@@ -258,6 +269,7 @@ class RiscvCpu(Cpu):
         return _control_fields().read(m.uc)[place] & mask
 
     def write_system(self, name: str, value: int) -> None:
+        """Write a system register; in user mode into a context, because the CPU model hides it."""
         if name not in self.guarded:
             super().write_system(name, value)
             return
@@ -274,13 +286,13 @@ class RiscvCpu(Cpu):
     # -- exceptions -------------------------------------------------------------------------------
 
     def exception(self, vector: int) -> str | None:
-        """Unicorn has advanced pc by 4."""
+        """Deliver an exception or answer an SBI call; Unicorn has advanced the PC by 4."""
         machine = self.machine
         pc = machine.pc - 4 & (1 << 64) - 1
-        at = pc  # in a trampoline, perhaps
+        at = pc  # possibly in a trampoline
         pc = machine.left_at(pc)
         machine.pc = pc
-        if vector in (ECALL_U, ECALL_S):  # Unicorn does not tell the modes apart
+        if vector in (ECALL_U, ECALL_S):  # Unicorn does not distinguish the two modes
             if machine.read_register("priv") != USER_MODE:
                 return self._ecall(pc)
             return self._trap(ECALL_U, pc, 0)
@@ -292,20 +304,21 @@ class RiscvCpu(Cpu):
         if vector in WITH_ADDRESS:
             address = context_field(machine.uc, _fault_address(), "<Q")
             if vector in OF_FETCH:
-                address += pc - at  # the trampoline stands for what it displaces
+                address += pc - at  # from the trampoline to the displaced instruction
             return self._trap(vector, pc, address)
         return self._trap(vector, pc, 0)
 
     def invalid(self) -> str | None:
-        """EBREAK: pc is at it."""
+        """Deliver the breakpoint exception of the EBREAK instruction at the PC."""
         pc = self.machine.pc
         if not self.machine.at_breakpoint(pc):
             pc = self.machine.left_at(pc)
         return self._trap(BREAKPOINT, pc, pc)
 
     def bus_error(self, code: int) -> str | None:
+        """Report an access to a physical address without RAM or device."""
         pc = self.machine.pc
-        return f"libunicorn error {code}: no device at the physical address that {pc:#x} uses"
+        return f"libunicorn error {code}: no device at the physical address accessed at {pc:#x}"
 
     def _code(self, pc: int) -> int:
         code = int.from_bytes(self.machine.read(pc, 2), "little")
@@ -345,10 +358,10 @@ class RiscvCpu(Cpu):
             m.write_register("a1", value)
         return None
 
-    # -- what firmware does for other harts (SBI: HSM, IPI) ---------------------------------------
+    # -- firmware services for other harts (SBI HSM and IPI) --------------------------------------
 
     def _send(self, harts: int) -> None:
-        """Supervisor software interrupts, to a set of harts."""
+        """Send supervisor software interrupts to a set of harts."""
         for cpu in self.machine.cpus:
             assert isinstance(cpu, RiscvCpu)
             if harts >> cpu.number & 1:
@@ -376,17 +389,19 @@ class RiscvCpu(Cpu):
         return SUCCESS, START_PENDING if cpu.posted else STARTED if cpu.on else STOPPED
 
     def goes_out(self) -> None:
+        """Save a pending software interrupt at the end of the hart's turn."""
         if _software_field().read(self.machine.uc)["mip"] >> SSI & 1:
             self.told = True
 
     def came_in(self) -> bool:
+        """Start the hart or raise its software interrupt, as other harts requested."""
         started = super().came_in()
         if self.told:
             self._be_told()
         return started
 
     def _be_told(self) -> None:
-        """The interrupt is the hart's to clear."""
+        """Set the pending bit of the software interrupt, which the hart itself clears."""
         self.told = False
         fields = _software_field()
         fields.write(self.machine.uc, {"mip": fields.read(self.machine.uc)["mip"] | 1 << SSI})
@@ -396,7 +411,10 @@ class RiscvCpu(Cpu):
         self.machine.request_stop(Stop(reason, 0))
 
     def _counter_read(self, pc: int, code: int) -> bool:
-        """``rdtime`` and its like: CSRRS rd, csr, x0."""
+        """Emulate ``rdtime`` and similar counter reads (CSRRS rd, csr, x0).
+
+        :return: whether the instruction was one of them.
+        """
         csr = code >> 20
         if code & 0x7F != SYSTEM or code >> 12 & 7 not in (2, 3, 6, 7) or code >> 15 & 31:
             return False
@@ -433,22 +451,25 @@ class RiscvCpu(Cpu):
         return lines
 
     def interrupt_pending(self) -> bool:
+        """Whether a timer, external or software interrupt is pending."""
         lines = self._lines()
         if self.machine.engine.cpu == self.number:
             self.machine.engine.set_interrupt_gate(uc.UC_RISCV_REG_SIE, lines)
         return lines != 0
 
     def ring_timer(self) -> None:
+        """Make the SBI timer expire now."""
         self._set_timer(self.machine.now // TICK)
 
     def deliver_interrupt(self) -> bool:
+        """Take an interrupt if one is pending, enabled and not masked."""
         m = self.machine
         lines = self._lines() & m.read_register("sie")
         if not lines:
             return False
         if m.read_register("priv") != USER_MODE and not m.read_register("sstatus") & SIE:
             return False
-        cause = next(one for one in (SEI, SSI, STI) if lines >> one & 1)
+        cause = next(line for line in (SEI, SSI, STI) if lines >> line & 1)
         trouble = self._trap(INTERRUPT | cause, m.pc, 0)
         if trouble is not None:
             m.request_stop(Stop(StopReason.UNHANDLED, m.pc, trouble))
@@ -459,22 +480,26 @@ class RiscvCpu(Cpu):
     _block_ends = BlockEnds(scratch, NOP)
 
     def ends_block(self, code: bytes) -> bool:
-        """Of what works, only jumps, fences and system instructions can, and compressed jumps."""
+        """Whether an instruction ends a block: only jumps, fences and system instructions may."""
         return (len(code) == 2 or code[0] & 0x7F in MAY_END_BLOCK) and self._block_ends(code)
 
     def is_wait(self, code: bytes) -> bool:
+        """Whether an instruction is WFI."""
         return code == WFI
 
     # -- snapshots --------------------------------------------------------------------------------
 
     def keep(self) -> Any:
+        """Return the state that is not in the engine's registers, the timer included."""
         return super().keep(), self.timer_at, self.told
 
     def put_back(self, kept: Any) -> None:
+        """Restore the state returned by ``keep``."""
         own, self.timer_at, self.told = kept
         super().put_back(own)
 
     def state(self) -> dict[str, Any]:
+        """Return all CPU state that a snapshot stores, as JSON-compatible values."""
         m = self.machine
         state: dict[str, Any] = {name: m.read_register(name) for name in registers.STATE}
         with self._float_unit():
@@ -487,6 +512,7 @@ class RiscvCpu(Cpu):
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Set the CPU to a state returned by ``state``."""
         m = self.machine
         self.reset()
         with self._float_unit():
@@ -502,7 +528,7 @@ class RiscvCpu(Cpu):
 
     @contextlib.contextmanager
     def _float_unit(self) -> Iterator[None]:
-        """fcsr can be reached only while sstatus.FS is not off."""
+        """Enable the floating-point unit, because fcsr is inaccessible while sstatus.FS is off."""
         m = self.machine
         status = m.read_register("sstatus")
         m.write_register("sstatus", status | FS_INITIAL)

@@ -1,12 +1,12 @@
-"""Supervisor binary interface, as firmware would answer it (RISC-V SBI specification 2.0)."""
+"""Supervisor binary interface calls, answered as firmware does (RISC-V SBI specification 2.0)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 SUCCESS, FAILED, NOT_SUPPORTED, INVALID_PARAM, ALREADY_AVAILABLE = 0, -1, -2, -3, -6
 STARTED, STOPPED, START_PENDING = 0, 1, 2
-RFENCES = 7  # functions of the extension
-EVERYBODY = (1 << 64) - 1  # as the first hart of a mask: all harts
+RFENCES = 7  # functions of the RFENCE extension
+EVERYBODY = (1 << 64) - 1  # hart mask base that selects all harts
 BASE, TIME, IPI, RFENCE, HSM, SRST = 0x10, 0x54494D45, 0x735049, 0x52464E43, 0x48534D, 0x53525354
 LEGACY_SET_TIMER, LEGACY_PUTCHAR, LEGACY_GETCHAR, LEGACY_SHUTDOWN = 0, 1, 2, 8
 EXTENSIONS = (BASE, TIME, IPI, RFENCE, HSM, SRST)
@@ -14,17 +14,17 @@ EXTENSIONS = (BASE, TIME, IPI, RFENCE, HSM, SRST)
 
 @dataclass
 class Sbi:
-    """What the firmware does when called.
+    """SBI firmware, which acts through callbacks.
 
     :param set_timer: program the next timer interrupt, in timebase ticks.
     :param putchar: write a console byte.
-    :param getchar: a typed byte, or -1.
-    :param shutdown: end the machine; the argument tells whether to start again.
-    :param send: interrupts to a set of harts.
-    :param start: a hart at an address, with an argument; gives an error or SUCCESS.
-    :param stop: the hart that calls.
-    :param status: of a hart: an error or SUCCESS, and what it is.
-    :param harts: how many there are.
+    :param getchar: return a typed byte, or -1.
+    :param shutdown: end the machine; the argument says whether to restart it.
+    :param send: send software interrupts to a set of harts (a bit mask).
+    :param start: start a hart at an address with an argument; returns SUCCESS or an error.
+    :param stop: stop the calling hart.
+    :param status: return SUCCESS or an error, and the state of a hart.
+    :param harts: number of harts.
     """
 
     set_timer: Callable[[int], None]
@@ -38,9 +38,9 @@ class Sbi:
     harts: int = 1
 
     def call(self, extension: int, function: int, arguments: list[int]) -> tuple[int, int | None]:
-        """One ECALL from S-mode.
+        """Answer one ECALL from S-mode.
 
-        :return: a0 and a1; a1 is None for the legacy calls, which leave it alone.
+        :return: a0 and a1; a1 is None for the legacy calls, which do not change it.
         """
         if extension == LEGACY_SET_TIMER:
             self.set_timer(arguments[0])
@@ -53,7 +53,7 @@ class Sbi:
         if extension == LEGACY_SHUTDOWN:
             self.shutdown(False)
             return SUCCESS, None
-        if extension < 16:  # the other legacy calls: interprocessor, as long as there was one hart
+        if extension < 16:  # the other legacy calls, IPIs and remote fences, have no effect
             return SUCCESS, None
         if extension == BASE:
             answers = {0: 2 << 24, 1: 0x6B, 2: 1, 4: 0, 5: 0, 6: 0}
@@ -71,7 +71,7 @@ class Sbi:
             self.send(harts)
             return SUCCESS, 0
         elif extension == RFENCE and function < RFENCES:
-            # Each hart comes to its turn with nothing kept of page tables.
+            # Each hart starts its turn with an empty TLB, so there is nothing to fence.
             return (INVALID_PARAM if self._harts(arguments) is None else SUCCESS), 0
         elif extension == HSM:
             if function == 0:
@@ -87,8 +87,10 @@ class Sbi:
         return NOT_SUPPORTED, 0
 
     def _harts(self, arguments: list[int]) -> int | None:
-        """The set that a mask and the number of its first hart say (chapter "Hart list parameter");
-        None: there are none such."""
+        """Return the set of harts that a mask and its base select, or None if it is invalid.
+
+        See chapter "Hart list parameter".
+        """
         mask, base = arguments[0], arguments[1]
         everybody = (1 << self.harts) - 1
         if base == EVERYBODY:

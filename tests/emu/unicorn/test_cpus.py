@@ -194,7 +194,7 @@ def test_an_exclusive_access_is_lost_with_the_turn(arch, image):
 
 def test_what_is_no_cpu_or_no_state_of_several_is_refused(image, tmp_path):
     machine, _back = with_runs(image)
-    with pytest.raises(MachineError, match="there is no CPU 3"):
+    with pytest.raises(MachineError, match="CPU 3 does not exist"):
         machine.give_turn(3)
     with pytest.raises(ValueError):
         Turns(UnicornMachine(replace(image, options=BootOptions()), MEMORY).engine, 9, 100)

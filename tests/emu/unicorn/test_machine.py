@@ -213,7 +213,7 @@ def test_an_unwritable_snapshot_says_so(fresh, tmp_path):
 
 @pytest.mark.parametrize("memory", [0, 1, 3 << 20, (64 << 20) + 1, 1 << 60])
 def test_an_impossible_memory_size_is_refused(memory):
-    with pytest.raises(MachineError, match=rf"^memory of {memory} bytes: give a multiple of 2 MiB"):
+    with pytest.raises(MachineError, match=rf"^memory of {memory} bytes: use a multiple of 2 MiB"):
         UnicornMachine(catalog.find("teaching/arm64"), memory)
 
 

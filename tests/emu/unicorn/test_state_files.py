@@ -20,7 +20,7 @@ def test_a_console_that_no_file_keeps_whole_is_refused_and_not_cut(booted, tmp_p
     snapshot.save(booted, tmp_path / "s")
     assert snapshot.restore(tmp_path / "s", booted.image).digest() == booted.digest()
     booted.console.text += b"x"
-    with pytest.raises(SnapshotError, match="more than 16 MiB to its console"):
+    with pytest.raises(SnapshotError, match="more than 16 MiB of console output"):
         snapshot.save(booted, tmp_path / "t")
     assert not (tmp_path / "t").exists()
 
@@ -40,14 +40,14 @@ def test_a_clock_far_ahead_of_its_timers_is_no_reason_to_run_for_ever():
     state = snapshot.to_json(machine.state())
     state["instructions"] = state["canonical"] = 1 << 55
     machine.restore_state(snapshot.from_json(state))
-    with pytest.raises(MachineError, match="at once"):
+    with pytest.raises(MachineError, match="without virtual time advancing"):
         machine.run(Until(instructions=machine.instructions + 100_000))
 
 
 @pytest.mark.parametrize("arch", ["amd64"], indirect=True)
 def test_a_register_that_cannot_be_what_is_written_is_told(booted):
     """A selector that no descriptor table has."""
-    with pytest.raises(MachineError, match="gs cannot be 0xffffffffffffffff"):
+    with pytest.raises(MachineError, match="gs cannot be set to 0xffffffffffffffff"):
         booted.write_register("gs", (1 << 64) - 1)
 
 

@@ -219,7 +219,7 @@ def test_a_device_writes_when_its_time_has_come_and_not_in_the_middle_of_a_block
     window, (writes,) = mapped(paged, base)
     for place, entry in writes:
         paged.write_physical(place, entry.to_bytes(8, "little"))
-    with pytest.raises(MachineError, match="when a timer of its has run out"):
+    with pytest.raises(MachineError, match="only when one of its timers expires"):
         Caller(paged).call(at, [window, 1], "strlen")
 
 
