@@ -99,8 +99,7 @@ include "_abbreviations.pxi"
 cdef class Scan(Abbreviations):
     """Scan of a file's debug sections, any of which may be empty.
 
-    :param limit: maximum number of records, of address ranges, and of types and variables; more
-        are treated as damage.
+    :param limit: most records, address ranges, and types and variables; more mean damage.
     :raises ScanError: if the sections are inconsistent.
     """
 
@@ -470,10 +469,8 @@ cdef class Scan(Abbreviations):
 
     cdef int type_digest(self, const Section *s, const Unit *u, uint64_t offset,
                          uint64_t *digest) noexcept nogil:
-        """Mix a type into a digest: tags and names, through at most four references.
-
-        Sizes are left out, because a structure pointed to is complete only in some units.
-        """
+        """Mix a type's tags and names into a digest, through at most four references."""
+        # Sizes are left out, because a structure pointed to is complete only in some units.
         cdef Target t
         cdef int i
         for i in range(4):
@@ -511,10 +508,8 @@ cdef class Scan(Abbreviations):
 
     cdef int declaration(self, const Section *s, const Unit *u, uint32_t unit, const Abbrev *a,
                          uint64_t *p, Declared *d, bint *opens) noexcept nogil:
-        """Read a complete type that has a name, or a variable that has an address.
-
-        ``opens`` is set for a type; the caller declares it once its members are known.
-        """
+        """Read a complete type that has a name (``opens``), or a variable that has an address."""
+        # The caller declares a type once its members are known.
         cdef uint32_t i
         cdef int steps
         cdef Value v
