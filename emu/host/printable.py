@@ -1,7 +1,7 @@
-"""Text from outside, as a terminal may be given it."""
+"""Text from untrusted sources, made safe for a terminal."""
 
-# What moves a cursor (but a tab) or turns the direction of text: C0, DEL and C1, line separators,
-# and Unicode's bidirectional controls (UAX #9).
+# Characters that move the cursor (except tab) or change the direction of text: C0, DEL and C1, line
+# separators, and Unicode's bidirectional controls (UAX #9).
 CONTROL = dict.fromkeys((*range(9), *range(10, 32), *range(127, 160), 0x200E, 0x200F,
                          *range(0x2028, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
 
@@ -13,15 +13,17 @@ _VISIBLE = {
 
 
 def plain(text: str) -> str:
-    """Text with what controls a terminal replaced."""
+    """Replace characters that control a terminal by U+FFFD."""
     return text if text.isprintable() else text.translate(CONTROL)
 
 
 def visible(text: str, also: str = "") -> str:
-    """Replace what would control a terminal, except for line ends and tabs, by what ``cat -v``
-    shows (``^[``), and bytes that are not text (``surrogateescape``) by ``\\x9b``.
+    """Make control characters visible, except newlines and tabs.
 
-    :param also: control characters that stay, too.
+    They are shown as by ``cat -v`` (``^[``), and undecodable bytes (``surrogateescape``) as
+    ``\\x9b``.
+
+    :param also: further control characters to leave unchanged.
     """
     shown = text.translate(_VISIBLE)
     return shown if not also or shown == text else "".join(
@@ -29,12 +31,17 @@ def visible(text: str, also: str = "") -> str:
 
 
 def name(text: bytes) -> str:
-    """A name from a file: of a symbol, a type, a path."""
+    """Decode the name of a symbol, a type or a path from a file, without terminal controls."""
     return plain(text.decode("utf-8", "replace"))
 
 
 def printable(text: object, most: int = 200) -> str:
-    """One line without control characters, cut where it is too long."""
-    found = str(text)[: most + 1]
-    shown = "".join(c if c.isprintable() else "?" for c in found[:most])
-    return shown + "..." * (len(found) > most)
+    """Return text with control characters replaced by ``?``, cut after ``most`` characters."""
+    start = str(text)[: most + 1]
+    shown = "".join(c if c.isprintable() else "?" for c in start[:most])
+    return shown + "..." * (len(start) > most)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless the number is 1: ``2 schedules``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

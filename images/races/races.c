@@ -1,8 +1,8 @@
 /*
- * Thirteen defects of order, each beside its correction.  SPDX-License-Identifier: BSD-2-Clause
+ * Thirteen concurrency defects, each beside its correction.  SPDX-License-Identifier: BSD-2-Clause
  *
- * Every one is functions that several CPUs, or threads of one, run at once: x_reset() before, x_bad()
- * or x_good() on each (some have two sides), x_check() behind: 1 where all is well.
+ * To test a defect, call x_reset(), then x_bad() or x_good() on several CPUs or threads at once
+ * (some have two sides), and after them x_check(), which returns 1 if the result is correct.
  */
 #include "../teaching/kernel.h"
 #include "spin.h"
@@ -10,14 +10,14 @@
 
 #define noinline __attribute__((noinline))
 
-/* A value that was read, in a register: what is done with it is not one instruction. */
+/* Keep a value in a register, so that the compiler cannot update memory with one instruction. */
 #define IN_REGISTER(value) __asm volatile("" : "+r"(value))
 
 struct lock {
 	u32 held;
 };
 
-/* Somebody else is to go on: on another CPU, or as another thread of this one. */
+/* Let another CPU, or another thread of this CPU, continue. */
 #define wait_a_little() do { spin_hint(); if (threads_made) thread_yield(); } while (0)
 
 static noinline void
@@ -33,7 +33,7 @@ lock_release(struct lock *lock)
 	__atomic_store_n(&lock->held, 0, __ATOMIC_RELEASE);
 }
 
-/* 1. Lost update: a counter is read, added to and written. */
+/* 1. Lost update: a counter is read, incremented and written without a lock. */
 volatile u64 counter;
 static struct lock counter_lock;
 
@@ -58,7 +58,7 @@ counter_good(void)
 
 int counter_check(void) { return counter == 2; }
 
-/* 2. Order of publication: the flag is set before what it promises. */
+/* 2. Wrong publication order: the flag is set before the message that it announces. */
 static volatile u64 message, message_ready;
 
 void message_reset(void) { message = message_ready = 0; }
@@ -89,7 +89,7 @@ message_take_good(void)
 	return __atomic_exchange_n(&message_ready, 0, __ATOMIC_SEQ_CST) ? message : 42;
 }
 
-/* 3. Double free: who looks and who frees are not one. */
+/* 3. Double free: a pointer is tested and cleared without a lock, so two callers free the node. */
 struct node {
 	struct node *next;
 	u64 value;
@@ -144,7 +144,7 @@ node_drop_good(void)
 	lock_release(&node_lock);
 }
 
-/* 4. Lock order: one and other, other and one. */
+/* 4. Lock order reversal: two functions take the same locks in opposite orders. */
 static struct lock lock_one, lock_other;
 static volatile u64 moved;
 
@@ -169,7 +169,7 @@ void move_there(void) { move_with(&lock_one, &lock_other); }
 void move_back_bad(void) { move_with(&lock_other, &lock_one); }
 void move_back_good(void) { move_with(&lock_one, &lock_other); }
 
-/* 5. Missed wake-up: between the look and the sleep somebody wakes nobody. */
+/* 5. Missed wake-up: the wake-up comes between the test and the sleep, when nobody sleeps yet. */
 static volatile u32 work_there, sleeping, woken;
 static struct lock work_mutex;
 
@@ -219,7 +219,7 @@ work_give_good(void)
 	lock_release(&work_mutex);
 }
 
-/* 6. ABA: the top of a stack is the same again, and what lies below it is not. */
+/* 6. ABA: the top of the stack is the same node again, but the node below it has changed. */
 static struct node *volatile stack_top;
 static struct node stack_nodes[3];
 static struct lock stack_lock;
@@ -295,7 +295,7 @@ stack_shuffle_good(void)
 	lock_release(&stack_lock);
 }
 
-/* Two of three were taken, in whichever order. */
+/* Return 1 if two of the three nodes were taken, in any order. */
 int
 stack_check(void)
 {
@@ -306,7 +306,7 @@ stack_check(void)
 	return left == 1;
 }
 
-/* 7. A lock that the other side does not take: an interrupt's handler that was not kept away. */
+/* 7. Missing lock: an interrupt handler changes the queue without taking the queue's lock. */
 static volatile u64 queue_length, queue_last;
 static volatile u64 queue[4];
 static struct lock queue_lock;
@@ -342,7 +342,7 @@ queue_handler_good(void)
 
 int queue_check(void) { return queue_length == 2 && queue[0] + queue[1] == 3; }
 
-/* 8. Reference count: counted down by reading and writing. */
+/* 8. Reference count: it is decremented by a separate load and store. */
 static volatile u32 references;
 static volatile u32 destroyed;
 
@@ -373,7 +373,7 @@ reference_drop_good(void)
 
 int reference_check(void) { return references == 0 && destroyed == 1; }
 
-/* 9. Look, then act: a place is free when it is looked at. */
+/* 9. Check, then act: the seat can be taken between the check and the increment. */
 static volatile u32 seats_taken;
 static struct lock seat_lock;
 
@@ -401,7 +401,7 @@ seat_take_good(void)
 
 int seat_check(void) { return seats_taken == 1; }
 
-/* 10. Torn read: two words that belong together. */
+/* 10. Torn read: two words that belong together are read between the writes to them. */
 static volatile u64 pair_low, pair_high;
 static struct lock pair_lock;
 
@@ -436,7 +436,7 @@ pair_read_good(void)
 	return value;
 }
 
-/* 11. Made twice: whoever comes first makes it. */
+/* 11. Double initialization: two callers test the flag before either of them sets it. */
 static volatile u32 made, makings;
 static struct lock make_lock;
 
@@ -464,7 +464,7 @@ make_once_good(void)
 
 int make_check(void) { return made == 1 && makings == 1; }
 
-/* 12. A lock let go in the middle: money is on its way. */
+/* 12. Lock released too early: the balance can change between the check and the withdrawal. */
 static volatile u64 purse_one, purse_other;
 static struct lock purse_lock;
 
@@ -504,7 +504,7 @@ purse_move_good(void)
 
 int purse_check(void) { return purse_one == 4 && purse_other == 6; }
 
-/* 13. A forgotten interrupt mask: what the clock's handler changes is changed by a thread, too. */
+/* 13. Missing interrupt mask: a thread and the clock interrupt change the same counter. */
 static volatile u64 beats, beats_of_clock;
 static volatile u32 beats_on;
 
@@ -562,7 +562,7 @@ beat_check(void)
 	return beats == beats_of_clock + 1;
 }
 
-/* Lost updates whose runs take long, or say that they wait though they do not. */
+/* Lost updates in runs that take long, or that execute a spin hint although they do not wait. */
 static volatile u64 slow_sum;
 
 void slow_reset(void) { slow_sum = 0; }
@@ -589,7 +589,7 @@ slow_wait(u64 times)
 
 int slow_check(void) { return slow_sum == 2; }
 
-/* Two that make the same thing, and are each given their own when they come at the same time. */
+/* Two callers that should get the same node get different ones if they run at the same time. */
 static struct node *volatile made_node;
 static struct node node_store[2];
 static u64 node_used;

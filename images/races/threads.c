@@ -1,9 +1,9 @@
 /*
- * Threads that share a CPU: the timer's interrupt takes it from one that owes it to another.
+ * Threads that share a CPU; the timer interrupt preempts a thread that has td_owepreempt set.
  * SPDX-License-Identifier: BSD-2-Clause
  *
- * Functions and members go by the names of those in FreeBSD's kernel that do the same, so that who
- * makes threads there makes them here.
+ * Functions and members have the names of their counterparts in FreeBSD's kernel, so that a tool
+ * that creates threads there can create them here, too.
  */
 #include "../teaching/kernel.h"
 #include "pcpu.h"
@@ -15,8 +15,8 @@
 enum { TDS_INACTIVE, TDS_INHIBITED, TDS_CAN_RUN, TDS_RUNQ, TDS_RUNNING };
 
 struct thread {
-	u64 td_context;		/* cpu_switch()'s; first, so that it is given the thread's address */
-	struct thread *td_next;	/* in the run queue */
+	u64 td_context;		/* for cpu_switch(); the first member, so it has the thread's address */
+	struct thread *td_next;	/* next in the run queue */
 	void (*td_function)(void *);
 	void *td_argument;
 	const char *td_name;
@@ -47,7 +47,7 @@ static struct thread thread0 = { .td_state = TDS_RUNNING };
 static struct pcpu pcpu0 = { &thread0 };
 static struct thread *queue_first, *queue_last;
 
-/* Memory that nobody gives back. */
+/* Memory allocator without free(). */
 u8 M_TEMP[1];
 
 void *
@@ -71,7 +71,7 @@ threads_init(void)
 	set_pcpu(&pcpu0);
 }
 
-/* Interrupts are off, here and below. */
+/* Called with interrupts disabled, like mi_switch(). */
 static void
 runq_add(struct thread *td)
 {
@@ -105,7 +105,7 @@ mi_switch(int stays)
 	cpu_switch(&old->td_context, &next->td_context);
 }
 
-/* The last thing that the clock's interrupt does. */
+/* Called at the end of the clock interrupt. */
 void
 clock_preempt(void)
 {
@@ -142,7 +142,7 @@ fork_exit(void)
 	kthread_exit();
 }
 
-/* A thread that does not run yet. */
+/* Create a thread that does not run until sched_add(). */
 int
 kthread_add(void (*function)(void *), void *argument, void *process, struct thread **made, int flags,
     int pages, const char *name)

@@ -3,5 +3,5 @@
 
 extern volatile u32 threads_made;
 
-/* Another thread goes on, if one can. */
+/* Let another thread of this CPU run, if one can. */
 void thread_yield(void);

@@ -1,5 +1,4 @@
-"""``kinst explore``: the orders in which a few runs can be executed, tried; which of them go
-wrong."""
+"""``kinst explore``: execute several runs in many interleavings and report which ones fail."""
 
 import argparse
 import contextlib
@@ -15,7 +14,7 @@ from xml.sax.saxutils import quoteattr
 from emu.elf.image import Image
 from emu.host.atomic_file import replacing
 from emu.host.errors import KinstError
-from emu.host.printable import plain
+from emu.host.printable import counted, plain
 from emu.host.progress import PROGRESS
 from images import catalog
 from kinst.verify.sweep.task import hold
@@ -26,15 +25,15 @@ from kinst_emu.explain.steps.explained import source_trees
 from kinst_emu.explore.exploration import Runs, for_runs, names_of, stage_of
 from kinst_emu.explore.explorer import (
     MOST_JOBS,
-    MOST_ORDERS,
     MOST_PREEMPTIONS,
+    MOST_SCHEDULES,
     Explored,
     Explorer,
     Finding,
     Search,
 )
-from kinst_emu.explore.order import Order, order_title, read_order
 from kinst_emu.explore.races import MAX_RACES
+from kinst_emu.explore.schedule import Schedule, read_schedule, schedule_title
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.strategies import STRATEGIES
 from kinst_emu.explore.trampolines import TRAMPOLINES
@@ -47,63 +46,79 @@ EXAMPLES = (
     "kinst explore -k kernel --run 'A()' --run 'B()' --strategy pct --limit 5000",
     "kinst explore -k kernel --run 'A()' --run 'B()' --schedule 'A120 B A'",
 )
-FOUND = 1  # exit status: an order goes wrong
+FOUND = 1  # exit status when a schedule fails
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst explore``."""
     kernel_option(parser)
     add = parser.add_argument
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
-        help="what one of them does: a call like 'f(1)', a program like '$ mkdir /tmp/a', or a "
-        "file of C with its arguments; twice or more, the first is A")
+        help="call, e.g. 'f(1)', program, e.g. '$ mkdir /tmp/a', or C file with its arguments; "
+        "give two or more: the first is run A, the second B (required, except with --pairs)")
     add("--setup", default="", metavar="CALLS",
-        help="calls that are done before all orders; before programs, a line for the shell, like "
-        "'$ mkdir /tmp/a'")
+        help="calls to make once, before all schedules; before programs, a line for the shell, "
+        "e.g. '$ mkdir /tmp/a' (default: no calls)")
     add("--check", default="", metavar="CALL",
-        help="a call behind all runs that is to give something but 0, or 'CALL == NUMBER'; behind "
-        "programs also '$ COMMAND', whose status is to be 0; or an expression of D over the "
-        "kernel's variables, like '`ticks > 7'")
+        help="call made after all runs, which must return a non-zero value, or 'CALL == NUMBER'; "
+        "after programs also '$ COMMAND', whose exit status must be 0; or a D expression over the "
+        "kernel's variables, e.g. '`ticks > 7' (default: no check)")
     add("--cpus", metavar="N",
-        help="1: they share one CPU, which its timer's interrupt takes from them; else each has "
-        "its own")
-    add("--preemptions", metavar="N", help="orders with at most so many preemptions (2)")
+        help="number of guest CPUs; with 1, the runs share the CPU, and its timer interrupt "
+        "preempts them (default: one CPU for each run)")
+    add("--preemptions", metavar="N", help="maximum number of preemptions (default: 2)")
     add("--strategy", choices=STRATEGIES,
-        help="all: every order with so few preemptions that can differ; pct: random priorities "
-        "with so many changes; random: preemptions anywhere (all)")
-    add("--limit", metavar="N", help="orders that are tried (100000)")
-    add("--jobs", default="1", metavar="N", help="worker processes (%(default)s)")
+        help="all: every schedule that can differ, up to the number of preemptions; pct: random "
+        "priorities, changed as many times; random: preemptions anywhere (default: all)")
+    add("--limit", metavar="N", help="maximum number of schedules to try (default: 100000)")
+    add("--jobs", default="1", metavar="N",
+        help="number of worker processes (default: %(default)s)")
     add("--cluster", metavar="ADDRESS",
-        help="use the workers of this Dask scheduler instead")
-    add("--seed", default="1", metavar="S", help="of what is random (%(default)s)")
-    add("--no-races", action="store_true", help="do not look for data races")
-    add("--all-findings", action="store_true", help="go on behind the first finding")
-    add("--schedule", metavar="ORDER", help="one order, like 'A120 B A': run it, and show it")
+        help="use the workers of the Dask scheduler at this address (default: local processes)")
+    add("--seed", default="1", metavar="S", help="random seed (default: %(default)s)")
+    add("--no-races", action="store_true",
+        help="do not search for data races (default: search)")
+    add("--all-findings", action="store_true",
+        help="continue after the first failure (default: stop there)")
+    add("--schedule", metavar="ORDER",
+        help="run and show only this schedule, e.g. 'A120 B A': A for 120 instructions, then B to "
+        "its end, then A (default: search)")
     add("--record", type=Path, metavar="FILE",
-        help="record the order of the first finding that is no data race, or of --schedule, for "
-        "kinst replay, kdtrace --replay and gdb")
+        help="record the schedule of --schedule, or of the first finding that is not a data race, "
+        "for kinst replay, kdtrace --replay and gdb (default: no recording)")
     add("--probe", action="append", default=[], metavar="FUNCTION:OFFSET", dest="probes",
-        help="a breakpoint in the runs' way, taken through the kernel's own vectors (amd64)")
+        help="put a breakpoint into the code of the runs, which traps through the kernel's own "
+        "vectors (amd64); may be repeated (default: no breakpoints)")
     add("--trampolines", choices=TRAMPOLINES,
-        help="with --probe: a trampoline for each thread, as FreeBSD's, or, done wrong, one that "
-        "all share; written anew at each firing (" + TRAMPOLINES[0] + ")")
+        help="with --probe: one trampoline for each thread, as in FreeBSD, or one shared by all, "
+        "which is incorrect; both are rewritten at each firing (default: " + TRAMPOLINES[0] + ")")
     add("--pairs", type=Path, metavar="FILE",
-        help="instead of --run: a corpus of runs, one a line; each runs once, and pairs in which "
-        "one writes what the other uses are tried, --limit of them (1000)")
-    add("--orders", metavar="N", help="--pairs: orders of each pair, at the most (100)")
+        help="instead of --run: file with one run per line; run each once, then try up to --limit "
+        "pairs in which one writes memory that the other accesses (default: 1000 pairs)")
+    add("--schedules", metavar="N",
+        help="with --pairs: maximum number of schedules to try for each pair (default: 100)")
+    add("--orders", dest="schedules", help=argparse.SUPPRESS)  # former name of --schedules
     add("--store", type=Path, metavar="FILE",
-        help="--pairs: keep what is found in this file, and go on where a run was killed")
-    add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+        help="with --pairs: keep the results in this file, and resume an interrupted search from "
+        "it (default: no file)")
+    add("--memory", default="512M", metavar="SIZE",
+        help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     add("--unchecked", action="store_true",
-        help="pass the arguments as they are, whatever the functions' types are")
-    add("--junit", type=Path, metavar="FILE", help="write the findings as JUnit's XML")
+        help="pass the arguments without checking them against the functions' types (default: "
+        "check them)")
+    add("--junit", type=Path, metavar="FILE",
+        help="write the findings to this file as JUnit XML (default: no file)")
     add("--html", type=Path, metavar="FILE",
-        help="write a page: which line each run executed when, and which value it saw")
+        help="write an HTML page that shows when each run executed which line, and which values "
+        "it saw (default: no page)")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
-        help="with --html: a tree with the kernel's source, whose lines are shown; may be repeated")
-    add("--json", action="store_true", help="print what was found as JSON")
+        help="with --html: show lines from this kernel source tree; may be repeated (default: no "
+        "source text)")
+    add("--json", action="store_true", help="print the findings as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Explore the schedules of the runs, print the findings, and return 1 if there are any."""
     if arguments.pairs is not None:
         return _pairs(arguments)
     runs = Runs(tuple(arguments.runs), arguments.setup, arguments.check, tuple(arguments.probes),
@@ -111,14 +126,14 @@ def run(arguments: argparse.Namespace) -> int:
     runs.parsed()
     preemptions = parse_count(arguments.preemptions or "2", "--preemptions")
     if not 1 <= preemptions <= MOST_PREEMPTIONS:
-        raise KinstError(f"--preemptions {preemptions}: 1 to {MOST_PREEMPTIONS} are possible")
+        raise KinstError(f"--preemptions {preemptions}: must be 1 to {MOST_PREEMPTIONS}")
     cpus = None if arguments.cpus is None else parse_count(arguments.cpus, "--cpus")
     asked = Search(arguments.strategy or STRATEGIES[0], preemptions,
-                  min(parse_count(arguments.limit or "100000", "--limit"), MOST_ORDERS),
+                  min(parse_count(arguments.limit or "100000", "--limit"), MOST_SCHEDULES),
                   parse_count(arguments.seed, "--seed"), not arguments.no_races,
                   arguments.all_findings,
                   min(max(1, parse_count(arguments.jobs, "--jobs")), MOST_JOBS))
-    order = None if arguments.schedule is None else read_order(
+    schedule = None if arguments.schedule is None else read_schedule(
         arguments.schedule, len(arguments.runs))
     for path, option in ((arguments.junit, "--junit"), (arguments.record, "--record"),
                          (arguments.html, "--html")):
@@ -129,32 +144,32 @@ def run(arguments: argparse.Namespace) -> int:
     with PROGRESS.working("starting the runs"):
         stage, judge = stage_of(image, runs, parse_size(arguments.memory),
                                 unchecked=arguments.unchecked)
-    with progress_bar(asked.limit, "orders") as advance, contextlib.ExitStack() as ending:
+    with progress_bar(asked.limit, "schedules") as advance, contextlib.ExitStack() as ending:
         others = None
         if arguments.cluster is not None:
-            from kinst_emu.explore.order_cluster import ClusterTask
+            from kinst_emu.explore.cluster_task import ClusterTask
 
             others = (ending.enter_context(Cluster(arguments.cluster)), ClusterTask(
                 0, *_files(image, arguments), runs, parse_size(arguments.memory),
                 arguments.unchecked, cpus, asked))
         explorer = Explorer(stage, asked, judge, lambda tried, of: advance(1, of), others)
-        explored = explorer.only(order) if order is not None else explorer.run()
+        explored = explorer.only(schedule) if schedule is not None else explorer.run()
     if arguments.record is not None:
-        _record(arguments.record, stage, explored, order, arguments.runs, arguments.module)
+        _record(arguments.record, stage, explored, schedule, arguments.runs, arguments.module)
     if arguments.junit is not None:
         _write_junit(arguments.junit, explored)
     if arguments.html is not None:
         from kinst_emu.explore.page import explored_page
 
         write_page(arguments.html, explored_page(
-            stage, explored, arguments.runs, " ".join(_seen(explored).split()), trees), "kinst")
+            stage, explored, arguments.runs, " ".join(_coverage(explored).split()), trees), "kinst")
     if arguments.json:
         print(json.dumps(_as_json(explored) | {
             "kernel": image.path.name, "runs": arguments.runs,
             "findings": [_finding(stage, one) for one in explored.findings]}, indent=2))
     else:
         print(f"runs:\n{names_of(arguments.runs)}")
-        for line in _told(stage, explored, order is not None):
+        for line in _told(stage, explored, schedule is not None):
             print(plain(line))
     if explored.interrupted:
         raise KeyboardInterrupt
@@ -162,14 +177,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _files(image: Image, arguments: argparse.Namespace) -> tuple[str, tuple[str, ...], str]:
-    """The files of a kernel and its modules, for workers elsewhere, and the kernel's identity."""
+    """Return the kernel and module paths for remote workers, and the kernel's identity."""
     return os.path.abspath(image.path), tuple(
         os.path.abspath(catalog.module_path(image, one)) for one in arguments.module
     ), image.identity
 
 
 def _pairs(arguments: argparse.Namespace) -> int:
-    """A corpus, pair by pair."""
+    """Explore the pairs of runs in a corpus that access common memory."""
     from dtrace.calls.prototypes import Prototypes
     from kinst_emu.explore.pairs import (
         ClusterPairTask,
@@ -183,18 +198,18 @@ def _pairs(arguments: argparse.Namespace) -> int:
         with_programs,
     )
 
-    most, orders, seed = (parse_count(text, option) for text, option in (
-        (arguments.limit or "1000", "--limit"), (arguments.orders or "100", "--orders"),
+    most, schedules, seed = (parse_count(text, option) for text, option in (
+        (arguments.limit or "1000", "--limit"), (arguments.schedules or "100", "--schedules"),
         (arguments.seed, "--seed")))
     jobs = min(max(1, parse_count(arguments.jobs, "--jobs")), MOST_JOBS)
     if arguments.store is not None and not arguments.store.parent.is_dir():
-        raise KinstError(f"--store {arguments.store}: there is no such directory")
+        raise KinstError(f"--store {arguments.store}: the directory does not exist")
     cpus = None if arguments.cpus is None else parse_count(arguments.cpus, "--cpus")
     image = for_runs(catalog.find(arguments.kernel, arguments.module), 2, cpus)
     prototypes = None if arguments.unchecked else Prototypes(image)
     image, corpus = with_programs(image, read_corpus(arguments.pairs, image, prototypes))
     store = PairStore(arguments.store, image.identity, asked_of(
-        orders, seed, arguments.unchecked))
+        schedules, seed, arguments.unchecked))
     with PROGRESS.working("starting two threads"):
         stage = PairStage(image, parse_size(arguments.memory), prototypes)
     uses = []
@@ -203,17 +218,17 @@ def _pairs(arguments: argparse.Namespace) -> int:
             uses.append(stage.use(call))
             advance(1)
             if uses[-1].wrong:
-                print(f"{plain(call.text)}: is left out: {plain(uses[-1].wrong)}", file=sys.stderr)
+                print(f"{plain(call.text)}: skipped: {plain(uses[-1].wrong)}", file=sys.stderr)
     pairs = ranked(uses, [bool(call.command) for call in corpus])
     wanted = list(left(pairs[:most], corpus, store))
     known = store.found(pairs[:most], corpus)
     tried = wrong = 0
-    task = PairTask(id(stage), orders, seed)
+    task = PairTask(id(stage), schedules, seed)
     if arguments.cluster is None:
         hold(task, (stage, corpus))
     else:
         task = ClusterPairTask(
-            0, orders, seed, *_files(image, arguments), tuple(call.text for call in corpus),
+            0, schedules, seed, *_files(image, arguments), tuple(call.text for call in corpus),
             parse_size(arguments.memory), arguments.unchecked, cpus)
     some = workers(jobs, arguments.cluster, losses=0)
     with progress_bar(len(wanted), "pairs") as advance, some:
@@ -226,69 +241,68 @@ def _pairs(arguments: argparse.Namespace) -> int:
     hold(None, None)
     if not arguments.json:
         before, not_tried = len(pairs[:most]) - len(wanted), len(pairs) - len(pairs[:most])
-        print(f"{len(pairs)} pairs of {len(corpus)} calls have something in common; {tried} were "
-              f"tried now, {before} before, {not_tried} were not; something was found in {wrong} "
-              f"of those tried now" + (f", and in {known} of those before" if known else ""))
+        print(f"{len(pairs)} pairs of {len(corpus)} calls access common memory; {tried} were tried "
+              f"now, {before} before, {not_tried} not at all; {wrong} of those tried now have "
+              "findings" + (f", and {known} of those tried before" if known else ""))
     return FOUND if wrong or known else 0
 
 
 def _show_row(row: dict[str, Any], as_json: bool) -> bool:
-    """Print what was found with a pair; whether something was."""
+    """Print the findings of a pair, and return whether there are any."""
     if as_json:
         print(json.dumps(row), flush=True)
     elif row["findings"] or row.get("error"):
         print(plain(" | ".join(row["pair"])))
-        for found in row["findings"]:
-            print(plain(f"  {found['kind']}: {found['said']}"))
-            print(plain(f"    schedule '{found['schedule']}'"), flush=True)
+        for finding in row["findings"]:
+            print(plain(f"  {finding['kind']}: {finding['message']}"))
+            print(plain(f"    schedule '{finding['schedule']}'"), flush=True)
         if row.get("error"):
             print(plain(f"  could not be tried: {row['error']}"), flush=True)
     return bool(row["findings"])
 
 
-def _record(path: Path, stage: Stage, explored: Explored, order: Order | None,
+def _record(path: Path, stage: Stage, explored: Explored, schedule: Schedule | None,
             runs: list[str], modules: list[str]) -> None:
-    harm = [one.order for one in explored.findings if one.race is None]
-    chosen = order or (harm[0] if harm else None)
+    failing = [one.turns for one in explored.findings if one.race is None]
+    chosen = schedule or (failing[0] if failing else None)
     if chosen is None:
-        print(f"--record: no order did harm, so {path} was not written; give --schedule",
+        print(f"--record: no schedule failed, so {path} was not written; give --schedule",
               file=sys.stderr)
         return
-    stage.record(chosen, path, order_title(runs, chosen))
+    stage.record(chosen, path, schedule_title(runs, chosen))
     words = shlex.join([str(path), *(f"--module={name}" for name in modules)])
-    print(f"{path}: recorded; play it by: kinst replay {words}, or kdtrace --replay {words}",
+    print(f"{path}: recorded; replay with: kinst replay {words}, or kdtrace --replay {words}",
           file=sys.stderr)
 
 
 def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
     for number, finding in enumerate(explored.findings, 1):
         yield ""
-        yield f"{number}. {finding.kind}: {finding.said}"
-        yield (f"   schedule '{finding.schedule}' ({finding.preemptions} preemption"
-               f"{'' if finding.preemptions == 1 else 's'})")
+        yield f"{number}. {finding.kind}: {finding.message}"
+        yield (f"   schedule '{finding.schedule}' ({counted(finding.preemptions, 'preemption')})")
         before = next((n for n, other in enumerate(explored.findings[: number - 1], 1)
-                       if other.order == finding.order and other.race is finding.race is None), 0)
+                       if other.turns == finding.turns and other.race is finding.race is None), 0)
         if before:
-            yield f"   the order of {before}."
+            yield f"   same schedule as finding {before}"
             continue
         yield from (f"   {line}" for line in _lines(stage, finding))
     yield ""
-    if explored.unmet:
-        yield ("The check holds in no serial order: one run behind the other. Is it right, and is "
-               "--setup?")
+    if explored.check_never_holds:
+        yield ("The check fails in every serial schedule (one run after the other): verify --check "
+               "and --setup.")
     if not one:
-        yield from _seen(explored).splitlines()
+        yield from _coverage(explored).splitlines()
     else:
         yield from _not_compared(explored)
     if one and any(finding.race is None for finding in explored.findings):
-        yield "that schedule goes wrong"
+        yield "This schedule fails."
     elif one:
-        yield "nothing goes wrong with it" + (
-            ", but for data races" if explored.findings else "")
+        yield "This schedule does not fail" + (
+            ", but it has data races." if explored.findings else ".")
 
 
 def _lines(stage: Stage, finding: Finding) -> Iterator[str]:
-    """The two sides by source lines."""
+    """Yield lines that show a finding: the stacks of a data race, or each run's accesses."""
     from dtrace.debug.debug_data import Sources
     from dwarf.debug_file import DebugDataError
     from kinst_emu.explore.telling import of_race, rows, side_by_side
@@ -297,75 +311,78 @@ def _lines(stage: Stage, finding: Finding) -> Iterator[str]:
     try:
         sources = Sources(machine.image)
         if finding.race is not None:
-            yield from of_race(stage, sources, finding.race, finding.order)
+            yield from of_race(stage, sources, finding.race, finding.turns)
             return
-        played = stage.play(finding.order, look=True)
+        played = stage.play(finding.turns, look=True)
         table = list(rows(machine, sources, played.accesses, runs, stage.probed))
         yield from side_by_side(table, runs)
     except DebugDataError as error:
-        yield f"(no source lines: {error})"
+        yield f"(source lines are not available: {error})"
     except KinstError as error:
-        yield f"(not shown: {error})"
+        yield f"(not available: {error})"
 
 
-def _seen(explored: Explored) -> str:
-    """How much of the space was seen; never that there are no races."""
-    text = (f"{explored.tried} orders were executed in {explored.seconds:.1f} s "
-            f"({explored.tried / max(explored.seconds, 1e-9):.0f} a second).")
+def _coverage(explored: Explored) -> str:
+    """Describe how much of the search space was executed; never claim that no races exist."""
+    text = (f"{counted(explored.tried, 'schedule')} executed in {explored.seconds:.1f} s "
+            f"({explored.tried / max(explored.seconds, 1e-9):.0f} per second).")
     if explored.space:
-        space = ", ".join(f"about {count} with {n}"
-                          for n, count in sorted(explored.space.items()))
-        text += (f"\nPlaces (of 8 bytes) that the runs share: {explored.shared}; by preemptions, "
-                 f"the orders that can matter are {space}.\n{explored.left_out} were left out, "
-                 "which bring the accesses into the same order as others; "
-                 + ("all others were tried" if explored.whole else "not all others were tried")
-                 + ".\nPreemptions are at the places that the serial orders use, and data races "
-                 "were looked for in these.")
+        space = ", ".join(f"about {number} with {counted(preemptions, 'preemption')}"
+                          for preemptions, number in sorted(explored.space.items()))
+        text += (f"\nThe runs share {counted(explored.shared, 'memory location')} of 8 bytes. "
+                 f"Interleavings that can differ: {space}.\n"
+                 f"{counted(explored.skipped, 'schedule')} skipped as equivalent; "
+                 + ("all others were executed" if explored.complete
+                    else "not all others were executed")
+                 + ".\nPreemptions are placed only where the serial schedules access shared "
+                 "locations, and data races are searched for only in the serial schedules.")
         if explored.waited:
-            text += ("\nIn the serial orders " + ", ".join(f"'{one}'" for one in explored.waited)
-                     + " a run waited for long, and another one went on in its midst: what they "
-                     "give then counts as the truth, too.")
+            text += ("\nIn the serial schedules " + ", ".join(
+                f"'{schedule}'" for schedule in explored.waited)
+                     + ", a run waited for so long that another one continued in the middle of it; "
+                     "their results count as correct, too.")
         if explored.more_races:
-            text += f"\nAn order has more data races than the {MAX_RACES} that are told."
+            text += f"\nOne schedule has more data races than the {MAX_RACES} listed."
         if explored.cut:
-            text += (f"\n{explored.cut} accesses in loops were not told apart from earlier ones of "
-                     "the same instruction.")
-    if explored.ended:
-        text += ("\nThe search ended with the first order that does harm; --all-findings goes on.")
+            text += (f"\n{explored.cut} accesses in loops were not distinguished from earlier "
+                     "accesses by the same instruction.")
+    if explored.stopped_early:
+        text += "\nThe search stopped at the first failure (--all-findings continues)."
     text += "".join(f"\n{line}" for line in _not_compared(explored))
     if not explored.findings:
-        text += "\nNothing went wrong in these."
+        text += "\nNo failure was found in these schedules."
     return text
 
 
 def _not_compared(explored: Explored) -> Iterator[str]:
-    if explored.no_truth:
-        yield "NOT compared: what the runs give, as a serial order goes wrong already."
+    if explored.serial_failed:
+        yield "NOT compared: the results of the runs, because a serial schedule already fails."
     if explored.not_compared:
-        yield ("NOT compared: what is given by " + " and by ".join(dict.fromkeys(
-            explored.not_compared)) + ": the debug data does not tell its type (KERNEL.debug and "
-            "MODULE.ko.debug belong beside the files).")
+        yield ("NOT compared: the results of " + " and ".join(dict.fromkeys(
+            explored.not_compared)) + ", because the debug data does not give their types (put "
+            "KERNEL.debug and MODULE.ko.debug beside the files).")
 
 
 def _as_json(explored: Explored) -> dict[str, object]:
     return {
-        "tried": explored.tried, "left_out": explored.left_out, "whole": explored.whole,
+        "tried": explored.tried, "skipped": explored.skipped, "complete": explored.complete,
         "space": explored.space, "shared": explored.shared,
         "seconds": round(explored.seconds, 3), "serial": sorted(explored.results),
-        "not_compared": explored.not_compared, "no_truth": explored.no_truth,
-        "waited": explored.waited, "unmet": explored.unmet, "ended": explored.ended}
+        "not_compared": explored.not_compared, "serial_failed": explored.serial_failed,
+        "waited": explored.waited, "check_never_holds": explored.check_never_holds,
+        "stopped_early": explored.stopped_early}
 
 
 def _finding(stage: Stage, finding: Finding) -> dict[str, object]:
-    return {"kind": finding.kind, "said": finding.said, "schedule": finding.schedule,
+    return {"kind": finding.kind, "message": finding.message, "schedule": finding.schedule,
             "preemptions": finding.preemptions, "lines": list(_lines(stage, finding))}
 
 
 def _write_junit(path: Path, explored: Explored) -> None:
     cases = "".join(
-        f'<testcase name={quoteattr(one.kind)}><failure message={quoteattr(plain(one.said))}>'
+        f'<testcase name={quoteattr(one.kind)}><failure message={quoteattr(plain(one.message))}>'
         f'{one.schedule}</failure></testcase>' for one in explored.findings)
-    cases = cases or '<testcase name="orders"/>'
+    cases = cases or '<testcase name="schedules"/>'
     with replacing(path) as file:
         file.write(f'<testsuite name="kinst explore" tests="{max(1, len(explored.findings))}" '
                    f'failures="{len(explored.findings)}">{cases}</testsuite>\n'.encode(

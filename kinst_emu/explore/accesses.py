@@ -1,4 +1,4 @@
-"""What the runs read and write: where an order can matter."""
+"""Memory accesses of the runs, and the locations where interleaving can matter."""
 
 import bisect
 import struct
@@ -11,18 +11,20 @@ from typing import NamedTuple
 from emu.unicorn._accesses import AccessKind, AccessLimit
 
 ENTRY = struct.Struct("<4QI2HQ")  # AccessEntry of emu/unicorn/_accesses.pyx
-MOST_REPEATED = 4  # accesses of one instruction to one place that are told apart
-GRANULE = 8  # bytes that are looked at as one place
+MOST_REPEATED = 4  # number of accesses by one instruction to one granule that are distinguished
+GRANULE = 8  # size in bytes of a granule, the unit in which accesses are compared
 assert ENTRY.size == AccessLimit.ACCESS_SIZE
 STORE, HELD = int(AccessKind.ACCESS_STORE), int(AccessKind.ACCESS_HELD)
 
 
 class Access(NamedTuple):
-    """:param position: instructions executed before the one that does it.
-    :param value: of its first eight bytes, behind it.
-    :param cpu: of a run that is a thread, the run's number.
-    :param open: where its CPU is not given to another thread: the last position before it where it
-        would have been; else its own.
+    """A memory access of a run.
+
+    :param position: number of instructions that the machine executed before the accessing one.
+    :param value: the first eight bytes at the address after the access.
+    :param cpu: number of the CPU, or of the run if the runs are threads.
+    :param open: if the CPU cannot switch threads at this access, the last earlier position at
+        which it could; otherwise ``position``.
     """
 
     position: int
@@ -36,37 +38,40 @@ class Access(NamedTuple):
 
     @property
     def stores(self) -> bool:
+        """Whether the access is a store."""
         return bool(self.kind & STORE)
 
     @property
     def held(self) -> bool:
-        """Whether its CPU is not given to another thread there."""
+        """Whether the CPU cannot switch to another thread at this access."""
         return bool(self.kind & HELD)
 
     @property
     def places(self) -> range:
-        """The numbers of the granules that it is in."""
+        """Numbers of the granules that the access touches."""
         return range(self.physical // GRANULE, (self.physical + self.size - 1) // GRANULE + 1)
 
 
 def read_accesses(entries: bytes) -> Iterator[Access]:
+    """Decode a list of access entries."""
     return map(Access._make, ENTRY.iter_unpack(entries))
 
 
 def in_order(entries: bytes, more: bytes) -> bytes:
-    """Two lists of entries as one, by their positions."""
-    every = sorted([*read_accesses(entries), *read_accesses(more)], key=lambda one: one.position)
-    return b"".join(ENTRY.pack(*one) for one in every)
+    """Merge two lists of access entries, sorted by position."""
+    merged = sorted([*read_accesses(entries), *read_accesses(more)], key=lambda one: one.position)
+    return b"".join(ENTRY.pack(*one) for one in merged)
 
 
 @dataclass
 class RunAccesses:
-    """Of one run, executed without being preempted.
+    """Accesses of one run that was executed without preemption.
 
-    :param length: its instructions.
-    :param cut: accesses of loops that are not told apart from earlier ones.
-    :param places: by granule: (instructions of the run before it, whether it is a store).
-    :param every: by granule, the same counts of all accesses, those that are cut too.
+    :param length: number of instructions that the run executed.
+    :param cut: number of accesses in loops that are not distinguished from earlier ones.
+    :param places: by granule: (instructions of the run before the access, whether it is a store),
+        without the accesses counted in ``cut``.
+    :param every: by granule: the same instruction counts for all accesses.
     """
 
     length: int = 0
@@ -76,7 +81,7 @@ class RunAccesses:
         default_factory=lambda: defaultdict(lambda: array("Q")))
 
     def together(self, other: "RunAccesses") -> "RunAccesses":
-        """What it did in two orders: in one it may go where it does not in the other."""
+        """Merge the run's accesses in two schedules, in which it may take different paths."""
         both = RunAccesses(max(self.length, other.length), max(self.cut, other.cut))
         for one in (self, other):
             for place, uses in one.places.items():
@@ -87,9 +92,9 @@ class RunAccesses:
 
 
 class RunStretch(NamedTuple):
-    """A run goes on by itself: from a count of the machine's instructions to another one.
+    """Uninterrupted part of a run, between two instruction counts of the machine.
 
-    :param before: instructions of its own that it had executed before.
+    :param before: number of instructions that the run had executed before.
     """
 
     begin: int
@@ -99,13 +104,15 @@ class RunStretch(NamedTuple):
 
 
 def of_serial(entries: bytes, stretches: Sequence[RunStretch], runs: int) -> list[RunAccesses]:
-    """What each run did in a serial order.
+    """Return the accesses of each run in a serial schedule.
 
-    :param stretches: of all runs, in their order.
+    :param entries: access entries of the whole schedule.
+    :param stretches: stretches of all runs, in the order of their execution.
+    :param runs: number of runs.
     """
-    found = [RunAccesses() for _run in range(runs)]
+    by_run = [RunAccesses() for _run in range(runs)]
     for one in stretches:
-        found[one.run].length = max(found[one.run].length, one.before + one.end - one.begin)
+        by_run[one.run].length = max(by_run[one.run].length, one.before + one.end - one.begin)
     repeated: dict[tuple[int, int, int, int], int] = defaultdict(int)
     begins = [one.begin for one in stretches]
     for access in read_accesses(entries):
@@ -113,10 +120,10 @@ def of_serial(entries: bytes, stretches: Sequence[RunStretch], runs: int) -> lis
         if number < 0 or access.position >= stretches[number].end or (
                 access.cpu != stretches[number].run):
             continue
-        run, stretch = found[access.cpu], stretches[number]
+        run, stretch = by_run[access.cpu], stretches[number]
         index = stretch.before + max(access.open, stretch.begin) - stretch.begin
         for place in access.places:
-            # In a loop that waits, the first times stand for all.
+            # The first iterations of a wait loop represent all of them.
             key = access.cpu, access.pc, place, access.kind
             repeated[key] += 1
             run.every[place].append(index)
@@ -124,11 +131,11 @@ def of_serial(entries: bytes, stretches: Sequence[RunStretch], runs: int) -> lis
                 run.places[place].append((index, access.stores))
             else:
                 run.cut += 1
-    return found
+    return by_run
 
 
 def shared_places(runs: Sequence[RunAccesses]) -> set[int]:
-    """The granules that several runs use, one of them with a store."""
+    """Return the granules that several runs access, at least one of them with a store."""
     users: dict[int, int] = defaultdict(int)
     stored = set[int]()
     for number, run in enumerate(runs):
@@ -140,7 +147,9 @@ def shared_places(runs: Sequence[RunAccesses]) -> set[int]:
 
 
 def points(run: RunAccesses, shared: set[int]) -> list[int]:
-    """Where a run may be preempted so that it matters: before each of its accesses to a shared
-    place, as counts of its instructions."""
+    """Return the positions in a run at which a preemption can matter.
+
+    These are the positions before its accesses to shared granules, as counts of its instructions.
+    """
     return sorted({index for place in shared & run.places.keys()
                    for index, _store in run.places[place]})

@@ -1,6 +1,4 @@
-"""A check in D: an expression of the kernel's variables that is to hold behind all runs."""
-
-
+"""D expressions over kernel variables that must hold after all runs."""
 from dtrace.calls.prototypes import Prototypes
 from dtrace.d.language.options import Options
 from dtrace.pipeline import Pipeline, linked
@@ -12,17 +10,19 @@ from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from kinst.probes.breakpoints import Breakpoints
 
-VARIABLE = "`"  # D's, before the name of a kernel's variable: no call has one
+VARIABLE = "`"  # D's prefix for kernel variables; function calls never contain it
 
 
 def is_d(text: str) -> bool:
-    """Whether a check is an expression of D, and no call."""
+    """Whether a check is a D expression rather than a function call."""
     return VARIABLE in text
 
 
 class DCheck:
-    """:param text: the expression.
-    :raises KinstError: here, when it does not compile.
+    """A D expression that is evaluated in the machine's current state.
+
+    :param text: the expression.
+    :raises KinstError: the expression does not compile.
     """
 
     def __init__(self, machine: UnicornMachine, image: Image, text: str) -> None:
@@ -31,27 +31,27 @@ class DCheck:
         self.wrong()
 
     def wrong(self) -> str | None:
-        """What is wrong where the machine stands; None: it holds."""
-        said: list[str] = []
-        found: list[int] = []
+        """Describe how the expression fails in the machine's current state; None: it holds."""
+        errors: list[str] = []
+        results: list[int] = []
 
-        def took(row: Row) -> None:
+        def handle_row(row: Row) -> None:
             actions = row.get("actions")
             if isinstance(actions, list):
                 values = [one.get("value") for one in actions if isinstance(one, dict)]
-                found.extend(value for value in values if isinstance(value, int))
+                results.extend(value for value in values if isinstance(value, int))
             elif "error" in row:
-                said.append(str(row["error"]))
+                errors.append(str(row["error"]))
 
         options = Options()
         options.set("quiet", None)
         target = new_target(Breakpoints(self._machine), self._types, False, UserPrograms(),
                             lambda: "", stops=False)
-        session = linked(Pipeline(options, target, said.append),
-                         f"BEGIN {{ trace(({self._text}) ? 1 : 0); }}", ["check"], took)
+        session = linked(Pipeline(options, target, errors.append),
+                         f"BEGIN {{ trace(({self._text}) ? 1 : 0); }}", ["check"], handle_row)
         session.begin()
         session.look()
         session.end()
-        if not found:
-            raise KinstError(f"--check: {self._text}: " + ("; ".join(said) or "gives nothing"))
-        return None if found[0] else f"{self._text} does not hold"
+        if not results:
+            raise KinstError(f"--check: {self._text}: " + ("; ".join(errors) or "it has no value"))
+        return None if results[0] else f"{self._text} does not hold"

@@ -1,4 +1,4 @@
-"""A kernel, a few runs, and all orders of them: what the command and the Python interface share."""
+"""Setup of an exploration: the kernel, the runs and the check, from options or from Python."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -22,27 +22,31 @@ from kinst.probes.rewritten_trampolines import PER_THREAD
 from kinst_emu.explore.d_check import VARIABLE, DCheck, is_d
 from kinst_emu.explore.explorer import Judge
 from kinst_emu.explore.one_cpu import OneCpuStage
-from kinst_emu.explore.order import LETTERS, order_title, read_order
 from kinst_emu.explore.programs import COMMAND, begin_programs, command_of, is_command, with_c_files
+from kinst_emu.explore.schedule import LETTERS, read_schedule, schedule_title
 from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.threads import CURRENT, StartedRun, begin_runs, caller_of, make_threads
 from kinst_emu.explore.trampolines import ProbedRuns
 
-MIN_RUNS, MAX_RUNS = 2, 4  # all serial orders are tried: of four, 24
+MIN_RUNS, MAX_RUNS = 2, 4  # all serial schedules are executed: 24 for four runs
 COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"
                       r"(?P<value>-?(?:0[xX][0-9a-fA-F]{1,16}|\d{1,20}))\s*", re.DOTALL)
 COMPARE: dict[str, Callable[[int, int], bool]] = {
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
     ">": lambda a, b: a > b, "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b}
-CHECK_LIMIT = 5_000_000  # instructions of a check
-COMMAND_LIMIT = 100_000_000  # and of one that is a command
-RUNS_LIMIT = 200_000_000  # of a serial order
+CHECK_LIMIT = 5_000_000  # instruction budget of a check that calls a function
+COMMAND_LIMIT = 100_000_000  # instruction budget of a check that is a shell command
+RUNS_LIMIT = 200_000_000  # instruction budget of a serial schedule
 
 
 @dataclass(frozen=True)
 class Check:
-    """:param text: as it was given: a call, which is to give something but 0, or how it
-    compares."""
+    """A function call and the comparison that its value must satisfy.
+
+    :param text: the check as the user wrote it.
+    :param how: operator of the comparison, a key of COMPARE.
+    :param value: number to compare with.
+    """
 
     text: str
     program: list[Statement]
@@ -51,35 +55,46 @@ class Check:
 
 
 def read_check(text: str) -> Check:
-    """:raises KinstError: when it is none."""
+    """Parse a check: a function call, optionally compared with a number.
+
+    :raises KinstError: the text is not a check.
+    """
     match = COMPARED.fullmatch(text)
     try:
         if match is None:
             return Check(text, parse(text), "!=", 0)
         return Check(text, parse(match["call"]), match["how"], int(match["value"], 0))
     except CallSyntaxError as error:
-        raise KinstError(f"--check: {error}; a check is a call, 'CALL == NUMBER' or the like, or "
-                         f"D, in which a variable is written {VARIABLE}NAME") from None
+        raise KinstError(f"--check: {error}; give a call, a comparison such as 'CALL == NUMBER' or "
+                         f"a D expression; write kernel variables {VARIABLE}NAME") from None
 
 
 def _hold_typed(image: Image, asked: Check, prototypes: Prototypes | None) -> None:
-    """:raises KinstError: when it is not known what a check's function gives: whether an int is
-        negative, and where it ends in its register."""
+    """Check that the debug data has the result type of a check's function.
+
+    The type determines the width of the value and whether it is signed.
+
+    :raises KinstError: the type is unknown.
+    """
     last = asked.program[-1].value
     if prototypes is None or not isinstance(last, Invocation):
         return
     function = find_function(image, last.function)
     if prototypes.result(function.name, function.address) is None:
-        raise KinstError(f"--check: the debug data does not tell what {last.function} gives; put "
-                         f"{image.path.name}.debug (of a module, its .ko.debug) beside the file, "
-                         "or take its register as it is, unsigned: --unchecked")
+        raise KinstError(f"--check: the result type of {last.function} is unknown; put "
+                         f"{image.path.name}.debug (for a module, its .ko.debug) beside the file, "
+                         "or compare the whole register as an unsigned number: --unchecked")
 
 
 @dataclass(frozen=True)
 class Runs:
-    """:param texts: of the runs; ``setup``: calls that are done before; ``check``: and behind
-        them.
-    :param probes: breakpoints in their way, ``function:offset``, with such ``trampolines``.
+    """The runs to explore, with their setup, check and breakpoints.
+
+    :param texts: a call, shell command or C file with arguments for each run.
+    :param setup: calls to make before the runs.
+    :param check: check to evaluate after all runs; empty: no check.
+    :param probes: breakpoints in the code of the runs, each ``function:offset``.
+    :param trampolines: kind of trampoline of the breakpoints: PER_THREAD or SHARED.
     """
 
     texts: tuple[str, ...]
@@ -90,43 +105,51 @@ class Runs:
 
     @property
     def are_programs(self) -> bool:
-        """Whether they are, and no calls.
+        """Whether the runs are programs rather than calls.
 
-        :raises KinstError: when some are.
+        :raises KinstError: some runs are programs and some are calls.
         """
         found = {is_command(text) or bool(c_file_words(text)) for text in self.texts}
         if len(found) > 1:
-            raise KinstError("--run: some are programs, and some calls: give one kind")
+            raise KinstError("--run: programs and calls cannot be mixed; give only one kind")
         return found == {True}
 
     def parsed(self) -> list[tuple[str, list[Statement]]]:
-        """:raises KinstError: for what is none."""
+        """Return the text and the statements of each run; a program has no statements.
+
+        :raises KinstError: wrong number of runs, or a run that cannot be parsed.
+        """
         if not MIN_RUNS <= len(self.texts) <= MAX_RUNS:
-            raise KinstError(f"--run: {len(self.texts)} given; {MIN_RUNS} to {MAX_RUNS} are "
-                             "possible, each a call, like --run 'strlen(\"a\")'")
+            raise KinstError(f"--run: {len(self.texts)} given; give {MIN_RUNS} to {MAX_RUNS}, "
+                             "each a call, e.g. --run 'strlen(\"a\")'")
         return [(text, [] if c_file_words(text) or (is_command(text) and command_of(text))
                  else parse(text)) for text in self.texts]
 
 
 def for_runs(image: Image, count: int, cpus: int | None = None) -> Image:
-    """The kernel, on a computer that has a CPU for each run, or one for all.
+    """Return the image for a machine with one CPU for each run, or one CPU for all.
 
-    :param cpus: how many; None: one for each.
-    :raises KinstError: for another number.
+    :param count: number of runs.
+    :param cpus: number of CPUs, 1 or ``count``; None: ``count``.
+    :raises KinstError: another number of CPUs.
     """
     if cpus not in (None, 1, count):
-        raise KinstError(f"--cpus {cpus}: the runs share one CPU (1), or have one each ({count})")
+        raise KinstError(f"--cpus {cpus}: must be 1 (the runs share one CPU) or {count} (each has "
+                         "its own)")
     options = replace(image.options, cpus=cpus or count)
-    told = replace(image, options=options)
-    return told if catalog.is_teaching(image) else with_userland(told)
+    configured = replace(image, options=options)
+    return configured if catalog.is_teaching(image) else with_userland(configured)
 
 
 def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
              unchecked: bool = False) -> tuple[Stage, Judge | None]:
-    """Boot the kernel and have the runs begin.
+    """Boot the kernel and start the runs.
 
-    :param image: of ``for_runs``.
-    :raises KinstError: for runs that are none, or that cannot be started.
+    :param image: result of ``for_runs``.
+    :param limit: instruction budget of a serial schedule.
+    :param unchecked: whether arguments are passed without checking their types.
+    :return: the stage, and the judge that evaluates the check (None: there is no check).
+    :raises KinstError: invalid runs, or runs that cannot be started.
     """
     if runs.are_programs:
         return _stage_of_programs(image, runs, memory, limit, unchecked)
@@ -150,7 +173,7 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
         evaluation.run(setup)
     started = begin_runs(machine, threads, parsed, evaluation, prototypes, results)
     if in_d:
-        DCheck(machine, image, runs.check)  # that it compiles is known before the orders begin
+        DCheck(machine, image, runs.check)  # reports compile errors before any schedule
     probed = None
     if runs.probes:
         probed = ProbedRuns(machine, started, runs.probes, runs.trampolines)
@@ -164,10 +187,10 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
 
 def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int, unchecked: bool
                        ) -> tuple[Stage, Judge | None]:
-    """The same, of programs."""
+    """Boot the kernel and start runs that are programs; see ``stage_of``."""
     runs.parsed()
     if runs.probes:
-        raise KinstError("--probe: is for runs that are calls")
+        raise KinstError("--probe: works only with runs that are calls")
     command = command_of(runs.check) if is_command(runs.check) else ""
     in_d = is_d(runs.check) and not command
     asked = read_check(runs.check) if runs.check and not command and not in_d else None
@@ -176,14 +199,15 @@ def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int, unchec
         check(image, asked.program, prototypes)
         _hold_typed(image, asked, prototypes)
     if runs.setup and not is_command(runs.setup):
-        raise KinstError("--setup: of programs it is a line for the shell, like '$ mkdir /tmp/a'")
+        raise KinstError("--setup: must be a shell command if the runs are programs, e.g. "
+                         "'$ mkdir /tmp/a'")
     image, commands = with_c_files(image, runs.texts)
     machine = boots.booted(image, memory)
     if runs.setup:
         ran = run_command(machine, runs.setup.removeprefix(COMMAND), limit)
         if ran.status:
             said = ran.output.decode("utf-8", "replace").strip()
-            raise KinstError(f"--setup: '{runs.setup}' has failed ({ran.status}): {said}")
+            raise KinstError(f"--setup: '{runs.setup}' failed (status {ran.status}): {said}")
     if in_d:
         DCheck(machine, image, runs.check)
     begun = [replace(one, text=text) for one, text in zip(
@@ -198,14 +222,14 @@ def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int, unchec
 
 def _judge_in_d(machine: UnicornMachine, image: Image, text: str) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # and nobody is held
+        machine.give_turn(machine.cpu.number)  # also lets the held CPUs run again
         return DCheck(machine, image, text).wrong()
     return judge
 
 
 def _judge_by_command(machine: UnicornMachine, command: str) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # and nobody is held
+        machine.give_turn(machine.cpu.number)  # also lets the held CPUs run again
         machine.schedule.length = machine.image.options.turn
         try:
             ran = give_command(machine, command, COMMAND_LIMIT)
@@ -214,49 +238,50 @@ def _judge_by_command(machine: UnicornMachine, command: str) -> Judge:
         if ran.status == 0:
             return None
         said = ran.output.decode("utf-8", "replace").strip()
-        return f"$ {command}: gives {ran.status}" + (f", {said}" if said else "")
+        return f"$ {command}: exit status {ran.status}" + (f", {said}" if said else "")
     return judge
 
 
 def made_stage(machine: UnicornMachine, started: Sequence[StartedRun], limit: int) -> Stage:
-    """Where orders of the runs are executed."""
+    """Return a stage for the started runs: one CPU for each, or one for all."""
     return (Stage if machine.schedule.several else OneCpuStage)(machine, started, limit)
 
 
 def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
            names: dict[str, int]) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # and nobody is held
+        machine.give_turn(machine.cpu.number)  # also lets the held CPUs run again
         evaluation = Evaluation(Caller(machine, CHECK_LIMIT), prototypes, dict(names))
         try:
             value = evaluation.run(asked.program)
         except CallError as error:
             return f"{asked.text}: {error}"
         if evaluation.kind is not None and isinstance(strip(evaluation.kind), Void):
-            raise KinstError(f"--check: {asked.text}: its function is void; a check is a call that "
-                             "gives something")
+            raise KinstError(f"--check: {asked.text}: its function is void; give a call that "
+                             "returns a value")
         kind = None if evaluation.kind is None else strip(evaluation.kind)
         signs = asked.value < 0 or (isinstance(kind, Integer) and kind.signed)
         number = signed(value) if signs else value
         if COMPARE[asked.how](number, asked.value):
             return None
-        return f"{asked.text} does not hold: it is {number}"
+        return f"{asked.text} does not hold: the value is {number}"
     return judge
 
 
-def record_order(image: Image, runs: Runs, schedule: str, memory: int, path: Path,
+def record_schedule(image: Image, runs: Runs, schedule: str, memory: int, path: Path,
                  unchecked: bool = False, cpus: int | None = None) -> None:
-    """Record the runs in an order, which is read as it is given on a command line.
+    """Boot the kernel, start the runs, and record one schedule of them.
 
-    :raises KinstError: for no such order, and as ``stage_of`` does.
+    :param schedule: text of the schedule, e.g. ``A120 B A``.
+    :raises KinstError: invalid schedule or runs, or runs that cannot be started.
     """
-    runs.parsed()  # their number is checked before what refers to it
-    order = read_order(schedule, len(runs.texts))
+    runs.parsed()  # checks the number of runs before the schedule refers to them
+    turns = read_schedule(schedule, len(runs.texts))
     image = for_runs(image, len(runs.texts), cpus)
     stage, _judge = stage_of(image, runs, memory, unchecked=unchecked)
-    stage.record(order, path, order_title(runs.texts, order))
+    stage.record(turns, path, schedule_title(runs.texts, turns))
 
 
 def names_of(runs: Sequence[str]) -> str:
-    """The runs, each behind its letter."""
+    """List the runs, one per line, each after its letter."""
     return "\n".join(f"  {LETTERS[n]}  {text}" for n, text in enumerate(runs))

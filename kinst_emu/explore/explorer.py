@@ -1,4 +1,4 @@
-"""Tries the orders of a few runs, and says which of them go wrong."""
+"""Search for schedules of a few runs that fail."""
 
 import itertools
 import time
@@ -16,24 +16,24 @@ from emu.unicorn.machine import UnicornMachine
 from kinst.verify.sweep.task import Task, hold
 from kinst.verify.sweep.workers import Workers, workers
 from kinst_emu.explore.accesses import RunAccesses, of_serial
-from kinst_emu.explore.order import Order, OrderTurn, order_text
 from kinst_emu.explore.races import MAX_RACES, DataRace, data_races
+from kinst_emu.explore.schedule import Schedule, ScheduleTurn, schedule_text
 from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.strategies import (
     STRATEGIES,
     Preemptions,
-    priority_orders,
-    random_orders,
-    serial_orders,
+    priority_schedules,
+    random_schedules,
+    serial_schedules,
 )
 from kinst_emu.explore.threads import StartedRun
 from kinst_emu.explore.waiting import all_wait, nobody_goes_on, waits
 
 PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE = (
     "panic", "fault", "deadlock", "livelock", "result", "check", "data race")
-NOTHING = "-"  # in place of what is given by a function that gives nothing
+NOTHING = "-"  # stands for the result of a void function
 KINDS = (PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE)
-# Where a run did not come to its end: what that is taken for.
+# Kind of finding for each reason why a run does not finish.
 ENDS = {
     StopReason.PANIC: PANIC, StopReason.UNHANDLED: FAULT, StopReason.RESET: FAULT,
     StopReason.POWER_OFF: FAULT, StopReason.TIME: DEADLOCK, StopReason.HALT: DEADLOCK,
@@ -41,41 +41,51 @@ ENDS = {
     StopReason.OUTPUT: LIVELOCK,
 }
 
-MOST_PREEMPTIONS, MOST_ORDERS, MOST_JOBS = 8, 100_000_000, 64
-FACTOR, LEAST_LIMIT = 40, 20_000_000  # how much longer than a serial order one may take
+MOST_PREEMPTIONS, MOST_SCHEDULES, MOST_JOBS = 8, 100_000_000, 64
+# Instruction budget of a schedule: multiple of the longest serial schedule, and minimum.
+FACTOR, LEAST_LIMIT = 40, 20_000_000
 
 Judge = Callable[[Played], str | None]
-Wrong = list[tuple[str, str]]  # of an order: what kinds of wrong it is, and what is said of each
-Judged = tuple[Order, Wrong]
-CHUNK = 32  # orders that a worker is asked at once
+Wrong = list[tuple[str, str]]  # (kind, message) for each failure of a schedule
+Judged = tuple[Schedule, Wrong]
+CHUNK = 32  # schedules sent to a worker at once
 
 
 @dataclass(frozen=True)
 class Finding:
-    """:param kind: one of KINDS.
-    :param said: what is wrong, in a line.
-    :param preemptions: that the order needs.
+    """A failure or a data race, and the schedule that shows it.
+
+    :param kind: one of KINDS.
+    :param message: description in one line.
+    :param turns: the schedule.
+    :param preemptions: number of preemptions in the schedule.
+    :param race: the data race; None: another kind of finding.
     """
 
     kind: str
-    said: str
-    order: Order
+    message: str
+    turns: Schedule
     preemptions: int
     race: DataRace | None = None
 
     @property
     def schedule(self) -> str:
-        return order_text(self.order)
+        """Text of the schedule, e.g. ``A120 B A``."""
+        return schedule_text(self.turns)
 
 
 @dataclass(frozen=True)
 class Search:
-    """:param strategy: one of STRATEGIES.
-    :param limit: orders that are tried at the most.
-    :param races: whether data races are looked for.
-    :param all_findings: go on behind the first.
-    :param jobs: processes that try orders.
-    :raises KinstError: for what cannot be asked.
+    """Parameters of a search.
+
+    :param strategy: one of STRATEGIES.
+    :param preemptions: maximum number of preemptions in a schedule.
+    :param limit: maximum number of schedules to execute.
+    :param seed: random seed.
+    :param races: whether to search for data races.
+    :param all_findings: whether to continue after the first failure.
+    :param jobs: number of processes that execute schedules.
+    :raises KinstError: a value is out of range.
     """
 
     strategy: str = "all"
@@ -88,35 +98,37 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
-            raise KinstError(f"strategy '{self.strategy}': give one of {', '.join(STRATEGIES)}")
+            raise KinstError(f"strategy '{self.strategy}': must be one of {', '.join(STRATEGIES)}")
         for name, value, most in (("preemptions", self.preemptions, MOST_PREEMPTIONS),
-                                  ("limit", self.limit, MOST_ORDERS),
+                                  ("limit", self.limit, MOST_SCHEDULES),
                                   ("jobs", self.jobs, MOST_JOBS)):
             if type(value) is not int or not 1 <= value <= most:
-                raise KinstError(f"{name} {value!r}: 1 to {most} are possible")
+                raise KinstError(f"{name} {value!r}: must be 1 to {most}")
 
 
 @dataclass
 class Explored:
-    """:param tried: orders that were executed, the serial ones among them.
-    :param whole: whether all orders with so few preemptions, at the places that serial orders use,
-        were tried, or left out.
-    :param cut: accesses of loops that were not told apart from earlier ones.
-    :param left_out: that cannot differ from one that was tried.
-    :param space: about how many there are, by preemptions; empty: it is not counted.
-    :param results: what the serial orders gave.
-    :param not_compared: the runs whose results were not: what their functions give is not known.
-    :param no_truth: a serial order goes wrong: no results are the truth.
-    :param waited: the serial orders in which a run waited, so that another one went on in its
-        midst.
-    :param more_races: data races that were not told, of an order with too many.
-    :param unmet: the check holds in no serial order.
-    :param ended: the search ended with the first order that does harm.
+    """Results of a search.
+
+    :param tried: schedules that were executed, the serial ones included.
+    :param skipped: schedules skipped as equivalent to executed ones.
+    :param complete: whether all schedules with at most the given number of preemptions, at the
+        places that serial schedules use, were executed or skipped as equivalent.
+    :param cut: accesses of loops that were not distinguished from earlier ones.
+    :param space: estimated number of schedules, by number of preemptions; empty: not estimated.
+    :param results: results of the runs in the serial schedules, which count as correct.
+    :param shared: number of granules that the runs share.
+    :param not_compared: runs whose results were not compared, because their types are unknown.
+    :param serial_failed: whether a serial schedule fails, so that results cannot be compared.
+    :param waited: serial schedules in which a run waited and another one continued meanwhile.
+    :param more_races: whether a schedule has more data races than were reported.
+    :param check_never_holds: whether the check fails in every serial schedule.
+    :param stopped_early: whether the search stopped at the first failure.
     """
 
     tried: int = 0
-    left_out: int = 0
-    whole: bool = False
+    skipped: int = 0
+    complete: bool = False
     interrupted: bool = False
     cut: int = 0
     space: dict[int, int] = field(default_factory=dict)
@@ -124,25 +136,28 @@ class Explored:
     results: set[tuple[int, ...]] = field(default_factory=set)
     shared: int = 0
     not_compared: list[str] = field(default_factory=list)
-    no_truth: bool = False
+    serial_failed: bool = False
     waited: list[str] = field(default_factory=list)
     more_races: bool = False
-    unmet: bool = False
-    ended: bool = False
+    check_never_holds: bool = False
+    stopped_early: bool = False
     seconds: float = 0.0
 
 
-def preemptions_of(order: Sequence[OrderTurn]) -> int:
-    """How often a run is taken its turn before its end."""
-    return sum(turn.count is not None for turn in order)
+def preemptions_of(schedule: Sequence[ScheduleTurn]) -> int:
+    """Return the number of preemptions in a schedule: turns that end before their run does."""
+    return sum(turn.count is not None for turn in schedule)
 
 
 class Explorer:
-    """:param judge: what is wrong with an order in which all runs were done; None: nothing.  The
-    machine is where they ended.
-    :param others: who tries the orders, and the task that they are given; None: this process and
-        its ``jobs``.
-    :param progress: is told how many orders were tried, and of about how many (0: not known).
+    """Search for failing schedules on a stage.
+
+    :param judge: called after a schedule in which all runs finished, while the machine is in its
+        final state; it returns a description of the failure, or None. None: no check.
+    :param progress: called with the number of schedules executed and their estimated total (0:
+        unknown).
+    :param others: workers that execute the schedules, and their task; None: this process and its
+        ``jobs``.
     """
 
     def __init__(self, stage: Stage, asked: Search, judge: Judge | None = None,
@@ -152,26 +167,26 @@ class Explorer:
         self.stage, self.asked, self._judge, self._progress = stage, asked, judge, progress
         self.explored = Explored()
         self._atomic: dict[int, bool] = {}
-        self._asked = set[int]()  # of these the debug data was asked
+        self._asked = set[int]()  # addresses that were looked up in the debug data
         self._known = set[tuple[object, ...]]()
-        self._listed = True  # all orders were
+        self._listed = True  # whether every schedule was enumerated
 
     def run(self) -> Explored:
-        """Try the orders."""
+        """Execute the schedules of the search and return the results."""
         began, explored = time.monotonic(), self.explored
         try:
             runs = self._serial()
-            explored.no_truth = runs is None
+            explored.serial_failed = runs is None
             if runs is not None:
                 left = max(0, self.asked.limit - explored.tried)
-                for judged in self._all_judged(itertools.islice(self._orders(runs), left)):
+                for judged in self._all_judged(itertools.islice(self._schedules(runs), left)):
                     self._take(judged)
                     if not self.asked.all_findings and any(
                             one.race is None for one in explored.findings):
-                        explored.ended = True
-                        break  # a data race may do no harm; what does is looked for
+                        explored.stopped_early = True
+                        break  # data races alone do not stop the search: they may be harmless
                 else:
-                    explored.whole = self.asked.strategy == "all" and (
+                    explored.complete = self.asked.strategy == "all" and (
                         self._listed and explored.tried < self.asked.limit)
         except KeyboardInterrupt:
             explored.interrupted = True
@@ -180,61 +195,61 @@ class Explorer:
         return explored
 
     def learn(self) -> None:
-        """Execute the serial orders alone: what is to be known before ``answer``."""
-        self.explored.no_truth = self._serial() is None
+        """Execute only the serial schedules, to get the results that ``judged`` compares with."""
+        self.explored.serial_failed = self._serial() is None
 
-    def only(self, order: Order) -> Explored:
-        """Try one order, behind the serial ones; what is told is of it alone."""
+    def only(self, schedule: Schedule) -> Explored:
+        """Execute the serial schedules and then ``schedule``, and report only its findings."""
         began = time.monotonic()
         self.learn()
         self.explored.findings.clear()
         self._known.clear()
         if self.asked.races:
-            self._races(self.stage.play(order, look=True))
-        self._take(self.judged(order))
+            self._races(self.stage.play(schedule, look=True))
+        self._take(self.judged(schedule))
         self.explored.seconds = time.monotonic() - began
         return self.explored
 
-    # -- what there is to try ---------------------------------------------------------------------
+    # -- schedules to execute ---------------------------------------------------------------------
 
     def _serial(self) -> list[RunAccesses] | None:
-        """The serial orders: their results are the truth; what each run did where it was first.
+        """Execute the serial schedules, whose results count as correct.
 
-        :return: None where one of them goes wrong already.
+        :return: the accesses of each run; None: a serial schedule fails.
         """
         stage, explored, count = self.stage, self.explored, len(self.stage.runs)
         explored.not_compared = [
             run.text for run in stage.runs if not run.program and run.result is None]
-        found: dict[int, RunAccesses] = {}
+        by_run: dict[int, RunAccesses] = {}
         longest, wrong, held = 0, False, 0
-        for order in serial_orders(count):
-            played = stage.play(order, look=True)
+        for schedule in serial_schedules(count):
+            played = stage.play(schedule, look=True)
             explored.tried += 1
             self._progress(explored.tried, 0)
             if played.end is not None:
-                self._add(*self._ended(played), order)
+                self._add(*self._ended(played), schedule)
                 wrong = True
                 continue
             if played.waited:
-                explored.waited.append(order_text(order))
+                explored.waited.append(schedule_text(schedule))
             explored.results.add(self._result(played))
             held += self._judged(played)
             longest = max(longest, played.instructions)
             for run, one in enumerate(of_serial(played.accesses, played.stretches, count)):
-                found[run] = one if run not in found else found[run].together(one)
+                by_run[run] = one if run not in by_run else by_run[run].together(one)
             if self.asked.races:
                 self._races(played)
         stage.limit = min(stage.limit, max(LEAST_LIMIT, FACTOR * longest))
         stage.longest = longest
-        explored.unmet = not wrong and not held
-        return None if wrong else [found[run] for run in range(count)]
+        explored.check_never_holds = not wrong and not held
+        return None if wrong else [by_run[run] for run in range(count)]
 
-    def _orders(self, runs: list[RunAccesses]) -> Iterator[Order]:
+    def _schedules(self, runs: list[RunAccesses]) -> Iterator[Schedule]:
         asked, explored = self.asked, self.explored
         if asked.strategy == "pct":
-            yield from priority_orders(runs, asked.preemptions + 1, asked.seed)
+            yield from priority_schedules(runs, asked.preemptions + 1, asked.seed)
         elif asked.strategy == "random":
-            yield from random_orders(runs, max(1, asked.preemptions), asked.seed)
+            yield from random_schedules(runs, max(1, asked.preemptions), asked.seed)
         else:
             tree = Preemptions(runs, asked.preemptions)
             explored.shared = len(tree.shared)
@@ -242,27 +257,27 @@ class Explorer:
             for preemptions in range(1, asked.preemptions + 1):
                 explored.space[preemptions] = tree.estimate(preemptions)
             for preemptions in range(1, asked.preemptions + 1):
-                for order in tree.orders(preemptions, asked.seed):
-                    explored.left_out, self._listed = tree.left_out, tree.listed
-                    yield order
-                explored.left_out, self._listed = tree.left_out, tree.listed
+                for schedule in tree.schedules(preemptions, asked.seed):
+                    explored.skipped, self._listed = tree.skipped, tree.listed
+                    yield schedule
+                explored.skipped, self._listed = tree.skipped, tree.listed
 
-    # -- one order --------------------------------------------------------------------------------
+    # -- execution of a schedule ------------------------------------------------------------------
 
-    def _all_judged(self, orders: Iterable[Order]) -> Iterator[Judged]:
-        """Each order, and what is wrong with it, in their order."""
+    def _all_judged(self, schedules: Iterable[Schedule]) -> Iterator[Judged]:
+        """Yield each schedule with its failures, in the sequence of ``schedules``."""
         if self.asked.jobs == 1 and self._others is None:
-            yield from map(self.judged, orders)
+            yield from map(self.judged, schedules)
             return
         explored, left_out = self.explored, deque[int]()
 
-        def listed() -> Iterator[Order]:
-            for order in orders:  # some are listed before they are wanted
-                left_out.append(explored.left_out)
-                yield order
-            left_out.append(explored.left_out)
+        def listed() -> Iterator[Schedule]:
+            for schedule in schedules:  # the workers take schedules before their results are used
+                left_out.append(explored.skipped)
+                yield schedule
+            left_out.append(explored.skipped)
 
-        def parts() -> Iterator[list[Order]]:
+        def parts() -> Iterator[list[Schedule]]:
             left = listed()
             while part := list(itertools.islice(left, CHUNK)):
                 yield part
@@ -273,61 +288,62 @@ class Explorer:
             hold(task, self)
         try:
             for done in others.done(task, parts(), ordered=True):
-                for order, wrong in zip(done.items, done.results, strict=True):
-                    explored.left_out = left_out.popleft()
-                    yield order, wrong
-            explored.left_out = left_out.popleft()
+                for schedule, wrong in zip(done.items, done.results, strict=True):
+                    explored.skipped = left_out.popleft()
+                    yield schedule, wrong
+            explored.skipped = left_out.popleft()
         finally:
             if self._others is None:
                 hold(None, None)
 
-    def judged(self, order: Order) -> Judged:
-        """Execute an order: it, and (what kind of wrong it is, what is said of it) for all that
-        is."""
-        played, wrong = self.stage.play(order), []
+    def judged(self, schedule: Schedule) -> Judged:
+        """Execute a schedule and return it with its failures."""
+        played, wrong = self.stage.play(schedule), []
         if played.end is not None:
-            return order, [self._ended(played)]
-        if not self.explored.no_truth and self._result(played) not in self.explored.results:
-            wrong.append((RESULT, self._said_result(played)))
-        said = None if self._judge is None else self._judge(played)
-        if said is not None:
-            wrong.append((CHECK, said))
-        return order, wrong
+            return schedule, [self._ended(played)]
+        if not self.explored.serial_failed and self._result(played) not in self.explored.results:
+            wrong.append((RESULT, self._result_message(played)))
+        failure = None if self._judge is None else self._judge(played)
+        if failure is not None:
+            wrong.append((CHECK, failure))
+        return schedule, wrong
 
     def _take(self, judged: Judged) -> None:
         explored = self.explored
-        order, wrong = judged
+        schedule, wrong = judged
         explored.tried += 1
         self._progress(explored.tried, min(sum(explored.space.values()), self.asked.limit))
         for kind, said in wrong:
-            self._add(kind, said, order)
+            self._add(kind, said, schedule)
 
     def _result(self, played: Played) -> tuple[int, ...]:
-        """What the runs gave, as far as it is the same in every order that goes well: of
-        addresses, whether they are none, and which are the same; 0 for what gives nothing, or is
-        not known to give something."""
-        memory, found, addresses = self.stage.machine, [], {0: 0}
+        """Return the results of the runs in a form that is the same in every correct schedule.
+
+        An address is replaced by the number of its first occurrence, null by 0.  A result that is
+        void or of unknown type is 0.
+        """
+        memory, values, addresses = self.stage.machine, [], {0: 0}
         for number, run in enumerate(self.stage.runs):
             if run.program:
-                found.append(played.results[number])
+                values.append(played.results[number])
                 continue
-            # Without a type it may be of a void function: what is in the register is nobody's.
+            # Without a type, the function may be void, and the register may hold any value.
             value = None if run.result is None else plain(
                 memory, run.result, played.results[number])
             if run.result is not None and isinstance(strip(run.result), Pointer):
                 value = addresses.setdefault(value or 0, len(addresses))
-            found.append(0 if value is None else value)
-        return tuple(found)
+            values.append(0 if value is None else value)
+        return tuple(values)
 
     def _judged(self, played: Played) -> bool:
-        """Whether the check holds, behind a serial order."""
-        said = None if self._judge is None else self._judge(played)
-        if said is not None:
-            self._add(CHECK, said, played.order)
-        return said is None
+        """Whether the check holds after a serial schedule; if it fails, add a finding."""
+        failure = None if self._judge is None else self._judge(played)
+        if failure is not None:
+            self._add(CHECK, failure, played.schedule)
+        return failure is None
 
     def _ended(self, played: Played) -> tuple[str, str]:
-        """What kind of end it is, and what is said of it."""
+        """Return the kind and the message for a schedule in which a run did not finish."""
         assert played.end is not None
         kind = ENDS.get(played.end.reason, FAULT)
         if kind not in (DEADLOCK, LIVELOCK):
@@ -338,33 +354,34 @@ class Explorer:
             kind = DEADLOCK
         return kind, said
 
-    def _said_result(self, played: Played) -> str:
+    def _result_message(self, played: Played) -> str:
         runs = self.stage.runs
 
-        def told(values: tuple[int, ...]) -> list[str]:
+        def printed(values: tuple[int, ...]) -> list[str]:
             return [_number(value) if _gives(run) else NOTHING
                     for run, value in zip(runs, values, strict=True)]
 
         given = ", ".join(f"{run.text} = {value}" for run, value
-                          in zip(runs, told(self._result(played)), strict=True))
+                          in zip(runs, printed(self._result(played)), strict=True))
         serial = " or ".join(
-            "(" + ", ".join(told(one)) + ")" for one in sorted(self.explored.results))
-        return f"{given}; no serial order gives that, they give {serial}"
+            "(" + ", ".join(printed(one)) + ")" for one in sorted(self.explored.results))
+        return f"{given}; the serial schedules give only {serial}"
 
-    def _add(self, kind: str, said: str, order: Order, race: DataRace | None = None) -> None:
+    def _add(self, kind: str, said: str, schedule: Schedule, race: DataRace | None = None) -> None:
         key: tuple[object, ...] = (kind, said) if race is None else (kind, *race.places)
         if key not in self._known:
             self._known.add(key)
             self.explored.findings.append(
-                Finding(kind, said, order, preemptions_of(order), race))
+                Finding(kind, said, schedule, preemptions_of(schedule), race))
 
     # -- data races -------------------------------------------------------------------------------
 
     def is_atomic(self, pc: int) -> bool:
+        """Whether the instruction at an address accesses memory atomically."""
         known = self._atomic.get(pc)
         machine: UnicornMachine = self.stage.machine
         if known is None and machine.translate(pc) is None:
-            known = self._atomic[pc] = False  # of a program that is gone
+            known = self._atomic[pc] = False  # the program of the instruction has exited
         if known is None:
             arch = machine.arch
             code = machine.read(pc, 15 if machine.translate(pc + 15) is not None else 4)
@@ -374,9 +391,11 @@ class Explorer:
                 code[:length], before, code[length : length + 4])
         return known
 
-    def _is_said_atomic(self, pc: int) -> bool:
-        """Whether the instruction is of a function that the kernel has for atomic accesses, by the
-        debug data; it takes long to ask."""
+    def _is_declared_atomic(self, pc: int) -> bool:
+        """Whether the debug data puts an instruction into one of the kernel's atomic_*() functions.
+
+        The lookup is slow, so each address is looked up only once.
+        """
         machine = self.stage.machine
         atomics = machine.guest.threads.atomics
         if not atomics or pc in self._asked:
@@ -392,19 +411,20 @@ class Explorer:
     def _races(self, played: Played) -> None:
         symbols = self.stage.machine.image.symbols
         count, one_cpu = len(self.stage.runs), not self.stage.machine.schedule.several
-        found = data_races(played.accesses, count, self.is_atomic, one_cpu)
-        while any([self._is_said_atomic(pc) for race in found for pc in race.places]):
-            found = data_races(played.accesses, count, self.is_atomic, one_cpu)
-        self.explored.more_races |= len(found) >= MAX_RACES
-        for race in found:
+        races = data_races(played.accesses, count, self.is_atomic, one_cpu)
+        while any([self._is_declared_atomic(pc) for race in races for pc in race.places]):
+            races = data_races(played.accesses, count, self.is_atomic, one_cpu)
+        self.explored.more_races |= len(races) >= MAX_RACES
+        for race in races:
             one, other = (f"{'store' if a.stores else 'load'} at {symbols.where(a.pc)}"
                           for a in (race.first, race.second))
             self._add(RACE, f"{one}, {other}: {race.first.size} bytes at physical "
-                      f"{race.first.physical:#x}, with no order between them", played.order, race)
+                      f"{race.first.physical:#x}, without synchronization", played.schedule,
+                      race)
 
 
 def _gives(run: StartedRun) -> bool:
-    """Whether what it gives is known, and compared."""
+    """Whether the result of a run is known, so that it is compared."""
     return run.program or not (run.result is None or isinstance(strip(run.result), Void))
 
 
@@ -413,17 +433,19 @@ def _number(value: int) -> str:
 
 
 @dataclass(frozen=True)
-class JudgeTask(Task[Order, Wrong, Explorer]):
-    """What is wrong with orders, by an explorer that this process holds, and its copies.
+class JudgeTask(Task[Schedule, Wrong, Explorer]):
+    """Task that judges schedules with an explorer of this process or of its forked copies.
 
-    :param explorer: its number.
+    :param explorer: ``id`` of the explorer.
     """
 
     explorer: int
     copied = True
 
     def prepare(self) -> Explorer:
-        raise LookupError("this process holds no such explorer")
+        """Raise LookupError: only the process that made the explorer, and its copies, have it."""
+        raise LookupError("this process does not have the explorer")
 
-    def results(self, prepared: Explorer, items: Sequence[Order]) -> list[Wrong]:
-        return [prepared.judged(order)[1] for order in items]
+    def results(self, prepared: Explorer, items: Sequence[Schedule]) -> list[Wrong]:
+        """Execute schedules and return the failures of each."""
+        return [prepared.judged(schedule)[1] for schedule in items]

@@ -1,5 +1,7 @@
-"""Runs that share one CPU: its timer's interrupt takes it from one where an order says so, and the
-kernel gives it to another one."""
+"""Stage on which the runs share one CPU and are preempted by its timer interrupt.
+
+A schedule says where the interrupt comes; the kernel then switches to another thread.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,22 +15,22 @@ from emu.host.errors import KinstError
 from emu.machine.machine import Stop, StopReason, Until
 from emu.machine.running_thread import thread_of
 from emu.unicorn.machine import UnicornMachine
-from kinst_emu.explore.order import OrderTurn
+from kinst_emu.explore.schedule import ScheduleTurn
 from kinst_emu.explore.stage import FACTOR, SLEEP, SLEEPS, SPINS, Played, Stage
 from kinst_emu.explore.threads import StartedRun, place_of_first
 
-# A stretch of a turn ends with one of these, and the next one begins.
+# After a stop for one of these reasons, a turn continues with its next stretch.
 GOES_ON = (StopReason.ADDRESS, StopReason.INSTRUCTIONS, StopReason.INTERRUPT, StopReason.TIME,
            StopReason.HALT)
 
 
 @dataclass
 class _Runner:
-    """What is known of a run while an order is executed.
+    """State of a run while a schedule is executed.
 
-    :param begun: its call has begun.
-    :param returns: (pc, sp) where it was preempted, or gave the CPU up, and comes back to before it
-        goes on.
+    :param begun: whether its call has begun.
+    :param returns: (pc, sp) to which the run returns after a preemption or after giving up the CPU;
+        None: it is not switched out.
     """
 
     begun: bool = False
@@ -36,67 +38,66 @@ class _Runner:
 
     @property
     def goes_on(self) -> bool:
-        """Whether what its thread executes is its own."""
+        """Whether the instructions that the thread executes belong to its run."""
         return self.begun and self.returns is None
 
 
 class OneCpuStage(Stage):
-    """The first run is about to be executed, the threads of the others are queued."""
+    """Stage with one CPU: the first run is about to begin, the threads of the others are queued."""
 
     def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], limit: int) -> None:
         switch, symbols = machine.guest.threads.switch, machine.image.symbols
-        assert switch is not None  # there are threads
+        assert switch is not None  # only kernels with threads get this far
         self._switch: ThreadSwitch = switch
-        found = [one for one in map(symbols.find, switch.functions) if one is not None]
+        functions = [one for one in map(symbols.find, switch.functions) if one is not None]
         start = machine.guest.threads.start
         thread = None if start is None else structure(kernel_types(machine.image), start.thread)
-        if not found or thread is None:
-            raise KinstError("the kernel, or its debug data, does not tell how its threads take "
-                             "turns: give each run a CPU of its own (leave out --cpus)")
+        if not functions or thread is None:
+            raise KinstError("the thread switch of the kernel is unknown (missing symbols or debug "
+                             "data); give each run its own CPU: leave out --cpus")
         self._thread: Structure = thread
-        self._switches = [one.address for one in found]
+        self._switches = [one.address for one in functions]
         self._first = place_of_first(machine)
         super().__init__(machine, runs, limit)
         nested = next((one.offset // 8 for one in thread.members if one.name == switch.nesting), 0)
         nesting = [machine.translate(run.thread + nested) for run in runs]
         if None in nesting:
-            raise KinstError("the threads are not in memory")
+            raise KinstError("the structure of a thread is not mapped in guest memory")
         self.looked_at = [run.thread for run in runs], [one for one in nesting if one is not None]
 
-    # -- who is on the CPU ------------------------------------------------------------------------
+    # -- the run on the CPU -----------------------------------------------------------------------
 
     def _begin(self, played: Played) -> None:
         self._runners = [_Runner() for _run in self.runs]
         self._runners[0].begun = True
         self._on: int | None = 0
-        self._owes = False  # who is there gives the CPU up as soon as it can
+        self._owes = False  # whether the running thread was asked to give up the CPU
         self._since = self.machine.instructions
 
     def _number(self, thread: int) -> int | None:
         return next((n for n, run in enumerate(self.runs) if run.thread == thread), None)
 
     def _goes(self) -> int | None:
-        """The run that goes on with its own; None: the CPU does something else."""
+        """Return the run whose own instructions are executed; None: the CPU does something else."""
         return self._on if self._on is not None and self._runners[self._on].goes_on else None
 
     def _note(self, played: Played) -> None:
-        """What was executed since the last time was the run's own, as far as it goes on."""
+        """Count the instructions since the last call for the run, if they are its own."""
         run, now = self._goes(), self.machine.instructions
         if run is not None and run not in played.results and now > self._since:
             played.went_on(run, self._since, now)
         self._since = now
 
     def _look(self, played: Played) -> None:
-        """Only the runs' own accesses are looked at."""
+        """Observe memory accesses only while a run executes its own instructions."""
         if self.looking is not None:
             run = self._goes()
             self.looking.away = run is None or run in played.results
 
-    # -- going on ---------------------------------------------------------------------------------
+    # -- execution --------------------------------------------------------------------------------
 
     def _run(self, played: Played, instructions: int, interrupts: bool = False) -> Stop:
-        """Have the machine go on to where somebody else goes on, a run is done, or a count of
-        instructions; a run's thread is on its way then."""
+        """Run the machine to the next thread switch, begin, return or end of a run, or a limit."""
         runner = None if self._on is None else self._runners[self._on]
         returns = runner.returns if runner is not None else None
         self._look(played)
@@ -136,11 +137,11 @@ class OneCpuStage(Stage):
             runner.returns = None
 
     def _start(self, run: StartedRun) -> int:
-        """Where its thread comes to before it begins."""
+        """Return the address that a run's thread reaches just before the run begins."""
         return run.address if run.program else self._first
 
     def _starts(self) -> set[int]:
-        """Of those that have not begun."""
+        """Return the start addresses of the runs that have not begun."""
         return {self._start(run) for run, runner in zip(self.runs, self._runners, strict=True)
                 if not runner.begun}
 
@@ -151,19 +152,19 @@ class OneCpuStage(Stage):
             machine.pc = run.address
 
     def _back_from_switch(self) -> tuple[int, int]:
-        """Where the function that was just entered returns to, and the stack pointer there."""
+        """Return the (pc, sp) to which the function that was just entered returns."""
         machine = self.machine
         back = machine.arch.return_address(machine)
         return back, machine.arch.stack_after_return(machine)
 
-    def _turn(self, turn: OrderTurn, played: Played) -> bool:
+    def _turn(self, turn: ScheduleTurn, played: Played) -> bool:
         machine, run = self.machine, turn.run
         most = last = self.begin + self.limit
-        awake = machine.engine.time  # when a run was last on the CPU
+        awake = machine.engine.time  # virtual time at which a run was last on the CPU
         if self.longest and not machine.panics:
             last = min(last, self.begin + len(self.runs) * max(SPINS, FACTOR * self.longest))
         goal = None if turn.count is None else played.executed(run) + turn.count
-        had = False  # the CPU: then it has given it up itself, and others go on
+        had = False  # whether the run has had the CPU in this turn; then it may give it up itself
         while run not in played.results:
             left = None if goal is None else goal - played.executed(run)
             if left is not None and left <= 0:
@@ -182,7 +183,7 @@ class OneCpuStage(Stage):
                 raise KeyboardInterrupt
             elif stop.reason is StopReason.INSTRUCTIONS and machine.instructions >= last:
                 if machine.panics and last < most:
-                    last = most  # that takes its time
+                    last = most  # printing the panic message takes long
                     continue
                 played.end = Stop(StopReason.PATIENCE if self.longest else stop.reason, stop.pc)
                 return False
@@ -195,12 +196,12 @@ class OneCpuStage(Stage):
         return True
 
     def _could_run(self, run: int) -> bool:
-        """Whether its thread waits for nothing but the CPU."""
+        """Whether a run's thread waits for nothing but the CPU."""
         thread = CStruct(self._thread, self.runs[run].thread, self.machine)
         return int(thread[self._switch.state]) == self._switch.queued
 
     def _preempt(self, played: Played, last: int) -> Stop:
-        """The timer's interrupt takes the CPU from the run that has it, where it lets it."""
+        """Raise the timer interrupt, and have the interrupted thread give up the CPU after it."""
         assert self._on is not None
         machine, run, switch = self.machine, self._on, self._switch
         machine.ring_timer()

@@ -1,5 +1,8 @@
-"""Pairs of a corpus of calls: those first in which one writes what the other reads (Snowboard; Gong
-and others, SOSP 2021)."""
+"""Pairs of calls from a corpus, ranked by the memory that they share.
+
+Pairs in which one call writes memory that the other reads come first, as in Snowboard (Gong and
+others, SOSP 2021).
+"""
 
 import json
 import math
@@ -25,16 +28,17 @@ from kinst_emu.explore.programs import begin_programs, command_of, is_command, w
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.threads import CURRENT, begin_runs, caller_of, make_threads
 
-MAX_CALLS, MAX_CORPUS = 5000, 1 << 20  # lines and bytes of a corpus
-MAX_STORE = 1 << 30  # bytes
-RUN_LIMIT = 5_000_000  # instructions that a call of a corpus may take
+MAX_CALLS, MAX_CORPUS = 5000, 1 << 20  # maximum number of calls and of bytes in a corpus
+MAX_STORE = 1 << 30  # maximum size of a store in bytes
+RUN_LIMIT = 5_000_000  # instruction budget of a call from a corpus
 
 
 @dataclass(frozen=True)
 class CorpusCall:
-    """A call, or a program for the shell.
+    """A line of a corpus: a call or a program.
 
-    :param command: of a program, the shell's line; empty: it is a call.
+    :param program: statements of the call; empty: a program.
+    :param command: shell command that starts the program; empty: a call.
     """
 
     text: str
@@ -43,9 +47,10 @@ class CorpusCall:
 
 
 def read_corpus(path: Path, image: Image, prototypes: Prototypes | None) -> list[CorpusCall]:
-    """One call a line; one that begins with ``#`` is a comment.
+    """Read a corpus: one call per line; lines that begin with ``#`` are comments.
 
-    :raises KinstError: for a file that cannot be read, or a line that is no call, naming it.
+    :raises KinstError: the file cannot be read, or a line is not a call; the message has its
+        number.
     """
     try:
         with path.open("rb") as file:
@@ -53,18 +58,18 @@ def read_corpus(path: Path, image: Image, prototypes: Prototypes | None) -> list
     except OSError as error:
         raise KinstError(f"{path}: cannot be read: {error.strerror}") from None
     if len(raw) > MAX_CORPUS:
-        raise KinstError(f"{path}: has more than {MAX_CORPUS >> 10} KiB")
+        raise KinstError(f"{path}: larger than {MAX_CORPUS >> 10} KiB")
     return read_lines(str(path), raw.decode("utf-8", "replace").splitlines(), image, prototypes)
 
 
 def read_lines(path: str, lines: Sequence[str], image: Image, prototypes: Prototypes | None
                ) -> list[CorpusCall]:
-    """The calls of lines.
+    """Parse the lines of a corpus.
 
-    :param path: where they are, for people.
-    :raises KinstError: for a line that is no call, naming it.
+    :param path: name of the corpus for error messages.
+    :raises KinstError: a line is not a call; the message has its number.
     """
-    found: dict[str, CorpusCall] = {}
+    calls: dict[str, CorpusCall] = {}
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -77,23 +82,24 @@ def read_lines(path: str, lines: Sequence[str], image: Image, prototypes: Protot
                 check(image, program, prototypes, [CURRENT])
         except (CallSyntaxError, KinstError) as error:
             raise KinstError(f"{path}:{number}: {error}") from None
-        found.setdefault(text, CorpusCall(text, program))
-        if len(found) > MAX_CALLS:
+        calls.setdefault(text, CorpusCall(text, program))
+        if len(calls) > MAX_CALLS:
             raise KinstError(f"{path}:{number}: more than {MAX_CALLS} calls")
-    if not found:
-        raise KinstError(f"{path}: no calls are in it; give one a line, like: uifind(7)")
-    return list(found.values())
+    if not calls:
+        raise KinstError(f"{path}: contains no calls; give one per line, e.g. uifind(7)")
+    return list(calls.values())
 
 
 def is_program(text: str) -> bool:
-    """Whether a line is a program, or a file of C, and no call."""
+    """Whether a line of a corpus is a shell command or a C file rather than a call."""
     return is_command(text) or bool(c_file_words(text))
 
 
 def with_programs(image: Image, corpus: Sequence[CorpusCall]) -> tuple[Image, list[CorpusCall]]:
-    """The kernel, with the corpus' files of C compiled, and the corpus with the shell's lines.
+    """Compile the C files of a corpus into the image, and set the commands of its programs.
 
-    :raises KinstError: for a file that cannot be read or compiled.
+    :return: the new image and corpus.
+    :raises KinstError: a file cannot be read or compiled.
     """
     image, texts = with_c_files(image, [one.text for one in corpus])
     return image, [replace(one, command=text) if is_command(text) else one
@@ -102,7 +108,10 @@ def with_programs(image: Image, corpus: Sequence[CorpusCall]) -> tuple[Image, li
 
 @dataclass
 class Use:
-    """What a call reads and writes, by granules; ``wrong``: why it cannot be used."""
+    """Granules that a call reads and writes.
+
+    :param wrong: why the call cannot be explored; empty: it can.
+    """
 
     reads: frozenset[int] = frozenset()
     writes: frozenset[int] = frozenset()
@@ -111,7 +120,7 @@ class Use:
 
 @dataclass
 class PairStage:
-    """Two threads of a kernel, to which calls are given again and again."""
+    """A booted machine with two threads, on which any number of pairs can be started."""
 
     image: Image
     memory: int
@@ -126,7 +135,10 @@ class PairStage:
         self._mark = machine.mark()
 
     def begin(self, one: CorpusCall, other: CorpusCall) -> Stage:
-        """:raises KinstError: when a call cannot begin."""
+        """Return to the initial state and start a pair of calls.
+
+        :raises KinstError: a call cannot begin.
+        """
         machine = self.machine
         if one.command:
             machine.back_to(self._booted)
@@ -139,22 +151,24 @@ class PairStage:
         return made_stage(machine, started, RUN_LIMIT)
 
     def use(self, call: CorpusCall) -> Use:
-        """What a call reads and writes when it runs by itself."""
+        """Run a call by itself, and return the memory that it reads and writes."""
         try:
             found = self.begin(call, call).uses()
         except KinstError as error:
             return Use(wrong=str(error))
         if found is None:
-            return Use(wrong="it does not come to its end")
+            return Use(wrong="it does not finish")
         reads, writes = found
         return Use(frozenset(reads), frozenset(writes))
 
 
 def ranked(uses: Sequence[Use], programs: Sequence[bool] = ()) -> list[tuple[int, int]]:
-    """The pairs in which one writes what the other uses: those first that have most in common that
-    few have.
+    """Return the pairs in which one call writes what the other reads or writes, best first.
 
-    :param programs: which are; a program and a call are no pair.
+    The score of a pair is higher the more granules it shares and the fewer calls use them.
+
+    :param programs: whether each call is a program; a program is never paired with a call.
+    :return: pairs of indexes into ``uses``.
     """
     often = Counter(place for use in uses for place in use.reads | use.writes)
     weight = {place: 1 / math.log2(1 + n) if n < len(uses) else 0.0 for place, n in often.items()}
@@ -170,20 +184,20 @@ def ranked(uses: Sequence[Use], programs: Sequence[bool] = ()) -> list[tuple[int
     return [(i, j) for _score, i, j in sorted(scored)]
 
 
-Row = dict[str, object]  # of the store: what was found with a pair
+Row = dict[str, object]  # entry of the store: the findings of a pair
 
 
-def explore_pair(stage: PairStage, one: CorpusCall, other: CorpusCall, orders: int, seed: int
+def explore_pair(stage: PairStage, one: CorpusCall, other: CorpusCall, schedules: int, seed: int
                  ) -> Row:
-    """A row of the store: what was found with a pair."""
+    """Explore a pair and return its row for the store."""
     row: Row = {"pair": [one.text, other.text], "kernel": stage.image.identity}
     try:
-        explorer = Explorer(stage.begin(one, other), Search(limit=orders, seed=seed))
+        explorer = Explorer(stage.begin(one, other), Search(limit=schedules, seed=seed))
         explored = explorer.run()
     except KinstError as error:
         return {**row, "error": str(error)[:500], "tried": 0, "findings": []}
     return {**row, "tried": explored.tried, "findings": [
-        {"kind": found.kind, "said": found.said[:500], "schedule": found.schedule}
+        {"kind": found.kind, "message": found.message[:500], "schedule": found.schedule}
         for found in explored.findings]}
 
 
@@ -192,34 +206,39 @@ Prepared = tuple[PairStage, Sequence[CorpusCall]]
 
 @dataclass(frozen=True)
 class PairTask(Task[tuple[int, int], Row, Prepared]):
-    """What is found with pairs, each the numbers of two lines of a corpus, by a stage that this
-    process holds, and its copies.
+    """Task that explores pairs on a stage of this process or of its forked copies.
 
-    :param stage: its number.
-    :param orders: of a pair, at the most.
+    The items are pairs of indexes into the corpus.
+
+    :param stage: ``id`` of the stage.
+    :param schedules: maximum number of schedules to execute for each pair.
+    :param seed: random seed.
     """
 
     stage: int
-    orders: int
+    schedules: int
     seed: int
     copied = True
 
     def prepare(self) -> Prepared:
-        raise LookupError("this process holds no such stage")
+        """Raise LookupError: only the process that made the stage, and its copies, have it."""
+        raise LookupError("this process does not have the stage")
 
     def results(self, prepared: Prepared, items: Sequence[tuple[int, int]]) -> list[Row]:
+        """Explore pairs and return their rows for the store."""
         stage, corpus = prepared
-        return [explore_pair(stage, corpus[one], corpus[other], self.orders, self.seed)
+        return [explore_pair(stage, corpus[one], corpus[other], self.schedules, self.seed)
                 for one, other in items]
 
 
 @dataclass(frozen=True)
 class ClusterPairTask(PairTask):
-    """The same on a stage that each worker makes: the kernel's file, and files of C, are where they
-    are here.
+    """Task that explores pairs on a stage that each worker of a cluster sets up itself.
 
-    :param identity: of the kernel.
-    :param lines: of the corpus.
+    The kernel and the C files must have the same paths on the workers as here.
+
+    :param identity: identity of the kernel image.
+    :param lines: lines of the corpus.
     """
 
     kernel: str
@@ -231,9 +250,9 @@ class ClusterPairTask(PairTask):
     cpus: int | None
 
     def prepare(self) -> Prepared:
-        """Boot the kernel in the worker that tries pairs.
+        """Boot the kernel and read the corpus in the worker.
 
-        :raises KinstError: where the worker has no such kernel, or another one.
+        :raises KinstError: the worker does not have this kernel.
         """
         image = for_runs(catalog.find(self.kernel, list(self.modules)), 2, self.cpus)
         check_identity(image, self.identity)
@@ -244,21 +263,23 @@ class ClusterPairTask(PairTask):
 
 
 class PairStore:
-    """What was found, one JSON object a line: a run that was killed goes on behind it.
+    """File with the findings of pairs, from which an interrupted search resumes.
 
-    :param asked: of ``asked_of``: rows of other searches do not count, nor those of pairs that
-        could not be tried.
-    :raises KinstError: for a file that is none.
+    Each line is a JSON object.  Rows of other searches, and of pairs that could not be explored,
+    are ignored.
+
+    :param asked: parameters of the search, from ``asked_of``.
+    :raises KinstError: the file is not a store of pairs.
     """
 
     def __init__(self, path: Path | None, identity: str, asked: str) -> None:
         self._path, self._asked = path, asked
         self.rows: dict[tuple[str, str], dict[str, object]] = {}
-        self._broken = False  # the last line was not written to its end
+        self._broken = False  # whether the last line is incomplete
         if path is None or not path.exists():
             return
         if path.stat().st_size > MAX_STORE:
-            raise KinstError(f"{path}: has more than {MAX_STORE >> 20} MiB: give another store")
+            raise KinstError(f"{path}: larger than {MAX_STORE >> 20} MiB; give another file")
         content = path.read_bytes()
         self._broken = bool(content) and not content.endswith(b"\n")
         for number, line in enumerate(content.splitlines(), 1):
@@ -270,10 +291,11 @@ class PairStore:
                     self.rows[str(one), str(other)] = row
             except (ValueError, KeyError, TypeError, RecursionError):
                 if number == 1:
-                    raise KinstError(f"{path}: is no store of pairs; give another file") from None
-                # The line that was being written when the run was killed.
+                    raise KinstError(f"{path}: not a store of pairs; give another file") from None
+                # A broken line after the first was being written when the search was killed.
 
     def add(self, row: dict[str, object]) -> None:
+        """Add the row of a pair, and append it to the file."""
         pair = row["pair"]
         assert isinstance(pair, list)
         row["asked"] = self._asked
@@ -283,21 +305,21 @@ class PairStore:
                 file.write("\n" * self._broken + json.dumps(row) + "\n")
             self._broken = False
 
-
     def found(self, pairs: Iterable[tuple[int, int]], corpus: Sequence[CorpusCall]) -> int:
-        """With how many of the pairs something was found before."""
+        """Return how many of the pairs have findings in the store."""
         rows = (self.rows.get((corpus[i].text, corpus[j].text)) for i, j in pairs)
         return sum(row is not None and bool(row["findings"]) for row in rows)
 
 
-def asked_of(orders: int, seed: int, unchecked: bool) -> str:
-    """What a row of the store is of, beside the pair and the kernel (with its files)."""
-    return f"orders {orders}, seed {seed}" + ", unchecked" * unchecked
+def asked_of(schedules: int, seed: int, unchecked: bool) -> str:
+    """Describe the parameters of a search, for comparison with those in rows of the store."""
+    # The text is part of the file format of stores.
+    return f"orders {schedules}, seed {seed}" + ", unchecked" * unchecked
 
 
 def left(pairs: Iterable[tuple[int, int]], corpus: Sequence[CorpusCall], store: PairStore
          ) -> Iterator[tuple[int, int]]:
-    """The pairs that the store has not."""
+    """Yield the pairs that are not in the store."""
     for i, j in pairs:
         if (corpus[i].text, corpus[j].text) not in store.rows:
             yield i, j

@@ -1,4 +1,4 @@
-"""Runs that are programs: each is started by our shell, and stands at its first instruction."""
+"""Runs that are programs: the guest's shell starts each, and it stops at its first instruction."""
 
 import re
 import shlex
@@ -20,17 +20,17 @@ from kinst.relocation.trap import TRAPS
 from kinst_emu.explore.threads import PATIENCE, StartedRun, StartError, stand_in_thread
 
 COMMAND = "$ "
-NOT_PLAIN = frozenset("|&;<>")  # what connects commands
+NOT_PLAIN = frozenset("|&;<>")  # shell characters that combine or redirect commands
 SELF = (1 << 64) - 1
-SOON = 5_000_000  # instructions
-NOT_FOUND = ": not found\r\n"  # our shell says of a program
+SOON = 5_000_000  # instructions within which programs begin after the shell has started them
+NOT_FOUND = ": not found\r\n"  # printed by the shell after the name of a program
 
 
 def with_c_files(image: Image, texts: Sequence[str]) -> tuple[Image, list[str]]:
-    """The kernel, with the programs in /files of those runs that are files of C; and the runs, as
-    commands for the shell.
+    """Compile the runs that are C files, and replace them by shell commands.
 
-    :raises KinstError: for a file that cannot be read or compiled.
+    :return: the image with the programs in /files, and the new texts of the runs.
+    :raises KinstError: a file cannot be read or compiled.
     """
     files = {text: words for text in texts if not is_command(text)
              and (words := c_file_words(text))}
@@ -38,7 +38,7 @@ def with_c_files(image: Image, texts: Sequence[str]) -> tuple[Image, list[str]]:
         return image, list(texts)
     sources = {Path(words[0]).resolve() for words in files.values()}
     if len({source.stem for source in sources}) < len(sources):
-        raise StartError("--run: two files of C have one name")
+        raise StartError("--run: two C files have the same name")
     with tempfile.TemporaryDirectory() as folder:
         for source in sorted(sources):
             compile_program(image, source, Path(folder))
@@ -49,27 +49,29 @@ def with_c_files(image: Image, texts: Sequence[str]) -> tuple[Image, list[str]]:
 
 
 def is_command(text: str) -> bool:
-    """Whether a run is a program, and no call."""
+    """Whether a run is a shell command rather than a call."""
     return text.startswith(COMMAND)
 
 
 def command_of(text: str) -> str:
-    """The line for the shell: one command.
+    """Return the shell command of a run.
 
-    :raises KinstError: for what is none.
+    :raises KinstError: the run is not a single command.
     """
     command = check_command(text.removeprefix(COMMAND).strip())
     if NOT_PLAIN & set(command):
-        raise StartError(f"--run '{text}': one program with its arguments, without any of "
+        raise StartError(f"--run '{text}': must be one program with its arguments, without any of "
                          + " ".join(sorted(NOT_PLAIN)))
     return command
 
 
 def begin_programs(machine: UnicornMachine, texts: Sequence[str]) -> list[StartedRun]:
-    """Have each stand where its first instruction is to be executed, on a CPU of its own, the first
-    one's turn, the others held; or all on the only one, the first there, the others queued.
+    """Start programs with the shell, and stop each at its first instruction.
 
-    :raises StartError: when one does not begin.
+    With several CPUs, each program is on its own CPU, the first one has the turn, and the other
+    CPUs are held.  On one CPU, the first program is running, and the others are queued.
+
+    :raises StartError: a program does not begin.
     """
     at_shell(machine)
     starting = _Starting(machine, texts)
@@ -86,13 +88,13 @@ def begin_programs(machine: UnicornMachine, texts: Sequence[str]) -> list[Starte
 
 
 class _Starting:
-    """Programs that come to their first instructions, one behind the other.
+    """Programs on the way to their first instructions.
 
-    With a CPU each, they need not come there in the order in which they were given: what tells them
-    apart is the number of the process, which the shell's children have in that order.
+    On several CPUs, they may get there in any order.  The numbers of their processes, which follow
+    the order of the command line, tell them apart.
 
-    :ivar runs: those that begin, by their numbers; ``standing``: who has been at the first
-        instruction.
+    :ivar runs: programs that have begun, by number.
+    :ivar standing: numbers of the programs that have reached their first instruction.
     """
 
     def __init__(self, machine: UnicornMachine, texts: Sequence[str]) -> None:
@@ -100,24 +102,24 @@ class _Starting:
         kind = structure(kernel_types(machine.image), guest.threads.lists.thread)
         if (guest.programs.start is None or guest.threads.start is None or kind is None
                 or guest.threads.switch is None):
-            raise StartError("the kernel runs no programs, or its debug data has no threads")
+            raise StartError("the kernel cannot run programs, or its debug data has no thread type")
         self.machine, self._texts, self._kind = machine, texts, kind
         self._start, self._switch = guest.programs.start, guest.threads.switch
         self._executed = machine.symbol(guest.programs.start.executed).address
         self._reads = machine.symbol(guest.threads.start.stands).address
         self._limit = machine.instructions + PATIENCE
         self.runs: dict[int, StartedRun] = {}
-        self._first = 0  # the process of the first one
+        self._first = 0  # process number of the first program
         self.standing: set[int] = set()
-        self._shell = self._unread = 0  # its thread; characters of the line that it has not read
+        self._shell = self._unread = 0  # the shell's thread, and how many characters it has to read
 
     def _here(self) -> int | None:
-        """The program that stands at its first instruction, on the CPU whose turn it is."""
+        """Return the program that is at its first instruction on the CPU that has the turn."""
         return next((n for n, run in self.runs.items() if self.machine.pc == run.address
                      and thread_of(self.machine) == run.thread), None)
 
     def type(self, line: str) -> None:
-        """The shell is in the call that reads the first character, or about to make it."""
+        """Type a line; the shell must be waiting for its first character."""
         self._unread = len(line)
         last = self.machine.symbol(self.machine.guest.programs.last_process).address
         self._first = int.from_bytes(self.machine.read(last, 4), "little") + 1
@@ -125,18 +127,18 @@ class _Starting:
 
     @property
     def shell_waits(self) -> bool:
-        """The shell, which reads one character a call, reads what comes behind the line."""
+        """Whether the shell has read the whole line, and reads the next one."""
         return self._unread <= 0
 
     def bind(self, cpu: int) -> None:
-        """The running thread stays on a CPU from now on, and so do those that it makes."""
+        """Bind the running thread, and the threads that it creates, to a CPU."""
         error = Caller(self.machine, PATIENCE, on_stack=False).call(
             self.machine.symbol(self._start.bind).address, [SELF, cpu], self._start.bind)
         if error & 0xFFFFFFFF:
-            raise StartError(f"{self._start.bind} has failed (error {error & 0xFFFFFFFF})")
+            raise StartError(f"{self._start.bind} failed with error {error & 0xFFFFFFFF}")
 
     def _run(self) -> Stop:
-        """To where a program begins, or stands, or the shell reads."""
+        """Run until a program begins or reaches its first instruction, or the shell reads."""
         stop = self.machine.run(Until(
             addresses=[self._reads, self._executed, *(run.address for run in self.runs.values())],
             console=NOT_FOUND, instructions=self._limit))
@@ -145,14 +147,16 @@ class _Starting:
         if stop.reason is StopReason.CONSOLE:
             line = self.machine.console.text.removesuffix(NOT_FOUND.encode())
             name = re.split(rb"[\s\007]", line)[-1].decode(errors="replace")
-            raise StartError(f"--run '{COMMAND}{name}': there is no program {name}; the shell's "
-                             "are in /bin: kinst run -k KERNEL 'ls /bin' lists them")
-        raise StartError(f"--run: {len(self.runs)} of {len(self._texts)} programs begin ({stop}): "
-                         "is each there? The shell's are in /bin")
+            raise StartError(f"--run '{COMMAND}{name}': program {name} not found; list the shell's "
+                             "programs with: kinst run -k KERNEL 'ls /bin'")
+        raise StartError(f"--run: only {len(self.runs)} of {len(self._texts)} programs began "
+                         f"({stop}); check that each exists (the shell's are in /bin)")
 
     def go_on(self) -> None:
-        """To where something happens; programs that stand at their first instruction give their
-        CPUs up: the kernel's own threads may have to go on there."""
+        """Run to the next event; a program at its first instruction gives up its CPU meanwhile.
+
+        The kernel's own threads may need the CPU.
+        """
         machine, several = self.machine, self.machine.schedule.several
         here = self._here()
         if here is not None:
@@ -166,7 +170,7 @@ class _Starting:
         if stop.pc == self._reads:
             self._shell = self._shell or thread_of(machine)
             self._unread -= thread_of(machine) == self._shell
-            if self.shell_waits:  # what it has started begins soon, or not at all
+            if self.shell_waits:  # a program that does not begin soon does not exist
                 self._limit = min(self._limit, machine.instructions + SOON)
         elif stop.pc == self._executed and len(self.runs) < len(self._texts):
             self._begins()
@@ -174,7 +178,10 @@ class _Starting:
             self.standing.add(here)
 
     def _begins(self) -> None:
-        """A thread comes to the first instruction of a program soon; no other CPU goes on."""
+        """Run a thread to where the first instruction of its program is known.
+
+        The other CPUs are held meanwhile.
+        """
         machine = self.machine
         thread = machine.read_register(machine.arch.arguments[0])
         number = self._number_of(thread)
@@ -186,7 +193,7 @@ class _Starting:
         back = machine.arch.return_address(machine)
         stop = machine.run(Until(addresses=[back], instructions=self._limit))
         if stop.reason is not StopReason.ADDRESS:
-            raise StartError(f"--run '{text}': no program begins: {stop}")
+            raise StartError(f"--run '{text}': the program does not begin: {stop}")
         machine.schedule.held = held
         members = CStruct(self._kind, thread, machine)
         for name, value in self._start.levels:
@@ -198,20 +205,23 @@ class _Starting:
         self.runs[number] = StartedRun(text, text, thread, None, entry, (), program=True)
 
     def _number_of(self, thread: int) -> int:
-        """Which of the programs a thread begins, by the number of its process.
+        """Return which program a thread begins, from the number of its process.
 
-        :raises StartError: when it is none of them.
+        :raises StartError: the process is not a program of the runs.
         """
         members = self.machine.guest.programs.members
         assert members is not None
         process = CStruct(self._kind, thread, self.machine)[members.process]
         number = int(process[members.number]) - self._first
         if not 0 <= number < len(self._texts) or number in self.runs:
-            raise StartError("the shell has started other processes than the programs of --run")
+            raise StartError("the shell started processes other than the programs of --run")
         return number
 
     def all_stand(self) -> None:
-        """On one CPU the first stands; on several each does, on its own, and is held there."""
+        """Run until all programs are at their first instructions, and hold them there.
+
+        On one CPU, only the first program gets there.
+        """
         machine = self.machine
         if not machine.schedule.several:
             while self._here() != 0:
@@ -222,11 +232,11 @@ class _Starting:
             here = self._here()
             if here is not None:
                 if machine.cpu.number != here:
-                    raise StartError(f"--run '{self._texts[here]}': its program begins on CPU "
-                                     f"{machine.cpu.number}, and not on {here}")
+                    raise StartError(f"--run '{self._texts[here]}': the program begins on CPU "
+                                     f"{machine.cpu.number} instead of CPU {here}")
                 held.add(here)
                 if len(held) == len(self.runs):
                     break
                 if not machine.schedule.over():
-                    raise StartError("the programs do not begin: no CPU goes on")
+                    raise StartError("the programs do not begin: no CPU can run")
             self._run()

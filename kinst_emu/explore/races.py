@@ -1,12 +1,13 @@
-"""Data races in what was executed: two accesses of different CPUs to the same bytes, one of them a
-store, neither atomic, and nothing between them that orders them.
+"""Detection of data races in an executed schedule.
 
-Order comes from places that some instruction uses atomically, as locks are: who reads such a place
-goes on behind whoever has written it before (vector clocks; Lamport's happens-before).  A run that
-was not preempted at all shows a race, too, where nothing but luck has ordered it.
+A data race is a pair of accesses by different CPUs to the same bytes, at least one of them a store,
+neither atomic, and without synchronization between them.  Locations that some instruction accesses
+atomically, such as locks, synchronize: a read of such a location happens after every earlier write
+to it (vector clocks; Lamport's happens-before).  Even a schedule without preemptions shows a race
+if only chance ordered the accesses.
 
-Where runs share a CPU, sections in which it is not taken from them order each other as those under
-a lock do: with interrupts masked, or critical ones.
+Where runs share a CPU, sections in which it cannot be preempted (with interrupts masked, or
+critical sections) synchronize like sections under a common lock.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,28 +15,31 @@ from dataclasses import dataclass, field
 
 from kinst_emu.explore.accesses import Access, read_accesses
 
-MAX_RACES = 1000  # of one order; more are not told
-THE_CPU = -1  # a place that is none
-Bytes = tuple[int, int, int]  # the CPU that uses them, the first one's physical address, how many
+MAX_RACES = 1000  # maximum number of races reported for one schedule
+THE_CPU = -1  # stands for a shared CPU in the table of locations that synchronize
+Bytes = tuple[int, int, int]  # CPU, physical address, number of bytes
 
 
 @dataclass(frozen=True)
 class DataRace:
-    """:param first: the access that came first in the order that was executed."""
+    """Two conflicting accesses without synchronization between them.
+
+    :param first: the access that came first in the executed schedule.
+    """
 
     first: Access
     second: Access
 
     @property
     def places(self) -> tuple[int, int]:
-        """The two instructions, the lower address first: what it is known by."""
+        """Addresses of the two instructions, lower address first; they identify the race."""
         low, high = sorted((self.first.pc, self.second.pc))
         return low, high
 
 
 @dataclass
 class _Place:
-    """Of a granule: the last stores and loads, by CPU and bytes, with the clocks of their CPUs."""
+    """Last stores and loads in a granule, by CPU and bytes, with the clocks of the CPUs."""
 
     stores: dict[Bytes, tuple[int, Access]] = field(default_factory=dict)
     loads: dict[Bytes, tuple[int, Access]] = field(default_factory=dict)
@@ -43,16 +47,18 @@ class _Place:
 
 def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool],
                one_cpu: bool = False) -> list[DataRace]:
-    """The races of an order, one for each pair of instructions.
+    """Return the data races of a schedule, one for each pair of instructions.
 
-    :param is_atomic: whether the instruction at an address is.
-    :param one_cpu: the runs share one: two instructions that each read, change and write are no
-        race there, as nothing comes in the midst of one.
+    :param entries: access entries of the schedule.
+    :param cpus: number of CPUs.
+    :param is_atomic: whether the instruction at an address accesses memory atomically.
+    :param one_cpu: whether the runs share a CPU.  Two read-modify-write instructions do not race
+        then, because nothing comes between the load and the store of one.
     """
     accesses = list(read_accesses(entries))
     changing = _changing(accesses) if one_cpu else frozenset()
     atomic = {pc: is_atomic(pc) for pc in {access.pc for access in accesses}}
-    ordering: dict[int, set[tuple[int, int]]] = {}  # by granule: what is used atomically there
+    ordering: dict[int, set[tuple[int, int]]] = {}  # by granule: (address, size) of atomic accesses
     for access in accesses:
         if atomic[access.pc]:
             for place in access.places:
@@ -60,7 +66,7 @@ def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool],
     clocks = [[1 if cpu == other else 0 for other in range(cpus)] for cpu in range(cpus)]
     released: dict[int, list[int]] = {}
     places: dict[int, _Place] = {}
-    found: dict[tuple[int, int], DataRace] = {}
+    races: dict[tuple[int, int], DataRace] = {}
     users: dict[int, int] = {}
     for access in accesses:
         for place in access.places:
@@ -81,29 +87,29 @@ def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool],
             elif users[place] & users[place] - 1:
                 known = places.setdefault(place, _Place())
                 for race in _against(known, own, access):
-                    if len(found) < MAX_RACES and not changing.issuperset(race.places):
-                        found.setdefault(race.places, race)
+                    if len(races) < MAX_RACES and not changing.issuperset(race.places):
+                        races.setdefault(race.places, race)
         if access.held:
             _release(own, access.cpu, released, THE_CPU)
-    return sorted(found.values(), key=lambda race: race.second.position)
+    return sorted(races.values(), key=lambda race: race.second.position)
 
 
 def _changing(accesses: list[Access]) -> frozenset[int]:
-    """The instructions that load and store the same."""
+    """Return the addresses of the instructions that both load and store a location."""
     loads = {(a.position, a.physical, a.pc) for a in accesses if not a.stores}
     return frozenset(a.pc for a in accesses
                      if a.stores and (a.position, a.physical, a.pc) in loads)
 
 
 def _acquire(own: list[int], released: dict[int, list[int]], place: int) -> None:
-    """What was released at a place that orders is behind."""
+    """Let the CPU's next accesses happen after everything that was released at a location."""
     there = released.get(place)
     if there is not None:
         own[:] = map(max, own, there)
 
 
 def _release(own: list[int], cpu: int, released: dict[int, list[int]], place: int) -> None:
-    """What came before is behind whoever acquires that place."""
+    """Let everything that the CPU has done happen before later acquires of a location."""
     released[place] = list(map(max, own, released.get(place, own)))
     own[cpu] += 1
 
@@ -113,7 +119,7 @@ def _overlap(a: Access, b: Access) -> bool:
 
 
 def _against(place: _Place, own: list[int], access: Access) -> Iterable[DataRace]:
-    """The races of an access with those before it; it is then one of them."""
+    """Yield the races of an access with earlier accesses to its granule, and then record it."""
     others = [place.stores] if not access.stores else [place.stores, place.loads]
     for table in others:
         for (cpu, _physical, _size), (clock, before) in table.items():

@@ -1,5 +1,4 @@
-"""One order after the other, from one state: the runs are executed as an order says, to their
-end."""
+"""Stage on which schedules of the runs are executed, each from the same initial state."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,60 +15,62 @@ from emu.unicorn._accesses import Accesses, shared_entries
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.running_thread import watch_threads
 from kinst_emu.explore.accesses import ENTRY, RunStretch, in_order, read_accesses
-from kinst_emu.explore.order import Order, OrderTurn
+from kinst_emu.explore.schedule import Schedule, ScheduleTurn
 from kinst_emu.explore.threads import StartedRun, place_of_return
 from kinst_emu.explore.trampolines import ProbedRuns
 
-SLEEP = 1_000_000_000  # virtual nanoseconds that a run may sleep before others go on
-LONG_TURN = 1 << 30  # instructions: a CPU goes on as long as it can
-PAUSES = 3000  # times that a run says that it waits for another one, and is left to go on
-FACTOR = 4
-SPINS = 400_000  # instructions behind which it is taken to wait, where its CPU does not say so
-ANSWER = 20_000  # instructions in which a CPU answers an interrupt
-SLEEPS = 8  # times that the last one does so: longer than that nobody sleeps who will go on
-ROUNDS = 40  # of all runs in turns, none of which comes to its end: they wait for each other
-MOST_LOOKED = 512 << 20  # bytes of entries
+SLEEP = 1_000_000_000  # virtual nanoseconds that a run may sleep before others continue
+LONG_TURN = 1 << 30  # length of a CPU's turn in instructions: it continues for as long as it can
+PAUSES = 3000  # times that a run may signal that it waits for another one before others continue
+FACTOR = 4  # multiple of the longest serial schedule that replaces SPINS if it is larger
+SPINS = 400_000  # instructions after which a run counts as waiting, if its CPU does not signal it
+ANSWER = 20_000  # instructions within which a CPU answers an interrupt
+SLEEPS = 8  # sleeps of the last unfinished run after which it counts as stuck
+ROUNDS = 40  # rounds of all runs within a turn after which they count as waiting for each other
+MOST_LOOKED = 512 << 20  # maximum size of the access entries of a schedule, in bytes
 DONE, PREEMPTED, STUCK = "done", "preempted", "stuck"
 
 
 class AccessEntries:
-    """What was read and written, as it is told; so much, and no more.
-
-    :raises KinstError: of ``add``, when it is too much.
-    """
+    """Buffer of limited size for access entries."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def add(self, part: bytes) -> None:
+        """Append entries.
+
+        :raises KinstError: the entries exceed the size limit.
+        """
         self._size += len(part)
         if self._size > MOST_LOOKED:
             raise KinstError(
-                f"the runs read and write too much to be looked at (more than "
-                f"{MOST_LOOKED // ENTRY.size // 1_000_000} million times), or do not come to their "
-                "end")
+                f"the runs make more than {MOST_LOOKED // ENTRY.size // 1_000_000} million memory "
+                "accesses, or do not finish")
         self._parts.append(part)
 
     def take(self) -> bytes:
+        """Return the entries and clear the buffer."""
         parts, self._parts, self._size = self._parts, [], 0
         return b"".join(parts)
 
 
 @dataclass
 class Played:
-    """What came of an order.
+    """Outcome of a schedule.
 
-    :param results: of each run that is done, what its function gave.
-    :param end: why it ended before all were; None: all are done.
-    :param instructions: executed in all.
-    :param accesses: what was read and written by the runs' threads of what several use, where it
-        was looked at (``_accesses.pxi``).
-    :param waited: a run waited in a turn without an end, and another one went on in its midst.
-    :param stretches: in which each run went on.
+    :param results: results of the finished runs, by number.
+    :param end: why execution stopped before all runs finished; None: all finished.
+    :param instructions: total number of executed instructions.
+    :param accesses: entries of the accesses by the runs' threads to memory that several of them
+        use; empty if accesses were not observed.
+    :param waited: whether a run waited in a turn without a count, and another one continued
+        meanwhile.
+    :param stretches: uninterrupted parts of all runs.
     """
 
-    order: Order
+    schedule: Schedule
     results: dict[int, int] = field(default_factory=dict)
     end: Stop | None = None
     instructions: int = 0
@@ -78,19 +79,19 @@ class Played:
     stretches: list[RunStretch] = field(default_factory=list)
 
     def went_on(self, run: int, begin: int, end: int) -> None:
-        """A run went on from one count of the machine's instructions to another one."""
+        """Add a stretch of a run, between two instruction counts of the machine."""
         self.stretches.append(RunStretch(begin, end, run, self.executed(run)))
 
     def executed(self, run: int) -> int:
-        """Instructions of a run so far."""
+        """Return the number of instructions that a run has executed so far."""
         return sum(one.end - one.begin for one in self.stretches if one.run == run)
 
 
 class Stage:
-    """Each run has a CPU of its own.
+    """Stage on which each run has its own CPU.
 
-    :param machine: with the runs about to be executed.
-    :param limit: instructions after which the runs are taken to never end.
+    :param machine: a machine on which the runs are about to be executed.
+    :param limit: instructions after which the runs are considered never to finish.
     """
 
     def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], limit: int) -> None:
@@ -104,7 +105,7 @@ class Stage:
         self._leave = leave.address if leave is not None and runs[0].thread else None
         self.looked_at: tuple[Sequence[int], Sequence[int]] = (
             [run.thread for run in runs] if all(run.thread for run in runs) else (), ())
-        self.longest = 0  # instructions of the longest serial order, as far as it is known
+        self.longest = 0  # instructions of the longest serial schedule; 0: unknown
         self.looking: Accesses | None = None
         self.probed: ProbedRuns | None = None
         machine.schedule.length = LONG_TURN
@@ -113,21 +114,21 @@ class Stage:
         self.mark = machine.mark()
         self.begin, self._time = machine.instructions, machine.engine.time
 
-    def play(self, order: Order, look: bool = False) -> Played:
-        """Execute the runs so; the machine is then where they ended.
+    def play(self, schedule: Schedule, look: bool = False) -> Played:
+        """Execute a schedule; the machine stays in the state in which it ends.
 
-        :param look: whether accesses are looked at.
+        :param look: whether to observe memory accesses.
         """
         if not look:
-            return self._played(order, None)
-        return self.play_all([order])[0]
+            return self._played(schedule, None)
+        return self.play_all([schedule])[0]
 
-    def play_all(self, orders: Iterable[Order]) -> list[Played]:
-        """Execute several orders, and look at their accesses: to begin to look takes long."""
+    def play_all(self, schedules: Iterable[Schedule]) -> list[Played]:
+        """Execute several schedules and observe their accesses, which is slow to set up."""
         entries = AccessEntries()
         looking = self.looking = Accesses(self.machine.engine, entries.add, *self.looked_at)
         try:
-            return [self._played(order, (looking, entries)) for order in orders]
+            return [self._played(schedule, (looking, entries)) for schedule in schedules]
         finally:
             self._look_no_more()
 
@@ -136,32 +137,35 @@ class Stage:
             looking, self.looking = self.looking, None
             looking.close()
 
-    def _played(self, order: Order, looking: "tuple[Accesses, AccessEntries] | None") -> Played:
+    def _played(self, schedule: Schedule,
+                looking: "tuple[Accesses, AccessEntries] | None") -> Played:
         machine = self.machine
         machine.back_to(self.mark)
         if self.probed is not None:
             self.probed.begin()
-        played = Played(order)
+        played = Played(schedule)
         self._play(played)
         if looking is not None:
             looking[0].flush()
-            found = looking[1].take()
+            entries = looking[1].take()
             if self.probed is not None and (more := self.probed.take()):
-                found = in_order(found, more)
-            played.accesses = shared_entries(found)
+                entries = in_order(entries, more)
+            played.accesses = shared_entries(entries)
         played.instructions = machine.instructions - self.begin
         return played
 
     def uses(self) -> tuple[set[int], set[int]] | None:
-        """The granules that the first run reads and writes when it goes first; None: it does not
-        come to its end."""
+        """Execute the first run, and return the granules that it reads and writes.
+
+        :return: None: the run does not finish.
+        """
         entries = AccessEntries()
         self.looking = Accesses(self.machine.engine, entries.add, *self.looked_at)
         try:
             self.machine.back_to(self.mark)
             played = Played(())
             self._begin(played)
-            self._turn(OrderTurn(0), played)
+            self._turn(ScheduleTurn(0), played)
         finally:
             self._look_no_more()
         if 0 not in played.results:
@@ -172,12 +176,16 @@ class Stage:
                 (writes if access.stores else reads).update(access.places)
         return reads, writes
 
-    def stack_at(self, order: Order, position: int) -> list[str]:
-        """Who has called what at a count of the machine's instructions, as stack() prints it; the
-        machine is then there."""
+    def stack_at(self, schedule: Schedule, position: int) -> list[str]:
+        """Execute a schedule up to an instruction count, and return the stack there.
+
+        The machine stays there.
+
+        :return: lines as the D action stack() prints them; empty: the count is never reached.
+        """
         limit, self.limit = self.limit, position - self.begin
         try:
-            self.play(order)
+            self.play(schedule)
         finally:
             self.limit = limit
         if self.machine.instructions != position:
@@ -186,34 +194,35 @@ class Stage:
             return [line.strip() for line in
                     Stacks(self.machine).text(self.machine.read_register)]
         except DebugDataError as error:
-            return [f"no stack: {error}"]
+            return [f"stack not available: {error}"]
 
-    def record(self, order: Order, path: Path, text: str) -> Played:
-        """Execute the runs so, and record it: from the state where all orders begin.
+    def record(self, schedule: Schedule, path: Path, text: str) -> Played:
+        """Record the execution of a schedule, from the initial state.
 
-        :param text: what is recorded, for people.
-        :raises ReplayError: when the file cannot be written.
+        :param text: title of the recording.
+        :raises ReplayError: the file cannot be written.
         """
         self.machine.back_to(self.mark)
-        played = Played(order)
+        played = Played(schedule)
         with Recorder(self.machine, path, STATE, text):
             self._play(played)
         return played
 
     def _begin(self, played: Played) -> None:
-        """The machine has gone back to where all orders begin."""
+        """Prepare for a schedule; the machine has returned to the initial state."""
 
     def _play(self, played: Played) -> None:
         self._begin(played)
-        for turn in (*played.order, *(OrderTurn(run) for run in range(len(self.runs)))):
+        for turn in (*played.schedule, *(ScheduleTurn(run) for run in range(len(self.runs)))):
             if turn.run not in played.results and not self._turn(turn, played):
                 return
 
-    def _turn(self, turn: OrderTurn, played: Played) -> bool:
-        """Have a run go on, and no other, but where it cannot without one: then those, each as far
-        as it can.
+    def _turn(self, turn: ScheduleTurn, played: Played) -> bool:
+        """Execute a turn of a schedule.
 
-        :return: whether it can go on behind the turn.
+        If the run cannot continue without the other runs, these continue, each as far as it can.
+
+        :return: whether the schedule can continue after the turn.
         """
         run, left, alone = turn.run, turn.count, 0
         for _ in range(ROUNDS * len(self.runs)):
@@ -243,8 +252,10 @@ class Stage:
         return False
 
     def _let_others(self, run: int) -> str | Stop:
-        """The last run waits: CPUs whose runs are done may owe it something (an answer to an
-        interrupt).  STUCK, or what ended all."""
+        """Let the CPUs of finished runs answer interrupts that the last run may wait for.
+
+        :return: STUCK, or the stop that ends the schedule.
+        """
         machine = self.machine
         for cpu in machine.cpus:
             if cpu.number == run or not cpu.on or machine.schedule.waits[cpu.number] is not None:
@@ -260,7 +271,10 @@ class Stage:
         return STUCK
 
     def _go(self, run: int, count: int | None, played: Played) -> str | Stop:
-        """Have a run go on by itself: DONE, PREEMPTED, STUCK, or what ended all."""
+        """Execute a run alone.
+
+        :return: DONE, PREEMPTED, STUCK, or the stop that ends the schedule.
+        """
         begin = self.machine.instructions
         try:
             return self._alone(run, count, played)
@@ -306,16 +320,21 @@ class Stage:
         return stop
 
     def _who(self) -> int | None:
-        """Which run has come to its end; by its thread, which may be on another CPU now.  None: a
-        process that a program has made."""
+        """Return which run has just finished, by its thread, which may be on another CPU now.
+
+        :return: None: the thread belongs to a process that a program created.
+        """
         if not self.runs[0].thread:
             return self.machine.cpu.number
         thread = thread_of(self.machine)
         return next((n for n, one in enumerate(self.runs) if one.thread == thread), None)
 
     def result(self, run: int) -> int:
-        """What a run gives that has just come to its end: of a program, its exit status, above it
-        the number of the signal that ended it."""
+        """Return the result of a run that has just finished.
+
+        The result of a program is its exit status, plus 2^32 times the number of the signal that
+        ended it.
+        """
         machine = self.machine
         if not self.runs[run].program:
             return machine.read_register(machine.arch.result)
@@ -324,11 +343,13 @@ class Stage:
         return status | number << 32
 
     def end_run(self) -> None:
-        """The run is done: its thread ends when its CPU has a turn again; a CPU without threads is
-        switched off."""
+        """Let the thread of a finished run exit in its CPU's next turn.
+
+        A CPU without threads is switched off.
+        """
         machine = self.machine
         if self.runs[0].program:
-            return  # it ends by itself
+            return  # a program exits by itself
         if self._leave is None:
             machine.switch_off()
             return

@@ -1,4 +1,4 @@
-"""Which orders are tried: all with few preemptions, those of random priorities, or random ones."""
+"""Strategies that choose schedules: few preemptions, random priorities, or random preemptions."""
 
 import bisect
 import itertools
@@ -7,35 +7,39 @@ import random
 from collections.abc import Iterator, Sequence
 
 from kinst_emu.explore.accesses import RunAccesses, points, shared_places
-from kinst_emu.explore.order import Order, OrderTurn
+from kinst_emu.explore.schedule import Schedule, ScheduleTurn
 
-MOST_LISTED = 200_000  # orders of one sequence of runs
+MOST_LISTED = 200_000  # maximum number of schedules for one sequence of runs
 STRATEGIES = ("all", "pct", "random")
 
 
-def serial_orders(runs: int) -> list[Order]:
-    return [tuple(OrderTurn(run) for run in order) for order in
+def serial_schedules(runs: int) -> list[Schedule]:
+    """Return the schedules that execute the runs one after another."""
+    return [tuple(ScheduleTurn(run) for run in schedule) for schedule in
             itertools.permutations(range(runs))]
 
 
 class Preemptions:
-    """All orders with at most so many preemptions, each before an access to a place that another
-    run uses, too; of those that bring the accesses to each place into the same order, one.
+    """Schedules with a limited number of preemptions, without equivalent ones.
 
-    :param runs: what each did when it ran alone.
+    Each preemption comes before an access to a granule that another run uses, too.  Schedules are
+    equivalent if the accesses to each granule come in the same sequence.
+
+    :param runs: accesses of each run when it ran alone.
+    :param most: maximum number of preemptions.
     """
 
     def __init__(self, runs: Sequence[RunAccesses], most: int) -> None:
         self._runs, self._most = runs, most
         self.shared = shared_places(runs)
         self.points = [points(run, self.shared) for run in runs]
-        self.left_out, self.listed = 0, True
-        # By run: of each shared place, where it is used.
+        self.skipped, self.listed = 0, True
+        # For each run: the positions of its accesses to each shared granule.
         self._uses = [{place: sorted(run.every[place])
                        for place in self.shared & run.every.keys()} for run in runs]
 
     def estimate(self, preemptions: int) -> int:
-        """About how many orders have just so many."""
+        """Estimate the number of schedules with exactly this many preemptions."""
         total = 0
         for sequence in self._sequences(preemptions):
             product = 1
@@ -45,19 +49,22 @@ class Preemptions:
         return total
 
     def _sequences(self, preemptions: int) -> list[tuple[int, ...]]:
-        """Which run is preempted by which, and the order in which the rest is done."""
+        """Return which runs are preempted by which, and the sequences in which the rest follow."""
         runs = range(len(self._runs))
-        found = []
+        sequences = []
         for head in itertools.product(runs, repeat=preemptions + 1):
             if any(a == b for a, b in itertools.pairwise(head)):
                 continue
             left = [run for run in runs if run != head[-1]]
-            found += [(*head, *rest) for rest in itertools.permutations(left)]
-        return found
+            sequences += [(*head, *rest) for rest in itertools.permutations(left)]
+        return sequences
 
-    def orders(self, preemptions: int, seed: int) -> Iterator[Order]:
-        """Those with just so many, by chance spread over all: at most MOST_LISTED of each sequence
-        of runs (``listed`` is then False)."""
+    def schedules(self, preemptions: int, seed: int) -> Iterator[Schedule]:
+        """Yield the schedules with exactly this many preemptions, spread over sequences of runs.
+
+        At most MOST_LISTED schedules of a sequence of runs are yielded; ``listed`` becomes False if
+        there are more.
+        """
         seen = set[tuple[object, ...]]()
         chosen = random.Random(seed)
         choices = [self._choices(sequence, preemptions, chosen)
@@ -65,37 +72,37 @@ class Preemptions:
         for one in itertools.chain.from_iterable(itertools.zip_longest(*choices)):
             if one is None:
                 continue
-            sequence, at = one
-            key = self._key(sequence, at)
+            sequence, positions = one
+            key = self._key(sequence, positions)
             if key in seen:
-                self.left_out += 1
+                self.skipped += 1
                 continue
             seen.add(key)
-            yield self._order(sequence, at)
+            yield self._schedule(sequence, positions)
 
     def _choices(self, sequence: tuple[int, ...], preemptions: int, chosen: random.Random
                  ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """(sequence, where each of its first runs is preempted, in instructions of its own)."""
+        """Yield (sequence, positions at which its first runs are preempted)."""
         points = [self.points[run] for run in sequence[:preemptions]]
         size = math.prod(map(len, points))
         self.listed &= size <= MOST_LISTED
         numbers = range(size) if preemptions == 1 else chosen.sample(
             range(size), min(size, MOST_LISTED))
         for number in numbers:
-            at = list[int]()
+            positions = list[int]()
             for some in points:
                 number, index = divmod(number, len(some))
-                at.append(some[index])
+                positions.append(some[index])
             reached: dict[int, int] = {}
-            for run, index in zip(sequence, at, strict=False):
+            for run, index in zip(sequence, positions, strict=False):
                 if index <= reached.get(run, -1):
                     break
                 reached[run] = index
             else:
-                yield sequence, tuple(at)
+                yield sequence, tuple(positions)
 
     def _key(self, sequence: tuple[int, ...], at: tuple[int, ...]) -> tuple[object, ...]:
-        """What order the accesses to each shared place come in, as far as it is foreseen."""
+        """Return the expected sequence of accesses to each shared granule, to find equivalents."""
         parts: list[tuple[object, ...]] = []
         for place in sorted(self.shared):
             row: list[tuple[int, int]] = []
@@ -112,20 +119,22 @@ class Preemptions:
             parts.append(tuple(row))
         return tuple(parts)
 
-    def _order(self, sequence: tuple[int, ...], at: tuple[int, ...]) -> Order:
+    def _schedule(self, sequence: tuple[int, ...], at: tuple[int, ...]) -> Schedule:
         turns, reached = [], [0] * len(self._runs)
         for run, index in zip(sequence, at, strict=False):
             if index > reached[run]:
-                turns.append(OrderTurn(run, index - reached[run]))
+                turns.append(ScheduleTurn(run, index - reached[run]))
             reached[run] = index
-        return (*turns, *(OrderTurn(run) for run in sequence[len(at) :]))
+        return (*turns, *(ScheduleTurn(run) for run in sequence[len(at) :]))
 
 
-def priority_orders(runs: Sequence[RunAccesses], depth: int, seed: int) -> Iterator[Order]:
-    """Random priorities, which change at ``depth - 1`` random places: of n runs with k instructions
-    in all, one order finds a defect of that depth with a probability of at least
-    1/(n k^(depth - 1)) (Burckhardt and others, "A Randomized Scheduler with Probabilistic
-    Guarantees of Finding Bugs", 2010)."""
+def priority_schedules(runs: Sequence[RunAccesses], depth: int, seed: int) -> Iterator[Schedule]:
+    """Yield schedules of random priorities, which change at ``depth - 1`` random positions.
+
+    For n runs with k instructions in total, each schedule finds a defect of that depth with a
+    probability of at least 1/(n k^(depth - 1)) (Burckhardt and others, "A Randomized Scheduler with
+    Probabilistic Guarantees of Finding Bugs", 2010).
+    """
     chosen = random.Random(seed)
     total = sum(run.length for run in runs)
     while True:
@@ -136,37 +145,41 @@ def priority_orders(runs: Sequence[RunAccesses], depth: int, seed: int) -> Itera
 
 
 def _by_priorities(runs: Sequence[RunAccesses], priorities: list[int], changes: list[int]
-                   ) -> Order:
-    """:param priorities: the runs, the first one's highest."""
+                   ) -> Schedule:
+    """Return the schedule that follows from priorities.
+
+    :param priorities: the runs, highest priority first.
+    :param changes: instruction counts at which the running run gets the lowest priority.
+    """
     left = [run.length for run in runs]
-    turns, done, queue = list[OrderTurn](), 0, list(priorities)
+    turns, done, queue = list[ScheduleTurn](), 0, list(priorities)
     for change in changes:
         while queue and change - done >= left[queue[0]]:
             done += left[queue[0]]
-            turns.append(OrderTurn(queue.pop(0)))
+            turns.append(ScheduleTurn(queue.pop(0)))
         if not queue or change == done:
             continue
         run = queue.pop(0)
-        turns.append(OrderTurn(run, change - done))
+        turns.append(ScheduleTurn(run, change - done))
         left[run] -= change - done
         done = change
         queue.append(run)
-    return (*turns, *(OrderTurn(run) for run in queue))
+    return (*turns, *(ScheduleTurn(run) for run in queue))
 
 
-def random_orders(runs: Sequence[RunAccesses], most: int, seed: int) -> Iterator[Order]:
-    """So many preemptions at the most, anywhere."""
+def random_schedules(runs: Sequence[RunAccesses], most: int, seed: int) -> Iterator[Schedule]:
+    """Yield schedules with up to ``most`` preemptions at random positions."""
     chosen = random.Random(seed)
     while True:
-        turns, left = list[OrderTurn](), [run.length for run in runs]
+        turns, left = list[ScheduleTurn](), [run.length for run in runs]
         run = chosen.randrange(len(runs))
         for _ in range(chosen.randint(1, most)):
             if left[run] <= 1:
                 break
             count = chosen.randrange(1, left[run])
-            turns.append(OrderTurn(run, count))
+            turns.append(ScheduleTurn(run, count))
             left[run] -= count
             run = chosen.choice([other for other in range(len(runs)) if other != run])
         rest = [other for other in range(len(runs)) if other != run]
         chosen.shuffle(rest)
-        yield (*turns, OrderTurn(run), *(OrderTurn(other) for other in rest))
+        yield (*turns, ScheduleTurn(run), *(ScheduleTurn(other) for other in rest))

@@ -1,5 +1,4 @@
-"""What happened in an order, by source lines: the accesses to memory that several runs use, one
-column a run."""
+"""Description of a schedule by source lines: accesses to shared memory, in a column per run."""
 
 import bisect
 from collections.abc import Iterator
@@ -13,24 +12,27 @@ from dwarf.index import VARIABLE
 from dwarf.types import Array, Structure, Type, declare, size_of, strip
 from emu.machine.machine import Machine
 from kinst_emu.explore.accesses import Access, read_accesses
-from kinst_emu.explore.order import LETTERS, Order
 from kinst_emu.explore.races import DataRace
+from kinst_emu.explore.schedule import LETTERS, Schedule
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.trampolines import ProbedRuns
 
-MAX_ROWS = 120  # the last ones are shown
+MAX_ROWS = 120  # only the last rows are shown
 PAGE = 4096
 MOST_NESTED = 32
-NO_LINE = "?"  # say the sources of an instruction of which they know none
+NO_LINE = "?"  # what ``Sources`` returns for an instruction without a source line
 
 
 @dataclass(frozen=True)
 class Row:
-    """One access.
+    """An access to shared memory.
 
-    :param run: its number.
-    :param source: ``file.c:12`` or ``?``.
-    :param place: the variable, as far as it is known, or a physical address.
+    :param run: number of the run.
+    :param position: number of instructions that the machine executed before.
+    :param where: function and offset of the instruction.
+    :param source: source line of the instruction, e.g. ``file.c:12``, or ``?``.
+    :param place: name of the variable; an address if it is unknown.
+    :param note: text that replaces the place and the value; empty: no note.
     """
 
     run: int
@@ -41,19 +43,20 @@ class Row:
     place: str
     size: int
     value: int
-    said: str = ""
+    note: str = ""
 
     @property
     def text(self) -> str:
+        """The row as text, e.g. ``file.c:12  counter = 0x1``."""
         line = self.source if self.source != NO_LINE else self.where
-        if self.said:
-            return f"{line}  {self.said}"
+        if self.note:
+            return f"{line}  {self.note}"
         arrow = "=" if self.stores else "is"
         return f"{line}  {self.place} {arrow} {self.value:#x}"
 
 
 class VariableNames:
-    """Names of physical addresses: of the kernel's own variables, and their members."""
+    """Names of the kernel's variables and of their members, by physical address."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -72,10 +75,11 @@ class VariableNames:
         self._known: dict[int, tuple[str, str]] = {}
 
     def name(self, physical: int) -> str:
+        """Return the name of what is at an address; the address itself if it is unknown."""
         return self._found(physical)[0]
 
     def kind(self, physical: int) -> str:
-        """The variable's declaration, in C; empty: it is not known."""
+        """Return the C declaration of the variable at an address; empty: unknown."""
         return self._found(physical)[1]
 
     def _found(self, physical: int) -> tuple[str, str]:
@@ -102,7 +106,7 @@ class VariableNames:
 
 
 def member_path(kind: Type, offset: int) -> str:
-    """What of a variable lies so many bytes from its begin: ``[2].lock``, ``+0x4``, or nothing."""
+    """Return the path from a variable to a byte offset in it, e.g. ``[2].lock`` or ``+0x4``."""
     path = ""
     for _ in range(MOST_NESTED):
         kind = strip(kind)
@@ -122,7 +126,7 @@ def member_path(kind: Type, offset: int) -> str:
 
 
 def shared_accesses(entries: bytes, runs: int) -> list[Access]:
-    """The accesses to what several runs use, one of them with a store."""
+    """Return the accesses to granules that several runs use, at least one of them with a store."""
     accesses = [a for a in read_accesses(entries) if a.cpu < runs]
     users: dict[int, int] = {}
     stored = set[int]()
@@ -136,14 +140,17 @@ def shared_accesses(entries: bytes, runs: int) -> list[Access]:
 
 
 class SourceLines:
-    """The source line of an instruction: of one in a function for atomic accesses that is inline,
-    the line that calls it."""
+    """Source lines of instructions.
+
+    An instruction of an inlined function for atomic accesses has the line of the call.
+    """
 
     def __init__(self, machine: Machine, sources: Sources) -> None:
         self._machine, self._sources = machine, sources
         self._known: dict[int, str] = {}
 
     def of(self, pc: int) -> str:
+        """Return the source line of an instruction."""
         if pc not in self._known:
             self._known[pc] = self._look(pc)
         return self._known[pc]
@@ -161,6 +168,7 @@ class SourceLines:
 
 def rows(machine: Machine, sources: Sources, entries: bytes, runs: int,
          probed: ProbedRuns | None = None) -> Iterator[Row]:
+    """Yield a row for each access to shared memory; of more than MAX_ROWS, only the last ones."""
     places, symbols = VariableNames(machine), machine.image.symbols
     lines = SourceLines(machine, sources)
     for access in shared_accesses(entries, runs)[-MAX_ROWS:]:
@@ -174,14 +182,14 @@ def rows(machine: Machine, sources: Sources, entries: bytes, runs: int,
 
 
 def side_by_side(table: list[Row], runs: int, width: int = 58) -> Iterator[str]:
-    """One line a row, each in its run's column."""
+    """Yield a header, and a line for each row in the column of its run."""
     yield "".join(f"{LETTERS[run]:<{width}}" for run in range(runs)).rstrip()
     for row in table:
         yield " " * width * row.run + row.text
 
 
-def of_race(stage: Stage, sources: Sources, race: DataRace, order: Order) -> Iterator[str]:
-    """The two accesses: what, of which variable, where, which value, and the stacks."""
+def of_race(stage: Stage, sources: Sources, race: DataRace, schedule: Schedule) -> Iterator[str]:
+    """Yield lines that describe the two accesses of a data race, with their stacks."""
     machine = stage.machine
     places, symbols = VariableNames(machine), machine.image.symbols
     lines = SourceLines(machine, sources)
@@ -192,4 +200,4 @@ def of_race(stage: Stage, sources: Sources, race: DataRace, order: Order) -> Ite
         yield (f"{LETTERS[access.cpu]} {what} {access.size} bytes of "
                f"{places.name(access.physical)} ({access.value:#x}) at {symbols.where(access.pc)}, "
                f"{lines.of(access.pc)}")
-        yield from (f"    {line}" for line in stage.stack_at(order, access.position))
+        yield from (f"    {line}" for line in stage.stack_at(schedule, access.position))

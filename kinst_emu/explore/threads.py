@@ -1,5 +1,4 @@
-"""Each run in a thread of its own, on a CPU of its own or all on one: the state from which all
-orders begin."""
+"""Threads for the runs, on a CPU each or all on one: the initial state of every schedule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,21 +18,22 @@ from emu.machine.machine import Stop, StopReason, Until
 from emu.machine.running_thread import thread_of
 from emu.unicorn.machine import UnicornMachine
 
-PATIENCE = 200_000_000  # instructions in which the threads begin to run
-TO_READ = 5_000_000  # in which the shell reads a line
-CURRENT = "curthread"  # in a run's arguments, the address of its own thread
-APART = 64 << 10  # bytes between the stacks of CPUs that have no threads
+PATIENCE = 200_000_000  # instruction budget for starting the threads
+TO_READ = 5_000_000  # instruction budget for the shell to read a line
+CURRENT = "curthread"  # in the arguments of a run, the address of its own thread
+APART = 64 << 10  # distance in bytes between the stacks of CPUs that have no threads
 
 
 @dataclass(frozen=True)
 class StartedRun:
-    """A call that is about to be executed.
+    """A call or a program that is about to be executed.
 
-    :param text: as it was given.
-    :param thread: the address of its thread; 0: the kernel has none.
-    :param result: the type of what its function gives; None: it is not known.
-    :param address: of the function, which is called with ``arguments``; of a ``program``, its first
-        instruction.
+    :param text: the run as the user wrote it.
+    :param thread: address of its thread; 0: the kernel has no threads.
+    :param result: type of the function's result; None: unknown.
+    :param address: address of the function, or of the first instruction of a program.
+    :param arguments: argument registers of the function.
+    :param program: whether the run is a program rather than a call.
     """
 
     text: str
@@ -46,22 +46,23 @@ class StartedRun:
 
 
 class StartError(KinstError):
-    """The runs cannot be put into threads."""
+    """Failure to start the runs in threads."""
 
 
 def _invocation(text: str, program: Sequence[Statement]) -> Invocation:
-    """The last statement, which is the run; those before it are done first."""
+    """Return the call in the last statement of a run; the statements before it are preparation."""
     last = program[-1].value
     if not isinstance(last, Invocation):
-        raise KinstError(f"--run '{text}': is to end with a call, like strlen(\"hello\")")
+        raise KinstError(f"--run '{text}': must end with a function call, e.g. strlen(\"hello\")")
     return last
 
 
 def stand_in_thread(machine: UnicornMachine) -> None:
-    """From the prompt of our shell to where it enters the kernel for the next line, with no lock
-    held.
+    """Run from the prompt of the shell to the system call that reads the next line.
 
-    :raises StartError: when it does not come there.
+    No lock is held there.
+
+    :raises StartError: the shell does not make the call.
     """
     start = machine.guest.threads.start
     if start is None or not start.stands:
@@ -69,7 +70,7 @@ def stand_in_thread(machine: UnicornMachine) -> None:
     place = machine.image.symbols.find(start.stands)
     if place is None:
         return
-    for typed in (b"", b"\n"):  # it may have come behind that already
+    for typed in (b"", b"\n"):  # the shell may already be in the call; then a newline makes another
         machine.type(typed)
         stop = machine.run(Until(addresses=[place.address],
                                  instructions=machine.instructions + TO_READ))
@@ -79,22 +80,25 @@ def stand_in_thread(machine: UnicornMachine) -> None:
 
 
 def runs_threads(machine: UnicornMachine) -> bool:
-    """Whether runs are threads of the kernel; else its CPUs run what they are given."""
+    """Whether the runs are threads of the kernel; otherwise, CPUs execute the calls directly."""
     start = machine.guest.threads.start
     return start is not None and not (start.alone and machine.schedule.several)
 
 
 def caller_of(machine: UnicornMachine, limit: int = DEFAULT_LIMIT) -> Caller:
-    """Who calls before the runs begin; threads go on over what was on the stack."""
+    """Return the caller for functions that are called before the runs begin."""
+    # Threads continue while their arguments are in use, so these must not be on the stack.
     return Caller(machine, limit, on_stack=not runs_threads(machine))
 
 
 def make_threads(machine: UnicornMachine, count: int, caller: Caller) -> list[int]:
-    """A thread for each run, where its first function is called, on a CPU of its own; or all on the
-    only one, the first there, the others queued.  0 where the kernel has no threads.  It is the
-    first one's turn then, and other CPUs are held.
+    """Create a thread for each run, and stop it where its first function is called.
 
-    :raises StartError: when the kernel does not start them.
+    With several CPUs, each thread is on its own CPU, the first one has the turn, and the other CPUs
+    are held.  On one CPU, the first thread is running, and the others are queued.
+
+    :return: addresses of the threads; 0 for each run if the kernel has no threads.
+    :raises StartError: the kernel does not start the threads.
     """
     start = machine.guest.threads.start
     if start is None or not runs_threads(machine):
@@ -112,17 +116,20 @@ def make_threads(machine: UnicornMachine, count: int, caller: Caller) -> list[in
 def begin_runs(machine: UnicornMachine, threads: Sequence[int],
                runs: Sequence[tuple[str, list[Statement]]], evaluation: Evaluation,
                prototypes: Prototypes | None, results: Prototypes) -> list[StartedRun]:
-    """Have each run about to execute its function's first instruction.
+    """Prepare the runs so that each executes the first instruction of its function next.
 
-    :param runs: the text of each, and what it is; its other statements are done here, and its
-        arguments made, by the first thread.  On one CPU it is the first that begins.
-    :param prototypes: which they are held to; ``results``: what the functions give.
-    :raises KinstError: for a run that is no call, or arguments that it does not take.
+    On one CPU, only the first run is prepared.
+
+    :param runs: text and statements of each run.  The first thread executes all statements but the
+        last, and evaluates the arguments.
+    :param prototypes: types to check the arguments against; None: no check.
+    :param results: types of the functions' results.
+    :raises KinstError: a run is not a call, or the function does not accept its arguments.
     """
     calls, count = [], len(runs)
     for number, (text, program) in enumerate(runs):
         last = _invocation(text, program)
-        own = replace(evaluation, names=dict(evaluation.names))  # what it assigns is its own
+        own = replace(evaluation, names=dict(evaluation.names))  # each run has its own variables
         if threads[number]:
             own.names[CURRENT] = threads[number]
         if program[:-1]:
@@ -153,14 +160,17 @@ def begin_runs(machine: UnicornMachine, threads: Sequence[int],
 
 
 def place_of_return(machine: UnicornMachine) -> int:
-    """Where each run comes to when it is done: never executed, and not where calls return to."""
+    """Return the address to which each run returns when it is done.
+
+    It is never executed, and differs from the return address of ``Caller``.
+    """
     return machine.guest.entry_address(machine.image) + 32
 
 
 def _start_cpus(machine: UnicornMachine, count: int, caller: Caller) -> None:
-    """A kernel without threads: the other CPUs are what the first is, with a stack of their own."""
+    """Start the other CPUs of a kernel without threads, as copies with their own stacks."""
     stack = machine.arch.sp
-    machine.write_register(stack, caller.placed()[1])  # below what was placed for the runs
+    machine.write_register(stack, caller.placed()[1])  # below the data that was placed for the runs
     state = machine.cpus[0].state()
     for number in range(1, count):
         cpu = machine.cpus[number]
@@ -175,13 +185,13 @@ def _start_cpus(machine: UnicornMachine, count: int, caller: Caller) -> None:
 def _address(machine: UnicornMachine, name: str) -> int:
     symbol = machine.image.symbols.find(name)
     if symbol is None:
-        raise StartError(f"the kernel has no {name}: threads cannot be made in it")
+        raise StartError(f"the kernel has no {name}, so threads cannot be created")
     return symbol.address
 
 
 def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, caller: Caller
                   ) -> list[int]:
-    """Threads of the kernel's own, each bound to a CPU; they do not run yet.
+    """Create kernel threads, each bound to a CPU, that do not run yet.
 
     :return: their addresses.
     """
@@ -190,10 +200,10 @@ def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, calle
     thread_type = structure(types, start.thread)
     scheduler_type = structure(types, start.scheduler)
     if thread_type is None or scheduler_type is None:
-        raise StartError(f"the kernel's debug data has no {start.thread}, or {start.scheduler}: "
-                         "threads cannot be made in it")
+        raise StartError(f"the kernel's debug data has no {start.thread} or no {start.scheduler}, "
+                         "so threads cannot be created")
     first = place_of_first(machine)
-    place, found = caller.place(bytes(8)), list[int]()
+    place, threads = caller.place(bytes(8)), list[int]()
     for number in range(count):
         name = caller.place(f"run {chr(65 + number)}".encode() + b"\0")
         machine.write(place, bytes(8))
@@ -201,24 +211,24 @@ def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, calle
             first, 0, 0, place, start.stopped, 0, name], start.create)
         thread = machine.read_u64(place)
         if error & 0xFFFFFFFF or not thread:
-            raise StartError(f"{start.create} has failed (error {error & 0xFFFFFFFF})")
+            raise StartError(f"{start.create} failed with error {error & 0xFFFFFFFF}")
         size = size_of(thread_type)
         CStruct(thread_type, thread, machine)[start.pinned] = 1
         scheduler = CStruct(scheduler_type, thread + size, machine)
         scheduler[start.cpu] = number if machine.schedule.several else 0
         scheduler[start.flags] = int(scheduler[start.flags]) | start.bound
-        found.append(thread)
-    return found
+        threads.append(thread)
+    return threads
 
 
 def place_of_first(machine: UnicornMachine) -> int:
-    """Where a new thread comes to first: never executed, as the place where calls return to."""
+    """Return the address at which new threads begin; like Caller's, it is never executed."""
     return machine.guest.entry_address(machine.image) + 16
 
 
 def _queue_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[int],
                    caller: Caller) -> None:
-    """Have all be queued, and the first run as far as where its first function is called."""
+    """Queue all threads, and run the first one to where its first function is called."""
     add = _address(machine, start.add)
     for thread in threads:
         if start.lock:
@@ -227,12 +237,12 @@ def _queue_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequenc
     stop = machine.run(Until(addresses=[place_of_first(machine)],
                              instructions=machine.instructions + PATIENCE))
     if stop.reason is not StopReason.ADDRESS or thread_of(machine) != threads[0]:
-        raise StartError(f"the threads do not begin to run: {stop}")
+        raise StartError(f"the threads do not start: {stop}")
 
 
 def _run_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[int],
                  caller: Caller) -> None:
-    """Have each run, as far as where its first function is called."""
+    """Run each thread to where its first function is called."""
     lock, add = _address(machine, start.lock), _address(machine, start.add)
     first, held = place_of_first(machine), set[int]()
     for thread in threads:
@@ -244,7 +254,7 @@ def _run_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[
 
 def _call_beside(machine: UnicornMachine, function: int, arguments: list[int], first: int,
                  held: set[int]) -> None:
-    """A call, while other CPUs begin to run the threads: each stops where its thread begins."""
+    """Call a function while other CPUs start the threads; each is held where its thread begins."""
     back = machine.guest.entry_address(machine.image)
     cpu, saved, top = machine.cpu.number, machine.registers(), machine.sp
     machine.arch.prepare_call(machine, tuple(arguments), back)
@@ -253,7 +263,7 @@ def _call_beside(machine: UnicornMachine, function: int, arguments: list[int], f
     while True:
         stop = machine.run(Until(addresses=[back, first], instructions=limit))
         if stop.reason is not StopReason.ADDRESS:
-            raise StartError(f"the threads do not begin to run: {stop}")
+            raise StartError(f"the threads do not start: {stop}")
         if stop.pc == back and machine.cpu.number == cpu and abs(machine.sp - top) < 64:
             break
         _hold(machine, held)
@@ -265,7 +275,7 @@ def _hold(machine: UnicornMachine, held: set[int]) -> None:
     held.add(machine.cpu.number)
     machine.schedule.held.add(machine.cpu.number)
     if not machine.schedule.over():
-        raise StartError("the threads do not begin to run: no CPU goes on")
+        raise StartError("the threads do not start: no CPU can run")
 
 
 def _run_to(machine: UnicornMachine, first: int, held: set[int], wanted: set[int]) -> None:
@@ -273,8 +283,8 @@ def _run_to(machine: UnicornMachine, first: int, held: set[int], wanted: set[int
     while held != wanted:
         stop: Stop = machine.run(Until(addresses=[first], instructions=limit))
         if stop.reason is not StopReason.ADDRESS:
-            raise StartError(f"the threads do not begin to run: {stop}")
+            raise StartError(f"the threads do not start: {stop}")
         held.add(machine.cpu.number)
         machine.schedule.held.add(machine.cpu.number)
         if held != wanted and not machine.schedule.over():
-            raise StartError("the threads do not begin to run: no CPU goes on")
+            raise StartError("the threads do not start: no CPU can run")

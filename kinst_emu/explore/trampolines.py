@@ -1,4 +1,4 @@
-"""Probes in the code of runs: their trampolines are memory that runs share, or do not."""
+"""Breakpoints in the code of runs, with one trampoline per thread or one shared by all."""
 
 import functools
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from kinst_emu.explore.accesses import ENTRY, STORE, Access
 from kinst_emu.explore.threads import StartedRun
 
 TRAMPOLINES = (PER_THREAD, SHARED)
-MAX_EVENTS = 10_000  # of an order
-SIZE = 8  # bytes of a trampoline that stand for it
+MAX_EVENTS = 10_000  # maximum number of events of a schedule
+SIZE = 8  # bytes of a trampoline that count as accessed
 
 
 class ProbedEvent(NamedTuple):
-    """What a run does on its way through a breakpoint.
+    """Event of a run that passes a breakpoint.
 
-    :param position: instructions of the machine by then.
-    :param at: the trampoline that it is about, by its address; 0: none.
-    :param holds: the instruction that has just been written there; empty: none has.
+    :param position: number of instructions that the machine executed before.
+    :param at: address of the trampoline; 0: none.
+    :param holds: instruction that was just written to the trampoline; empty: nothing was written.
     """
 
     position: int
@@ -36,21 +36,23 @@ class ProbedEvent(NamedTuple):
 
 
 class ProbedRuns:
-    """Breakpoints, and what becomes of them: entries as ``Accesses`` gives them, of which a load is
-    the trampoline's execution.
+    """Breakpoints in the code of runs, with the events and trampoline accesses of a schedule.
 
-    :param places: of the probes, ``function:offset``.
+    The accesses have entries like those of ``Accesses``; a load stands for the execution of a
+    trampoline.
+
+    :param places: the breakpoints, each ``function:offset``.
     :param trampolines: PER_THREAD or SHARED.
-    :raises KinstError: when there cannot be such probes.
+    :raises KinstError: a breakpoint cannot be placed.
     """
 
     def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], places: Sequence[str],
                  trampolines: str) -> None:
         self._machine, self._runs = machine, runs
         self._entries: list[bytes] = []
-        self._due: dict[int, Site] = {}  # by run: whose displaced instruction it is to execute
+        self._due: dict[int, Site] = {}  # by run: site whose displaced instruction comes next
         self._holds: dict[int, tuple[int, Site, bytes]] = {}  # by address of a trampoline
-        # (position, whether it stores) -> what is done with a trampoline there.
+        # (position, whether it is a store) -> description of the trampoline access
         self.said: dict[tuple[int, bool], str] = {}
         self.events: list[ProbedEvent] = []
         self._breakpoints = RewrittenTrampolines(
@@ -58,30 +60,30 @@ class ProbedRuns:
         for text in places:
             place = code_place(machine.image, text)
             function, offset = place.function, place.offset
-            found = [one for one in self._breakpoints.instructions(function)
+            matching = [one for one in self._breakpoints.instructions(function)
                      if one.offset == offset]
-            if not found:
-                raise ProbeError(f"{text}: no instruction begins there")
-            if isinstance(found[0].verdict, Refuse):
-                raise ProbeError(f"{text}: {found[0].verdict.reason}")
-            self._breakpoints.add(function, ProbeKind.OFFSET, found[0])
+            if not matching:
+                raise ProbeError(f"{text}: no instruction begins at this offset")
+            if isinstance(matching[0].verdict, Refuse):
+                raise ProbeError(f"{text}: {matching[0].verdict.reason}")
+            self._breakpoints.add(function, ProbeKind.OFFSET, matching[0])
         self._breakpoints.enable()
         for one in self._breakpoints.sites:
             machine.handle(one.address, functools.partial(self._trapped, one))
 
     @property
     def area(self) -> range:
-        """The addresses of trampolines."""
+        """Addresses of the trampolines."""
         return self._breakpoints.area
 
     def _trapped(self, site: Site) -> None:
         code = self._machine.arch.disassemble(site.code, site.address)
-        self._event(f"{self._machine.image.symbols.where(site.address)}: the breakpoint over "
-                    f"'{code}'; the trap")
+        self._event(f"{self._machine.image.symbols.where(site.address)}: trap at the breakpoint "
+                    f"over '{code}'")
 
     def _event(self, text: str, at: int = 0, holds: str = "") -> None:
         number = self._number()
-        # A panic's own way is long, and no run's.
+        # The code that handles a panic is long and belongs to no run.
         if number is not None and len(self.events) < MAX_EVENTS and not self._machine.panics:
             self.events.append(ProbedEvent(self._machine.instructions, number, text, at, holds))
 
@@ -89,7 +91,7 @@ class ProbedRuns:
         return thread_of(self._machine) if self._runs[0].thread else self._machine.cpu.number
 
     def _number(self) -> int | None:
-        """Of the run that executes."""
+        """Return the number of the run whose code is executed, or None."""
         if not self._runs[0].thread:
             return self._machine.cpu.number
         thread = thread_of(self._machine)
@@ -107,11 +109,11 @@ class ProbedRuns:
         number = self._number()
         if number is not None:
             due = self._due.get(number, site)
-            wrong = "" if due is site else f" (and not '{self._text(due.code)}')"
+            wrong = "" if due is site else f" (instead of '{self._text(due.code)}')"
             self._enter(number, at, 0, f"executes {self._text(body)}{wrong}")
 
     def _text(self, code: bytes) -> str:
-        """Of the first instruction."""
+        """Disassemble the first instruction of a trampoline."""
         arch = self._machine.arch
         return arch.disassemble(code[: arch.instruction_length(code)], 0)
 
@@ -125,7 +127,7 @@ class ProbedRuns:
             number, position)))
 
     def begin(self) -> None:
-        """What was done so far is of another order."""
+        """Forget the events and accesses of the previous schedule."""
         self._breakpoints.begin()
         self._entries.clear()
         self.said.clear()
@@ -133,13 +135,13 @@ class ProbedRuns:
         self._due.clear()
 
     def name(self, physical: int) -> str:
-        """Of a place in a trampoline; empty: it is none."""
+        """Return the name of a location in a trampoline; empty: the address is in none."""
         for place_, _site, body in self._holds.values():
             if place_ <= physical < place_ + len(body):
                 return f"the trampoline+{physical - place_:#x}"
         return ""
 
     def take(self) -> bytes:
-        """What was done since the last time."""
+        """Return the access entries since the last call, and forget them."""
         entries, self._entries = self._entries, []
         return b"".join(entries)

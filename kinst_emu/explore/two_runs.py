@@ -1,5 +1,4 @@
-"""Firings of several runs beside each other, in one order: with a trampoline for each thread, and
-with one that all share."""
+"""Firings of several runs in one schedule, with per-thread trampolines and with a shared one."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -21,23 +20,24 @@ from kinst_emu.explain.view.lane_scenes import BEGIN, END, LaneRow, lane_picture
 from kinst_emu.explain.view.page import page_beside
 from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
-from kinst_emu.explore.order import LETTERS, read_order
+from kinst_emu.explore.schedule import LETTERS, read_schedule
 from kinst_emu.explore.stage import Played, Stage
 
-ENTRY = struct.Struct("<QII")  # of Flow
+ENTRY = struct.Struct("<QII")  # entry of ``Flow``
 MAX_ROWS = 400
-MOST_INSTRUCTIONS = 10_000_000  # of an order
+MOST_INSTRUCTIONS = 10_000_000  # instruction budget of a schedule
 WIDTH = 66
 NAMES = ("a trampoline for each thread", "one for all")
-TITLES = {PER_THREAD: "Each thread has a trampoline of its own, as FreeBSD's kinst gives it",
-          SHARED: "All threads share one trampoline (done wrong)"}
+TITLES = {PER_THREAD: "Each thread has its own trampoline, as in FreeBSD's kinst",
+          SHARED: "All threads share one trampoline (incorrect)"}
 
 
 @dataclass(frozen=True)
 class FiringRow:
-    """What a run does, at a count of the machine's instructions.
+    """What a run does at an instruction count of the machine.
 
-    :param trampoline: that it writes; ``holds`` what is in it then.
+    :param trampoline: trampoline that the run writes; empty: none.
+    :param holds: instruction in the trampoline after the write.
     """
 
     position: int
@@ -49,7 +49,7 @@ class FiringRow:
 
 @dataclass(frozen=True)
 class PlayedRuns:
-    """What the runs did, with trampolines of one kind."""
+    """Actions of the runs in a schedule, with one kind of trampoline."""
 
     title: str
     runs: tuple[str, ...]
@@ -57,7 +57,10 @@ class PlayedRuns:
     outcome: str
 
     def lines(self, number: int) -> Iterator[str]:
-        """As text."""
+        """Yield the actions as text, in one column per run.
+
+        :param number: number for the heading.
+        """
         yield f"{number}. {self.title}"
         yield ""
         yield "".join(f"   {LETTERS[n]}  {text}".ljust(WIDTH)
@@ -68,33 +71,34 @@ class PlayedRuns:
         yield ""
 
     def pictures(self) -> Pictures[LaneRow]:
+        """Return the pictures of the actions, with one lane per run."""
         return lane_pictures(
             [f"{LETTERS[n]}  {text}" for n, text in enumerate(self.runs)],
             [LaneRow(row.run, (row.text,), ((row.trampoline, row.holds),) if row.holds else ())
              for row in self.rows], self.outcome)
 
     def steps(self) -> list[Step]:
-        """What was to be done, and what was."""
+        """Return the steps of the explanation: the start, and the outcome with a table."""
         table = Table(tuple(f"{LETTERS[n]}  {text}" for n, text in enumerate(self.runs)), tuple(
             tuple(row.text if row.run == n else "" for n in range(len(self.runs)))
             for row in self.rows))
         return [Step(BEGIN, "The runs begin", (f"{self.title}.",)),
-                Step(END, "What comes of it", (f"{self.outcome}.", table))]
+                Step(END, "Outcome", (f"{self.outcome}.", table))]
 
 
 def played_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: int | None
                 ) -> Iterator[PlayedRuns]:
-    """With trampolines of both kinds.
+    """Execute a schedule with each kind of trampoline, and yield what the runs do.
 
-    :param runs: with probes; their ``trampolines`` do not count.
-    :raises KinstError: for runs, an order or probes that there cannot be.
+    :param runs: the runs and their breakpoints; ``trampolines`` is ignored.
+    :param schedule: text of the schedule.
+    :raises KinstError: invalid runs, schedule or breakpoints.
     """
     arch = arch_of(image).name
     if trap_of(guest_of(image, arch), arch).kernel_effects:
-        raise KinstError(f"{image.path}: {NO_TRAMPOLINES}: there are no trampolines that threads "
-                         "could share")
+        raise KinstError(f"{image.path}: {NO_TRAMPOLINES}, so there are no trampolines to share")
     runs.parsed()
-    order = read_order(schedule, len(runs.texts))
+    turns = read_schedule(schedule, len(runs.texts))
     image = for_runs(image, len(runs.texts), cpus)
     for trampolines, title in TITLES.items():
         chosen = Runs(runs.texts, runs.setup, "", runs.probes, trampolines)
@@ -103,7 +107,7 @@ def played_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: int 
         pieces: list[bytes] = []
         flow = Flow(stage.machine.engine, pieces.append)
         try:
-            played = stage.play(order)
+            played = stage.play(turns)
             flow.flush()
         finally:
             flow.close()
@@ -112,18 +116,20 @@ def played_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: int 
 
 
 def runs_page(image: Image, schedule: str, found: Sequence[PlayedRuns]) -> str:
-    """Both beside each other, moving."""
+    """Return a page that plays both kinds of trampoline side by side."""
     steps = {NAMES[number]: one.steps() for number, one in enumerate(found)}
     films = {NAMES[number]: film(one.pictures()) for number, one in enumerate(found)}
     return page_beside(
-        f"{' and '.join(found[0].runs)}, in the order {schedule}", f"{catalog.described(image)}; "
-        "every row is of one run.", list(steps), beside(steps), {},
-        together(films, [BEGIN, END]), {}, "The runs, one thing after the other")
+        f"{' and '.join(found[0].runs)}, schedule {schedule}", f"{catalog.described(image)}; "
+        "each row belongs to one run.", list(steps), beside(steps), {},
+        together(films, [BEGIN, END]), {}, "The runs, one step after the other")
 
 
 def _rows(stage: Stage, played: Played, flow: bytes) -> Iterator[FiringRow]:
-    """Where runs go on behind a trampoline, then what they did there: in this order where it is at
-    one position."""
+    """Yield where runs continue after a trampoline, and then their events.
+
+    A stable sort by position keeps this order for rows at the same position.
+    """
     assert stage.probed is not None
     symbols, area = stage.machine.image.symbols, stage.probed.area
     position, within = stage.begin, set[int]()
@@ -135,9 +141,9 @@ def _rows(stage: Stage, played: Played, flow: bytes) -> Iterator[FiringRow]:
             within.add(run)
         elif run in within:
             within.discard(run)
-            yield FiringRow(position, run, f"goes on at {symbols.where(value)}")
+            yield FiringRow(position, run, f"continues at {symbols.where(value)}")
         position += count
-    # Where each has its own, it is of the run that writes it.
+    # With one trampoline per run, each is named after the run that writes it.
     alone = {event.at: event.run for event in stage.probed.events if event.holds}
     own = len(set(alone.values())) == len(alone) > 1
     for event in stage.probed.events:
@@ -152,8 +158,8 @@ def _run_at(played: Played, position: int) -> int | None:
 def _outcome(stage: Stage, played: Played) -> str:
     end = played.end
     if end is None:
-        return "; ".join(f"{LETTERS[n]} gives {value:#x}"
+        return "; ".join(f"{LETTERS[n]} returns {value:#x}"
                          for n, value in sorted(played.results.items()))
     if end.reason is StopReason.PANIC:
         return f"the kernel panics: {end.detail or 'at ' + hex(end.pc)}"
-    return f"it ends there: {end}"
+    return f"execution stops: {end}"

@@ -1,4 +1,4 @@
-"""Who waits for what, where runs do not come to their end."""
+"""What the runs wait for if they do not finish."""
 
 from collections.abc import Iterator
 
@@ -13,16 +13,16 @@ from emu.machine.running_thread import thread_of
 from emu.unicorn._accesses import Accesses
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explore.accesses import read_accesses
-from kinst_emu.explore.order import LETTERS
+from kinst_emu.explore.schedule import LETTERS
 from kinst_emu.explore.stage import Played, Stage
 
-WINDOW = 20_000  # instructions in which somebody who goes on changes something
-# What a structure that is not in order makes of being read.
+WINDOW = 20_000  # instructions in which a CPU that makes progress changes memory
+# Errors from reading a structure with invalid contents.
 UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, ValueError)
 
 
 def all_wait(stage: Stage, played: Played) -> bool:
-    """Whether each run that is not done sleeps, or waits for a lock by going round."""
+    """Whether every unfinished run sleeps or spins for a lock."""
     machine = stage.machine
     members = machine.guest.threads.waits
     spins = () if members is None else members.spins
@@ -40,37 +40,41 @@ def all_wait(stage: Stage, played: Played) -> bool:
 
 
 def nobody_goes_on(stage: Stage) -> bool:
-    """Whether all that is executed changes nothing any more: each waits for another one.  Memory
-    holds what it held, and registers do where a CPU comes by again."""
-    machine, found = stage.machine, list[bytes]()
-    machine.give_turn(machine.cpu.number)  # and nobody is held
+    """Whether no CPU makes progress, so that each run waits for another one.
+
+    Memory no longer changes, and each CPU passes the same place with the same registers.
+    """
+    machine, parts = stage.machine, list[bytes]()
+    machine.give_turn(machine.cpu.number)  # also lets the held CPUs run again
     machine.schedule.length = WINDOW
-    looking = Accesses(machine.engine, found.append)
+    looking = Accesses(machine.engine, parts.append)
     try:
         machine.run(Until(instructions=machine.instructions + _window(machine)))
         looking.flush()
-        before = _stored(found)
-        found.clear()
+        before = _stored(parts)
+        parts.clear()
         same = all([_comes_by_again(machine, cpu.number) for cpu in machine.cpus if cpu.on])
         machine.run(Until(instructions=machine.instructions + _window(machine)))
     finally:
         looking.close()
-    return same and _stored(found) <= before
+    return same and _stored(parts) <= before
 
 
 def _stored(found: list[bytes]) -> set[tuple[int, int]]:
-    """Which values were stored where."""
+    """Return (physical address, value) for each store."""
     return {(a.physical, a.value) for a in read_accesses(b"".join(found)) if a.stores}
 
 
 def _window(machine: UnicornMachine) -> int:
-    """Instructions in which each CPU has a turn or two."""
+    """Return a number of instructions in which each CPU has a turn or two."""
     return 3 * len(machine.cpus) * WINDOW
 
 
 def _comes_by_again(machine: UnicornMachine, cpu: int) -> bool:
-    """Whether a CPU's registers hold the same when it comes by a place again; one that executes
-    nothing does not go on either."""
+    """Whether a CPU passes the same place again with the same registers.
+
+    A CPU that executes nothing makes no progress either.
+    """
     end = machine.instructions + _window(machine)
     while machine.cpu.number != cpu:
         if machine.instructions >= end or machine.schedule.waits[cpu] is not None:
@@ -89,7 +93,7 @@ def _comes_by_again(machine: UnicornMachine, cpu: int) -> bool:
 
 
 def waits(stage: Stage, played: Played) -> Iterator[str]:
-    """Of each run that is not done: where it stands, and what it waits for."""
+    """Describe, for each unfinished run, where it is and what it waits for."""
     machine = stage.machine
     running = {thread_of(machine): machine.pc for _cpu in machine.schedule.each()}
     places = [machine.pc for _cpu in machine.schedule.each()]
@@ -98,7 +102,7 @@ def waits(stage: Stage, played: Played) -> Iterator[str]:
             continue
         if not run.thread or run.thread in running:
             pc = running[run.thread] if run.thread else places[number]
-            yield f"{LETTERS[number]} goes round at {_place(machine, pc)}"
+            yield f"{LETTERS[number]} spins at {_place(machine, pc)}"
         else:
             yield f"{LETTERS[number]} {_sleep(machine, stage, run.thread)}"
 
@@ -120,12 +124,12 @@ def _sleep(machine: UnicornMachine, stage: Stage, thread: int) -> str:
     try:
         one = CStruct(kind, thread, machine)
         if switch is not None and int(one[switch.state]) == switch.queued:
-            return "could go on, and waits for the CPU"
+            return "is ready, and waits for the CPU"
         if lock := _text(machine, int(one[members.lock])):
             owner = int(one[members.blocked][0][members.owner])
             return f"waits for the lock '{lock}'{_held_by(stage, owner)}"
         if message := _text(machine, int(one[members.message])):
-            return f"sleeps, '{message}'"
+            return f"sleeps on '{message}'"
     except UNREADABLE:
         pass
     return "does not run"

@@ -1,4 +1,4 @@
-"""Pairs of a corpus, tried in the order of what they have in common."""
+"""Pairs of calls from a corpus, ranked by the memory that they share."""
 
 import json
 
@@ -24,7 +24,7 @@ def pairs(arch, corpus, *arguments):
                str(corpus), *arguments)
 
 
-def test_pairs_with_something_in_common_are_tried_and_found(arch, tmp_path):
+def test_pairs_that_share_memory_are_explored(arch, tmp_path):
     corpus = tmp_path / "corpus"
     corpus.write_text(CORPUS)
     ran = pairs(arch, corpus)
@@ -35,13 +35,13 @@ def test_pairs_with_something_in_common_are_tried_and_found(arch, tmp_path):
     assert "strlen" not in ran.stdout
 
 
-def test_a_store_is_gone_on_with_and_not_repeated(arch, tmp_path):
+def test_a_search_resumes_from_its_store_without_repeating_pairs(arch, tmp_path):
     corpus, store = tmp_path / "corpus", tmp_path / "store"
     corpus.write_text(CORPUS)
     first = pairs(arch, corpus, "--store", str(store), "--limit", "2")
     assert "2 were tried now, 0 before" in first.stdout
     kept = store.read_bytes()
-    store.write_bytes(kept + b'{"pair": ["half a')  # it was killed here
+    store.write_bytes(kept + b'{"pair": ["half a')  # the search was killed here
     rest = pairs(arch, corpus, "--store", str(store), "--jobs", "2", "--json")
     assert rest.returncode in (0, 1), rest.stderr
     rows = [json.loads(line) for line in kept.splitlines()]
@@ -49,19 +49,19 @@ def test_a_store_is_gone_on_with_and_not_repeated(arch, tmp_path):
     assert len(rows) == 2 and again and not [r for r in rows if r["pair"] in again]
     whole = pairs(arch, corpus, "--store", str(store))
     assert " 0 were tried now" in whole.stdout
-    assert whole.returncode == 1 and "of those before" in whole.stdout
-    more = pairs(arch, corpus, "--store", str(store), "--orders", "7", "--limit", "2")
-    assert "2 were tried now, 0 before" in more.stdout, "a row is of a number of orders"
+    assert whole.returncode == 1 and "of those tried before" in whole.stdout
+    more = pairs(arch, corpus, "--store", str(store), "--schedules", "7", "--limit", "2")
+    assert "2 were tried now, 0 before" in more.stdout, "a row belongs to one number of schedules"
 
 
-def test_what_all_calls_use_is_in_common_too(arch, tmp_path):
+def test_pairs_are_explored_even_if_all_calls_share_the_memory(arch, tmp_path):
     corpus = tmp_path / "corpus"
     corpus.write_text("counter_bad()\ncounter_good()\n")
     ran = pairs(arch, corpus)
-    assert ran.returncode == 1 and "3 pairs of 2 calls have something in common" in ran.stdout
+    assert ran.returncode == 1 and "3 pairs of 2 calls access common memory" in ran.stdout
 
 
-def test_what_is_no_corpus_or_store_is_refused_in_one_line(arch, tmp_path):
+def test_an_invalid_corpus_or_store_is_refused_in_one_line(arch, tmp_path):
     corpus = tmp_path / "corpus"
     for content, said in ((b"", "no calls"), (b"# nothing", "no calls"), (b"f(", ":1:"),
                           (b"strlen(1)\xff", ":1:"), (b"counter_bad()\nnothing_there()", ":2:"),
@@ -72,8 +72,8 @@ def test_what_is_no_corpus_or_store_is_refused_in_one_line(arch, tmp_path):
     corpus.write_text("counter_bad()")
     store = tmp_path / "store"
     store.write_text("[1, 2]\n")
-    for arguments, said in ((("--store", str(store)), "no store of pairs"),
-                            (("--store", "/nowhere/at/all"), "no such directory"),
+    for arguments, said in ((("--store", str(store)), "not a store of pairs"),
+                            (("--store", "/nowhere/at/all"), "the directory does not exist"),
                             (("--run", "counter_bad()"), "--run"),
                             (("--schedule", "A B"), "--schedule")):
         ran = pairs(arch, corpus, *arguments)
@@ -85,7 +85,7 @@ SETS = st.frozensets(st.integers(0, 6), max_size=4)
 
 
 @given(st.lists(st.builds(Use, SETS, SETS), max_size=6))
-def test_every_pair_that_can_meet_is_ranked_and_no_other(uses):
+def test_exactly_the_pairs_that_share_written_memory_are_ranked(uses):
     found = ranked(uses)
     assert len(found) == len(set(found))
     for i, one in enumerate(uses):
@@ -95,7 +95,7 @@ def test_every_pair_that_can_meet_is_ranked_and_no_other(uses):
             assert ((i, j) in found) is bool(meet)
 
 
-def test_a_cluster_finds_what_one_process_finds(tmp_path, monkeypatch):
+def test_a_cluster_has_the_same_findings_as_one_process(tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed")
     monkeypatch.setenv("DASK_DISTRIBUTED__WORKER__DAEMON", "False")
     corpus = tmp_path / "corpus"
@@ -110,26 +110,26 @@ def test_a_cluster_finds_what_one_process_finds(tmp_path, monkeypatch):
                                   dashboard_address=None, host="127.0.0.1") as cluster:
         assert found("--cluster", cluster.scheduler_address) == found()
 
-        def orders(*more):
+        def schedules(*more):
             words = [word for call in ("purse_move_bad()",) * 3 for word in ("--run", call)]
             ran = run("kinst", "explore", "-k", "races/amd64", "--memory", "64M", "--setup",
                       "purse_reset()", "--check", "purse_check()", *words, "--json", *more)
             assert ran.returncode == 1, ran.stderr
             return {**json.loads(ran.stdout), "seconds": 0}
         for more in ((), ("--all-findings", "--limit", "200"), ("--strategy", "pct")):
-            assert orders("--cluster", cluster.scheduler_address, *more) == orders(*more)
+            assert schedules("--cluster", cluster.scheduler_address, *more) == schedules(*more)
 
 
 @pytest.mark.parametrize(("option", "said"), [
     (("--cluster", "tcp://127.0.0.1:9", "--schedule", "A B"),
-     "--cluster: --schedule is one order; leave it out"),
-    (("--orders", "3"), "--orders: is for --pairs"),
-    (("--store", "found"), "--store: is for --pairs"),
-    (("--trampolines", "shared"), "--trampolines: is for --probe"),
-    (("--sources", "."), "--sources: is for --html"),
+     "--cluster: cannot be used with --schedule, which runs one schedule"),
+    (("--schedules", "3"), "--schedules: works only with --pairs"),
+    (("--store", "found"), "--store: works only with --pairs"),
+    (("--trampolines", "shared"), "--trampolines: works only with --probe"),
+    (("--sources", "."), "--sources: works only with --html"),
     (("--pairs", "corpus"), "--run: cannot be used with --pairs"),
 ])
-def test_an_option_that_would_do_nothing_is_refused(option, said):
+def test_an_option_without_effect_is_refused(option, said):
     ran = run("kinst", "explore", "-k", "races/amd64", "--run", "purse_check()", "--run",
               "purse_check()", *option)
     assert ran.returncode == 1 and ran.stderr == f"kinst: {said}\n"
@@ -139,7 +139,7 @@ def test_an_option_that_would_do_nothing_is_refused(option, said):
     ("--strategy", "all"), ("--preemptions", "2"), ("--no-races",), ("--all-findings",),
     ("--probe", "purse_check:0"), ("--trampolines", "shared"), ("--html", "page.html"),
 ])
-def test_an_option_of_runs_is_refused_with_pairs(option):
+def test_an_option_for_runs_is_refused_with_pairs(option):
     ran = run("kinst", "explore", "-k", "races/amd64", "--pairs", "corpus", *option)
     assert ran.returncode == 1
     assert ran.stderr == f"kinst: {option[0]}: cannot be used with --pairs\n"

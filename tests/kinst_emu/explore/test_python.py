@@ -1,18 +1,18 @@
-"""Orders tried from a Python program."""
+"""Exploration of interleavings from a Python program."""
 
 import pytest
 
 import kinst_emu
 from dtrace.calls.prototypes import Prototypes
 from images import catalog
-from kinst_emu.commands.explore import _seen
+from kinst_emu.commands.explore import _coverage
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.explorer import Explorer, Search
 
 SEATS = ("seat_take_bad()", "seat_take_bad()")
 
 
-def test_a_test_can_say_that_no_order_of_two_calls_does_harm(arch):
+def test_a_python_test_can_assert_that_no_interleaving_of_two_calls_fails(arch):
     kernel = kinst_emu.open(f"races/{arch}")
     found = kernel.explore("seat_take_bad()", "seat_take_bad()", setup="seat_reset()",
                            memory="64M")
@@ -27,17 +27,17 @@ def test_a_test_can_say_that_no_order_of_two_calls_does_harm(arch):
         kernel.explore("seat_take_good()")
 
 
-def test_without_debug_data_it_is_said_that_results_are_not_compared(arch, monkeypatch):
+def test_without_debug_data_the_results_are_reported_as_not_compared(arch, monkeypatch):
     monkeypatch.setattr(Prototypes, "types", lambda self: None)
     kernel = kinst_emu.open(f"races/{arch}")
     found = kernel.explore(*SEATS, setup="seat_reset()", memory="64M", races=False)
     assert found.findings == [] and found.not_compared == list(SEATS)
-    assert "NOT compared: what is given by seat_take_bad(): the debug data" in _seen(found)
-    with pytest.raises(kinst_emu.KinstError, match="does not tell what seat_check gives"):
+    assert "NOT compared: the results of seat_take_bad(), because the" in _coverage(found)
+    with pytest.raises(kinst_emu.KinstError, match="the result type of seat_check is unknown"):
         kernel.explore(*SEATS, setup="seat_reset()", memory="64M", check="seat_check() > -1")
 
 
-def test_a_wrong_result_does_not_hide_a_check_that_fails(arch):
+def test_a_wrong_result_does_not_hide_a_failing_check(arch):
     image = for_runs(catalog.find(f"races/{arch}"), 2)
     stage, _none = stage_of(image, Runs(SEATS, "seat_reset()"), 64 << 20)
     given = []
@@ -47,4 +47,4 @@ def test_a_wrong_result_does_not_hide_a_check_that_fails(arch):
         return None if len(set(given)) <= 2 else f"given {given[-1]}"
     found = Explorer(stage, Search(races=False), judge).run()
     assert [one.kind for one in found.findings] == ["result", "check"]
-    assert found.findings[0].order == found.findings[1].order
+    assert found.findings[0].turns == found.findings[1].turns

@@ -1,5 +1,7 @@
-"""Thirteen seeded defects of order are found, with one preemption each, on one CPU and on two;
-their corrections give nothing."""
+"""Thirteen seeded concurrency defects are found with one preemption each, on one CPU and on two.
+
+Their corrections have no findings.
+"""
 
 import os
 
@@ -10,29 +12,30 @@ from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.explorer import CHECK, DEADLOCK, PANIC, RACE, RESULT, Explorer, Search
 from tests.conftest import MEMORY
 
-# Name: (what is done before, the runs, a check behind them, what the defect is found as).
+# Name: (prefix of the setup function, the runs, the check, kinds of the findings).
 SEEDS = {
     "lost update": ("counter", ("counter_{}()",) * 2, "counter_check()", {CHECK}),
-    "order of publication": ("message", ("message_send_{}()", "message_take_{}()"), "", {RESULT}),
+    "publication order": ("message", ("message_send_{}()", "message_take_{}()"), "", {RESULT}),
     "double free": ("node", ("node_drop_{}()",) * 2, "", {PANIC}),
-    "lock order": ("move", ("move_there()", "move_back_{}()"), "", {DEADLOCK}),
+    "lock order reversal": ("move", ("move_there()", "move_back_{}()"), "", {DEADLOCK}),
     "missed wake-up": ("work", ("work_wait_{}()", "work_give_{}()"), "", {DEADLOCK}),
     "ABA": ("stack", ("stack_take_{}()", "stack_shuffle_{}()"), "stack_check()", {CHECK}),
-    "a handler that is not kept away": (
+    "unlocked interrupt handler": (
         "queue", ("queue_thread()", "queue_handler_{}()"), "queue_check()", {CHECK}),
     "reference count": ("reference", ("reference_drop_{}()",) * 2, "reference_check()", {CHECK}),
-    "look, then act": ("seat", ("seat_take_{}()",) * 2, "seat_check()", {RESULT, CHECK}),
+    "check, then act": ("seat", ("seat_take_{}()",) * 2, "seat_check()", {RESULT, CHECK}),
     "torn read": ("pair", ("pair_write_{}()", "pair_read_{}()"), "", {RESULT}),
-    "made twice": ("make", ("make_once_{}()",) * 2, "make_check()", {CHECK}),
-    "a lock let go in the middle": (
+    "double initialization": ("make", ("make_once_{}()",) * 2, "make_check()", {CHECK}),
+    "lock released too early": (
         "purse", ("purse_move_{}()",) * 2, "purse_check()", {CHECK}),
-    "a forgotten interrupt mask": (
+    "missing interrupt mask": (
         "beat", ("beat_add_{}()", "beat_look_{}()"), "beat_check()", {CHECK}),
 }
-ON_ONE = "a forgotten interrupt mask"  # the clock's handler disturbs its own CPU
+ON_ONE = "missing interrupt mask"  # the clock interrupt interferes only on its own CPU
 CASES = [(name, cpus) for name in SEEDS for cpus in (1, 2) if name != ON_ONE or cpus == 1]
-# Of these, no access is one that a data race has: all are atomic, or under the lock.
-ATOMIC = {"missed wake-up", "ABA", "look, then act", "a lock let go in the middle", "lock order"}
+# Defects without data races: all accesses are atomic or under the lock.
+ATOMIC = {"missed wake-up", "ABA", "check, then act", "lock released too early",
+          "lock order reversal"}
 
 
 def explored(arch, name, which, cpus=None, **asked):
@@ -45,67 +48,67 @@ def explored(arch, name, which, cpus=None, **asked):
 
 
 @pytest.mark.parametrize(("name", "cpus"), CASES)
-def test_a_seeded_defect_is_found_with_one_preemption_and_its_schedule_shows_it_again(
+def test_a_seeded_defect_is_found_with_one_preemption_and_its_schedule_reproduces_it(
         arch, name, cpus):
-    if name == "lock order" and arch != "riscv64" and "KINST_KERNELS" not in os.environ:
-        pytest.skip("takes ten seconds: on riscv64 alone, where no KINST_KERNELS are set")
+    if name == "lock order reversal" and arch != "riscv64" and "KINST_KERNELS" not in os.environ:
+        pytest.skip("takes ten seconds; without KINST_KERNELS it runs only on riscv64")
     found, stage, judge = explored(arch, name, "bad", cpus)
     harm = [one for one in found.findings if one.kind != RACE]
     assert harm and {one.kind for one in harm} <= SEEDS[name][3], found.findings
     assert harm[0].preemptions == 1 and found.tried < 50 and found.seconds < 60
-    again = Explorer(stage, Search(races=False), judge).only(harm[0].order)
+    again = Explorer(stage, Search(races=False), judge).only(harm[0].turns)
     assert [one.kind for one in again.findings] == [
-        one.kind for one in harm if one.order == harm[0].order]
+        one.kind for one in harm if one.turns == harm[0].turns]
     assert any(one.kind == RACE for one in found.findings) is (name not in ATOMIC)
 
 
 @pytest.mark.parametrize(("name", "cpus"), CASES)
-def test_its_correction_gives_nothing_in_all_orders(arch, name, cpus):
+def test_the_correction_of_a_defect_has_no_findings_in_any_schedule(arch, name, cpus):
     found, _stage, _judge = explored(arch, name, "good", cpus, all_findings=True)
-    assert found.findings == [] and found.whole and found.tried > 5
+    assert found.findings == [] and found.complete and found.tried > 5
 
 
 @pytest.mark.parametrize("strategy", ["pct", "random"])
-def test_other_strategies_find_them_too(arch, strategy):
-    for name in ("lost update", "lock order", "torn read"):
+def test_other_strategies_find_the_defects_too(arch, strategy):
+    for name in ("lost update", "lock order reversal", "torn read"):
         found, _stage, _judge = explored(
             arch, name, "bad", strategy=strategy, limit=2000, preemptions=1, races=False)
-        assert found.findings and not found.whole
+        assert found.findings and not found.complete
         found, _stage, _judge = explored(
             arch, name, "good", strategy=strategy, limit=60, preemptions=2)
-        assert found.findings == [] and found.tried == 60 and not found.whole
+        assert found.findings == [] and found.tried == 60 and not found.complete
 
 
-def test_the_same_seed_tries_the_same_orders(arch):
+def test_the_same_seed_tries_the_same_schedules(arch):
     one, other = (explored(arch, "ABA", "good", strategy="random", limit=40, seed=7)[0]
                   for _ in range(2))
     assert (one.tried, one.findings, one.results) == (other.tried, other.findings, other.results)
 
 
-def test_a_double_freed_node_needs_no_more_than_the_panic_says(arch):
+def test_the_finding_of_a_panic_has_the_panic_message(arch):
     found, _stage, _judge = explored(arch, "double free", "bad", races=False)
-    assert "node_free: freed twice" in found.findings[0].said
+    assert "node_free: freed twice" in found.findings[0].message
 
 
-def test_a_deadlock_names_both_sides(arch):
-    found, _stage, _judge = explored(arch, "lock order", "bad", races=False)
-    said = found.findings[0].said
-    assert said.count("goes round at lock_acquire") == 2 and "A " in said and "B " in said
+def test_a_deadlock_reports_where_both_runs_wait(arch):
+    found, _stage, _judge = explored(arch, "lock order reversal", "bad", races=False)
+    said = found.findings[0].message
+    assert said.count("spins at lock_acquire") == 2 and "A " in said and "B " in said
     assert "races.c:" in said
 
 
 @pytest.mark.parametrize("call", ["slow_add(30000)", "slow_wait(1000)"])
-def test_a_serial_order_is_serial_however_long_a_run_takes_or_waits(arch, call):
+def test_a_serial_schedule_stays_serial_however_long_a_run_takes(arch, call):
     image = for_runs(catalog.find(f"races/{arch}"), 2)
     stage, judge = stage_of(image, Runs((call, call), "slow_reset()", "slow_check()"), MEMORY)
     found = Explorer(stage, Search(races=False), judge).run()
     assert [(one.kind, one.preemptions) for one in found.findings] == [(CHECK, 1)]
 
 
-def test_a_run_that_waits_so_long_that_another_goes_on_is_told(arch):
-    """There is no telling whether it waits for that one."""
+def test_a_run_that_waits_so_long_that_another_continues_is_reported(arch):
+    """It is unknown whether the run waits for the other one."""
     image = for_runs(catalog.find(f"races/{arch}"), 2)
-    long = 300_000 if arch == "riscv64" else 5_000  # the former's CPU does not say that it waits
+    long = 300_000 if arch == "riscv64" else 5_000  # riscv64 CPUs do not signal that they wait
     stage, _judge = stage_of(image, Runs((f"slow_wait({long})",) * 2, "slow_reset()"), MEMORY)
     found = Explorer(stage, Search(races=False, limit=2)).run()
     assert found.waited == ["A B", "B A"]
@@ -113,7 +116,7 @@ def test_a_run_that_waits_so_long_that_another_goes_on_is_told(arch):
     assert Explorer(stage, Search(races=False, limit=2)).run().waited == []
 
 
-def test_addresses_are_compared_with_each_other(arch):
+def test_addresses_in_results_are_compared_only_with_each_other(arch):
     image = for_runs(catalog.find(f"races/{arch}"), 2)
     stage, judge = stage_of(image, Runs(("same_node_bad()",) * 2, "same_reset()"), MEMORY)
     found = Explorer(stage, Search(races=False), judge).run()
@@ -121,10 +124,10 @@ def test_addresses_are_compared_with_each_other(arch):
 
 
 @pytest.mark.parametrize("jobs", [2, 3])
-def test_processes_find_what_one_finds(arch, jobs):
+def test_several_processes_have_the_same_findings_as_one(arch, jobs):
     for which in ("bad", "good"):
-        one, other = (explored(arch, "a lock let go in the middle", which, jobs=n,
+        one, other = (explored(arch, "lock released too early", which, jobs=n,
                                all_findings=True)[0] for n in (1, jobs))
         assert bool(one.findings) == (which == "bad")
-        assert (one.findings, one.tried, one.left_out, one.whole) == (
-            other.findings, other.tried, other.left_out, other.whole)
+        assert (one.findings, one.tried, one.skipped, one.complete) == (
+            other.findings, other.tried, other.skipped, other.complete)

@@ -1,4 +1,4 @@
-"""Probes in the runs' way: one trampoline for all goes wrong, one for each thread does not."""
+"""Breakpoints in the code of runs: a shared trampoline fails, per-thread trampolines do not."""
 
 import pytest
 
@@ -20,27 +20,27 @@ def explored(trampolines, cpus, probes=PROBES, **asked):
 
 
 @pytest.mark.parametrize("cpus", [1, 2])
-def test_a_trampoline_that_all_share_is_written_over_by_one_preemption(cpus):
+def test_a_shared_trampoline_is_overwritten_with_one_preemption(cpus):
     explorer = explored("shared", cpus)
     found = explorer.run()
     harm = [one for one in found.findings if one.kind != RACE]
     assert [(one.kind, one.preemptions) for one in harm] == [(PANIC, 1)]
     assert found.results == {(3, 5)}
-    played = explorer.stage.play(harm[0].order, look=True)
+    played = explorer.stage.play(harm[0].turns, look=True)
     said = [event.text for event in explorer.stage.probed.events]
-    assert played.end is not None and any("(and not 'push rbp')" in text for text in said)
+    assert played.end is not None and any("(instead of 'push rbp')" in text for text in said)
 
 
 @pytest.mark.parametrize("cpus", [1, 2])
-def test_a_trampoline_of_its_own_is_never_written_by_another_thread(cpus):
+def test_a_per_thread_trampoline_is_never_written_by_another_thread(cpus):
     found = explored("thread", cpus, all_findings=True).run()
-    assert found.whole and found.results == {(3, 5)}
-    # On two CPUs the vector itself stores to a word that they share.
+    assert found.complete and found.results == {(3, 5)}
+    # On two CPUs, the vector stores to a word that both share.
     assert {one.kind for one in found.findings} <= {RACE}
-    assert all("Xbpt" in one.said for one in found.findings) and len(found.findings) == cpus - 1
+    assert all("Xbpt" in one.message for one in found.findings) and len(found.findings) == cpus - 1
 
 
-def test_emulated_instructions_are_probed_too():
+def test_emulated_instructions_can_be_probed_in_runs():
     found = explored("thread", 1, (*PROBES, "strlen:25"), all_findings=True, preemptions=1).run()
     assert found.findings == [] and found.results == {(3, 5)} and found.tried > 4
 
@@ -49,21 +49,21 @@ def explain(*arguments):
     return run("kinst", "explain", "-k", "races/amd64", "--memory", "64M", "strlen:0", *arguments)
 
 
-def test_both_are_explained_beside_each_other():
+def test_explain_shows_both_kinds_of_trampoline():
     ran = explain("--probe", "strlen:1", "--run", RUNS[0], "--run", RUNS[1], "--schedule",
                   "A37 B A")
     right, wrong = ran.stdout.split("2. All threads share")
     assert ran.returncode == 0 and ran.stderr == ""
-    assert "A gives 0x3; B gives 0x5" in right and "and not" not in right
-    assert "executes mov rbp, rsp (and not 'push rbp')" in wrong and "panics" in wrong
+    assert "A returns 0x3; B returns 0x5" in right and "instead of" not in right
+    assert "executes mov rbp, rsp (instead of 'push rbp')" in wrong and "panics" in wrong
 
 
-def test_what_cannot_be_is_refused_in_one_line():
+def test_invalid_arguments_are_refused_in_one_line():
     both = ("--run", RUNS[0], "--run", RUNS[1])
     for ran, said in (
-            (explain(), "give what makes the probe fire"),
+            (explain(), "give a call that makes the probe fire"),
             (explain(*both), "--schedule"),
-            (explain(*both, "--schedule", "A B", "-c", RUNS[0]), "-c: not with --run"),
+            (explain(*both, "--schedule", "A B", "-c", RUNS[0]), "-c: cannot be used with --run"),
             (explain("--schedule", "A B"), "--run"),
             (explain(*both, "--schedule", "C"), "turn 1"),
             (explain(*both, "--schedule", "A", "--probe", "strlen:2"), "no instruction begins"),
@@ -71,6 +71,6 @@ def test_what_cannot_be_is_refused_in_one_line():
             (run("kinst", "explore", "-k", "races/arm64", *both, "--probe", "strlen:0"),
              "arm64 has one trampoline for each probe"),
             (run("kinst", "explore", "-k", "races/amd64", *both, "--probe", "strlen:0", "--record",
-                 "x.rec"), "--record: not with --probe")):
+                 "x.rec"), "--record: cannot be used with --probe")):
         assert ran.returncode == 1 and ran.stdout == "", (said, ran.stdout)
         assert said in ran.stderr and ran.stderr.count("\n") == 1, ran.stderr

@@ -1,4 +1,4 @@
-"""Orders of a few runs, tried by the workers of a Dask cluster."""
+"""Task that lets the workers of a Dask cluster execute schedules of a few runs."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,11 @@ from kinst_emu.explore.explorer import Explorer, JudgeTask, Search
 
 @dataclass(frozen=True)
 class ClusterTask(JudgeTask):
-    """What is wrong with orders, on a machine that each worker makes: the kernel's file, and files
-    of C, are where they are here.
+    """Task that judges schedules on a machine that each worker boots itself.
 
-    :param identity: of the kernel.
+    The kernel and the C files must have the same paths on the workers as here.
+
+    :param identity: identity of the kernel image.
     """
 
     kernel: str
@@ -26,9 +27,9 @@ class ClusterTask(JudgeTask):
     search: Search
 
     def prepare(self) -> Explorer:
-        """An explorer that has executed the serial orders.
+        """Boot the kernel and return an explorer that has executed the serial schedules.
 
-        :raises KinstError: where the worker has no such kernel, or another one.
+        :raises KinstError: the worker does not have this kernel.
         """
         image = for_runs(catalog.find(self.kernel, list(self.modules)), len(self.runs.texts),
                          self.cpus)
