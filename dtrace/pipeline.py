@@ -1,8 +1,8 @@
-"""D programs from their text to what they print: compiled, linked, enabled, consumed.
+"""Pipeline of D programs: parse, compile, link, enable and consume.
 
-kdtrace, Python's ``Machine.trace``, the shell, explanations and the checks of ``explore`` all go
-this way.  A program's descriptions are matched between reading it and compiling its clauses, which
-makes the probes; running the session enables them.
+It is used by kdtrace, Python's ``Machine.trace``, the shell, explanations and the checks of
+``explore``.  Between parsing a program and compiling its clauses, its probe descriptions are
+matched, which creates the probes; running the session enables them.
 """
 
 import io
@@ -34,12 +34,13 @@ Choose = Callable[[Wanted, Sequence[ListedProbe]], Sequence[ListedProbe]]
 
 @dataclass(frozen=True)
 class ProgramText:
-    """A program, and what it is given.
+    """A D program with its macro arguments and variables.
 
-    :param words: ``$0`` and the arguments after it.
-    :param variables: the numbers of ``$target``, ``$pid`` and the like.
-    :param string: it is from a command line, not from a file.
-    :param last: the part that a description's last word is.
+    :param source: text of the program.
+    :param words: values of ``$0``, ``$1`` and so on.
+    :param variables: values of ``$target``, ``$pid`` and other macro variables.
+    :param string: whether the program is from a command line, not from a file.
+    :param last: part of a probe description that its last word stands for.
     """
 
     source: str
@@ -50,12 +51,13 @@ class ProgramText:
 
 
 class Pipeline:
-    """Programs that are traced together.
+    """D programs that are compiled, linked and traced together.
 
-    :param target: the kernel; None: there are only DTrace's own probes.
-    :param say: is given what dtrace(1) says on standard error.
-    :param frames: clauses end with ``stack()`` of so many; None: they do not.
-    :param choose: which of the probes of a description are meant.
+    :param options: options of D.
+    :param target: traced kernel; None when only DTrace's own probes are available.
+    :param say: callback for the messages that dtrace(1) prints on standard error.
+    :param frames: frames of a ``stack()`` appended to each clause; None appends nothing.
+    :param choose: callback that selects among the probes of a description.
     """
 
     def __init__(self, options: Options, target: Target | None, say: Say,
@@ -70,11 +72,11 @@ class Pipeline:
             self.surroundings or Nowhere(), frames)
 
     def take_libraries(self, texts: Iterable[str], directories: Sequence[Path] = ()) -> None:
-        """Take in the libraries that programs use.
+        """Compile the libraries that programs use.
 
         :param texts: the programs, and their arguments.
-        :param directories: more libraries.
-        :raises KinstError: when one cannot be read or compiled.
+        :param directories: directories with additional libraries.
+        :raises KinstError: when a library cannot be read or compiled.
         """
         if self.options.given("nolibs"):
             return
@@ -92,20 +94,20 @@ class Pipeline:
                 self.compiler.library(text)
             except DError as error:
                 if error.tag == "D_PRAGMA_DEPEND":
-                    continue  # as dtrace(1) does: a library for another system
+                    continue  # skip a library for another system, as dtrace(1) does
                 raise KinstError(f"failed to compile library {path}: {error.said(False)}"
                                  ) from None
 
     @property
     def arch(self) -> str:
-        """The architecture's name; without a kernel, the first that there is."""
+        """The name of the kernel's architecture; without a kernel, the first one supported."""
         return next(iter(ARCHITECTURES)) if self.target is None else (
             self.target.probes.breakpoints.arch.name)
 
     def compile(self, program: ProgramText) -> list[Compiled]:
-        """Compile a program; the probes that its descriptions match are made.
+        """Compile a program and create the probes that its descriptions match.
 
-        :raises DError: for its first mistake.
+        :raises DError: for the first error in the program.
         """
         macros = Macros(list(program.words), program.variables, self.options)
         wanted = self.compiler.read(
@@ -115,18 +117,19 @@ class Pipeline:
 
     def _matched(self, wanted: Wanted) -> Matched:
         try:
-            found = self.probes.match(wanted.parts)
+            probes = self.probes.match(wanted.parts)
         except KinstError as error:
             tag = error.tag if isinstance(error, ProbeError) else ""
             return Matched([], str(error), tag or NO_PROBE)
-        return Matched(found if self._choose is None else self._choose(wanted, found))
+        return Matched(probes if self._choose is None else self._choose(wanted, probes))
 
     def link(self, compiled: Sequence[Compiled], out: IO[str],
              sink: Callable[[Row], None] | None = None) -> Session:
-        """Link programs; the session that runs them.
+        """Link programs and return the session that runs them.
 
-        :param out: what they print goes there; ``sink``: is given objects instead.
-        :raises KinstError: when they may not run.
+        :param out: stream for the output of the programs.
+        :param sink: callback that receives the output as objects in place of ``out``.
+        :raises KinstError: when the programs are not permitted to run.
         """
         target = self.target
         session = Session(
@@ -138,9 +141,11 @@ class Pipeline:
 
 def linked(pipeline: Pipeline, source: str, words: Sequence[str], sink: Callable[[Row], None],
            variables: dict[str, int] | None = None) -> Session:
-    """One program of whoever has no command line: compiled with its libraries, and linked.
+    """Compile and link one program with its libraries, for callers without a command line.
 
-    :raises KinstError: when it does not compile, or may not run.
+    :param sink: callback that receives the program's output as objects.
+    :param variables: values of ``$target``, ``$pid`` and other macro variables.
+    :raises KinstError: when the program does not compile, or is not permitted to run.
     """
     pipeline.take_libraries([source, *words])
     try:
@@ -148,10 +153,10 @@ def linked(pipeline: Pipeline, source: str, words: Sequence[str], sink: Callable
     except DError as error:
         raise KinstError(f"the program does not compile: {error.said(True)}") from None
     session = pipeline.link(compiled, io.StringIO(), sink)
-    session.consumer.shell = _no_shell  # not the host's: the text may be the guest's
+    session.consumer.shell = _no_shell  # never the host's shell: the text may come from the guest
     return session
 
 
 def _no_shell(command: str) -> None:
-    raise KinstError(f"system('{command[:60]}'): a program of machine.trace() gives no commands: "
-                     "machine.command() does")
+    raise KinstError(f"system('{command[:60]}'): not available in machine.trace(); run commands "
+                     "with machine.command()")

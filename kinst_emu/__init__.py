@@ -1,4 +1,4 @@
-"""A DTrace for a FreeBSD kernel that runs inside Python: the interface for Python programs.
+"""The Python interface of kinst-emu, a DTrace for a FreeBSD kernel that runs inside Python.
 
     import kinst_emu
 
@@ -6,7 +6,7 @@
     with machine.probe("kinst::strlen:", lambda firing: print(firing, firing.registers["rdi"])):
         print(machine.call("strlen", "hello"))
 
-Everything here is loaded when it is first asked for: the commands live in this package, too.
+Names are loaded on first use, since the commands live in this package, too.
 """
 
 import importlib
@@ -68,22 +68,22 @@ __all__ = [
 
 
 def check_rooms() -> None:
-    """Refuse to go on when another file hides a package of ours, as a script's ``images.py`` does.
+    """Check that no other file hides one of our packages, as a script named ``images.py`` would.
 
-    :raises ImportError: with the file that hides it.
+    :raises ImportError: naming the file that hides a package.
     """
     ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     for room in ("dtrace", "dwarf", "emu", "images", "kinst"):
         if room in sys.modules:
-            found = [getattr(sys.modules[room], "__file__", None) or ""]
-        else:  # as Python looks for it; importlib.util would take longer than all else here
-            found = [path for folder in sys.path
+            candidates = [getattr(sys.modules[room], "__file__", None) or ""]
+        else:  # the search that import does; importlib.util takes longer to load than the rest
+            candidates = [path for folder in sys.path
                      for path in (os.path.join(folder, room, "__init__.py"),
                                   os.path.join(folder, f"{room}.py")) if os.path.isfile(path)]
-        place = os.path.realpath(found[0]) if found else ""
+        place = os.path.realpath(candidates[0]) if candidates else ""
         if place and place != os.path.join(ours, room, "__init__.py"):
             raise ImportError(f"{place} hides the package '{room}' of kinst-emu: rename that file, "
-                              "or start Python where it is not found")
+                              "or start Python in another directory")
 
 
 def __getattr__(name: str) -> object:
@@ -91,18 +91,18 @@ def __getattr__(name: str) -> object:
     if module is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     check_rooms()
-    found = getattr(importlib.import_module(module), "open_kernel" if name == "open" else name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(module), "open_kernel" if name == "open" else name)
+    globals()[name] = value
+    return value
 
 
 def load_ipython_extension(ipython: object) -> None:
-    """``%load_ext kinst_emu``, in IPython and in notebooks."""
+    """Load the extension for IPython and notebooks (``%load_ext kinst_emu``)."""
     importlib.import_module("kinst_emu.shell.extension").load(ipython)
 
 
 def unload_ipython_extension(ipython: object) -> None:
-    """``%unload_ext kinst_emu``."""
+    """Unload the extension from IPython (``%unload_ext kinst_emu``)."""
     importlib.import_module("kinst_emu.shell.extension").unload(ipython)
 
 

@@ -1,7 +1,7 @@
-"""The pytest plugin: a booted kernel for each test.
+"""Pytest plugin with the fixture ``kernel``, a booted kernel for each test.
 
-``--kinst-kernel IMAGE`` (repeated for several) or the ini option ``kinst_kernels`` say which; a
-test that takes ``kernel`` runs on each of them, on a machine that was put back to what it was.
+``--kinst-kernel IMAGE`` (may be repeated) or the ini option ``kinst_kernels`` selects the kernels.
+A test that takes ``kernel`` runs on each of them, on a machine restored to its state after boot.
 """
 
 from collections.abc import Iterator
@@ -16,38 +16,40 @@ DEFAULT = ["teaching/amd64"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the plugin."""
     group = parser.getgroup("kinst-emu", "kernels that run inside Python")
     group.addoption("--kinst-kernel", action="append", metavar="IMAGE", dest="kinst_kernels",
-                    help="a kernel file, or a name from 'kinst images', for the fixture 'kernel'; "
-                    "may be repeated")
+                    help="kernel for the fixture 'kernel': a file, or a name from 'kinst images'; "
+                    "may be repeated (default: the ini option kinst_kernels)")
     group.addoption("--kinst-userland", action="store_true", default=False,
-                    help="boot them with our userland: kernel.command('ls /') gives its shell "
-                    "commands")
-    parser.addini("kinst_userland", "whether they boot with our userland", type="bool",
-                  default=False)
-    parser.addini("kinst_kernels", "kernels for the fixture 'kernel' (teaching/amd64)",
+                    help="boot the kernels with the kinst-emu userland, so that "
+                    "kernel.command('ls /') works (default: the ini option kinst_userland)")
+    parser.addini("kinst_userland", "boot the kernels with the kinst-emu userland (default: false)",
+                  type="bool", default=False)
+    parser.addini("kinst_kernels", "kernels for the fixture 'kernel' (default: teaching/amd64)",
                   type="args", default=DEFAULT)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Register the fixture for the configured kernels."""
     names = config.getoption("kinst_kernels") or config.getini("kinst_kernels")
     userland = bool(config.getoption("kinst_userland") or config.getini("kinst_userland"))
 
     class Kernels:
-        """The fixture, for the kernels of this run."""
+        """The fixture ``kernel`` and the machines it has booted in this run."""
 
         machines: ClassVar[dict[str, "tuple[Machine, State]"]] = {}
 
         @pytest.fixture(params=names)
         def kernel(self, request: pytest.FixtureRequest) -> "Iterator[Machine]":
-            """A machine at its prompt (kinst_emu.Machine), the same for each test."""
+            """A booted kinst_emu.Machine at its prompt, in the same state for each test."""
             import kinst_emu
 
             if request.param not in self.machines:
                 try:
                     machine = kinst_emu.open(request.param, userland=userland).boot()
                 except kinst_emu.KinstError as error:
-                    pytest.fail(f"the fixture 'kernel': {error}", pytrace=False)
+                    pytest.fail(f"fixture 'kernel': {error}", pytrace=False)
                 self.machines[request.param] = machine, machine.keep()
             machine, state = self.machines[request.param]
             try:
@@ -57,6 +59,6 @@ def pytest_configure(config: pytest.Config) -> None:
                     machine.close_probes()
                     machine.restore(state)
                 except kinst_emu.KinstError:
-                    del self.machines[request.param]  # it is beyond repair: the next has a new one
+                    del self.machines[request.param]  # cannot be restored: the next test boots anew
 
     config.pluginmanager.register(Kernels(), "kinst_emu.kernels")

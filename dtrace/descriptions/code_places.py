@@ -1,9 +1,10 @@
-"""A place in code as a user writes it, for every tool that asks for one.
+"""Code places: the notation in which all tools take a place in code.
 
-``FUNCTION``, ``FUNCTION+0xHEX``, ``FUNCTION:OFFSET``, ``FILE:LINE``, ``FUNCTION:entry``,
-``FUNCTION:return``, an address, ``MODULE`FUNCTION+0xHEX`` as ``stack()`` has it, and the probes
-``kinst:MODULE:FUNCTION:OFFSET`` and ``fbt:MODULE:FUNCTION:NAME``.  A number is decimal, or begins
-with 0x; a function may be a shell pattern.  Of an inline function, the entry of each copy is meant.
+A place is ``FUNCTION``, ``FUNCTION+0xHEX``, ``FUNCTION:OFFSET``, ``FILE:LINE``,
+``FUNCTION:entry``, ``FUNCTION:return``, an address, ``MODULE`FUNCTION+0xHEX`` as printed by
+``stack()``, or a probe, ``kinst:MODULE:FUNCTION:OFFSET`` or ``fbt:MODULE:FUNCTION:NAME``.  A
+number is decimal, or hexadecimal with the prefix 0x; a function may be a shell pattern.  An inline
+function stands for the entries of all its copies.
 """
 
 import re
@@ -31,24 +32,25 @@ from kinst.relocation.verdict import ConditionalJump
 FORMS = ("FUNCTION+0xHEX, FUNCTION:OFFSET, FILE:LINE, FUNCTION:entry, FUNCTION:return, an address, "
          "or a probe like kinst::FUNCTION:OFFSET")
 NUMBER = r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,18}"
-ADDED = re.compile(rf"(?P<function>[^+]+)\+(?P<offset>{NUMBER})")  # as kdtrace takes it
+ADDED = re.compile(rf"(?P<function>[^+]+)\+(?P<offset>{NUMBER})")  # FUNCTION+OFFSET in a probe
 ADDRESS = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 OFFSET = re.compile(rf"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+)(?:[:+](?P<offset>{NUMBER}))?")
 END = re.compile(r"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+):(?P<end>entry|return)")
 LINE = re.compile(r"(?P<file>[^:@]+)[:@](?P<line>[0-9]{1,9})")
-FILE = re.compile(r"[./]")  # in the name of a file of source
-MOST = 100_000  # places of one text
+FILE = re.compile(r"[./]")  # occurs in names of source files, not of functions
+MOST = 100_000  # places that one text may stand for
 
 
 @dataclass(frozen=True)
 class CodePlace:
-    """An instruction, by the function that it lies in."""
+    """An instruction, identified by its function and the offset in it."""
 
     function: Symbol
     offset: int
 
     @property
     def address(self) -> int:
+        """The instruction's virtual address."""
         return self.function.address + self.offset
 
     def __str__(self) -> str:
@@ -56,43 +58,44 @@ class CodePlace:
 
 
 def number_of(text: str) -> int:
-    """Of a number as an offset is written: in C's hexadecimal, else in decimal."""
+    """Return the value of an offset, which is hexadecimal with the prefix 0x, else decimal."""
     return int(text, 16) if ADDRESS.fullmatch(text) else int(text)
 
 
 def is_line(image: Image, text: str) -> bool:
-    """Whether a text is FILE:LINE: a function of that name comes first."""
-    found = LINE.fullmatch(text)
-    return found is not None and not is_glob(found["file"]) and (
-        "@" in text or (FILE.search(found["file"]) is not None
-                        and not image.symbols.named(found["file"])))
+    """Return whether a text means FILE:LINE, not a function of that name."""
+    match = LINE.fullmatch(text)
+    return match is not None and not is_glob(match["file"]) and (
+        "@" in text or (FILE.search(match["file"]) is not None
+                        and not image.symbols.named(match["file"])))
 
 
 def code_places(image: Image, text: str) -> list[CodePlace]:
-    """The instructions that a text stands for; where a line has several pieces of code in a
-    function, the first of these.
+    """Return the instructions that a text stands for.
 
-    :raises KinstError: when it is no place, or there is none such.
+    Of a line with several pieces of code in one function, only the first instruction is returned.
+
+    :raises KinstError: when the text is not a place, or no such place exists.
     """
-    found = list(dict.fromkeys(_places(image, text.strip())))
-    if not found:
-        raise KinstError(f"{text}: there is no such place in the code of {image.path}")
-    if len(found) > MOST:
-        raise KinstError(f"{text}: stands for {len(found)} places: at most {MOST}")
-    return found
+    places = list(dict.fromkeys(_places(image, text.strip())))
+    if not places:
+        raise KinstError(f"{text}: not found in the code of {image.path}")
+    if len(places) > MOST:
+        raise KinstError(f"{text}: stands for {len(places)} places; at most {MOST} are allowed")
+    return places
 
 
 def code_place(image: Image, text: str) -> CodePlace:
-    """The one instruction that a text stands for.
+    """Return the single instruction that a text stands for.
 
-    :raises KinstError: when it is no place, there is none such, or there are several.
+    :raises KinstError: when the text is not a place, or stands for none or for several.
     """
-    found = code_places(image, text)
-    if len({place.address for place in found}) > 1:
-        shown = ", ".join(str(place) for place in found[:5])
-        raise KinstError(f"{text}: is at {len(found)} places; give one of {shown}"
-                         + ", ..." * (len(found) > 5))
-    return found[0]
+    places = code_places(image, text)
+    if len({place.address for place in places}) > 1:
+        shown = ", ".join(str(place) for place in places[:5])
+        raise KinstError(f"{text}: stands for {len(places)} places; choose one of {shown}"
+                         + ", ..." * (len(places) > 5))
+    return places[0]
 
 
 def _places(image: Image, text: str) -> Iterator[CodePlace]:
@@ -101,28 +104,28 @@ def _places(image: Image, text: str) -> Iterator[CodePlace]:
         yield from _probes(image, text, parts)
     elif ADDRESS.fullmatch(text):
         yield _at(image, int(text, 16))
-    elif found := END.fullmatch(text):
-        yield from _ends(image, found["name"], found["module"] or "", found["end"])
+    elif match := END.fullmatch(text):
+        yield from _ends(image, match["name"], match["module"] or "", match["end"])
     elif is_line(image, text):
         yield from _line(image, text)
-    elif found := OFFSET.fullmatch(text):
-        yield from _offsets(image, found["name"], found["module"] or "",
-                            number_of(found["offset"] or "0"))
+    elif match := OFFSET.fullmatch(text):
+        yield from _offsets(image, match["name"], match["module"] or "",
+                            number_of(match["offset"] or "0"))
     else:
-        raise KinstError(f"'{text[:80]}': not a place in code; give {FORMS}")
+        raise KinstError(f"'{text[:80]}' is not a place in code; give {FORMS}")
 
 
 def _at(image: Image, address: int) -> CodePlace:
     function = image.symbols.function_at(address)
     if function is None:
-        raise KinstError(f"{address:#x}: there is no function at this address")
+        raise KinstError(f"{address:#x}: no function contains this address")
     return CodePlace(function, address - function.address)
 
 
 def _probes(image: Image, text: str, parts: list[str]) -> Iterator[CodePlace]:
     provider, module, function, name = [""] * (4 - len(parts)) + parts
     if provider not in ("", KINST, fbt.PROVIDER) or not function:
-        raise KinstError(f"{text}: of probes, those of kinst and fbt are places in code, like "
+        raise KinstError(f"{text}: only probes of kinst and fbt are places in code, like "
                          "kinst::strlen:4 and fbt::malloc:entry")
     if name in inline.NAMES:
         yield from _ends(image, function, module, name, provider != fbt.PROVIDER)
@@ -133,14 +136,14 @@ def _probes(image: Image, text: str, parts: list[str]) -> Iterator[CodePlace]:
     elif re.fullmatch(NUMBER, name) and provider != fbt.PROVIDER:
         yield from _offsets(image, function, module, number_of(name))
     else:
-        raise KinstError(f"{text}: '{name}' is no offset, entry or return")
+        raise KinstError(f"{text}: '{name}' is not an offset, 'entry' or 'return'")
 
 
 def _functions(image: Image, name: str, module: str) -> list[Symbol]:
-    found = [s for s in chosen_functions(image, name) if matches(module, s.module_name)]
-    if not found:
+    functions = [s for s in chosen_functions(image, name) if matches(module, s.module_name)]
+    if not functions:
         raise KinstError(f"{image.path}: the module {module} has no function '{name}'")
-    return found
+    return functions
 
 
 def _offsets(image: Image, name: str, module: str, offset: int) -> Iterator[CodePlace]:
@@ -153,14 +156,14 @@ def _offsets(image: Image, name: str, module: str, offset: int) -> Iterator[Code
 
 
 def table_of(image: Image, function: Symbol) -> list[ProbedInstruction]:
-    """The instructions of a function, with their verdicts."""
+    """Return the instructions of a function, with their verdicts."""
     trap = trap_of(guest_of(image, arch_of(image).name), arch_of(image).name)
     return list(instructions(trap, image_code(image, function), function))
 
 
 def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = True
           ) -> Iterator[CodePlace]:
-    """Where functions, and inline copies of them, are entered or left."""
+    """Yield the instructions at which functions and their inline copies are entered or left."""
     trap = trap_of(guest_of(image, arch_of(image).name), arch_of(image).name)
     entries = end == fbt.ENTRY
     copies = list(_copies(image, name)) if also_copies else []
@@ -177,10 +180,10 @@ def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = Tr
     for symbol in functions:
         table = table_of(image, symbol)
         first = fbt.entry(trap, symbol, table)
-        found = [*([first] if first is not None else [])] if entries else [
+        ends = [*([first] if first is not None else [])] if entries else [
             i for i in (*fbt.returns(trap, symbol, table), *fbt.leaving(trap, symbol, table))
             if not _strays(trap, table, i, starts)]
-        yield from (CodePlace(symbol, i.offset) for i in found)
+        yield from (CodePlace(symbol, i.offset) for i in ends)
     for address in copies if entries else ():
         place = _at(image, address)
         if matches(module, place.function.module_name):
@@ -189,7 +192,7 @@ def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = Tr
 
 def _strays(trap: GuestTrap, table: list[ProbedInstruction], jump: ProbedInstruction,
             starts: frozenset[int]) -> bool:
-    """Whether an instruction leads out of its function to where none begins: to its cold part."""
+    """Return whether an instruction jumps to code that is not the beginning of a function."""
     number = table.index(jump)
     verdict, before = jump.verdict, table[number - 1].verdict if number else None
     target = (verdict.target if isinstance(verdict, ConditionalJump)
@@ -205,19 +208,19 @@ def _copies(image: Image, name: str) -> Iterator[int]:
     accept, entrances = regular(name).match, inline.Entrances(image)
     names = [one for one in index.names() if accept(one)] if is_glob(name) else [name]
     for one in names:
-        yield from (at for copy in index.copies(one) for at in entrances.of(copy))
+        yield from (address for copy in index.copies(one) for address in entrances.of(copy))
 
 
 def _line(image: Image, text: str) -> Iterator[CodePlace]:
-    """The first instruction of a line in each function, and in each inline copy within it."""
-    found = LINE.fullmatch(text)
-    assert found is not None
-    file, line = found["file"], int(found["line"])
+    """Yield a line's first instruction in each function and in each inline copy within it."""
+    match = LINE.fullmatch(text)
+    assert match is not None
+    file, line = match["file"], int(match["line"])
     try:
         pieces = Sources(image).code(file, line)
     except NoSuchFile:
         if not FILE.search(file):
-            find_function(image, file)  # says what is like it
+            find_function(image, file)  # its error suggests similar names
         raise
     index, seen = debug_index(image), set[tuple[int, ...]]()
     for low, _high in sorted(pieces):
@@ -228,17 +231,17 @@ def _line(image: Image, text: str) -> Iterator[CodePlace]:
         if inside not in seen:
             seen.add(inside)
             yield CodePlace(function, low - function.address)
-    if not seen:  # it may only call what is inline
+    if not seen:  # the line may consist of calls to inline functions
         for address in sorted(_called(image, index, file, line)):
             seen.add((address,))
             yield _at(image, address)
     if not seen:
-        raise KinstError(f"{file}:{line}: there is no code of that line"
+        raise KinstError(f"{file}:{line}: the line has no code"
                          + _nearest(image, file, line))
 
 
 def _called(image: Image, index: DebugIndex, file: str, line: int) -> Iterator[int]:
-    """Where the copies are entered that a line's calls have become."""
+    """Yield the entries of the inline copies that the calls in a line have been expanded to."""
     sources, entrances = Sources(image), inline.Entrances(image)
     for copy in index.called_at(line):
         path = sources.call(index, copy).rpartition(":")[0]
@@ -247,12 +250,12 @@ def _called(image: Image, index: DebugIndex, file: str, line: int) -> Iterator[i
 
 
 def _nearest(image: Image, file: str, line: int) -> str:
-    """The nearest lines of a file that have code, as the end of a message."""
+    """Return the nearest lines of a file that have code, as the end of an error message."""
     sources = Sources(image)
     near = [str(one) for step in (-1, 1) for one in
             [next((line + step * n for n in range(1, NEAR) if line + step * n > 0
                    and sources.code(file, line + step * n)), 0)] if one]
-    return f"; the nearest with code: {' and '.join(near)}" if near else ""
+    return f"; the nearest lines with code: {' and '.join(near)}" if near else ""
 
 
-NEAR = 40  # lines
+NEAR = 40  # lines to search in each direction

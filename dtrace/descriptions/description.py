@@ -1,6 +1,6 @@
-"""Probe descriptions as dtrace(1) writes them: ``provider:module:function:name``.
+"""Probe descriptions as in dtrace(1): ``provider:module:function:name``.
 
-Leading parts may be left out; what is empty matches everything, and parts may be shell patterns.
+Leading parts may be omitted; an empty part matches everything, and parts may be shell patterns.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,10 @@ FIELDS = ("provider", "module", "function", "name")
 
 @dataclass(frozen=True)
 class Description:
-    """:param text: as it was written, for messages."""
+    """A parsed probe description.
+
+    :param text: description as written, for messages.
+    """
 
     text: str
     provider: str = ""
@@ -36,9 +39,9 @@ class Description:
 
 
 def parse(text: str) -> Description:
-    """A description as -n of dtrace takes it: its last part is the name.
+    """Parse a probe description as in dtrace -n, where the last part is the name.
 
-    :raises KinstError: when it is none.
+    :raises KinstError: when the text is not a probe description.
     """
     if "{" in text or "/" in text:
         raise KinstError(
@@ -50,12 +53,12 @@ def parse(text: str) -> Description:
             f"invalid probe specifier {text}: give {':'.join(FIELDS)}, like kinst::strlen:4 or "
             "fbt::malloc:entry"
         )
-    found = dict(zip(FIELDS[-len(parts) :], parts, strict=True))
-    return Description(text, **found)
+    fields = dict(zip(FIELDS[-len(parts) :], parts, strict=True))
+    return Description(text, **fields)
 
 
 def modules_of(image: Image) -> list[str]:
-    """The modules of an image, as probes name them."""
+    """Return the names of the kernel and its modules, as used in probe descriptions."""
     return [KERNEL, *(module.name.removesuffix(".ko") for module in image.modules)]
 
 
@@ -65,12 +68,13 @@ def create(
     types: Callable[[], Types] | None = None,
     program: Callable[[int], TracedProgram] | None = None,
 ) -> MadeProbes:
-    """Make the probes of a description, by the providers that it means.
+    """Create the probes of a description with the providers that it matches.
 
-    :param index: gives the debug data, for the ends of inline copies.
-    :param types: gives the kernel's, for its system calls.
-    :param program: gives what a process runs, by its number.
-    :raises KinstError: dtrace's error line, naming what does not fit.
+    :param unsafe: whether to probe excluded functions, too.
+    :param index: returns the debug data, for inline copies.
+    :param types: returns the kernel's types, for system calls.
+    :param program: returns the program that a process runs, by process ID.
+    :raises KinstError: with the error message of dtrace(1), naming the part that does not match.
     """
     try:
         known = modules_of(breakpoints.image)
@@ -80,10 +84,10 @@ def create(
             function = wanted.function or wanted.module
             hint = ("" if wanted.function else "; a function is the third part: "
                     f"{wanted.provider}::{function}:{wanted.name}")
-            raise ProbeError(f"{wanted.text}: there is no module '{wanted.module}', only "
+            raise ProbeError(f"{wanted.text}: unknown module '{wanted.module}'; known modules: "
                              f"{' and '.join(known)}{hint}")
         meant = [provider for provider in PROVIDERS if provider.matches(wanted.provider)]
-        found = MadeProbes([], [], [])
+        created = MadeProbes([], [], [])
         for function, name in _spelled(breakpoints.image, wanted):
             text = wanted.text
             if (function, name) != (wanted.function, wanted.name):
@@ -91,18 +95,21 @@ def create(
             made = _made(breakpoints, meant, Wanted(
                 text, function, name, unsafe, index, wanted.module, wanted.provider, types,
                 program))
-            found.numbers.extend(made.numbers)
-            found.text.extend(made.text)
-            found.reports.extend(made.reports)
-            found.copies.update(made.copies)
-        return found
+            created.numbers.extend(made.numbers)
+            created.text.extend(made.text)
+            created.reports.extend(made.reports)
+            created.copies.update(made.copies)
+        return created
     except ProbeError as error:
         raise ProbeError(f"invalid probe specifier {error}", error.tag) from None
 
 
 def _spelled(image: Image, wanted: Description) -> list[tuple[str, str]]:
-    """Functions and names, where ``kinst`` was given a place in another spelling than
-    ``FUNCTION:OFFSET``: ``kinst::FILE@LINE:``, ``kinst::FUNCTION+0xHEX:``, ``kinst::F:0xHEX``."""
+    """Return (function, name) pairs for a description, with places of ``kinst`` converted.
+
+    ``kinst::FILE@LINE:``, ``kinst::FUNCTION+0xHEX:`` and ``kinst::FUNCTION:0xHEX:`` are converted
+    to functions with decimal offsets.
+    """
     function, name = wanted.function, wanted.name
     if wanted.provider != KINST:
         return [(function, name)]
@@ -118,18 +125,18 @@ def _spelled(image: Image, wanted: Description) -> list[tuple[str, str]]:
 
 
 def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted) -> MadeProbes:
-    """What the providers make of it; one that has nothing counts only where none has."""
-    found, refusals = MadeProbes([], [], []), list[ProbeError]()
+    """Create probes with several providers; raise the first error only when all of them fail."""
+    created, refusals = MadeProbes([], [], []), list[ProbeError]()
     for provider in providers:
         try:
             made = provider.create(breakpoints, asked)
         except ProbeError as error:
             refusals.append(error)
             continue
-        found.numbers.extend(made.numbers)
-        found.text.extend(made.text)
-        found.reports.extend(made.reports)
-        found.copies.update(made.copies)
+        created.numbers.extend(made.numbers)
+        created.text.extend(made.text)
+        created.reports.extend(made.reports)
+        created.copies.update(made.copies)
     if len(refusals) == len(providers):
         raise refusals[0]
-    return found
+    return created

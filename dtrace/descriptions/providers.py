@@ -1,4 +1,4 @@
-"""All providers; a description is for all of them that it matches."""
+"""All providers of probes; a description may match several of them."""
 
 from kinst.providers.fbt import Fbt
 from kinst.providers.kinst_provider import Kinst

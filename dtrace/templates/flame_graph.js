@@ -1,5 +1,5 @@
-// Zooming: what lies in the clicked frame's columns is spread over the whole width; "Escape" or
-// the lowest row goes back.
+// Zooming: a click spreads the columns of a frame over the whole width; "Escape" or a click on the
+// lowest row shows all columns again.
 (function () {
   var graph = document.currentScript.closest('svg'), whole = {{ width }}, letter = {{ letter }};
   var frames = Array.prototype.slice.call(graph.querySelectorAll('g[data-x]'));

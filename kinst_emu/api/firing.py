@@ -1,4 +1,4 @@
-"""What a probe's function is given when the probe fires."""
+"""Firings of probes, as they are passed to a probe's callback."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,17 +14,18 @@ from kinst.relocation.trap import TRAPS
 from kinst_emu.api.inspected import Inspected
 from kinst_emu.api.registers import Registers
 
-# (prototype, the place of each parameter at a probe; None where it cannot be known)
+# The prototype of a function, and where each parameter is at a probe (None: unknown).
 Placed = tuple[Procedure, list[Place | None]]
 
 
 @dataclass(frozen=True)
 class Fired:
-    """The record of a firing.
+    """Record of one firing.
 
-    :param probe: ``provider:module:function:name``.
-    :param instructions: that the guest had executed; None on QEMU, which does not count.
-    :param now: virtual nanoseconds since the start of the boot; None on QEMU.
+    :param probe: full name of the probe, ``provider:module:function:name``.
+    :param instructions: number of instructions that the guest had executed; None on QEMU, which
+        does not count them.
+    :param now: virtual time in nanoseconds since the start of the boot; None on QEMU.
     """
 
     probe: str
@@ -33,9 +34,10 @@ class Fired:
 
 
 class FiringArguments(Mapping[str, Value]):
-    """A function's arguments by name; each is read when it is asked for.
+    """Arguments of the probed function by name, read from the guest on access.
 
-    One that cannot be read raises a KinstError that says why, and leaves the others readable.
+    Reading an argument that is not available raises a KinstError with the reason; the other
+    arguments remain readable.
     """
 
     def __init__(self, names: list[str], read: Callable[[int], Value]) -> None:
@@ -63,15 +65,17 @@ class FiringArguments(Mapping[str, Value]):
 
 
 class Firing:
-    """A firing of a probe: the guest stands before the probed instruction, or, where a function
-    that left by a tail call returns, in its caller.
+    """Firing of a probe, with the guest stopped before the probed instruction.
 
-    It can be read while the probe's function runs.  Later only its names and its address remain;
-    anything else raises a KinstError.
+    When a function that left by a tail call returns, the guest is stopped in the function's caller
+    instead.
 
-    :param placed: gives the prototype of the probe's function and the places of its arguments.
-    :param returned: whether the function has returned to its caller already: it left by a tail
-        call, at ``address``.
+    The guest can be read while the probe's callback runs.  Afterwards only the names and the
+    address remain; anything else raises a KinstError.
+
+    :param placed: returns the prototype of the probe's function and the locations of its arguments.
+    :param returned: whether the function has already returned to its caller, after leaving by a
+        tail call at ``address``.
     """
 
     def __init__(self, machine: Inspected, probe: Probe, read: Callable[[str], int],
@@ -81,99 +85,107 @@ class Firing:
         self._over = False
 
     def _present(self) -> None:
-        """Check that the firing is not over.
+        """Check that the probe's callback is still running.
 
-        :raises KinstError: after the probe's function has returned.
+        :raises KinstError: after the callback has returned.
         """
         if self._over:
-            raise KinstError(f"{self.probe}: the firing is over: keep what is needed of it in the "
-                             "probe's function")
+            raise KinstError(f"{self.probe}: the firing is over: read what you need in the "
+                             "probe's callback")
 
     def _read(self, register: str) -> int:
         self._present()
         return self._read_now(register)
 
     def end(self) -> None:
-        """The probe's function has returned."""
+        """Mark the firing as over, because the probe's callback has returned."""
         self._over = True
 
     @property
     def probe(self) -> str:
-        """``provider:module:function:name``, like ``kinst:kernel:strlen:4``."""
+        """Full name of the probe, like ``kinst:kernel:strlen:4``."""
         return full_name(self._probe)
 
     @property
     def function(self) -> str:
+        """Name of the probed function."""
         return self._probe.function
 
     @property
     def name(self) -> str:
-        """The last part: ``entry``, ``return``, or the offset in the function."""
+        """Name of the probe in its function: ``entry``, ``return``, or the instruction's offset."""
         return self._probe.name
 
     @property
     def address(self) -> int:
-        """Of the probed instruction."""
+        """Address of the probed instruction."""
         return self._probe.instruction.address
 
     @property
     def instructions(self) -> int:
-        """Executed by the guest so far."""
+        """Number of instructions that the guest has executed since the start of the boot.
+
+        :raises MachineError: on QEMU, which does not count them.
+        """
         self._present()
         return self.machine.instructions
 
     @property
     def now(self) -> int:
-        """Virtual nanoseconds since the start of the boot."""
+        """Virtual time in nanoseconds since the start of the boot.
+
+        :raises MachineError: on QEMU, which has no virtual time.
+        """
         self._present()
         return self.machine.now
 
     @property
     def registers(self) -> Registers:
-        """The interrupted registers."""
+        """General registers of the interrupted code, by name."""
         return Registers(tuple(self.machine.emulated.arch.registers), self._read)
 
     @property
     def args(self) -> FiringArguments:
-        """The function's arguments by name, with their types.
+        """Arguments of the probed function by name, with their C types.
 
-        At a function's entry the calling convention says where they are, elsewhere the debug data.
-        Reading one that neither of them knows raises KinstError, as does a structure or number
-        with a floating-point part.
+        At a function's entry the calling convention determines where the arguments are, elsewhere
+        the debug data does.  Reading an argument that neither of them locates raises KinstError;
+        so does reading a floating-point number, or a structure that contains one.
 
-        :raises KinstError: at a return, and where the function's type is not known.
+        :raises KinstError: at a return, or when the function's prototype is unknown.
         """
         procedure, _places = self._placed(self._probe)
         names = [p.name or f"arg{i}" for i, p in enumerate(procedure.parameters)]
         return FiringArguments(names, self._argument)
 
     def arg(self, which: int | str) -> Value:
-        """One of the arguments, by name, or by number from 0.
+        """Return one argument, by name or by number from 0.
 
-        :raises KinstError: as of ``args``.
+        :raises KinstError: as for ``args``, or when the function has no such argument.
         """
         procedure, _places = self._placed(self._probe)
         names = [p.name for p in procedure.parameters]
         number = names.index(which) if which in names else which
         if not isinstance(number, int) or not 0 <= number < len(names):
-            raise KinstError(f"{declare(procedure, self.function)}: has no argument '{which}'")
+            raise KinstError(f"{declare(procedure, self.function)} has no argument '{which}'")
         return self._argument(number)
 
     @property
     def result(self) -> Value:
-        """What the function returns, typed; where it returns.
+        """Return value of the function with its C type, available where the function returns.
 
-        :raises KinstError: elsewhere.
+        :raises KinstError: at any other instruction.
         """
         arch = self.machine.emulated.arch
         trap = TRAPS[arch.name]
         if not self.returned and not trap.instructions.is_return(self._probe.instruction.code):
-            raise KinstError(f"{self.probe}: the function does not return at this instruction")
-        kind = self.machine.prototype(self.function, self._start).result
-        return from_bits(self.machine, kind, self._read(arch.result))
+            raise KinstError(f"{self.probe}: no return value here: the function does not return "
+                             "at this instruction")
+        result_type = self.machine.prototype(self.function, self._start).result
+        return from_bits(self.machine, result_type, self._read(arch.result))
 
     def stack(self, frames: int = DEFAULT_FRAMES) -> list[str]:
-        """The stack, a line for each frame, with inline functions and source lines."""
+        """Return the call stack, one line per frame, with inline functions and source lines."""
         return [line.strip() for line in
                 self.machine.stacks.text(self._read, frames, self.returned)]
 
@@ -185,8 +197,8 @@ class Firing:
         procedure, places = self._placed(self._probe)
         parameter, place = procedure.parameters[number], places[number]
         if place is None:
-            raise KinstError(f"{self.probe}: argument {number + 1} of "
-                             f"{declare(procedure, self.function)} cannot be known here")
+            raise KinstError(f"{self.probe}: the location of argument {number + 1} of "
+                             f"{declare(procedure, self.function)} is unknown at this instruction")
         names = self.machine.emulated.arch.dwarf_registers
         return value_at(place, parameter.type, lambda n: self._read(names[n]), self.machine)
 
@@ -195,4 +207,5 @@ class Firing:
 
 
 def full_name(probe: Probe) -> str:
+    """Return the full name of a probe, ``provider:module:function:name``."""
     return f"{probe.provider}:{probe.module}:{probe.function}:{probe.name}"

@@ -1,4 +1,4 @@
-"""Registers, memory, clock and types of a machine that stands still, or in a probe's function."""
+"""Registers, memory, clock and types of a machine that is stopped or in a probe's callback."""
 
 from functools import cached_property
 
@@ -16,12 +16,12 @@ MAX_STRING = 4096
 
 
 class Inspected:
-    """A computer that runs a kernel: registers, memory, clock, types.
+    """Registers, memory, clock and types of a machine that runs a kernel.
 
-    It is a ``Memory``: what ``value`` and ``struct`` give is read when it is looked at.  One thread
-    uses it at a time, of the process that has made it (``turn``).
+    The machine is a ``Memory``: objects that ``value`` and ``struct`` return read guest memory on
+    access.  Only the process that created the machine can use it, one thread at a time (``turn``).
 
-    :param emulated: the machine below, ours or QEMU's.
+    :param emulated: the underlying machine, Unicorn's or QEMU's.
     """
 
     def __init__(self, kernel: KernelFile, emulated: Machine) -> None:
@@ -31,20 +31,20 @@ class Inspected:
     def __repr__(self) -> str:
         try:
             return f"<machine with {self.kernel.path} at {self.where(self.pc)}>"
-        except MachineError:  # another thread uses it
+        except MachineError:  # Another thread is using the machine.
             return f"<machine with {self.kernel.path}>"
 
     # -- registers, memory, clock -----------------------------------------------------------------
 
     @property
     def registers(self) -> MachineRegisters:
-        """``machine.registers["rax"]``; may be written."""
+        """General registers, readable and writable by name: ``machine.registers["rax"]``."""
         return MachineRegisters(self.emulated, self.turn)
 
     @property
     @in_turn
     def pc(self) -> int:
-        """The address of the next instruction; may be written."""
+        """Address of the next instruction; writable."""
         return self.emulated.pc
 
     @pc.setter
@@ -56,12 +56,13 @@ class Inspected:
     @property
     @in_turn
     def sp(self) -> int:
+        """Stack pointer."""
         return self.emulated.sp
 
     @property
     @in_turn
     def instructions(self) -> int:
-        """Executed by the guest since the start of the boot.
+        """Number of instructions that the guest has executed since the start of the boot.
 
         :raises MachineError: on QEMU, which does not count them.
         """
@@ -70,18 +71,21 @@ class Inspected:
     @property
     @in_turn
     def now(self) -> int:
-        """Virtual nanoseconds since the start of the boot."""
+        """Virtual time in nanoseconds since the start of the boot.
+
+        :raises MachineError: on QEMU, which has no virtual time.
+        """
         return self.emulated.now
 
     @property
     @in_turn
     def console(self) -> str:
-        """What the guest has written to its console; of a booted machine, also in its boot."""
+        """Text that the guest has written to its console, including its boot messages."""
         return self.emulated.console.text.replace(b"\r", b"").decode("utf-8", "backslashreplace")
 
     @in_turn
     def read(self, address: int, size: int) -> bytes:
-        """Virtual memory, by the guest's page tables.
+        """Read virtual memory through the guest's page tables.
 
         :raises MemoryAccessError: when a page is not mapped.
         """
@@ -89,95 +93,99 @@ class Inspected:
 
     @in_turn
     def write(self, address: int, data: bytes) -> None:
-        """Write virtual memory, protected or not.
+        """Write virtual memory, even where the guest has write-protected it.
 
-        :raises MemoryAccessError: when a page is not mapped; nothing is written then.
+        :raises MemoryAccessError: when a page is not mapped; nothing is written in this case.
         """
         self._still()
         self.emulated.write(address, data)
 
     def _still(self) -> None:
         if self.emulated.running:
-            raise KinstError("the machine is running: a probe's function only looks at it")
+            raise KinstError("the machine is running: a probe's callback cannot change it")
 
     @in_turn
     def string(self, address: int, limit: int = MAX_STRING) -> str:
-        """A string that ends at a NUL, or at the limit."""
+        """Read a string up to its terminating NUL, or up to ``limit`` bytes."""
         return text_at(self, int(address), limit)
 
     def where(self, address: int) -> str:
-        """An address as ``function+offset``; hexadecimal, where there is no function."""
+        """Return an address as ``function+offset``, or in hexadecimal outside any function."""
         return self.emulated.image.symbols.where(address)
 
     @in_turn
     def stack(self, frames: int = DEFAULT_FRAMES) -> list[str]:
-        """The stack, a line for each frame, with inline functions and source lines."""
+        """Return the call stack, one line per frame, with inline functions and source lines."""
         return [line.strip() for line in
                 self.stacks.text(self.emulated.read_register, frames)]
 
     @cached_property
     def stacks(self) -> Stacks:
+        """Stack unwinder of this machine."""
         return Stacks(self.emulated)
 
     # -- typed memory -----------------------------------------------------------------------------
 
     @in_turn
     def value(self, kind: str, address: int) -> Value:
-        """What is at an address, as a C type: ``uint32_t``, ``struct thread``, ``char *``.
+        """Return the value at an address as a C type: ``uint32_t``, ``struct thread``, ``char *``.
 
-        :raises KinstError: when the debug data has no such type, or several.
+        :raises KinstError: when the debug data has no type of that name, or several.
         """
         return load(self, self._type(kind), int(address))
 
     @in_turn
     def set(self, kind: str, address: int, value: object) -> None:
-        """Write a value of a C type.
+        """Write a value of a C type to an address.
 
-        :raises TypeError: for a value that is not of the type.
-        :raises OverflowError: for one that does not fit.
+        :raises TypeError: when the value does not match the type.
+        :raises OverflowError: when the value does not fit the type.
         """
         store(self, self._type(kind), int(address), value)
 
     @in_turn
     def struct(self, tag: str, address: int) -> CStruct:
-        """A structure: ``machine.struct("thread", address).td_name``."""
-        found = self.value(f"struct {tag}", address)
-        if not isinstance(found, CStruct):
+        """Return the structure at an address: ``machine.struct("thread", address).td_name``."""
+        structure = self.value(f"struct {tag}", address)
+        if not isinstance(structure, CStruct):
             raise KinstError(f"struct {tag} is declared but not defined")
-        return found
+        return structure
 
     @in_turn
     def variable(self, name: str) -> Value:
-        """A variable of the kernel, by its name and type.
+        """Return a kernel variable with its C type.
 
-        :raises KinstError: when there is none, or its type is not known.
+        :raises KinstError: when the kernel has no such variable, or its type is unknown.
         """
         address = self.kernel.symbol(name)
-        kind = self._types().variable(name, address)
-        if kind is None:
-            raise KinstError(f"{self.kernel.path}: the type of '{name}' is not known")
-        return load(self, kind, address)
+        ctype = self._types().variable(name, address)
+        if ctype is None:
+            raise KinstError(f"{self.kernel.path}: the debug data has no type for '{name}'")
+        return load(self, ctype, address)
 
     def prototype(self, function: str, address: int | None = None) -> Procedure:
-        """:raises KinstError: when what a function takes and gives is not known."""
-        found = self.kernel.prototypes.of(function, address)
-        if found is None:
-            raise KinstError(f"{self.kernel.path}: the arguments of '{function}' are not known")
-        return found
+        """Return the prototype of a function.
+
+        :raises KinstError: when the prototype is unknown.
+        """
+        procedure = self.kernel.prototypes.of(function, address)
+        if procedure is None:
+            raise KinstError(f"{self.kernel.path}: the prototype of '{function}' is unknown")
+        return procedure
 
     def _types(self) -> Types:
         types = self.kernel.prototypes.types()
         if types is None:
-            raise DebugDataError(f"{self.kernel.path}: has no types: no debug data in it, and no "
-                                 f"{self.kernel.path.name}.debug beside it")
+            raise DebugDataError(f"{self.kernel.path}: no types: neither the kernel nor "
+                                 f"{self.kernel.path.name}.debug next to it has debug data")
         return types
 
     def _type(self, name: str) -> Type:
-        """A type by name; pointers to it with ``*`` behind."""
+        """Return a type by name; each ``*`` after the name makes a pointer to it."""
         plain = name.rstrip("* ")
         found = self._types().named(plain)
         if len(found) != 1:
-            why = f"has {len(found)} types" if found else "has no type"
+            why = f"{len(found)} types are" if found else "no type is"
             raise KinstError(f"{self.kernel.path}: {why} named '{plain}' (see: kinst type)")
         kind = found[0]
         for _ in range(name.count("*")):

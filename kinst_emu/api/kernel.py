@@ -1,4 +1,4 @@
-"""Kernels as Python programs open them."""
+"""Kernels, as opened by Python programs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,21 +20,26 @@ MEMORY = "512M"
 
 
 class Kernel(KernelFile):
-    """A kernel, and the machines that it runs on."""
+    """Kernel from which machines can be booted."""
 
     def boot(self, memory: str = MEMORY, limit: int = boots.LIMIT) -> Machine:
-        """A machine at the kernel's prompt: restored from the user's cache, or booted and kept
-        there.
+        """Return a machine at the kernel's prompt.
 
-        :param memory: the guest's RAM, like ``512M`` or ``1G``.
-        :param limit: instructions after which a boot that has to be made is given up.
-        :raises BootError: when the kernel does not get there; its ``console`` is what it wrote.
+        The machine is restored from the user's cache.  If the cache does not have it, the kernel
+        is booted and the machine is saved in the cache.
+
+        :param memory: size of the guest's RAM, like ``512M`` or ``1G``.
+        :param limit: maximum number of instructions of the boot.
+        :raises BootError: when the kernel does not reach its prompt; the error's ``console`` has
+            the console output.
         """
         return Machine(self, boots.booted(self._image, parse_size(memory), limit))
 
     def start(self, memory: str = MEMORY) -> Machine:
-        """A machine early in its boot: vectors and page tables are there, devices are not looked
-        for yet.  ``machine.run(console=kinst_emu.PROMPTS)`` boots on from there, with probes.
+        """Return a machine early in its boot, at the point where it can first be probed.
+
+        Vectors and page tables are set up; devices have not been detected yet.
+        ``machine.run(console=kinst_emu.PROMPTS)`` continues the boot, with probes.
         """
         machine = UnicornMachine(self._image, parse_size(memory))
         machine.boot()
@@ -42,27 +47,31 @@ class Kernel(KernelFile):
         return Machine(self, machine)
 
     def reset(self, memory: str = MEMORY) -> Machine:
-        """A machine at the kernel's first instruction."""
+        """Return a machine at the kernel's first instruction."""
         machine = UnicornMachine(self._image, parse_size(memory))
         machine.boot()
         return Machine(self, machine)
 
     def unbooted(self, memory: str = MEMORY) -> Machine:
-        """A machine with the kernel in memory, mapped where it was linked, and nothing executed:
-        enough for calls of functions that need nothing else."""
+        """Return a machine with the kernel in memory and nothing executed.
+
+        The kernel is mapped at the addresses that it was linked for.  This is enough to call
+        functions that depend on nothing else.
+        """
         return Machine(self, boots.unbooted(self._image, parse_size(memory)))
 
     def restore(self, path: str | Path) -> Machine:
-        """A machine from a snapshot file (``machine.save``, ``kinst boot --save``).
+        """Return a machine restored from a snapshot file (``machine.save``, ``kinst boot --save``).
 
-        :raises SnapshotError: when it is none, or of another kernel.
+        :raises SnapshotError: when the file is not a snapshot, or belongs to another kernel.
         """
         return Machine(self, snapshot.restore(Path(path), self._image))
 
 
     def explore(self, *runs: str, **asked: Any) -> "Explored":
-        """Try the orders in which calls can run at once; takes what ``explore`` of
-        ``kinst_emu.explore.from_python`` takes::
+        """Explore the interleavings in which calls can run concurrently.
+
+        The arguments are those of ``kinst_emu.explore.from_python.explore``::
 
             assert not kernel.explore("uihold(u)", "uifree(u)", setup="u = uifind(7)").findings
         """
@@ -73,17 +82,16 @@ class Kernel(KernelFile):
 
 def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userland: bool = False,
                 files: str | Path | None = None, cpus: int = 1) -> Kernel:
-    """Open a kernel.
+    """Open a kernel by its file or name.
 
-    :param userland: with our userland: it boots to a shell, to which ``machine.command`` gives
-        commands.
-    :param files: a folder whose files it has in /files; then with our userland, too.
-    :param cpus: how many the computer has, at most 8.
-    :param modules: to be loaded behind it, with those that they depend on: files, or names of files
-        beside it (``kinst.ko``).
     :param name: a file, or a name that ``kinst images`` lists.
-    :raises ImageError: when there is none, or it is no kernel for amd64, arm64 or riscv64.
-    :raises KinstError: for a kernel that has no more than one CPU, and too many of them.
+    :param modules: kernel modules to load along with their dependencies: files, or names of files
+        next to the kernel (``kinst.ko``).
+    :param userland: boot with kinst's userland to a shell, for ``machine.command``.
+    :param files: directory whose files the guest has in /files; implies ``userland``.
+    :param cpus: number of the guest's CPUs, at most 8.
+    :raises ImageError: when the kernel is not found, or is not for amd64, arm64 or riscv64.
+    :raises KinstError: when the kernel cannot use this number of CPUs.
     """
     image = with_cpus(catalog.find(str(name), [str(module) for module in modules]), cpus)
     if userland or files is not None:
@@ -92,5 +100,5 @@ def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userlan
 
 
 def images() -> Sequence[str]:
-    """The names of the kernels that are here, as ``open`` takes them."""
+    """Return the names of the available kernels, as ``open`` accepts them."""
     return [image.name for image in catalog.known() if image.path is not None]

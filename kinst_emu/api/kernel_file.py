@@ -1,4 +1,4 @@
-"""A kernel as its files describe it."""
+"""Kernel files: their functions, instructions, symbols and debug data."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +17,16 @@ from kinst.relocation.verdict import Refuse, summary
 
 @dataclass(frozen=True)
 class Instruction:
-    """An instruction of a function, as it stands in the kernel's file.
+    """Instruction of a function, as stored in the kernel file.
 
-    :param offset: bytes from the function's begin: what ``kinst::function:offset`` probes.
-    :param code: its bytes.
-    :param text: its disassembly.
-    :param verdict: what becomes of it under a probe: ``copy``, ``rewrite ...``, ``emulate ...``, or
-        ``refuse: ...`` with the reason.
-    :param source: ``file:line``, or ``?``.
+    :param offset: offset in bytes from the start of the function; ``kinst::function:offset`` probes
+        the instruction.
+    :param address: virtual address.
+    :param code: machine code.
+    :param text: disassembly.
+    :param verdict: how a probe displaces the instruction: ``copy``, ``rewrite ...``,
+        ``emulate ...``, or ``refuse: ...`` with the reason.
+    :param source: ``file:line``, or ``?`` if unknown.
     """
 
     offset: int
@@ -36,11 +38,12 @@ class Instruction:
 
     @property
     def probeable(self) -> bool:
+        """Whether a probe can be placed on the instruction."""
         return not self.verdict.startswith("refuse")
 
 
 class KernelFile:
-    """A kernel image: a file, its symbols, and its debug data where it has some."""
+    """Kernel file with its symbols and, if available, its debug data."""
 
     def __init__(self, image: Image) -> None:
         self._image = image
@@ -48,25 +51,27 @@ class KernelFile:
 
     @property
     def image(self) -> Image:
-        """What is loaded: the file, and its modules."""
+        """Image of the kernel file and its modules."""
         return self._image
 
     @property
     def path(self) -> Path:
+        """Path of the kernel file."""
         return self._image.path
 
     @property
     def arch(self) -> str:
-        """``amd64``, ``arm64`` or ``riscv64``."""
+        """Architecture of the kernel: ``amd64``, ``arm64`` or ``riscv64``."""
         return arch_of(self._image).name
 
     @property
     def has_debug_data(self) -> bool:
+        """Whether debug data is available for the kernel."""
         return debug_file(self._image.file) is not None
 
     @property
     def modules(self) -> list[str]:
-        """The modules loaded behind it, in their order: ``dtrace.ko``."""
+        """Names of the loaded kernel modules in load order, like ``dtrace.ko``."""
         return [module.name for module in self._image.modules]
 
     def __repr__(self) -> str:
@@ -74,21 +79,20 @@ class KernelFile:
         return f"<kernel {self.path}{more} ({self.arch})>"
 
     def functions(self) -> list[str]:
-        """The names of the functions that have a size, each once, in the order of their addresses.
-        """
+        """Return the names of all functions with a known size, without duplicates, by address."""
         return list(dict.fromkeys(symbol.name for symbol in self._image.symbols.functions()))
 
     def symbol(self, name: str) -> int:
-        """The address of a function or variable.
+        """Return the address of a function or variable.
 
-        :raises KinstError: when the kernel has none of that name.
+        :raises KinstError: when the kernel has no symbol of that name.
         """
         return find_symbol(self._image, name)
 
     def instructions(self, function: str) -> list[Instruction]:
-        """A function's instructions, of the first one of that name.
+        """Return the instructions of a function, or of the first one if several have that name.
 
-        :raises KinstError: when there is no such function.
+        :raises KinstError: when the kernel has no such function.
         """
         symbol = sized_functions(self._image, function)[0]
         arch, sources = arch_of(self._image), Sources(self._image)

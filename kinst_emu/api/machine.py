@@ -1,4 +1,4 @@
-"""Machines as Python programs use them."""
+"""Machines, as used by Python programs."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,15 +34,16 @@ from kinst_emu.api.turn import in_turn
 if TYPE_CHECKING:
     from kinst_emu.explore.explorer import Explored
 
-MOST = 1 << 62  # instructions, or nanoseconds, of a run
+MOST = 1 << 62  # maximum number of instructions, or of nanoseconds, of a run
 
 
 @dataclass(frozen=True)
 class State:
-    """A state of a machine, kept in memory.
+    """Snapshot of a machine's state, kept in memory.
 
-    :param of: the kernel's identity and the bytes of RAM: it is for such machines alone.
-    :param placed: what ``place`` had put on the stack.
+    :param of: identity of the kernel and size of RAM in bytes; the state can only be restored on a
+        machine with the same kernel and size.
+    :param placed: stack space that ``place`` had used.
     """
 
     snapshot: Snapshot
@@ -51,9 +52,11 @@ class State:
 
 
 class Machine(Inspected):
-    """A computer that runs a kernel, and stands still between what it is asked to do.
+    """Machine that runs a kernel.
 
-    :param emulated: the machine below, ours or QEMU's.
+    The guest executes only during calls of methods like ``run``, ``call`` and ``step``.
+
+    :param emulated: the underlying machine, Unicorn's or QEMU's.
     """
 
     def __init__(self, kernel: KernelFile, emulated: UnicornMachine | QemuMachine) -> None:
@@ -67,8 +70,10 @@ class Machine(Inspected):
     # -- running ----------------------------------------------------------------------------------
 
     def explore(self, *runs: str, **asked: Any) -> "Explored":
-        """Try the orders of calls, on another machine with this kernel that is booted for it: see
-        ``kinst_emu.explore.from_python.explore``, which takes the same."""
+        """Explore the interleavings of calls on another machine, booted with the same kernel.
+
+        The arguments are those of ``kinst_emu.explore.from_python.explore``.
+        """
         from kinst_emu.explore.from_python import explore
 
         return explore(self.emulated.image, *runs, **asked)
@@ -78,31 +83,32 @@ class Machine(Inspected):
              limit: int = DEFAULT_LIMIT) -> Value:
         """Call a function of the kernel.
 
-        :param arguments: numbers, pointers, None, structures and arrays (their address); strings
-            (a NUL is added) and bytes, which are placed in the guest's memory for the call.
-        :param unchecked: pass the arguments whatever the function's type is, and give the plain
-            register.
-        :param limit: instructions after which the call is given up.
-        :return: the result by the function's type; a number where that is not known.
-        :raises CallError: when it panics, faults or does not return.
-        :raises KinstError: when there is no such function, or it takes other arguments.
+        :param arguments: numbers, pointers, None, structures and arrays (passed by address).
+            Strings (with a NUL appended) and bytes are placed in guest memory for the call.
+        :param unchecked: ignore the function's prototype: pass the arguments unchecked and return
+            the result register.
+        :param limit: maximum number of instructions of the call.
+        :return: the result with its C type; a number if the prototype is unknown.
+        :raises CallError: when the function panics, faults or does not return.
+        :raises KinstError: when the kernel has no such function, or the arguments do not match its
+            prototype.
         """
         symbol = find_function(self.emulated.image, function)
         caller = Caller(self.emulated, limit)
-        given = [addressof(a) if isinstance(a, CStruct | CArray) else 0 if a is None else a
+        passed = [addressof(a) if isinstance(a, CStruct | CArray) else 0 if a is None else a
                  for a in arguments]
         procedure = None
         if not unchecked:
             procedure = self.kernel.prototypes.of(symbol.name, symbol.address)
         if procedure is not None:
-            check_shape(function, procedure, len(given))
-            for number, argument in enumerate(given):
+            check_shape(function, procedure, len(passed))
+            for number, argument in enumerate(passed):
                 if isinstance(argument, int):
                     check_number(function, procedure, number, int(argument))
                 elif isinstance(argument, str | bytes | bytearray):
                     check_data(function, procedure, number)
         with caller.passing():
-            values = [_argument(caller, argument) for argument in given]
+            values = [_argument(caller, argument) for argument in passed]
             if procedure is not None:
                 values = registers(self.emulated, function, procedure, values)
             bits = caller.call_symbol(symbol, values)
@@ -111,9 +117,12 @@ class Machine(Inspected):
     @in_turn
     def evaluate(self, program: str, *, unchecked: bool = False,
                  limit: int = DEFAULT_LIMIT) -> Value:
-        """Calls as ``kinst call`` takes them: ``'p = malloc(64, &M_TEMP, 2); free(p, &M_TEMP)'``.
+        """Evaluate calls in the syntax of ``kinst call``, and return the last result.
 
-        :param unchecked: as in ``call``.
+        For example: ``'p = malloc(64, &M_TEMP, 2); free(p, &M_TEMP)'``.
+
+        :param unchecked: as for ``call``.
+        :param limit: maximum number of instructions of each call.
         """
         statements = parse(program)
         prototypes = None if unchecked else self.kernel.prototypes
@@ -126,10 +135,10 @@ class Machine(Inspected):
 
     @in_turn
     def place(self, data: bytes | str) -> int:
-        """Put bytes, or a string and a NUL, into the guest's memory; their address.
+        """Copy bytes or a NUL-terminated string into guest memory, and return their address.
 
-        Up to 2 KiB of them lie below the stack of the thread that stands still: through calls, and
-        until the machine runs on, or goes back to a state of before.
+        Up to 2 KiB are placed below the stack of the stopped thread.  They stay there during calls,
+        until the machine continues to run or goes back to an earlier state.
         """
         if self._caller is None:
             self._caller = Caller(self.emulated)
@@ -140,19 +149,19 @@ class Machine(Inspected):
         self, *places: str | int, console: str | tuple[str, ...] = (),
         instructions: int = DEFAULT_LIMIT, nanoseconds: int | None = None,
     ) -> Stop:
-        """Let the machine run.
+        """Run the machine until one of the given conditions stops it.
 
-        :param places: where to stop: functions, ``function+offset``, or addresses.
-        :param console: stop when the console's output ends with this, or with one of these.
-        :param instructions: stop after so many, at the most.
-        :param nanoseconds: stop after so much virtual time, at the most.
-        :return: why it stopped, and where.
+        :param places: places to stop at: functions, ``function+offset``, or addresses.
+        :param console: stop when the console output ends with this text, or with one of these.
+        :param instructions: maximum number of instructions to execute.
+        :param nanoseconds: maximum virtual time to run.
+        :return: why and where the machine stopped.
         """
         emulated = self.emulated
         addresses = [self._place(place) for place in places]
-        for name, most in (("instructions", instructions), ("nanoseconds", nanoseconds or 0)):
-            if not 0 <= most <= MOST:
-                raise KinstError(f"run: {most} {name}: give 0 to {MOST}")
+        for name, maximum in (("instructions", instructions), ("nanoseconds", nanoseconds or 0)):
+            if not 0 <= maximum <= MOST:
+                raise KinstError(f"run: cannot run for {maximum} {name}: give 0 to {MOST}")
         stop = emulated.run(Until(
             addresses=addresses, console=console,
             instructions=emulated.instructions + instructions if emulated.counts else None,
@@ -163,44 +172,48 @@ class Machine(Inspected):
 
     @in_turn
     def command(self, line: str, limit: int = LIMIT) -> Ran:
-        """Give a command to our shell, at whose prompt the machine is, and run until it has ended.
+        """Run a command in the guest's shell, and wait until it ends.
+
+        The machine must be at the shell prompt of kinst's userland::
 
             kernel = kinst_emu.open("kernel", userland=True)
             print(kernel.boot().command("ls / | wc").output)
 
-        :param limit: instructions after which it is given up.
-        :return: its ``output`` (bytes) and exit ``status``; None: it switched the machine off.
-        :raises CommandError: when it is no line, or does not end, or there is no shell.
+        :param limit: maximum number of instructions of the command.
+        :return: the command's ``output`` (bytes) and exit ``status``, which is None if the command
+            powered the machine off.
+        :raises CommandError: when the command is not a valid line or does not end, or the machine
+            is not at a shell prompt.
         """
         if not isinstance(self.emulated, UnicornMachine):
-            raise KinstError("commands are given to our machine, not to QEMU")
+            raise KinstError("command() needs a machine on Unicorn: it does not work on QEMU")
         return run_command(self.emulated, line, limit)
 
     def _place(self, place: str | int) -> int:
         if isinstance(place, int):
             if not 0 <= place < 1 << 64:
-                raise KinstError(f"{int(place):#x} is not an address")
+                raise KinstError(f"{int(place):#x} is not a 64-bit address")
             return int(place)
         symbol = self.emulated.image.symbols.find(place.strip())
-        if symbol is not None:  # of assembly, perhaps, without a size
+        if symbol is not None:  # perhaps an assembly routine, whose symbol has no size
             return symbol.address
         return code_place(self.emulated.image, place).address
 
     @in_turn
     def step(self, count: int = 1) -> None:
-        """Execute instructions, one or more."""
+        """Execute ``count`` instructions."""
         for _ in range(count):
             self.emulated.step()
 
     @in_turn
     def execute_again(self, instructions: int) -> None:
-        """Execute up to a count of instructions, unseen by the probes: they have fired there
-        before.
+        """Execute instructions again without firing the probes, which have already fired there.
 
-        :raises KinstError: on QEMU, and for what is no count.
+        :param instructions: instruction count since the start of the boot at which to stop.
+        :raises KinstError: on QEMU, or when the count is out of range.
         """
         if not 0 <= instructions <= MOST:
-            raise KinstError(f"execute_again: {instructions} is no count of instructions")
+            raise KinstError(f"execute_again: {instructions} is not a valid instruction count")
         with self._bare() as machine:
             stop = machine.run(Until(instructions=instructions))
         if stop.reason is StopReason.INTERRUPTED:
@@ -208,9 +221,9 @@ class Machine(Inspected):
 
     @in_turn
     def type(self, keys: str) -> None:
-        """Type at the console; the guest reads it when it runs.
+        """Type text at the console; the guest reads it the next time it runs.
 
-        :raises KinstError: while it runs, in a probe's function.
+        :raises KinstError: in a probe's callback, while the guest is running.
         """
         self._still()
         self.emulated.type(keys.encode())
@@ -220,32 +233,33 @@ class Machine(Inspected):
     @in_turn
     def probe(self, wanted: str, fire: Fire | None = None, *, trap_path: TrapPath | None = None,
               unsafe: bool = False) -> Probes:
-        """Enable probes.
+        """Enable the probes that match a description.
 
-        :param wanted: a description, like ``kinst::strlen:4``, ``kinst::strlen:`` (every
+        :param wanted: a probe description, like ``kinst::strlen:4``, ``kinst::strlen:`` (every
             instruction), ``fbt::malloc:entry``, ``kinst::inline_function:entry``.
-        :param fire: called at each firing, with a :class:`Firing`.  Without it, ``records`` keeps
-            the firings (the first million).
-        :param trap_path: ``guest`` (the default), ``direct`` or ``double``; one for all probes of a
-            machine.
-        :param unsafe: also in functions that are excluded.
-        :return: the probes, enabled; ``with`` disables them at its end.
-        :raises KinstError: when nothing matches, or it cannot be probed.
+        :param fire: callback that is called at each firing with a :class:`Firing`.  Without a
+            callback, the first million firings are kept in ``records``.
+        :param trap_path: ``guest`` (the default), ``direct`` or ``double``; all probes of a machine
+            must use the same path.
+        :param unsafe: probe functions that are excluded by default, too.
+        :return: the enabled probes; in a ``with`` statement, they are disabled at its end.
+        :raises KinstError: when no probe matches, or a matching instruction cannot be probed.
         """
         if trap_path not in (None, *PATHS):
-            raise KinstError(f"trap_path='{trap_path}': there are {', '.join(PATHS)}")
+            raise KinstError(f"trap_path='{trap_path}': must be one of {', '.join(PATHS)}")
         path = trap_path or self._path
         if self._probes and path != self._path:
-            raise KinstError(f"the probes of this machine fire by the trap path '{self._path}': "
-                             "close them first")
+            raise KinstError(f"the enabled probes use trap_path='{self._path}': close them before "
+                             "using another path")
         probes = Probes(self, self.remove, wanted, fire, unsafe)
         self._enable([*self._probes, probes], path)
         return probes
 
     @in_turn
     def remove(self, probes: Probes) -> None:
-        """Disable probes; the same as ``probes.close()``."""
-        if probes in self._probes and self._program is not None:  # its table stays as it is
+        """Disable probes, as ``probes.close()`` does."""
+        # An enabled D program uses the probe table, which therefore cannot be replaced.
+        if probes in self._probes and self._program is not None:
             self._probes = [other for other in self._probes if other is not probes]
             probes.closed = True
         elif probes in self._probes:
@@ -264,57 +278,58 @@ class Machine(Inspected):
     def trace(self, program: str, *arguments: object, options: Mapping[str, object] | None = None,
               trap_path: TrapPath | None = None, unsafe: bool = False, target: str = "",
               programs: Sequence[str | Path] = ()) -> Program:
-        """Run a D program on the machine, beside the probes that are enabled already.
+        """Run a D program on the machine, along with the probes that are already enabled.
 
-        :param arguments: ``$1``, ``$2``, ... of the program.
-        :param options: as ``kdtrace -x`` takes them: ``{"strsize": 64}``; a flag is True.
-        :param trap_path: as of ``probe``.
-        :param unsafe: also in functions that are excluded.
-        :param target: the name of the program that the next command begins with: ``$target`` is its
-            process, as in ``pid$target:::entry``.
-        :param programs: files of programs with symbols, beside those of our userland.
-        :return: the program, enabled; ``with`` ends it at its end.
-        :raises KinstError: when it does not compile, names no probe, or another one is enabled.
+        :param arguments: values of ``$1``, ``$2``, ... in the program.
+        :param options: D options, as for ``kdtrace -x``: ``{"strsize": 64}``; True sets a flag.
+        :param trap_path: as for ``probe``.
+        :param unsafe: probe functions that are excluded by default, too.
+        :param target: name of the program that the next command starts: ``$target`` is its process,
+            as in ``pid$target:::entry``.
+        :param programs: files of programs with symbols, in addition to those of kinst's userland.
+        :return: the enabled program; in a ``with`` statement, it is ended at the end.
+        :raises KinstError: when the program does not compile or matches no probe, or another
+            program is enabled.
         """
         if trap_path not in (None, *PATHS):
-            raise KinstError(f"trap_path='{trap_path}': there are {', '.join(PATHS)}")
+            raise KinstError(f"trap_path='{trap_path}': must be one of {', '.join(PATHS)}")
         if not isinstance(self.emulated, UnicornMachine):
-            raise KinstError("D programs run on our machine, not on QEMU yet")
+            raise KinstError("D programs need a machine on Unicorn: they do not run on QEMU")
         if not isinstance(options or {}, Mapping):
-            raise TypeError("options: give a dictionary, like {'strsize': 64}")
+            raise TypeError("options must be a dictionary, like {'strsize': 64}")
         if self._program is not None:
-            raise KinstError("a D program is enabled: close it first")
+            raise KinstError("another D program is enabled: close it first")
         path = trap_path or self._path
         if self._probes and path != self._path:
-            raise KinstError(f"the probes of this machine fire by the trap path '{self._path}': "
-                             "close them first")
+            raise KinstError(f"the enabled probes use trap_path='{self._path}': close them before "
+                             "using another path")
         before = self._breakpoints
         if before is not None:
             before.disable()
         try:
-            breakpoints, told = self._table(self._probes, path)
+            breakpoints, probe_numbers = self._table(self._probes, path)
             assert isinstance(breakpoints, Breakpoints)
-            made = Program(self, self.remove_program, breakpoints, program, arguments,
+            new_program = Program(self, self.remove_program, breakpoints, program, arguments,
                            options or {}, unsafe, target,
                            {Path(path).name: Path(path) for path in programs})
-            for number in told:
+            for number in probe_numbers:
                 breakpoints.dispatcher.tell_also(number)
-            made.begin()
+            new_program.begin()
         except BaseException:
             if before is not None:
                 before.enable()
             raise
-        self._breakpoints, self._program, self._path = breakpoints, made, path
-        return made
+        self._breakpoints, self._program, self._path = breakpoints, new_program, path
+        return new_program
 
     @property
     def program(self) -> Program | None:
-        """The D program that is enabled."""
+        """D program that is enabled, or None."""
         return self._program
 
     @in_turn
     def remove_program(self, program: Program) -> None:
-        """End a D program; the same as ``program.close()``."""
+        """End a D program, as ``program.close()`` does."""
         if program is not self._program:
             return
         self._still()
@@ -325,9 +340,9 @@ class Machine(Inspected):
             self._enable(self._probes, self._path)
 
     def _enable(self, wanted: list[Probes], path: TrapPath) -> None:
-        """Have just these probes enabled; when that cannot be, those of before."""
+        """Enable exactly these probes; if that fails, enable the previous probes again."""
         if self._program is not None:
-            raise KinstError("a D program is enabled: close it before the probes change")
+            raise KinstError("a D program is enabled: close it before changing the probes")
         before = self._breakpoints
         if before is not None:
             before.disable()
@@ -346,14 +361,15 @@ class Machine(Inspected):
 
     def _table(self, wanted: list[Probes], path: TrapPath
                ) -> tuple[Breakpoints | SeamBreakpoints, Iterable[int]]:
-        """The probes, not enabled, and their numbers."""
+        """Create the probes without enabling them, and return their table and their numbers."""
         by_number: dict[int, list[Probes]] = {}
         breakpoints: Breakpoints | SeamBreakpoints
         if isinstance(self.emulated, UnicornMachine):
             breakpoints = Breakpoints(self.emulated, path=path, fire=lambda probe, state:
                                       self._fired(by_number, probe, state.get))
         elif path != GUEST:
-            raise KinstError("on QEMU, breakpoints go through the guest's vectors: no trap_path")
+            raise KinstError("on QEMU, breakpoints always use the guest's vectors: leave out "
+                             "trap_path")
         else:
             breakpoints = SeamBreakpoints(self.emulated, lambda probe, state:
                                           self._fired(by_number, probe, state.get))
@@ -370,13 +386,13 @@ class Machine(Inspected):
 
     @contextlib.contextmanager
     def _bare(self) -> Iterator[UnicornMachine]:
-        """The machine without its breakpoints.
+        """Disable the breakpoints of the machine during a ``with`` block.
 
         :raises KinstError: on QEMU.
         """
         if not isinstance(self.emulated, UnicornMachine):
-            raise KinstError("a machine on QEMU has no states to keep: keep one of ours, and go "
-                             "to QEMU from there")
+            raise KinstError("a machine on QEMU cannot keep, restore or save its state: do that "
+                             "on the machine on Unicorn, before on_qemu()")
         if self._breakpoints is not None:
             self._breakpoints.disable()
         try:
@@ -395,14 +411,14 @@ class Machine(Inspected):
             self._probes, self._breakpoints, self._path = [], None, GUEST
             if program is not None:
                 program.end()
-            raise KinstError(f"the probes cannot be enabled here, and were closed: {error}"
+            raise KinstError(f"the probes were closed because they cannot be enabled here: {error}"
                              ) from None
 
     # -- states -----------------------------------------------------------------------------------
 
     @in_turn
     def keep(self) -> State:
-        """Keep the present state, in memory."""
+        """Return a snapshot of the machine's current state, kept in memory."""
         with self._bare() as machine:
             placed = self._caller.placed() if self._caller is not None else None
             return State(machine.snapshot(), self._of(), placed)
@@ -412,13 +428,14 @@ class Machine(Inspected):
 
     @in_turn
     def restore(self, state: State) -> None:
-        """Go back to a state that was kept.  Probes stay as they are now.
+        """Restore a state that ``keep`` returned; enabled probes stay enabled.
 
-        :raises KinstError: when the state is of another kernel, or of a machine of another size;
-            when the probes cannot be enabled there (early in a boot): they are closed then.
+        :raises KinstError: when the state belongs to another kernel or RAM size, or when the probes
+            cannot be enabled in that state (early in a boot), in which case they are closed.
         """
         if state.of != self._of():
-            raise KinstError("the state is of another kernel, or of a machine with other memory")
+            raise KinstError("the state belongs to another kernel, or to a machine with a "
+                             "different RAM size")
         with self._bare() as machine:
             machine.restore(state.snapshot)
             self._placed(state.placed)
@@ -433,24 +450,25 @@ class Machine(Inspected):
 
     @in_turn
     def save(self, path: str | Path) -> None:
-        """Write the present state to a file, for ``kernel.restore``.
+        """Write the current state to a snapshot file, for ``kernel.restore``.
 
-        :raises SnapshotError: when it cannot be written.
+        :raises SnapshotError: when the file cannot be written.
         """
         with self._bare() as machine:
             snapshot.save(machine, Path(path))
 
     @contextlib.contextmanager
     def record(self, path: str | Path) -> Iterator[None]:
-        """Keep what happens meanwhile in a file, for :class:`Recording`: it begins with the state
-        the machine has now.
+        """Record the machine to a file during a ``with`` block, starting from its current state.
 
-        :raises KinstError: when it cannot be written, or probes are enabled.
+        :class:`Recording` opens the file.
+
+        :raises KinstError: when the file cannot be written, or probes are enabled.
         """
-        from kinst_emu.api.record_run import recorded  # recordings take a while to load
+        from kinst_emu.api.record_run import recorded  # deferred: slow to import
 
         if not isinstance(self.emulated, UnicornMachine):
-            raise KinstError("a machine on QEMU is not recorded")
+            raise KinstError("a machine on QEMU cannot be recorded")
         recording = contextlib.ExitStack()
         with self.turn:
             recording.enter_context(recorded(
@@ -458,20 +476,26 @@ class Machine(Inspected):
         try:
             yield
         finally:
-            if self.turn.is_ours:  # in a forked process it goes on in the other one
+            if self.turn.is_ours:  # A forked child leaves the recording to its parent.
                 with self.turn.waited():
                     recording.close()
 
     @in_turn
     def digest(self) -> str:
-        """The SHA-256 of memory, registers, devices, clock and console, without breakpoints."""
+        """Return the SHA-256 of memory, registers, devices, clock and console.
+
+        Breakpoints do not influence it.
+        """
         with self._bare() as machine:
             return machine.digest()
 
     @contextlib.contextmanager
     def on_qemu(self) -> Iterator["Machine"]:
-        """A machine on QEMU in the same state, for calls and probes; its CPU is QEMU's, it counts
-        no instructions, and it ends with the ``with``."""
+        """Create a machine on QEMU in the same state, for calls and probes in a ``with`` block.
+
+        Its CPU is emulated by QEMU, which does not count instructions.  It is shut down at the end
+        of the block.
+        """
         with contextlib.ExitStack() as stack:
             with self.turn, self._bare() as machine:
                 other = stack.enter_context(QemuMachine.carry(machine))
@@ -488,6 +512,6 @@ def _argument(caller: Caller, argument: object) -> int:
             return caller.place(bytes(argument))
         case int():
             if not -(1 << 63) <= argument < 1 << 64:
-                raise KinstError(f"{int(argument):#x} does not fit 64 bits")
+                raise KinstError(f"{int(argument):#x} does not fit in 64 bits")
             return int(argument) & (1 << 64) - 1
-    raise TypeError(f"{argument!r} cannot be passed to a function of the kernel")
+    raise TypeError(f"{argument!r} cannot be passed to a kernel function")

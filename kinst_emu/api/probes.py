@@ -1,4 +1,4 @@
-"""Probes that a Python program has enabled."""
+"""Probes enabled by a Python program."""
 
 from collections.abc import Callable
 from typing import Self
@@ -19,7 +19,7 @@ from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst_emu.api.firing import Fired, Firing, Placed, full_name
 from kinst_emu.api.inspected import Inspected
 
-MAX_KEPT = 1_000_000  # records of firings
+MAX_KEPT = 1_000_000  # maximum number of firings recorded
 Fire = Callable[[Firing], object]
 
 
@@ -32,17 +32,17 @@ class Probes:
         self._machine, self._fire, self._unsafe = machine, fire, unsafe
         self._wanted = wanted
         self._numbers: list[int] = []
-        self.names: list[str] = []  # of the probes, provider:module:function:name
-        self.count = 0  # firings
+        self.names: list[str] = []  # full probe names, provider:module:function:name
+        self.count = 0  # number of firings
         self.closed = False
-        self.records: list[Fired] = []  # of the firings, where no function is called
+        self.records: list[Fired] = []  # firings, recorded only without a callback
         self._arguments: Arguments | None = None
         self._copies: dict[int, list[Function]] = {}
         self._places: dict[int, Placed] = {}
         self._table: Breakpoints | SeamBreakpoints | None = None
 
     def make(self, breakpoints: Breakpoints | SeamBreakpoints) -> list[int]:
-        """Make the probes in a table."""
+        """Create the probes in a table of breakpoints, and return their numbers."""
         kernel = breakpoints.image
         try:
             made = description.create(
@@ -57,6 +57,7 @@ class Probes:
         return made.numbers
 
     def fired(self, probe: Probe, read: Callable[[str], int]) -> None:
+        """Count a firing, and call the callback or record the firing."""
         self.count += 1
         if self._fire is not None:
             assert self._table is not None
@@ -71,7 +72,7 @@ class Probes:
                                       m.now if m.counts else None))
 
     def _placed(self, probe: Probe) -> Placed:
-        """The prototype of a probe's function, and where its arguments are at the probe."""
+        """Return the prototype of a probe's function, and where its arguments are at the probe."""
         number = probe.id - 1
         if number not in self._places:
             self._places[number] = self._place(probe)
@@ -82,16 +83,16 @@ class Probes:
         assert table is not None
         types = machine.kernel.prototypes.types()
         if copies := self._copies.get(number, []):
-            known = [found for copy in copies if isinstance(types, DwarfTypes | LinkedTypes)
-                     and (found := types.inlined(copy, probe.instruction.address)) is not None]
+            known = [placed for copy in copies if isinstance(types, DwarfTypes | LinkedTypes)
+                     and (placed := types.inlined(copy, probe.instruction.address)) is not None]
             if len(known) != 1:
-                raise KinstError(f"{full_name(probe)}: several inline copies begin here, each with "
-                                 "arguments of its own")
+                raise KinstError(f"{full_name(probe)}: the arguments of the inline copies that "
+                                 "begin at this address are unknown or ambiguous")
             return known[0]
         function = table.function(number)
         if function is None or probe.name == "return":
-            raise KinstError(f"{full_name(probe)}: arguments are known only where a function is "
-                             f"entered: fbt::{probe.function}:entry")
+            raise KinstError(f"{full_name(probe)}: arguments are not available at this probe: use "
+                             f"fbt::{probe.function}:entry")
         if self._arguments is None:
             self._arguments = Arguments(table, types)
         offset = table.offset(number)
@@ -101,14 +102,14 @@ class Probes:
         return procedure, self._arguments.by_type(function, offset)
 
     def _untyped(self, function: Symbol, offset: int) -> Placed:
-        """Of a kernel without debug data, the functions of the C library are known."""
+        """Locate the arguments of a C library function in a kernel without debug data."""
         assert self._arguments is not None
         procedure = self._machine.prototype(function.name, function.address)
         return procedure, [self._arguments.by_number(function, offset, n)
                            for n in range(len(procedure.parameters))]
 
     def close(self) -> None:
-        """Disable the probes; after another thread's use of the machine."""
+        """Disable the probes, after waiting for any other thread that is using the machine."""
         with self._machine.turn.waited():
             self._remove(self)
 

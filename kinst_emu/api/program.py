@@ -1,4 +1,4 @@
-"""D programs that run on a machine of a Python program."""
+"""D programs that a Python program runs on a machine."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,16 +21,16 @@ from kinst_emu.api.turn import Turn, in_turn
 if TYPE_CHECKING:
     from kinst_emu.notebook.flame_graph import FlameGraph
 
-MAX_KEPT = 1_000_000  # records
-MOST_SHOWN = 50  # of them
+MAX_KEPT = 1_000_000  # maximum number of records kept
+MOST_SHOWN = 50  # maximum number of records or keys displayed
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a clause has left at a firing.
+    """Output of one clause at one firing.
 
-    :param probe: provider:module:function:name.
-    :param actions: an object for each, as ``kdtrace --json`` prints them (docs/d.md).
+    :param probe: full name of the probe, ``provider:module:function:name``.
+    :param actions: one object per action, as ``kdtrace --json`` prints them (docs/d.md).
     """
 
     probe: str
@@ -38,12 +38,12 @@ class Record:
 
     @property
     def values(self) -> list[Value]:
-        """The value of each action; of ``printf`` its text."""
+        """Value of each action; for ``printf``, its text."""
         return [action.get("text", action.get("value", "")) for action in self.actions]
 
 
 class Program:
-    """A D program, enabled until it is closed; a context manager."""
+    """D program that is enabled until it is closed; a context manager."""
 
     def __init__(self, machine: Inspected, remove: "Callable[[Program], None]",
                  breakpoints: Breakpoints, source: str, arguments: Sequence[object],
@@ -53,9 +53,9 @@ class Program:
         self._machine, self._source, self._breakpoints = machine, source, breakpoints
         self._records: list[Record] = []
         self._active = False
-        self.printed: list[Row] = []  # what printa() has printed
-        self.errors: list[str] = []  # faults of clauses
-        self.messages: list[str] = []  # what kdtrace says on standard error: faults, drops
+        self.printed: list[Row] = []  # output of printa()
+        self.errors: list[str] = []  # faults in clauses
+        self.messages: list[str] = []  # standard error of kdtrace: faults, drops
         self._session = self._linked(breakpoints, arguments, options, unsafe, target, files or {})
 
     def _linked(self, breakpoints: Breakpoints, arguments: Sequence[object],
@@ -92,66 +92,76 @@ class Program:
 
     @property
     def turn(self) -> Turn:
-        """The lock of its machine."""
+        """Lock of the machine that the program traces."""
         return self._machine.turn
 
     @property
     @in_turn
     def records(self) -> list[Record]:
-        """Those of the firings so far, the first million; while the machine runs, perhaps without
-        the last."""
+        """Records of the firings so far, at most the first million.
+
+        While the machine runs, the most recent records may be missing.
+        """
         self._look()
         return self._records
 
     @property
     @in_turn
     def aggregations(self) -> dict[str, dict[tuple[Value, ...], Value]]:
-        """By name, the values by key: a number, or the buckets of a distribution that are not
-        empty, as ``{"from": 64, "count": 2}``."""
+        """Values of the aggregations, by aggregation name and then by key.
+
+        A value is a number, or the list of the non-empty buckets of a distribution, like
+        ``{"from": 64, "count": 2}``.
+        """
         self._look()
-        found: dict[str, dict[tuple[Value, ...], Value]] = {}
+        by_name: dict[str, dict[tuple[Value, ...], Value]] = {}
         for row in self._session.aggregated():
             rows = row["rows"]
             assert isinstance(rows, list)
-            found[str(row["aggregation"])] = {
-                _key(one["keys"]): one["value"] for one in rows if isinstance(one, dict)}
-        return found
+            by_name[str(row["aggregation"])] = {
+                _key(entry["keys"]): entry["value"] for entry in rows if isinstance(entry, dict)}
+        return by_name
 
     @property
     @in_turn
     def firings(self) -> int:
-        """Of the kernel's probes that are enabled, D's and Python's, since they are."""
+        """Number of firings of all kernel probes since the program was enabled.
+
+        Firings of the probes that Python has enabled count, too.
+        """
         return self._breakpoints.dispatcher.firings
 
     @property
     @in_turn
     def ended(self) -> bool:
-        """Whether ``exit()`` was called; nothing is traced any more then."""
+        """Whether the program has called ``exit()``, which ends the tracing."""
         return self._session.stopped
 
     @property
     @in_turn
     def status(self) -> int:
-        """What ``exit()`` was given."""
+        """Exit status that the program passed to ``exit()``."""
         return self._session.consumer.status
 
     def begin(self) -> None:
-        """Enable the probes; ``Machine.trace`` does."""
+        """Enable the probes; called by ``Machine.trace``."""
         self._session.begin()
         self._active = True
 
     def end(self) -> None:
-        """Disable them; ``close`` does."""
+        """Disable the probes; called by ``close``."""
         self._session.end()
         self._active = False
 
     def moved(self) -> None:
-        """The machine has gone to another time: timers count from there."""
+        """Restart the timers after the machine has moved to another virtual time."""
         self._session.moved()
 
     def close(self) -> None:
-        """End the trace, after another thread's use of the machine: END fires, and the aggregations
-        are complete."""
+        """End the trace: END fires, and the aggregations are complete.
+
+        If another thread is using the machine, this waits for it.
+        """
         with self._machine.turn.waited():
             self._remove(self)
 
@@ -168,21 +178,21 @@ class Program:
     # -- in IPython -------------------------------------------------------------------------------
 
     def flame_graph(self, name: str = "@") -> "FlameGraph":
-        """An aggregation whose key is a stack, as a flame graph.
+        """Return an aggregation whose key is a stack, as a flame graph.
 
-        :raises KinstError: when there is none.
+        :raises KinstError: when the program has no such aggregation.
         """
         from kinst_emu.notebook.flame_graph import FlameGraph
 
         stacks = dict[tuple[str, ...], int]()
         for key, count in self.aggregations.get(name, {}).items():
-            found = [part for part in key
+            stack_parts = [part for part in key
                      if isinstance(part, Sequence) and not isinstance(part, str)]
-            if found and isinstance(count, int):
-                stacks[tuple(str(line) for line in found[0])] = count
+            if stack_parts and isinstance(count, int):
+                stacks[tuple(str(line) for line in stack_parts[0])] = count
         if not stacks:
-            raise KinstError(f"{name}: is no aggregation of counts by stack(); there are "
-                             f"{', '.join(self.aggregations) or 'none'}")
+            raise KinstError(f"{name}: not an aggregation of counts by stack() (aggregations: "
+                             f"{', '.join(self.aggregations) or 'none'})")
         return FlameGraph(name, stacks)
 
     def _lines(self) -> list[str]:
@@ -210,7 +220,7 @@ class Program:
 
 
 def _key(parts: Value) -> tuple[Value, ...]:
-    """A key of a dictionary: stacks become tuples."""
+    """Return an aggregation key as a hashable tuple, with stacks as tuples."""
     assert isinstance(parts, list)
     return tuple(tuple(part) if isinstance(part, list) else part  # type: ignore[misc]
                  for part in parts)

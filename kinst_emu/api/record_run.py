@@ -1,4 +1,4 @@
-"""Runs that are recorded."""
+"""Recording of a machine's run to a file."""
 
 import contextlib
 import shlex
@@ -13,18 +13,23 @@ from kinst_emu.terminal.terminal import check_writable
 @contextlib.contextmanager
 def recorded(machine: UnicornMachine, path: Path | None, kind: str, workload: str,
              quiet: bool = False) -> Iterator[None]:
-    """Record a machine meanwhile, whatever happens, and say how to play it; with no path, not.
+    """Record a machine in a ``with`` block, and print how to replay the recording.
 
-    :param kind: what its state was made from (``emu.replay.recording``).
+    The recording is completed even if the block raises an exception.  Without a path, nothing is
+    recorded.
+
+    :param kind: what the machine's state was made from (``emu.replay.recording``).
+    :param workload: description of what is recorded.
+    :param quiet: print nothing.
     """
     if path is None:
         yield
         return
     check_writable(path, "the recording")
     if path.exists() and (not path.is_file() or path.samefile(machine.image.path)):
-        raise KinstError(f"{path}: is the kernel, or not a plain file: give the recording another "
-                         "name")
-    from emu.replay.recording import Recorder  # not before it is needed: compression, JSON
+        raise KinstError(f"{path}: is the kernel, or not a regular file: give the recording "
+                         "another name")
+    from emu.replay.recording import Recorder  # deferred: slow to import (compression, JSON)
 
     recorder = Recorder(machine, path, kind, workload)
     try:
@@ -34,5 +39,5 @@ def recorded(machine: UnicornMachine, path: Path | None, kind: str, workload: st
         if end is not None and not quiet:
             length = end.position.instructions - recorder.start.position.instructions
             more = " --to panic" if "panic" in end.stop else ""
-            print(f"recorded {length} instructions in {path} ({recorder.size} bytes); play it by: "
+            print(f"recorded {length} instructions in {path} ({recorder.size} bytes); replay with: "
                   f"kinst replay {shlex.quote(str(path))}{more}")

@@ -1,4 +1,4 @@
-"""Recordings as Python programs use them."""
+"""Recordings, as used by Python programs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,9 +25,10 @@ from kinst_emu.api.turn import Turn, in_turn
 
 @dataclass(frozen=True)
 class Moment:
-    """A probe's firing in a recording.
+    """Firing of a probe in a recording.
 
-    :param arguments: the first registers of the calling convention: at an entry, the function's.
+    :param arguments: argument registers of the calling convention; at a function's entry, they
+        hold the function's arguments.
     """
 
     probe: str
@@ -38,10 +39,13 @@ class Moment:
 
 @dataclass(frozen=True)
 class Written:
-    """A store.
+    """Memory store found in a recording.
 
-    :param where: ``function+offset``, or "from outside".
-    :param line: ``file:line``; empty where it is not known.
+    :param position: position at which the store is executed.
+    :param where: ``function+offset`` of the instruction, or "from outside" for a recorded input.
+    :param line: ``file:line``; empty if unknown.
+    :param old: bytes before the store.
+    :param new: bytes after the store.
     """
 
     position: Position
@@ -52,11 +56,11 @@ class Written:
 
 
 class RecordedMachine(Machine):
-    """The machine of a recording: it is looked at, and goes where the recording goes."""
+    """Machine of a recording: read-only, and moved only by the recording."""
 
     def _refuse(self, *_arguments: object, **_options: object) -> NoReturn:
-        raise KinstError("this machine belongs to a recording: it can be looked at, and goes where "
-                         "the recording is sent (go, step, back)")
+        raise KinstError("this machine belongs to a recording: it is read-only, and only the "
+                         "recording moves it (go, step, back)")
 
     write = set = call = evaluate = place = run = step = type = command = _refuse
     probe = trace = restore = on_qemu = record = execute_again = _refuse
@@ -66,24 +70,24 @@ class RecordedMachine(Machine):
 
     @property
     def registers(self) -> Registers:  # type: ignore[override]
-        """``machine.registers["rax"]``."""
+        """General registers, read-only by name: ``machine.registers["rax"]``."""
         return Registers(tuple(self.emulated.arch.registers), self.emulated.read_register)
 
 
 class Recording:
-    """A recording that is opened; it stands at its start.
+    """Recording opened for replay, initially positioned at its start.
 
-    :param path: the file.
-    :param kernel: its kernel, a file or a name; None: it is looked for where it was
-        recorded, and among the known ones, by its build id.
-    :param limit: instructions; a longer one is refused.
-    :raises KinstError: when it cannot be used.
+    :param path: recording file.
+    :param kernel: the recording's kernel, a file or a name.  By default it is searched for by
+        build id, at the path it was recorded from and among the known kernels.
+    :param limit: maximum length in instructions; a longer recording is refused.
+    :raises KinstError: when the recording or its kernel cannot be used.
     """
 
     def __init__(self, path: str | Path, kernel: str | None = None, limit: int = LIMIT) -> None:
         self._player: Player = played(Path(path), kernel, limit)
         emulated = self._player.machine
-        #: registers, memory, types and stacks, where the recording stands
+        #: registers, memory, types and stacks at the current position
         self.machine = RecordedMachine(Kernel(emulated.image), emulated)
         self._sources = Sources(emulated.image)
         self._places = Places(emulated)
@@ -91,7 +95,7 @@ class Recording:
 
     @property
     def turn(self) -> Turn:
-        """The lock of its machine."""
+        """Lock of the recording's machine."""
         return self.machine.turn
 
     def __repr__(self) -> str:
@@ -102,24 +106,29 @@ class Recording:
     @property
     @in_turn
     def position(self) -> Position:
-        """Where it stands: ``instructions`` executed and virtual ``time`` in nanoseconds since the
-        start of the boot."""
+        """Current position in the recording.
+
+        Its ``instructions`` executed, and its virtual ``time`` in nanoseconds, count from the start
+        of the boot.
+        """
         return self._player.position
 
     @property
     def start(self) -> Position:
+        """Position at which the recording starts."""
         return self._player.recording.start.position
 
     @property
     def end(self) -> Position:
+        """Position at which the recording ends."""
         return self._player.recording.last
 
     @in_turn
     def go(self, position: str | int | Position) -> "Recording":
-        """Go to a position, forwards or back.
+        """Go to a position, forward or backward.
 
-        :param position: as ``kinst replay --to`` takes it: an instruction count, ``"50%"``,
-            ``"1.5s"``, ``"malloc#3"``, ``"fbt::malloc:return"``, ``"panic"``.
+        :param position: an instruction count, ``"50%"``, ``"1.5s"``, ``"malloc#3"``,
+            ``"fbt::malloc:return"``, ``"panic"``, or any other position of ``kinst replay --to``.
         """
         self._wish(self._player.seek(position) if isinstance(position, Position)
                    else go(self._player, str(position)))
@@ -128,17 +137,17 @@ class Recording:
 
     @in_turn
     def step(self, count: int = 1) -> "Recording":
-        """Execute instructions."""
+        """Go forward by ``count`` instructions."""
         return self.go(self.position.instructions + count)
 
     @in_turn
     def back(self, count: int = 1) -> "Recording":
-        """Go back so many instructions."""
+        """Go back by ``count`` instructions."""
         return self.go(self.position.instructions - count)
 
     @in_turn
     def same(self) -> bool:
-        """Play it to its end: whether the state there is the recorded one."""
+        """Replay to the end, and return whether the state there is the recorded state."""
         self._wish(self._player.advance_to_end())
         return not self._player.difference()
 
@@ -147,12 +156,12 @@ class Recording:
         if stop is not None:
             raise KeyboardInterrupt
 
-    # -- what happened ----------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def firings(self, probe: str) -> Iterator[Moment]:
-        """The firings of a probe from here on; at each, the recording stands there.
+        """Yield the firings of a probe from the current position on, moving the recording to each.
 
-        :param probe: ``provider::function:name``, without a pattern.
+        :param probe: ``provider::function:name``, without wildcards.
         """
         player, machine = self._player, self._player.machine
         from_start(player)
@@ -171,17 +180,19 @@ class Recording:
                 self.go(here)
 
     def who_wrote(self, place: str | int, size: int | None = None) -> Iterator[Written]:
-        """The stores to a place before this position, the last first; the recording goes there.
+        """Yield the stores to a memory location before the current position, most recent first.
 
-        :param place: an address, a symbol, or what C would say: ``"proc0.p_flag"``.
-        :param size: bytes, 1 to 64; None: as many as the place has.
+        The recording moves to each store.
+
+        :param place: an address, a symbol, or a C expression like ``"proc0.p_flag"``.
+        :param size: number of bytes, 1 to 64; by default the size of the location, at most 64.
         """
         player = self._player
         with self.turn:
-            found = self._places.find(f"{place:#x}" if isinstance(place, int) else place)
-            physical, before = physical_of(player, found.address), self.position
-        length = min(found.size, MAX_SIZE) if size is None else size
-        given = True  # what was given here has been written
+            location = self._places.find(f"{place:#x}" if isinstance(place, int) else place)
+            physical, before = physical_of(player, location.address), self.position
+        length = min(location.size, MAX_SIZE) if size is None else size
+        given = True  # Input at the current position counts as a store, too.
         while True:
             with self.turn:
                 write = last_write(player, physical, length, before, given)
@@ -199,18 +210,22 @@ class Recording:
 
     @in_turn
     def origin(self, register: str) -> list[Link]:
-        """Where the value came from that a register, or up to eight bytes of memory as
-        ``who_wrote`` takes them, have here, the last instruction first; the recording stays where
-        it is."""
+        """Trace the value of a register or memory location back to where it came from.
+
+        :param register: a register, or a memory location as for ``who_wrote``, of which up to
+            eight bytes are traced.
+        :return: the instructions that handled the value, most recent first.  The position of the
+            recording does not change.
+        """
         here = self.position
         if self._code is None:
             self._code = KernelCode(self._player.machine.image)
         origin = Origin(self._player, self._code)
         if origin.is_register(register) or register in self._player.machine.arch.registers:
-            found = list(origin.of(register, here.instructions))
+            links = list(origin.of(register, here.instructions))
         else:
             place = Places(self._player.machine).find(register)
-            found = list(origin.of_memory(physical_of(self._player, place.address),
+            links = list(origin.of_memory(physical_of(self._player, place.address),
                                           min(place.size, 8), here.instructions))
         self.go(here)
-        return found
+        return links

@@ -1,4 +1,4 @@
-"""General registers by the names of the architecture's manual."""
+"""General registers, by their names in the architecture's manual."""
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 
@@ -10,14 +10,14 @@ MASK = (1 << 64) - 1
 
 
 class Registers(Mapping[str, int]):
-    """Registers that are looked at."""
+    """Read-only general registers, by name."""
 
     def __init__(self, names: Sequence[str], read: Callable[[str], int]) -> None:
         self._names, self._read = names, read
 
     def _known(self, name: str) -> str:
         if name not in self._names:
-            raise KeyError(f"no register '{name}'; there are {', '.join(self._names)}")
+            raise KeyError(f"no register '{name}': use one of {', '.join(self._names)}")
         return name
 
     def __getitem__(self, name: str) -> int:
@@ -34,7 +34,7 @@ class Registers(Mapping[str, int]):
 
 
 class MachineRegisters(Registers, MutableMapping[str, int]):
-    """Those of a machine that stands still: they may be written."""
+    """General registers of a stopped machine, readable and writable by name."""
 
     def __init__(self, machine: Machine, turn: Turn) -> None:
         super().__init__(tuple(machine.arch.registers), self._read_one)
@@ -47,8 +47,8 @@ class MachineRegisters(Registers, MutableMapping[str, int]):
     @in_turn
     def __setitem__(self, name: str, value: int) -> None:
         if self._machine.running:
-            raise KinstError("the machine is running: a probe's function only looks at it")
+            raise KinstError("the machine is running: a probe's callback cannot change it")
         self._machine.write_register(self._known(name), value & MASK)
 
     def __delitem__(self, name: str) -> None:
-        raise TypeError("registers stay")
+        raise TypeError("registers cannot be deleted")

@@ -1,4 +1,4 @@
-"""Who uses a machine: one thread at a time, of the process that has made it."""
+"""Exclusive use of a machine: by one thread at a time, in the process that created it."""
 
 import contextlib
 import functools
@@ -14,13 +14,12 @@ R = TypeVar("R")
 
 
 class Turn:
-    """A lock that a thread holds while it uses the machine; a context manager, which may be entered
-    again by the same thread.
+    """Reentrant lock that a thread holds while it uses a machine; a context manager.
 
-    A second thread does not wait for it, but gets an error: a program that uses one machine in two
-    threads at once has a mistake.
+    A second thread gets an error instead of waiting: a program that uses one machine in two threads
+    at once has a bug.
 
-    :raises MachineError: in ``with``, when another thread holds it, or in a forked process.
+    :raises MachineError: in ``with``, when another thread holds the lock, or in a forked process.
     """
 
     def __init__(self) -> None:
@@ -29,18 +28,19 @@ class Turn:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is the process that has made the machine, and no child that it forked."""
+        """Whether the current process created the machine, instead of being a forked child."""
         return os.getpid() == self._process
 
     def _check(self) -> None:
         if not self.is_ours:
-            raise MachineError(f"this machine is of process {self._process}, which has forked: "
-                               "boot or restore another one here")
+            raise MachineError(f"this machine belongs to process {self._process}, which has "
+                               "forked: boot or restore another machine in this process")
 
     @contextlib.contextmanager
     def waited(self) -> Iterator[None]:
-        """Hold it, after another thread has let go of it: for what has to be done in any case, like
-        the end of a ``with``.
+        """Hold the lock in a ``with`` block, after waiting for another thread to release it.
+
+        For operations that must always happen, like the end of a ``with`` block.
 
         :raises MachineError: in a forked process.
         """
@@ -51,7 +51,8 @@ class Turn:
     def __enter__(self) -> Self:
         self._check()
         if not self._lock.acquire(blocking=False):
-            raise MachineError("another thread is using this machine: one uses it at a time")
+            raise MachineError("another thread is using this machine: only one can use it at a "
+                               "time")
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -59,17 +60,19 @@ class Turn:
 
 
 class HasTurn(Protocol):
-    """A machine, or what is used like one."""
+    """Object whose ``turn`` is the lock of a machine."""
 
     @property
-    def turn(self) -> Turn: ...
+    def turn(self) -> Turn:
+        """Lock of the machine."""
+        ...
 
 
 T = TypeVar("T", bound=HasTurn)
 
 
 def in_turn(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
-    """Make a method hold the machine's turn while it runs."""
+    """Decorate a method to hold the machine's lock while it runs."""
     @functools.wraps(method)
     def wrapped(self: T, /, *arguments: P.args, **options: P.kwargs) -> R:
         with self.turn:

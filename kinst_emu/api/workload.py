@@ -1,4 +1,4 @@
-"""A Python program as the workload of a machine."""
+"""Python programs that drive a machine while it is recorded."""
 
 import ast
 import contextlib
@@ -16,16 +16,18 @@ from kinst_emu.api.machine import Machine
 
 Workload = Callable[[Machine], object]
 
-WORKLOAD, PROGRAM = "workload", "PROGRAM"  # its function, and what that wants to run
+# Names that the program defines: a function, and optionally the name of a C file to run.
+WORKLOAD, PROGRAM = "workload", "PROGRAM"
 
 
 def load_program(path: Path) -> Workload:
-    """The function ``workload`` of a Python program.
+    """Return the function ``workload`` of a Python program.
 
-    :raises KinstError: when it has none (as far as its text tells, it is not run then), or raises.
+    :raises KinstError: when the program raises an exception or does not define the function; a
+        program whose source does not bind the name is not executed.
     """
-    missing = KinstError(f"{path}: has no function {WORKLOAD}(machine), which is called with the "
-                         "machine that is recorded; define one")
+    missing = KinstError(f"{path}: no function {WORKLOAD}(machine): define one; it is called with "
+                         "the recorded machine")
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -33,17 +35,19 @@ def load_program(path: Path) -> Workload:
     with _said(path):
         if not _binds(ast.parse(text, str(path)), WORKLOAD):
             raise missing
-        found = runpy.run_path(str(path)).get(WORKLOAD)
-    if not callable(found):
+        function = runpy.run_path(str(path)).get(WORKLOAD)
+    if not callable(function):
         raise missing
-    return cast(Workload, found)
+    return cast(Workload, function)
 
 
 def program_of(path: Path, workload: Workload) -> Path | None:
-    """The C file that a Python program names in ``PROGRAM``, from where it is: the machine stands
-    at our shell, and the file's program is in /files.  None: it names none.
+    """Return the C file that a Python program names in ``PROGRAM``, or None.
 
-    :raises KinstError: when that is no file's name.
+    The name is relative to the Python program's directory.  With such a file, the machine boots to
+    a shell and has the compiled program in /files.
+
+    :raises KinstError: when ``PROGRAM`` is not the name of a C file.
     """
     named = getattr(workload, "__globals__", {}).get(PROGRAM)
     if named is None:
@@ -54,12 +58,12 @@ def program_of(path: Path, workload: Workload) -> Path | None:
 
 
 def _binds(tree: ast.Module, name: str) -> bool:
-    """Whether a name may be one of the module: a function, an assignment, an import."""
+    """Return whether a module may bind a name by a function, class, assignment or import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             bound = [node.name]
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            bound = [one.asname or one.name for one in node.names]
+            bound = [alias.asname or alias.name for alias in node.names]
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound = [node.id]
         else:
@@ -70,9 +74,9 @@ def _binds(tree: ast.Module, name: str) -> bool:
 
 
 def run_program(path: Path, workload: Workload, kernel: Kernel, machine: UnicornMachine) -> None:
-    """Call what ``load_program`` has found in a Python program.
+    """Call the function that ``load_program`` found in a Python program.
 
-    :raises KinstError: when it raises.
+    :raises KinstError: when the function raises an exception.
     """
     with _said(path):
         workload(Machine(kernel, machine))
@@ -80,12 +84,12 @@ def run_program(path: Path, workload: Workload, kernel: Kernel, machine: Unicorn
 
 @contextlib.contextmanager
 def _said(path: Path) -> Iterator[None]:
-    """What the user's program raises is one line, with the place in the program."""
+    """Turn an exception in the user's program into one line with its location."""
     try:
         yield
     except (KinstError, KeyboardInterrupt):
         raise
-    except Exception as error:  # noqa: BLE001 (it is the user's program: any of it is said)
+    except Exception as error:  # noqa: BLE001 (user code may raise anything)
         rows = [row for row in traceback.extract_tb(sys.exc_info()[2])
                 if row.filename == str(path)]
         where = f":{rows[-1].lineno}" if rows else ""

@@ -1,4 +1,4 @@
-"""Assembler text to bytes, by keystone."""
+"""Assemble instruction text into bytes with keystone."""
 
 import re
 
@@ -6,23 +6,23 @@ from emu.arch.architectures import ARCHITECTURES
 from emu.host.errors import KinstError
 
 MAX_TEXT = 4096
-DECIMAL = re.compile(r"(?<![\w.])[1-9]\d{0,19}\b(?!\.\d)")  # keystone would take it as hexadecimal
-ADDRESS = 0x4000_0000  # kinst/verify/laboratory: where instructions are tested
+DECIMAL = re.compile(r"(?<![\w.])[1-9]\d{0,19}\b(?!\.\d)")  # keystone would read hexadecimal
+ADDRESS = 0x4000_0000  # where kinst/verify/laboratory tests instructions
 
 
 def assemble(arch: str, text: str) -> list[tuple[str, bytes]]:
-    """The instructions of a text, each with its bytes.
+    """Assemble a text and return each instruction with its bytes.
 
     :param text: instructions, separated by ``;`` or line ends.
-    :raises KinstError: when one is none.
+    :raises KinstError: when a line is not an instruction of ``arch``.
     """
     if len(text) > MAX_TEXT:
-        raise KinstError(f"--assemble: at most {MAX_TEXT} characters")
+        raise KinstError(f"--assemble: the text is longer than {MAX_TEXT} characters")
     lines = [line.strip() for line in text.replace("\n", ";").split(";")]
-    found = [(line, _instruction(arch, line)) for line in lines if line]
-    if not found:
-        raise KinstError("--assemble: there is no instruction in it")
-    return found
+    instructions = [(line, _instruction(arch, line)) for line in lines if line]
+    if not instructions:
+        raise KinstError("--assemble: the text contains no instruction")
+    return instructions
 
 
 def _length(arch: str, code: bytes) -> int:
@@ -34,8 +34,8 @@ def _instruction(arch: str, line: str) -> bytes:
 
     engine = ARCHITECTURES[arch].assembler(line)
     if engine is None:
-        raise KinstError(f"--assemble: keystone {keystone.__version__} knows no {arch}; give bytes "
-                         "with --encodings")
+        raise KinstError(f"--assemble: keystone {keystone.__version__} does not support {arch}; "
+                         "give bytes with --encodings")
     wrong = f"--assemble: '{line[:60]}' is not an instruction of {arch}"
     try:
         text = DECIMAL.sub(lambda number: hex(int(number[0])), line)
@@ -43,5 +43,5 @@ def _instruction(arch: str, line: str) -> bytes:
     except keystone.KsError as error:
         raise KinstError(f"{wrong}: {error.message}") from None
     if not code or _length(arch, bytes(code)) != len(code):
-        raise KinstError(f"{wrong}; give one, with ';' between two")
+        raise KinstError(f"{wrong}; give one instruction, or separate several with ';'")
     return bytes(code)

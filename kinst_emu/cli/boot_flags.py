@@ -1,4 +1,4 @@
-"""Boot flags on a command line: ``--append -s``, which argparse would take for two options."""
+"""Keep ``--append -s`` together, which argparse would parse as two options."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ APPEND = "--append"
 
 
 def with_flags(words: Sequence[str]) -> list[str]:
-    """The words of a command line, each ``--append`` in one with its flags."""
-    found: list[str] = []
+    """Return the words of a command line with each ``--append`` and its flags joined by ``=``."""
+    joined: list[str] = []
     for word in words:
-        if found and found[-1] == APPEND and word.startswith("-") and not word.startswith("--"):
-            found[-1] = f"{APPEND}={word}"
+        if joined and joined[-1] == APPEND and word.startswith("-") and not word.startswith("--"):
+            joined[-1] = f"{APPEND}={word}"
         else:
-            found.append(word)
-    return found
+            joined.append(word)
+    return joined

@@ -1,4 +1,4 @@
-"""The options of commands that say what a kernel's boot loader is told."""
+"""Command-line options for a kernel's boot loader: disks, environment, boot flags, CPUs."""
 
 import argparse
 import io
@@ -19,90 +19,99 @@ from kinst_emu.terminal.terminal import check_writable
 
 
 def loader_options(parser: argparse.ArgumentParser) -> None:
-    """``--disk``, ``--memory-disk``, ``--base``, ``--env`` and ``--append``."""
+    """Add --disk, --write, --memory-disk, --base, --env, --append and --cpus."""
     parser.add_argument("--disk", type=Path, action="append", default=[], metavar="FILE",
-                        help="the image of a disk; without a memory disk, the first is the root "
-                        "file system.  What is written to it is forgotten in the end.  May be "
-                        "repeated")
+                        help="attach a disk image; without --memory-disk, the first disk is the "
+                        "root file system; changes are discarded on exit unless --write is given; "
+                        "may be repeated (default: no disks)")
     parser.add_argument("--write", action="store_true",
-                        help="write what was written to the disks into their files, in the end")
+                        help="on exit, write changes back to the disk images of --disk (default: "
+                        "discard them)")
     parser.add_argument("--memory-disk", type=Path, metavar="FILE",
-                        help="the image of a disk that the boot loader puts in memory: the root "
-                        "file system")
+                        help="load a disk image into memory, as the boot loader does, and use it "
+                        "as the root file system (default: no memory disk)")
     parser.add_argument("--base", action="store_true",
-                        help="the first disk is the base system that 'kinst images fetch --base' "
-                        "brought with this kernel")
+                        help="use the base system that 'kinst images fetch --base' downloaded with "
+                        "this kernel as the first disk (default: off)")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE",
-                        help="set a variable of the kernel's environment; may be repeated")
+                        help="set a variable in the kernel environment; may be repeated (default: "
+                        "no variables)")
     parser.add_argument("--append", default="", metavar="FLAGS",
-                        help="boot flags, as behind 'boot' at a loader's prompt: -s, -v")
+                        help="boot flags, as typed after 'boot' at the loader prompt: -s, -v "
+                        "(default: no flags)")
     cpus_option(parser)
 
 
 def cpus_option(parser: argparse.ArgumentParser) -> None:
-    """``--cpus``."""
+    """Add ``--cpus``."""
     parser.add_argument("--cpus", type=_count, metavar="N",
-                        help=f"give the computer N CPUs, at most {MOST_CPUS}; they take turns, the "
-                        "same ones in every run (default: 1)")
+                        help=f"number of guest CPUs, at most {MOST_CPUS}; they take turns, with "
+                        "the same schedule in every run (default: 1)")
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_CPUS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of CPUs: give 1 to {MOST_CPUS}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {MOST_CPUS}")
     return int(text)
 
 
 def with_cpus(image: Image, cpus: int | None) -> Image:
-    """The image, for a computer with so many CPUs; None: with one.
+    """Return the image configured for a number of CPUs; None stands for one.
 
-    :raises KinstError: for a kernel that starts no others, and when there cannot be so many.
+    :raises KinstError: for a teaching kernel and for a number outside 1 to ``MOST_CPUS``.
     """
     if cpus is None or cpus == 1:
         return image
     if not 1 <= cpus <= MOST_CPUS:
-        raise KinstError(f"{cpus} CPUs: 1 to {MOST_CPUS} are possible")
+        raise KinstError(f"{cpus} CPUs: the number must be from 1 to {MOST_CPUS}")
     if catalog.is_teaching(image):
         raise KinstError("--cpus: the teaching kernel runs on one CPU; give a FreeBSD kernel")
     return replace(image, options=replace(image.options, cpus=cpus))
 
 
 def files_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--files``."""
     parser.add_argument("--files", type=Path, metavar="DIR",
-                        help="put the files of a folder into /files of our userland")
+                        help="copy the files of this host directory into /files of the kinst-emu "
+                        "userland (default: no files)")
 
 
 def check_userland(arguments: argparse.Namespace, what: str) -> None:
-    """:raises KinstError: where the disk is not to be our userland's."""
+    """Refuse disk options where the command needs the kinst-emu userland.
+
+    :param what: name of the option or command for the message.
+    :raises KinstError: when --disk, --memory-disk or --base is given.
+    """
     if arguments.disk or arguments.memory_disk or arguments.base:
-        raise KinstError(f"{what}: is for our userland, and not with --disk, --memory-disk or "
-                         "--base")
+        raise KinstError(f"{what}: needs the kinst-emu userland; leave out --disk, --memory-disk "
+                         "and --base")
 
 
 def with_options(image: Image, arguments: argparse.Namespace) -> Image:
-    """The image, whose loader is told so.
+    """Return the image with the boot loader options of a command line.
 
-    :raises KinstError: when one is malformed, or the disk cannot be used.
+    :raises KinstError: when an option is malformed, or a disk cannot be used.
     """
     if arguments.base and arguments.write:
-        raise KinstError("--write: the base system stays as it was fetched; give a copy of "
+        raise KinstError("--write: the base system is never changed; give a copy of "
                          f"{catalog.base(image)} with --disk")
     if arguments.write and not arguments.disk:
-        raise KinstError("--write: is for --disk, which is not given")
+        raise KinstError("--write: works only with --disk; give a disk image")
     if arguments.write:
         for path in arguments.disk:
             check_writable(path, "--disk")
         if len({path.resolve() for path in arguments.disk}) < len(arguments.disk):
-            raise KinstError("--write: a file is given for two disks")
+            raise KinstError("--write: the same file is given for two disks; give a copy")
     base = [catalog.base(image)] if arguments.base else []
-    told = _told(image, boot_options(
+    configured = _told(image, boot_options(
         arguments.env, arguments.append, arguments.memory_disk, [*base, *arguments.disk]))
-    return with_cpus(told, arguments.cpus)
+    return with_cpus(configured, arguments.cpus)
 
 
 def with_disks(image: Image, disks: Sequence[Path]) -> Image:
-    """The image, with disks.
+    """Return the image with disks attached.
 
-    :raises KinstError: when one cannot be used.
+    :raises KinstError: when a disk cannot be used.
     """
     return _told(image, boot_options([], "", None, disks)) if disks else image
 
@@ -116,16 +125,16 @@ def _told(image: Image, options: BootOptions) -> Image:
 
 
 def keep_disks(machine: UnicornMachine) -> None:
-    """Write what the guest has written to its disks into their files.
+    """Write the guest's changes to its disks back to their image files.
 
-    :raises OSError: when a file cannot be written; it is then what it was.
+    :raises OSError: when a file cannot be written; that file is then unchanged.
     """
     for disk, image in zip(machine.board.disks, machine.image.options.disks, strict=True):
         if not disk.written:
             continue
         content = io.BytesIO(image.content[:])
-        for at, block in disk.written.items():
-            content.seek(at)
+        for offset, block in disk.written.items():
+            content.seek(offset)
             content.write(block)
         path = image.path.resolve()
         with replacing(path, path.stat().st_mode & 0o777) as file:

@@ -1,4 +1,4 @@
-"""The command line of kdtrace: dtrace(1)'s options, and those about a kernel."""
+"""The command line of kdtrace: the options of dtrace(1), and options for the traced kernel."""
 
 import argparse
 import re
@@ -19,11 +19,11 @@ from kinst_emu.cli.conflicts import SCHEDULED, refuse
 from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, parse_count
 
-# The part that is the last of a description, by the option's letter.
+# Last part of a probe description, by the letter of its option.
 LAST = {"P": "provider", "m": "module", "f": "function"}
 FLAGS = {"q": "quiet", "F": "flowindent", "w": "destructive", "C": "cpp", "Z": "zdefs"}
 UNICORN, QEMU = "unicorn", "qemu"
-BOOT, COMMAND = "boot", "$"  # workloads that are no call; the second, how one begins
+BOOT, COMMAND = "boot", "$"  # the workload "boot", and the prefix of a shell command
 EXAMPLES = (
     "kdtrace -k teaching/amd64 -n kinst::strlen: -c 'strlen(\"hello\")'",
     "kdtrace -k kernel -n fbt::malloc: -c 'malloc(100, &M_TEMP, 2)'",
@@ -50,7 +50,7 @@ USAGE = """Usage: kdtrace [-CdeFhlqSvVwZ] [-b bufsz] [-D name[=def]]
 \ta kernel: [-k kernel] [-c call | -c boot] [--replay recording] [--module file.ko]
 \t[--stack[=frames]] [--machine unicorn|qemu] [--json] [--report file]
 
-kdtrace --help says what each is
+kdtrace --help describes the options
 """
 
 
@@ -58,21 +58,22 @@ FLAG = re.compile(r"-\d")
 
 
 def last_part(letter: str) -> str:
-    """The part of a description that its last word is, by the letter of its option."""
+    """Return which part of a probe description comes last, by the letter of its option."""
     return LAST.get(letter, "name")
 
 
 class UsageError(Exception):
-    """The command line is none."""
+    """A command line that cannot be parsed."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        """Raise UsageError in place of exiting, so that the caller prints the usage."""
         raise UsageError(message)
 
 
 class _Program(argparse.Action):
-    """-P, -m, -f, -n, -i and -s, in the order in which they were given."""
+    """Collect -P, -m, -f, -n, -i and -s as (letter, text) in the order given."""
 
     def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
                  value: object, option: str | None = None) -> None:
@@ -81,7 +82,7 @@ class _Program(argparse.Action):
 
 
 class _Set(argparse.Action):
-    """What sets an option of D's: (name, value, how it was written), in their order."""
+    """Collect options of D as (name, value, spelling for messages) in the order given."""
 
     def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
                  value: object, option: str | None = None) -> None:
@@ -98,7 +99,7 @@ class _Set(argparse.Action):
 
 
 class _Macro(argparse.Action):
-    """-D, -U and -I, for the preprocessor."""
+    """Collect -D, -U and -I for the preprocessor."""
 
     def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
                  value: object, option: str | None = None) -> None:
@@ -112,7 +113,7 @@ class _Raw(argparse.Action):
 
 
 class _Included(argparse.Action):
-    """-H, for the preprocessor."""
+    """Pass -H to the preprocessor."""
 
     def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
                  _value: object, _option: str | None = None) -> None:
@@ -120,121 +121,150 @@ class _Included(argparse.Action):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The options, with their help."""
+    """Return the parser with all options and their help."""
     parser = _Parser(prog="kdtrace", allow_abbrev=False)
-    show_examples(parser, "traces a kernel that runs inside Python, or DTrace's own probes alone, "
-                  "by D programs; a description without a predicate and actions is a clause with "
-                  "the default action", EXAMPLES)
+    show_examples(parser, "trace a kernel that runs inside Python, or only DTrace's own probes, "
+                  "with D programs; a probe description without a predicate or actions is a "
+                  "clause with the default action", EXAMPLES)
     parser.set_defaults(programs=[], options=[], preprocess=[])
     add = parser.add_argument
     for letters, name, what in (
         ("-n", "[[[PROVIDER:]MODULE:]FUNCTION:]NAME [/PREDICATE/ {ACTIONS}]",
-         "trace these probes: kinst::FUNCTION:OFFSET, kinst::FUNCTION: for every instruction, "
-         "fbt::FUNCTION:entry or :return; parts may be shell patterns"),
-        ("-f", "[[PROVIDER:]MODULE:]FUNCTION ...", "all probes of a function"),
-        ("-m", "[PROVIDER:]MODULE ...", "of a module"), ("-P", "PROVIDER ...", "of a provider"),
-        ("-i", "ID ...", "the probe with an ID"), ("-s", "FILE", "a D program in a file"),
+         "trace the probes of a description: kinst::FUNCTION:OFFSET, kinst::FUNCTION: for every "
+         "instruction, fbt::FUNCTION:entry or :return; parts may be shell patterns"),
+        ("-f", "[[PROVIDER:]MODULE:]FUNCTION ...", "trace all probes of a function"),
+        ("-m", "[PROVIDER:]MODULE ...", "trace all probes of a module"),
+        ("-P", "PROVIDER ...", "trace all probes of a provider"),
+        ("-i", "ID ...", "trace the probe with this ID (-l lists IDs)"),
+        ("-s", "FILE", "run the D program in a file; - reads standard input"),
     ):
         add(letters, dest="programs", action=_Program, metavar=name, help=what)
-    add("words", nargs="*", metavar="ARGUMENT", help="$1, $2 ... of the programs")
+    add("words", nargs="*", metavar="ARGUMENT", help="macro arguments $1, $2 ... of the programs")
     kernel_option(parser, required=False)
     add("-c", dest="workload", metavar="WORKLOAD",
-        help="what the kernel is to run: a call, e.g. 'strlen(\"hello\")', 'boot', or "
-        "'$ COMMAND', a line for the shell of our userland; or a file of C with its arguments")
+        help="run a workload on the kernel: calls, e.g. 'strlen(\"hello\")'; 'boot'; '$ COMMAND', "
+        "a line for the shell of the kinst-emu userland; or a C file with its arguments "
+        "(default: none)")
     add("-p", dest="process", metavar="PID",
-        help="make $target this process, which is there when the workload begins; as the pid "
-        "provider's, pid$target:::entry")
-    add("--files", metavar="DIR", help="with -c '$ COMMAND': put the files of a folder into /files")
+        help="set $target to this guest process, which must exist when the workload starts, as in "
+        "pid$target:::entry (default: the first process of -c '$ COMMAND')")
+    add("--files", metavar="DIR",
+        help="with -c '$ COMMAND': copy the files of this host directory into the guest's /files "
+        "(default: no files)")
     add("--disk", action="append", default=[], metavar="FILE",
-        help="the image of a disk; the first is the root file system.  What is written to it is "
-        "forgotten in the end.  May be repeated")
+        help="attach a disk image; the first disk is the root file system; changes are discarded "
+        "on exit; may be repeated (default: no disks)")
     cpus_option(parser)
     add("--program", action="append", default=[], metavar="FILE",
-        help="the file of a user's program, statically linked and with symbols: ustack() names its "
-        "functions where a process has the file's name; our userland's are known; may be repeated")
+        help="read the symbols of this user program, statically linked, so that ustack() names its "
+        "functions in processes that have the file's name; may be repeated (default: only the "
+        "programs of the kinst-emu userland)")
     add("--schedule", metavar="ORDER",
-        help="trace the calls of --run in this order, like 'A120 B A', as kinst explore gives it")
+        help="trace the calls of --run in this schedule, like 'A120 B A', as printed by kinst "
+        "explore (default: no schedule)")
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
-        help="with --schedule: what one of them does; twice or more, the first is A")
-    add("--setup", default="", metavar="CALLS", help="with --schedule: calls that are done before")
-    add("--replay", metavar="FILE", help="trace a recording that is played instead")
+        help="with --schedule: the call that one run makes; give two or more, the first is run A")
+    add("--setup", default="", metavar="CALLS",
+        help="with --schedule: calls made before the runs (default: none)")
+    add("--replay", metavar="FILE", help="replay a recording and trace it (default: no recording)")
     add("-l", dest="listing", action="store_true",
-        help="list probes, do not run; all of DTrace's own and fbt's, if none are described")
+        help="list the probes of the descriptions and exit; without descriptions, list DTrace's "
+        "own, fbt and static probes")
     add("-v", dest="verbose", action="store_true",
-        help="with -l: also what is not probed, and why")
+        help="print the stability of programs; with -l: also argument types, and what is not "
+        "probed and why")
     add("-d", dest="rewritten", action="store_true",
-        help="print the program with inline functions rewritten to their copies")
-    add("-o", dest="output", metavar="FILE", help="append what is printed to FILE")
-    add("-q", action=_Set, nargs=0, help="print only what actions print")
+        help="print the programs with inline functions rewritten to their inline copies")
+    add("-o", dest="output", metavar="FILE", help="append output to FILE (default: print it)")
+    add("-q", action=_Set, nargs=0, help="quiet: print only the output of actions")
     add("-L", dest="libraries", action="append", default=[], metavar="DIR",
-        help="take in the libraries of a directory: declarations, inlines, translators in its .d "
-        "files; may be repeated")
+        help="load the D libraries in a directory: declarations, inlines and translators in .d "
+        "files; may be repeated (default: only the built-in libraries)")
     add("-H", dest="preprocess", action=_Included, nargs=0,
-        help="have the preprocessor print the files that are included")
-    add("-64", dest="model", action="store_true", help="the data model, which is that of 64 bits")
-    add("-F", action=_Set, nargs=0, help="indent by entry and return")
-    add("-w", action=_Set, nargs=0, help="allow destructive actions")
-    add("-x", action=_Set, metavar="OPTION[=VALUE]", help="set an option of D's (docs/d.md)")
-    add("-b", action=_Set, metavar="SIZE", help="of the trace buffer, as -x bufsize=SIZE")
-    add("-e", dest="compile_only", action="store_true", help="compile, do not run")
-    add("-S", dest="show_code", action="store_true", help="show the code of each clause")
-    add("-V", dest="version", action="store_true", help="print the version of D")
-    add("-Z", action=_Set, nargs=0, help="permit descriptions that match no probe")
-    add("-C", action=_Set, nargs=0, help="run the C preprocessor on programs in files")
+        help="make the preprocessor print the names of included files")
+    add("-64", dest="model", action="store_true",
+        help="use the 64-bit data model, which is always in effect")
+    add("-F", action=_Set, nargs=0, help="indent output by function entry and return")
+    add("-w", action=_Set, nargs=0, help="allow destructive actions (default: refuse them)")
+    add("-x", action=_Set, metavar="OPTION[=VALUE]",
+        help="set an option of D; docs/d.md lists options and defaults")
+    add("-b", action=_Set, metavar="SIZE",
+        help="size of the trace buffer in bytes, with an optional suffix k, m, g or t; same as "
+        "-x bufsize=SIZE (default: 4m)")
+    add("-e", dest="compile_only", action="store_true", help="compile the programs and exit")
+    add("-S", dest="show_code", action="store_true",
+        help="print the compiled code of each clause on standard error")
+    add("-V", dest="version", action="store_true", help="print the version of D and exit")
+    add("-Z", action=_Set, nargs=0,
+        help="permit probe descriptions that match no probe (default: refuse them)")
+    add("-C", action=_Set, nargs=0,
+        help="run the C preprocessor on the programs of -s (default: off)")
     for letter, what in (("-D", "NAME[=VALUE]"), ("-U", "NAME"), ("-I", "DIR")):
-        add(letter, dest="preprocess", action=_Macro, metavar=what, help="for the preprocessor")
+        add(letter, dest="preprocess", action=_Macro, metavar=what,
+            help="pass this option to the preprocessor; may be repeated")
     add("-X", dest="standard", choices=("a", "c", "s", "t"),
-        help="the standard of C; the preprocessor is the same for all")
-    for letter, why in (("-A", "anonymous tracing"), ("-a", "anonymous tracing"),
-                        ("-G", "an ELF file of probes: --emit-elf FILE writes the code"),
-                        ("-32", "data model of 32 bits: the kernels have 64"),
-                        ("-O", "an object's data")):
+        help="standard of C for the preprocessor; accepted for compatibility, all have the same "
+        "effect")
+    for letter, why in (("-A", "anonymous tracing is not supported"),
+                        ("-a", "anonymous tracing is not supported"),
+                        ("-G", "ELF files of probes are not supported; --emit-elf FILE writes the "
+                         "code of the programs"),
+                        ("-32", "the 32-bit data model is not supported: the kernels are 64-bit"),
+                        ("-O", "data of object files is not supported")):
         add(letter, dest="refused", action="append_const", const=(letter, why),
             help=argparse.SUPPRESS)
     add("--stack", nargs="?", metavar="N", const=str(DEFAULT_FRAMES),
-        help="print the stack at each firing, at most N frames (%(const)s), with inline functions "
-        "and source lines")
-    add("--json", action="store_true", help="print one JSON object per line")
+        help="print the stack at each firing, at most N frames (default: %(const)s), with inline "
+        "functions and source lines")
+    add("--json", action="store_true", help="print one JSON object per line (default: text)")
     add("--raw", action=_Raw, nargs=0, help=RAW)
     add("--report", type=Path, metavar="FILE",
-        help="write a page of the whole trace: code with counts, a timeline, stacks")
+        help="write an HTML page of the whole trace: code with counts, a timeline, stacks "
+        "(default: no page)")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
-        help="a tree with the kernel's source, whose lines --report shows; may be repeated")
+        help="kernel source tree whose lines --report shows; may be repeated (default: none)")
     add("--tracks", metavar="FILE",
-        help="trace no probes of yours: write what the kernel and its programs do, for "
-        "https://ui.perfetto.dev: processes, threads, system calls, page faults, interrupts and "
-        "the time off the CPU, as tracks")
-    add("--plot", metavar="FILE", help="draw the aggregations at the end: .svg or .png")
-    add("--emit-elf", metavar="FILE", help="write the code of the programs as a BPF ELF object")
+        help="write processes, threads, system calls, page faults, interrupts and time off the CPU "
+        "as tracks for https://ui.perfetto.dev; excludes probes and programs (default: no tracks)")
+    add("--plot", metavar="FILE",
+        help="draw the aggregations at the end to a .svg or .png file (default: no plot)")
+    add("--emit-elf", metavar="FILE",
+        help="write the compiled programs as a BPF ELF object (default: no object file)")
     add("--digest", action="store_true",
-        help="print the SHA-256 of memory, registers, devices, clock and console at the end")
+        help="at the end, print the SHA-256 of memory, registers, devices, clock and console")
     add("--machine", choices=(UNICORN, QEMU), default=UNICORN,
-        help="qemu: the booted kernel is carried to QEMU, whose CPU takes the exceptions (as "
-        "--trap-path double)")
+        help="run the kernel on this machine; qemu: copy the booted kernel to QEMU, whose CPU "
+        "takes the exceptions as with --trap-path double (default: %(default)s)")
     add("--trap-path", choices=PATHS, default=PATHS[0],
-        help="guest: through the kernel's own vectors; direct: at the breakpoint, faster; "
-        "double: as guest, also for the second breakpoint, after the displaced instruction, on "
-        "arm64 and riscv64")
+        help="how breakpoints reach DTrace; guest: through the kernel's vectors; direct: from the "
+        "emulator, which is faster; double: as guest, also for the second breakpoint, after the "
+        "displaced instruction, on arm64 and riscv64 (default: %(default)s)")
     add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
-        help="one for each probe, or, as in FreeBSD, for each thread (amd64)")
+        help="allocate one trampoline for each probe, or, as FreeBSD does, for each thread (amd64) "
+        "(default: %(default)s)")
     add("--unchecked", action="store_true",
-        help="-c: pass the arguments as they are, whatever the function's type is, and show the "
-        "plain result")
-    add("--unsafe", action="store_true", help="probe excluded functions, too")
-    add("--memory", metavar="SIZE", help="guest RAM (512M)")
+        help="with -c: pass arguments without checking them against the function's prototype, and "
+        "show the result as a plain number")
+    add("--unsafe", action="store_true",
+        help="probe excluded functions, too (default: refuse them)")
+    add("--memory", metavar="SIZE",
+        help="guest RAM in MiB, or with a suffix K, M or G (default: 512M)")
     add("--limit", metavar="N",
-        help=f"instructions after which the workload is given up ({DEFAULT_LIMIT}; a recording's "
-        "own with --replay)")
+        help=f"stop the workload after N instructions (default: {DEFAULT_LIMIT}; ten times as many "
+        "for a command or a recording)")
     return parser
 
 
 @dataclass
 class ProgramTexts:
-    """The programs, and how they are compiled.
+    """The D programs of a command line, and how they are compiled.
 
-    :param programs: (letter, text) of -P, -m, -f, -n, -i and -s, in their order.
-    :param words: ``$1`` and so on.
-    :param frames: of ``--stack``.
+    :param programs: (letter, text) of -P, -m, -f, -n, -i and -s, in the order given.
+    :param words: macro arguments ``$1``, ``$2`` ...
+    :param options: options of D.
+    :param preprocess: arguments of the C preprocessor.
+    :param libraries: directories of -L.
+    :param frames: frames that ``--stack`` prints; None without ``--stack``.
     """
 
     programs: list[tuple[str, str]]
@@ -247,7 +277,7 @@ class ProgramTexts:
 
 @dataclass(frozen=True)
 class System:
-    """The computer with the kernel, and how its breakpoints are taken."""
+    """The computer with the kernel, and how breakpoints are handled on it."""
 
     kernel: str | None
     module: list[str]
@@ -262,9 +292,16 @@ class System:
 
 @dataclass(frozen=True)
 class Work:
-    """What the kernel is to do meanwhile.
+    """The workload of the kernel while it is traced.
 
-    :param limit: instructions after which it is given up.
+    :param workload: value of -c.
+    :param files: host directory whose files are copied into the guest.
+    :param process: process ID of -p.
+    :param replay: recording to replay in place of a workload.
+    :param schedule: schedule of the calls in ``runs``.
+    :param setup: calls made before the runs.
+    :param limit: instructions after which the workload is stopped.
+    :param user_programs: files of --program.
     """
 
     workload: str | None
@@ -281,9 +318,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Shown:
-    """What is printed and written.
+    """What is printed and written, and where.
 
-    :param file: of ``-o``.
+    :param file: file of ``-o``; None for standard output.
     """
 
     listing: bool
@@ -303,9 +340,9 @@ class Shown:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What was asked for; the names are those of the options.
+    """A parsed command line of kdtrace; fields are named after the options.
 
-    :param version: of D, which is to be printed.
+    :param version: whether to print the version of D and exit.
     """
 
     texts: ProgramTexts
@@ -316,7 +353,7 @@ class CommandLine:
 
     @property
     def of_kernel(self) -> list[str]:
-        """What was given that needs a kernel."""
+        """The options given that need a kernel."""
         system, work, shown = self.system, self.work, self.shown
         return [option for option, wanted in (
             ("-c", work.workload is not None), ("--files", work.files is not None),
@@ -332,23 +369,26 @@ class CommandLine:
 
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
-    """:raises UsageError: for what is no command line.
-    :raises KinstError: for what cannot be.
+    """Parse the arguments of kdtrace.
+
+    :raises UsageError: when the command line cannot be parsed.
+    :raises KinstError: when options have invalid values or contradict each other.
     """
     parser = make_parser()
     complete(parser)
     if not arguments:
         raise UsageError("")
-    # What is behind "--" is no option, as getopt(3) has it: a number may be negative there.
+    # As in getopt(3), what follows "--" is not an option, so that a number may be negative there.
     end = arguments.index("--") if "--" in arguments else len(arguments)
     given, unknown = parser.parse_known_intermixed_args(arguments[:end])
     if not unknown:
-        unknown = [word for word in given.words if FLAG.fullmatch(word)]  # not a number's sign
+        # As in getopt(3), -1 is an option, not a number.
+        unknown = [word for word in given.words if FLAG.fullmatch(word)]
     given.words += arguments[end + 1 :]
     if unknown:
         raise UsageError(f"illegal option -- {unknown[0].lstrip('-')}")
     for letter, why in given.refused or ():
-        raise KinstError(f"{letter}: there is no {why}")
+        raise KinstError(f"{letter}: {why}")
     options = Options()
     for name, value, shown in given.options:
         try:
@@ -366,7 +406,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     if given.listing:
         options.values["zdefs"] = 1
     elif not (given.programs or given.version or given.compile_only or given.tracks is not None):
-        raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
+        raise KinstError("no probes specified; give a description, like: -n 'kinst::strlen:'")
     line = CommandLine(
         ProgramTexts(given.programs, given.words, options, given.preprocess,
                      [Path(path) for path in given.libraries], frames),

@@ -1,4 +1,4 @@
-"""What kdtrace prints of programs that are compiled: listings, rewritten text, code, stability."""
+"""Print what kdtrace shows of compiled programs: listings, rewritten text, code, stability."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,9 +17,11 @@ from kinst_emu.terminal.json_lines import JsonLines
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A program given on the command line, compiled.
+    """A compiled program from the command line.
 
-    :param letter: of its option; ``text``: as it was given; ``source``: what was compiled.
+    :param letter: letter of the program's option: P, m, f, n, i or s.
+    :param text: value of the option, as given.
+    :param source: D source that was compiled.
     """
 
     letter: str
@@ -29,7 +31,7 @@ class CompiledProgram:
 
     @property
     def shown(self) -> tuple[str, str]:
-        """What it is, and how messages name it."""
+        """The program's kind ("script" or "description") and its name in messages."""
         if self.letter == "s":
             return "script", self.text
         ends = [self.text.find(mark) for mark in "{/;" if mark in self.text]
@@ -37,14 +39,14 @@ class CompiledProgram:
 
 
 def show_rewritten(pipeline: Pipeline, programs: Sequence[CompiledProgram], json: bool) -> None:
-    """-d: the programs, with inline functions rewritten to their copies."""
+    """Print the programs of -d, with inline functions rewritten to their copies."""
     probes = pipeline.probes
     rewritten = probes.rewritten if isinstance(probes, KernelProbes) else {}
     for program in programs:
-        for one in program.clauses:
-            clause, specifier = one.function.clause, one.function.specifier
+        for compiled in program.clauses:
+            clause, specifier = compiled.function.clause, compiled.function.specifier
             if clause.body is None and not clause.bare:
-                continue  # a piece of a clause with "if", whose first piece has it whole
+                continue  # later part of a clause with "if"; its first part has the whole text
             parts = split(specifier.text, last_part(program.letter))
             text = rewritten.get(parts) or [":".join(parts)]
             body = "{\n}" if clause.body is None else between(program.source, *clause.body)
@@ -55,23 +57,26 @@ def show_rewritten(pipeline: Pipeline, programs: Sequence[CompiledProgram], json
 
 
 def show_code(programs: Sequence[CompiledProgram]) -> None:
-    """-S: the code of each clause, on standard error."""
+    """Print the code of each clause on standard error, for -S."""
     for program in programs:
-        for one in program.clauses:
-            title = f"{one.function.name} ({one.function.specifier.text})"
+        for compiled in program.clauses:
+            title = f"{compiled.function.name} ({compiled.function.specifier.text})"
             sys.stderr.write("".join(f"{row}\n" for row in listing(
-                title, one.function.code, program.source.splitlines())))
+                title, compiled.function.code, program.source.splitlines())))
 
 
 def show_promises(pipeline: Pipeline, programs: Sequence[CompiledProgram]) -> None:
-    """-e -v: what programs that do not run rely on, clause by clause."""
+    """Print the stability of each program and clause, for -e -v."""
     for program in programs:
         print(probe_listing.stability(*program.shown, program.clauses), end="")
         probe_listing.show_clauses(program.clauses, _arguments(pipeline))
 
 
 def say_matched(programs: Sequence[CompiledProgram], quiet: bool, verbose: bool) -> None:
-    """How many probes each program has; ``verbose``: and what it relies on."""
+    """Report how many probes each program matches.
+
+    :param verbose: whether to print the stability report, too.
+    """
     for program in programs:
         what, shown = program.shown
         count = sum(len(one.probes) for one in program.clauses if not one.function.clause.hidden)
@@ -83,7 +88,7 @@ def say_matched(programs: Sequence[CompiledProgram], quiet: bool, verbose: bool)
 
 def show_list(pipeline: Pipeline, programs: Sequence[CompiledProgram], json: bool, verbose: bool
               ) -> int:
-    """-l: the probes of the programs, or all; the exit status."""
+    """Print the probes of the programs, or all probes, and return the exit status."""
     shown = list(_listed(pipeline, programs))
     if not shown:
         return 1
@@ -97,15 +102,15 @@ def _listed(pipeline: Pipeline, programs: Sequence[CompiledProgram]) -> Iterator
     if not programs:
         yield from probe_listing.every_probe(pipeline.probes)
     for program in programs:
-        for one in program.clauses:
-            if not one.probes:
-                parts = split(one.function.specifier.text, last_part(program.letter))
+        for compiled in program.clauses:
+            if not compiled.probes:
+                parts = split(compiled.function.specifier.text, last_part(program.letter))
                 say(f"failed to match {':'.join(parts)}: "
-                    f"{one.why or 'No probe matches description'}")
-            yield from one.probes
+                    f"{compiled.why or 'No probe matches description'}")
+            yield from compiled.probes
 
 
 def _arguments(pipeline: Pipeline) -> probe_listing.ArgumentTypes:
-    """Gives the types of a probe's arguments."""
+    """Return a function that maps a probe to the types of its arguments."""
     surroundings = pipeline.surroundings
     return (lambda _probe: []) if surroundings is None else surroundings.listed

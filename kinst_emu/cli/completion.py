@@ -1,4 +1,4 @@
-"""Completion of command lines by the shell, through argcomplete."""
+"""Shell completion of command lines through argcomplete."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ import shlex
 
 
 def completed_words() -> list[str]:
-    """The words of the line that the shell asks to complete, without the command; else none."""
+    """Return the arguments of the line that the shell asks to complete, if any."""
     if "_ARGCOMPLETE" not in os.environ:
         return []
     try:
@@ -16,7 +16,7 @@ def completed_words() -> list[str]:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell and exit, when it asks."""
+    """Answer a completion request of the shell and exit; do nothing without a request."""
     if "_ARGCOMPLETE" not in os.environ:
         return
     import argcomplete
@@ -25,18 +25,18 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def kernel_option(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """``-k`` and ``--module``, which most commands have."""
+    """Add ``-k`` and ``--module``, which most commands have."""
     option = parser.add_argument("-k", "--kernel", required=required, metavar="IMAGE",
-                                 help="a kernel file, or a name from 'kinst images'")
+                                 help="kernel to use: a file, or a name from 'kinst images'")
     option.completer = _images  # type: ignore[attr-defined]
     module_option(parser)
 
 
 def module_option(parser: argparse.ArgumentParser) -> None:
-    """``--module``."""
+    """Add ``--module``."""
     parser.add_argument("--module", action="append", default=[], metavar="FILE.ko",
-                        help="load this module behind the kernel, as its boot loader does, and "
-                        "those that it depends on; may be repeated")
+                        help="load this kernel module and its dependencies, as the boot loader "
+                        "does; may be repeated (default: no modules)")
 
 
 def _images(prefix: str, **_options: object) -> list[str]:

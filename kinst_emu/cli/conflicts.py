@@ -1,8 +1,7 @@
-"""Options that cannot be given together, and those that go with others only: one table for kdtrace
-and the commands of kinst.
+"""Rules for options that exclude or require each other, in kdtrace and the commands of kinst.
 
-A command line is held to it before the command begins.  What depends on more than which
-options are given is checked by the command.
+A command line is checked against these rules before the command starts.  Conflicts that depend on
+more than the presence of options are checked by the command.
 """
 
 import argparse
@@ -14,10 +13,13 @@ from emu.host.errors import KinstError
 
 @dataclass(frozen=True)
 class Rule:
-    """An error when one of ``options`` is given, beside one of ``beside`` or without all of
-    ``without``.  Options are named as in the parsed arguments.
+    """An error message for options that conflict with others, or need others.
 
-    :param says: the error.
+    Options are named as in the parsed arguments.
+
+    :param says: the error message.
+    :param beside: options that conflict with ``options``.
+    :param without: options of which at least one is required, when ``beside`` is empty.
     """
 
     options: tuple[str, ...]
@@ -27,88 +29,94 @@ class Rule:
 
 
 def _each(options: str, says: str, beside: str = "", without: str = "") -> tuple[Rule, ...]:
-    """A rule for each option, whose spelling is put into the error."""
+    """Return one rule for each option, with the option's spelling inserted in the message."""
     return tuple(Rule((one,), says.format(SPELLED.get(one, "--" + one.replace("_", "-"))),
                       tuple(beside.split()), tuple(without.split())) for one in options.split())
 
 
 SPELLED = {"runs": "--run", "probes": "--probe", "call": "-c", "clause": "-n", "workload": "-c",
            "listing": "-l", "compile_only": "-e"}
-SCHEDULED = ("--schedule: has its own workload and CPUs; leave out -c, --replay, --disk, and "
-             "--cpus but for --cpus 1")
+SCHEDULED = ("--schedule: defines its own workload and CPUs; leave out -c, --replay, --disk and "
+             "--cpus (except --cpus 1)")
 RULES: dict[str, tuple[Rule, ...]] = {
     "explain": (
-        *_each("at", "{}: is for --svg", without="svg"),
-        *_each("steps what_if", "{}: not with --svg, which draws the firing as it was", "svg"),
-        *_each("steps what_if", "{}: not with --gif, which draws the firing as it was", "gif"),
+        *_each("at", "{}: works only with --svg", without="svg"),
+        *_each("steps what_if", "{}: cannot be used with --svg, which draws the firing unchanged",
+               "svg"),
+        *_each("steps what_if", "{}: cannot be used with --gif, which draws the firing unchanged",
+               "gif"),
         *_each("call arch clause what_if sources json svg gif",
-               "{}: not with --run and --schedule", "runs schedule"),
+               "{}: cannot be used with --run and --schedule", "runs schedule"),
     ),
     "explore": (
-        *_each("jobs", "{}: not with --cluster", "cluster"),
+        *_each("jobs", "{}: cannot be used with --cluster", "cluster"),
         *_each("runs setup check preemptions strategy no_races all_findings schedule record probes "
                "trampolines junit html sources", "{}: cannot be used with --pairs", "pairs"),
-        *_each("orders store", "{}: is for --pairs", without="pairs"),
-        *_each("trampolines", "{}: is for --probe", without="probes"),
-        *_each("cluster", "{}: --schedule is one order; leave it out", "schedule"),
-        *_each("sources", "{}: is for --html", without="html"),
-        *_each("record", "{}: not with --probe: the breakpoints are no part of a recording",
+        *_each("schedules store", "{}: works only with --pairs", without="pairs"),
+        *_each("trampolines", "{}: works only with --probe", without="probes"),
+        *_each("cluster", "{}: cannot be used with --schedule, which runs one schedule",
+               "schedule"),
+        *_each("sources", "{}: works only with --html", without="html"),
+        *_each("record", "{}: cannot be used with --probe: recordings do not contain breakpoints",
                "probes"),
     ),
     "kdtrace": (
-        Rule(("tracks",), "--tracks: is a trace of its own; give no probes, -l, -e, --json, "
-             "--stack, --report or --emit-elf with it",
+        Rule(("tracks",), "--tracks: records its own trace; leave out probes, -l, -e, --json, "
+             "--stack, --report and --emit-elf",
              ("programs", "listing", "compile_only", "json", "stack", "report", "emit_elf")),
-        Rule(("runs", "setup"), "--run, --setup: are for --schedule; kinst explore finds one",
+        Rule(("runs", "setup"), "--run, --setup: work only with --schedule; kinst explore finds a "
+             "schedule",
              without=("schedule",)),
         Rule(("schedule",), SCHEDULED, ("replay", "workload", "disk")),
-        *_each("listing compile_only", "--report: is of a trace, and {} makes none", "report"),
-        *_each("sources", "{}: is for --report", without="report"),
+        *_each("listing compile_only", "--report: needs a trace, and {} does not run one",
+               "report"),
+        *_each("sources", "{}: works only with --report", without="report"),
         *_each("memory workload disk cpus", "{}: cannot be used with --replay, which runs the "
-               "recording, on the recording's own machine", "replay"),
-        # unicorn is the default: --machine counts as given with qemu only.
-        Rule(("disk", "process"), "--machine qemu: no --disk or -p (it runs no programs)",
+               "recording on the machine it was made on", "replay"),
+        # --machine counts as given only with qemu, since unicorn is its default.
+        Rule(("disk", "process"), "--machine qemu: cannot be used with --disk or -p (it runs no "
+             "programs)", ("machine",)),
+        Rule(("digest", "replay", "schedule", "report"), "--machine qemu: cannot be used with "
+             "--digest, --replay, --schedule or --report (QEMU has its own devices and clock)",
              ("machine",)),
-        Rule(("digest", "replay", "schedule", "report"), "--machine qemu: no --digest, --replay, "
-             "--schedule or --report (its devices and its clock are its own)", ("machine",)),
-        Rule(("unsafe", "limit"), "--machine qemu: no --unsafe (a probe on the breakpoints' own "
-             "path would never end there) and no --limit (QEMU does not count instructions; a call "
-             "is given up after a minute)", ("machine",)),
+        Rule(("unsafe", "limit"), "--machine qemu: cannot be used with --unsafe (a probe on the "
+             "code that delivers breakpoints would never return) or --limit (QEMU does not count "
+             "instructions; a call is stopped after a minute without output)", ("machine",)),
     ),
     "quiz": (
-        Rule(("html", "json"), "--html and --json are for a sheet: give --sheet N",
+        Rule(("html", "json"), "--html, --json: work only with a sheet; give --sheet N",
              without=("sheet",)),
-        Rule(("sheet",), "--sheet and --questions both say how many: give only one",
+        Rule(("sheet",), "--sheet and --questions both set the number of questions; give only one",
              ("questions",)),
     ),
     "relocate": (
-        Rule(("program",), "--program tests the code of that file: leave out -k, --module, "
+        Rule(("program",), "--program: tests the code of that file; leave out -k, --module, "
              "FUNCTION, --encodings and --assemble",
              ("kernel", "function", "module", "encodings", "assemble")),
         Rule(("encodings",), "give --encodings or --assemble, not both", ("assemble",)),
         *_each("encodings assemble", "{} needs --arch amd64, arm64 or riscv64", without="arch"),
-        *_each("encodings assemble", "{} tests no kernel: leave out -k, --module and FUNCTION",
-               "kernel function module"),
-        *_each("jobs", "{} is for this machine, --cluster for others: give only one", "cluster"),
+        *_each("encodings assemble", "{} does not test a kernel; leave out -k, --module and "
+               "FUNCTION", "kernel function module"),
+        *_each("jobs", "{} runs on this machine, --cluster on others; give only one", "cluster"),
     ),
     "report": (
-        *_each("compare", "{} is for builds of one file: leave out the other file", "other"),
+        *_each("compare", "{} compares builds in one file; leave out the other file", "other"),
     ),
     "trial": (
-        *_each("jobs", "{} is for this machine, --cluster for others: give only one", "cluster"),
+        *_each("jobs", "{} runs on this machine, --cluster on others; give only one", "cluster"),
     ),
     "xval": (
         *_each("call", "give -c, or --functions and --random, not both", "functions random"),
-        *_each("jobs", "{} is for this machine, --cluster for others: give only one", "cluster"),
+        *_each("jobs", "{} runs on this machine, --cluster on others; give only one", "cluster"),
     ),
 }
 
 
 def refuse(command: str, arguments: argparse.Namespace, default: Callable[[str], object]) -> None:
-    """Hold a command line to the rules of its command.
+    """Refuse a command line that breaks a rule of its command.
 
-    :param default: gives what an option is when it is not given.
-    :raises KinstError: of the first rule that it breaks.
+    :param default: returns the default value of an option, by its name in the parsed arguments.
+    :raises KinstError: with the message of the first rule that is broken.
     """
     def given(names: tuple[str, ...]) -> bool:
         return any(value is not None and value is not False and value != []

@@ -1,4 +1,4 @@
-"""The texts of D programs, from a command line and from files: read, and preprocessed for -C."""
+"""Read D programs from a command line and from files, and run the C preprocessor for -C."""
 
 import os
 import shutil
@@ -12,17 +12,18 @@ from emu.arch.arch import Arch
 from emu.host.errors import KinstError
 
 MAX_SCRIPT = 1 << 22  # bytes
-TIMEOUT = 60  # seconds for the preprocessor
+TIMEOUT = 60  # seconds the preprocessor may run
 
 
 def source_of(letter: str, text: str, options: Options, preprocess: Sequence[str], arch: Arch
               ) -> str:
-    """The text of a program.
+    """Return the source text of a program, preprocessed when -C is given for a file.
 
-    :param letter: of its option; after ``-s``, ``text`` is a file's name, otherwise the program.
-    :param preprocess: words for the preprocessor, from the command line.
-    :param arch: whose macros the preprocessor defines.
-    :raises KinstError: when it cannot be read or preprocessed.
+    :param letter: letter of the program's option; after ``-s``, ``text`` is a file name.
+    :param text: the program, or a file name, or ``-`` for standard input.
+    :param preprocess: preprocessor arguments from the command line.
+    :param arch: architecture whose macros the preprocessor defines.
+    :raises KinstError: when the file cannot be read or preprocessed.
     """
     if letter != "s":
         return text
@@ -44,7 +45,7 @@ def _read(path: str) -> str:
     except OSError as error:
         raise KinstError(f"failed to open {path}: {error.strerror}") from None
     if len(content) > MAX_SCRIPT:
-        raise KinstError(f"failed to compile script {path}: it has more than {MAX_SCRIPT} bytes")
+        raise KinstError(f"failed to compile script {path}: it is larger than {MAX_SCRIPT} bytes")
     text = content.decode("utf-8", "surrogateescape")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

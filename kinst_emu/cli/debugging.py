@@ -1,5 +1,4 @@
-"""A debugger on a recording, or on a machine that boots: gdb's remote protocol, with the threads of
-the guest's kernel and commands for positions."""
+"""gdb remote debugging of a recording or a booting machine, with kernel threads and positions."""
 
 import shlex
 import sys
@@ -19,13 +18,14 @@ from emu.unicorn.machine import UnicornMachine
 
 
 class KernelThreads:
-    """The threads of the guest's kernel, as gdb is told of them."""
+    """The threads of the guest's kernel, as reported to gdb."""
 
     def __init__(self, machine: UnicornMachine) -> None:
         self._machine, self._threads = machine, Threads(machine)
 
     def now(self) -> list[GuestThread]:
-        machine, found = self._machine, list[GuestThread]()
+        """Return the kernel threads, the running thread first; empty when it is not known."""
+        machine, threads = self._machine, list[GuestThread]()
         present, running = machine.cpu, dict[int, tuple[int, dict[str, int] | None]]()
         for cpu in machine.schedule.each():
             if cpu.on:
@@ -37,28 +37,31 @@ class KernelThreads:
                 continue
             if thread.address in running:
                 number, registers = running[thread.address]
-                found.insert(0 if registers is None else len(found), GuestThread(
+                threads.insert(0 if registers is None else len(threads), GuestThread(
                     thread.tid, f"{text}, running on CPU {number}", registers))
             else:
-                found.append(GuestThread(thread.tid, text, self._threads.saved(thread)))
-        # The running one is not on the kernel's lists early in a boot.
-        return found if found and found[0].registers is None else []
+                threads.append(GuestThread(thread.tid, text, self._threads.saved(thread)))
+        # Early in a boot, the running thread is not yet on the kernel's lists.
+        return threads if threads and threads[0].registers is None else []
 
 
 def serve_recording(player: Player, place: str) -> None:
-    """Let a debugger drive a recording."""
+    """Let a debugger drive a recording.
+
+    :param place: TCP port, or ``-`` for standard input and output.
+    """
     machine = player.machine
 
     def position(_rest: str) -> Iterator[str]:
         yield f"{player.position} of {player.recording.last.instructions}"
         if player.at_end:
             wrong = player.difference()
-            yield (f"the run ended in another state: {wrong}" if wrong
-                   else "this is the end; the state is the recorded one")
+            yield (f"the run ended in a different state than the recording: {wrong}" if wrong
+                   else "end of the recording; the state matches the recorded one")
 
     def move(rest: str) -> Iterator[str]:
         if not rest:
-            raise KinstError("monitor go POSITION: give a position")
+            raise KinstError("monitor go: POSITION is missing")
         before = player.position
         try:
             stopped = go(player, rest)
@@ -70,18 +73,21 @@ def serve_recording(player: Player, place: str) -> None:
         yield f"at {player.position}: {machine.image.symbols.where(machine.pc)}"
 
     commands: dict[str, tuple[str, Command]] = {
-        "position": ("position: where the recording stands", position),
-        "go": ("go POSITION: go there (as kinst replay --to takes it)", move)}
+        "position": ("position: print the current position in the recording", position),
+        "go": ("go POSITION: move to a position (same syntax as kinst replay --to)", move)}
     _serve(PlayedTarget(player), place, commands)
 
 
 def serve_machine(machine: UnicornMachine, place: str) -> None:
-    """Let a debugger drive a machine that is run for the first time."""
+    """Let a debugger drive a machine that is executing for the first time, without a recording.
+
+    :param place: TCP port, or ``-`` for standard input and output.
+    """
     def position(_rest: str) -> Iterator[str]:
         yield str(position_of(machine))
 
     _serve(LiveTarget(machine), place,
-           {"position": ("position: how far the machine has come", position)})
+           {"position": ("position: print the machine's current position", position)})
 
 
 def _serve(target: Target, place: str, commands: dict[str, tuple[str, Command]]) -> None:
@@ -97,23 +103,24 @@ def _serve(target: Target, place: str, commands: dict[str, tuple[str, Command]])
 
     def process(rest: str) -> Iterator[str]:
         if not rest:
-            yield ("addresses of programs are the running process's" if target.space is None
-                   else "addresses of programs are the chosen process's; process 0 ends that")
+            yield ("program addresses refer to the running process" if target.space is None
+                   else "program addresses refer to the chosen process; process 0 undoes that")
             return
         if not rest.isdecimal() or len(rest) > 9:
-            raise KinstError("monitor process PID: give the number of a process, 0 for the running "
-                             "one")
+            raise KinstError("monitor process: PID must be the number of a process, or 0 for the "
+                             "running process")
         if int(rest) == 0:
             target.space = None
-            yield "addresses of programs are the running process's"
+            yield "program addresses refer to the running process"
             return
         threads, pid = Threads(machine), int(rest)
         name = threads.space(pid)[0]
-        target.space = lambda: threads.space(pid)[1]  # another one's, perhaps, when the run moves
-        yield f"addresses of programs are those of {name} (pid {rest}) from now on"
+        # Looked up at each access: the process's address space may change as the machine runs.
+        target.space = lambda: threads.space(pid)[1]
+        yield f"program addresses now refer to {name} (pid {rest})"
 
     commands |= {"process": (
-        "process [PID]: whose memory a program's addresses are in; 0: the running process's",
+        "process [PID]: use the memory of this process for program addresses; 0: running process",
         process)}
     if place == STANDARD:
         machine.console.stream = None

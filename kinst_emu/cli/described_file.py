@@ -1,4 +1,4 @@
-"""The file whose debug data a command shows: a kernel, or another file that has some."""
+"""Find the file whose debug data a command shows: a kernel, or another file with debug data."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +14,12 @@ DEBUG = ".debug"
 
 
 def described_file(text: str, modules: Sequence[str] = ()) -> Image:
-    """What a user named: a kernel by file or name; or a module (``.ko``), an object file, or a file
-    of debug data (``kernel.debug``), for which the file beside it is read that has its code.
+    """Load the kernel, module (``.ko``), object file or debug file that a user names.
 
-    :param modules: of a kernel, as ``catalog.find`` takes them.
-    :raises ImageError: when there is no such file, or it is none of these.
+    For a debug file (``kernel.debug``), the file next to it that contains its code is loaded.
+
+    :param modules: kernel modules to load with it, as ``catalog.find`` takes them.
+    :raises ImageError: when the file does not exist or has another format.
     """
     path = Path(text)
     try:
@@ -26,13 +27,13 @@ def described_file(text: str, modules: Sequence[str] = ()) -> Image:
     except ImageError:
         if modules or not path.is_file():
             raise
-    found = file_image(path)
-    arch_of(found)
-    if found.segments or path.suffix != DEBUG:
-        return found
+    image = file_image(path)
+    arch_of(image)
+    if image.segments or path.suffix != DEBUG:
+        return image
     code = path.with_suffix("")
     if not code.is_file():
-        return found  # its symbols and debug data, without code
+        return image  # symbols and debug data, without code
     other = described_file(str(code))
     debug = debug_file(other.file)
-    return other if debug is not None and debug.path == path else found
+    return other if debug is not None and debug.path == path else image

@@ -1,4 +1,4 @@
-"""Files of instructions: one a line, hexadecimal bytes in memory order, ``#`` for remarks."""
+"""Files of instruction encodings: one per line, hexadecimal in memory order, ``#`` for comments."""
 
 import re
 import sys
@@ -9,9 +9,10 @@ MAX_ENCODINGS = 4_000_000
 
 
 def read_encodings(name: str) -> dict[bytes, str]:
-    """The encodings of a file, each with its first line; ``-`` is standard input.
+    """Return the encodings in a file, each with the line where it first appears.
 
-    :raises KinstError: naming the line that is none.
+    :param name: file name, or ``-`` for standard input.
+    :raises KinstError: when the file cannot be read, is too long, or a line is not an encoding.
     """
     try:
         if name == "-":
@@ -21,16 +22,17 @@ def read_encodings(name: str) -> dict[bytes, str]:
                 lines = file.read().splitlines()
     except OSError as error:
         raise KinstError(f"{name}: cannot be read: {error.strerror}") from None
-    found: dict[bytes, str] = {}
+    encodings: dict[bytes, str] = {}
     for number, line in enumerate(lines, 1):
         text = re.sub(r"#.*|\s", "", line)
         if not text:
             continue
         if not re.fullmatch(r"([0-9a-fA-F]{2}){1,15}", text):
             raise KinstError(
-                f"{name}:{number}: '{line[:40]}' is not an instruction of 1 to 15 hexadecimal bytes"
+                f"{name}:{number}: '{line[:40]}' is not an instruction: give 1 to 15 bytes in "
+                "hexadecimal"
             )
-        found.setdefault(bytes.fromhex(text), f"line {number}")
-        if len(found) > MAX_ENCODINGS:
-            raise KinstError(f"{name}: more than {MAX_ENCODINGS} encodings")
-    return found
+        encodings.setdefault(bytes.fromhex(text), f"line {number}")
+        if len(encodings) > MAX_ENCODINGS:
+            raise KinstError(f"{name}: contains more than {MAX_ENCODINGS} encodings")
+    return encodings

@@ -1,4 +1,4 @@
-"""Instruction traces on the command line: where they begin and end, what they become."""
+"""Instruction traces on the command line: the window to trace, and the output formats."""
 
 import argparse
 import sys
@@ -25,35 +25,47 @@ from images.catalog import described
 from kinst_emu.terminal.terminal import check_writable
 
 TRACE = "trace"
-DEEP = 1000  # frames
+DEEP = 1000  # stack frames
 
 
 def add_options(parser: argparse.ArgumentParser, more: tuple[str, ...] = ()) -> None:
+    """Add ``--as``, ``--output`` and ``--mark``.
+
+    :param more: more formats to offer for ``--as``.
+    """
     parser.add_argument("--as", dest="format", choices=(*more, *FORMATS),
-                        help="what to write: the trace's own compact format; a line of text or of "
-                        "JSON for each instruction; calls, as they happen; a tree of calls, added "
-                        "up; Perfetto's format; a flame graph (SVG)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to this file")
+                        help="output format; text, json: one line per instruction; calls: calls as "
+                        "they happen; tree: call tree with totals; perfetto: for "
+                        "https://ui.perfetto.dev; flame: flame graph in SVG; trace (only kinst "
+                        "replay): compact format that kinst trace reads (default: text; kinst "
+                        "replay with --output: trace)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE",
+                        help="write to this file (default: standard output)")
     parser.add_argument("--mark", action="append", default=[], metavar="PROBE",
-                        help="mark where a probe would fire (PROVIDER::FUNCTION:NAME)")
+                        help="mark where a probe (PROVIDER::FUNCTION:NAME) would fire; may be "
+                        "repeated (default: no marks)")
 
 
 def window(text: str) -> tuple[str, str]:
-    """(from, to) of ``FROM:TO``; a position may be a probe's, with colons of its own.
+    """Split ``FROM:TO`` into (from, to); a position may be a probe, which contains colons.
 
-    :raises KinstError: when it is none.
+    :raises KinstError: when the text does not consist of two positions.
     """
     parts = text.split(":")
     probes = {provider.name for provider in PROVIDERS}
     first = 4 if parts[0] in probes and len(parts) > 4 else 1
     begin, end = ":".join(parts[:first]), ":".join(parts[first:])
     if len(parts) == first or (":" in end and end.split(":")[0] not in probes):
-        raise KinstError(f"--trace-insns '{text[:80]}': give FROM:TO, two positions")
+        raise KinstError(f"--trace-insns '{text[:80]}': give two positions as FROM:TO")
     return begin or "start", end or "end"
 
 
 def find_window(player: Player, text: str) -> Position:
-    """Bring a recording to the window's start; gives its end."""
+    """Move the player to the start of a window and return the position of the window's end.
+
+    :param text: the window, as ``FROM:TO``.
+    :raises KinstError: when the recording does not reach a position, or TO is before FROM.
+    """
     begin, end = window(text)
     _wish(go(player, begin))
     start = player.position
@@ -71,30 +83,42 @@ def _wish(stop: object) -> None:
 
 
 def marks_of(player: Player, descriptions: list[str]) -> list[list[int]]:
-    """The addresses of probes, of each description."""
+    """Return the addresses of each description's probes."""
     return [probed(player, text).addresses for text in descriptions]
 
 
 def stack_of(player: Player) -> tuple[tuple[int, int | None], ...]:
-    """What is on the stack where a recording stands, outer ones first."""
+    """Return the call stack at the player's position, outermost frame first.
+
+    Each entry is an address in the calling function and the return address, None in the innermost
+    frame.
+    """
     machine = player.machine
     frames = list(Stacks(machine).addresses(machine.read_register, DEEP))
     frames.reverse()
-    # A frame's address is where its callee returns to.
+    # A return address follows its call; the address before it lies in the call instruction.
     return tuple((at - is_return, at if is_return else None) for at, is_return in frames)
 
 
 def check_output(path: Path | None, kind: str, source: Path) -> None:
+    """Check that the output can be written before the trace starts.
+
+    :param path: output file; None for standard output.
+    :param kind: output format.
+    :param source: file that is read, which must not be overwritten.
+    :raises KinstError: when the file cannot be written, or a binary format has no file.
+    """
     if path is not None:
         if path.exists() and path.samefile(source):
-            raise KinstError(f"--output {path}: is the file that is read; give another name")
+            raise KinstError(f"--output {path}: is also the input file; give another name")
         check_writable(path, "--output")
     elif kind in (TRACE, PERFETTO):
-        raise KinstError(f"--as {kind} is not text; give a file with -o")
+        raise KinstError(f"--as {kind} is a binary format; give a file with -o")
 
 
 @contextmanager
 def opened(path: Path | None) -> Iterator[IO[bytes]]:
+    """Open an output file, which is replaced only on success; None stands for standard output."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -104,23 +128,29 @@ def opened(path: Path | None) -> Iterator[IO[bytes]]:
 
 
 def seen_threads(piece: bytes) -> Iterator[int]:
+    """Yield the addresses of the threads that run in a piece of a flow."""
     return (value for value, _count, kind in ENTRY.iter_unpack(piece) if kind == THREAD)
 
 
 def write_trace(player: Player, end: Position, arguments: argparse.Namespace) -> int:
-    """Trace a window, and write what is asked for."""
+    """Trace a window of a recording, write it in the format asked for, and return the exit status.
+
+    :param player: player at the start of the window.
+    :param end: end of the window.
+    :raises KinstError: when options contradict each other, or the output cannot be written.
+    """
     kind = arguments.format or (TRACE if arguments.output is not None else TEXT)
     check_output(arguments.output, kind, arguments.recording)
-    looked = arguments.registers or arguments.stores
-    if looked and kind not in (TRACE, TEXT, JSON):
-        raise KinstError(f"--registers and --stores cannot be shown with --as {kind}")
+    details = arguments.registers or arguments.stores
+    if details and kind not in (TRACE, TEXT, JSON):
+        raise KinstError(f"--registers and --stores cannot be used with --as {kind}")
     machine, begin = player.machine, player.position
     player.give()
     head = Head(machine.arch.name, machine.image.identity, begin, thread_of(machine),
-                stack_of(player), looked)
+                stack_of(player), details)
     marks = marks_of(player, arguments.mark)
     pieces: Iterable[Piece] = (
-        steps(player, end, arguments.registers, arguments.stores) if looked else flow(player, end))
+        steps(player, end, arguments.registers, arguments.stores) if details else flow(player, end))
     threads, names = Threads(machine), dict[int, str]()
     progress = (PROGRESS.working(f"tracing {end.instructions - begin.instructions} instructions")
                 if arguments.output is not None or not sys.stdout.isatty() else nullcontext())
@@ -138,7 +168,7 @@ def write_trace(player: Player, end: Position, arguments: argparse.Namespace) ->
         count = writer.instructions
         bits = f", {8 * writer.size / count:.2f} bits each" if count else ""
         print(f"traced {count} instructions in {arguments.output} ({writer.size} bytes{bits}); "
-              f"look at it by: kinst trace {arguments.output}")
+              f"display it with: kinst trace {arguments.output}")
         return 0
     code = KernelCode(machine.image, marks)
     with opened(arguments.output) as file:
@@ -155,7 +185,7 @@ def write_trace(player: Player, end: Position, arguments: argparse.Namespace) ->
 
 
 def _name(threads: Threads, names: dict[int, str], piece: bytes) -> None:
-    """Threads are named when they run; their names may be others when they have ended."""
+    """Look up the names of threads while they run, since they may change after a thread's end."""
     for thread in set(seen_threads(piece)) - names.keys():
         if name := threads.name(thread):
             names[thread] = name

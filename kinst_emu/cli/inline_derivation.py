@@ -1,4 +1,4 @@
-"""How FUNCTION:OFFSET of an inline copy follows from the debug data: ``kinst inline --dwarf``."""
+"""Derive FUNCTION:OFFSET of an inline copy from the debug data, for ``kinst inline --dwarf``."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -13,21 +13,22 @@ from emu.elf.image import Image
 from emu.elf.symbols import Symbol
 from kinst.providers import inline
 
-MAX_DEPTH = 256  # of inline copies in each other
+MAX_DEPTH = 256  # nesting levels of inline copies
 FILES = ("DW_AT_decl_file", "DW_AT_call_file")
-WIDTH = 22  # columns of an attribute's name
+WIDTH = 22  # columns for an attribute's name
 
 
 @dataclass(frozen=True)
 class Derivation:
-    """One copy.
+    """How the place of one inline copy follows from the debug data.
 
-    :param address: what the file's addresses are counted from: 0, or a module's place.
-    :param within: the function that DWARF says it lies in: its name, and ``file:line``.
-    :param caller: the symbol around its entry; None: there is none.
-    :param offset: of its entry, from the caller's first byte.
-    :param entered: the addresses at which control comes to it, by the code.
-    :param files: of the numbers that DW_AT_decl_file and DW_AT_call_file of each entry have.
+    :param address: load address that is added to the file's addresses: 0, or a module's.
+    :param entry: address at which the copy begins.
+    :param within: function that contains the copy according to DWARF: its name, and ``file:line``.
+    :param caller: symbol that covers ``entry``; None when no symbol does.
+    :param offset: offset of ``entry`` in the caller, in bytes; the address without a caller.
+    :param entered: addresses at which control enters the copy, found in the code.
+    :param files: file names for DW_AT_decl_file and DW_AT_call_file, by entry and attribute.
     """
 
     entries: CopyEntries
@@ -42,9 +43,12 @@ class Derivation:
 
 def entered_in(image: Image, index: DebugIndex, copy: Function, entrances: inline.Entrances
                ) -> tuple[str | None, int]:
-    """The function in which a copy is entered, and the (first) offset there.  Code of a function
-    that no symbol covers (a cold part of it, without a symbol of its own) is counted from the
-    function's symbol, so that it may be negative."""
+    """Return the function in which a copy is entered, and the offset of the first entry in it.
+
+    In code that no symbol covers (a cold part without a symbol), the offset counts from the symbol
+    of the function that the part belongs to, and may be negative.  Without any symbol, the name is
+    None and the offset is the address.
+    """
     entry = entrances.of(copy)[0]
     caller = image.symbols.function_at(entry)
     if caller is not None:
@@ -56,21 +60,21 @@ def entered_in(image: Image, index: DebugIndex, copy: Function, entrances: inlin
 
 
 def _around(index: DebugIndex, copy: Function) -> Function | None:
-    """The function that a copy lies in, through those that it is nested in."""
-    at = copy.parent
+    """Return the function that contains a copy, skipping the inline copies in between."""
+    number = copy.parent
     for _ in range(MAX_DEPTH):
-        if at is None:
+        if number is None:
             return None
-        found = index.function(at)
-        if not found.inlined:
-            return found
-        at = found.parent
+        function = index.function(number)
+        if not function.inlined:
+            return function
+        number = function.parent
     return None
 
 
 def derived(image: Image, index: DebugIndex, sources: Sources, copies: list[Function]
             ) -> Iterator[Derivation]:
-    """Derive each copy's place from the debug data.
+    """Derive the place of each copy from the debug data.
 
     :raises DebugDataError: when the debug data is damaged.
     """
@@ -85,19 +89,19 @@ def derived(image: Image, index: DebugIndex, sources: Sources, copies: list[Func
             readers[part] = InlineEntries(file)
         origin = index.subject(copy.number)
         assert origin is not None
-        found = readers[part].copy(_own(index.entry(copy.number)), _own(origin))
+        entries = readers[part].copy(_own(index.entry(copy.number)), _own(origin))
         entry = inline.begin(copy, image.symbols)
         caller = image.symbols.function_at(entry)
         yield Derivation(
-            found, module.address if module is not None else 0, entry,
+            entries, module.address if module is not None else 0, entry,
             _defined(index, sources, readers[part], copy), caller,
             entry - caller.address if caller is not None else entry, entrances.of(copy),
-            _files(index, sources, readers[part], copy, found))
+            _files(index, sources, readers[part], copy, entries))
 
 
 def _defined(index: DebugIndex, sources: Sources, reader: InlineEntries, copy: Function
              ) -> tuple[str, str]:
-    """The function around a copy: its name and where its source has it."""
+    """Return the name of the function that contains a copy, and where its source defines it."""
     around = _around(index, copy)
     if around is None:
         return "?", "?"
@@ -110,13 +114,13 @@ def _defined(index: DebugIndex, sources: Sources, reader: InlineEntries, copy: F
 
 
 def _own(place: tuple[int, int]) -> tuple[int, int]:
-    """(offset, that of the unit) as the file has them."""
+    """Return an entry's offset and its unit's offset as they are in the file itself."""
     return place[0] & OWN, place[1] & OWN
 
 
 def _files_of(sources: Sources, reader: InlineEntries, copy: Function, place: tuple[int, int]
               ) -> dict[int, str]:
-    """What the numbers of files mean in the unit of an entry, of a copy's own file."""
+    """Return the file names by number in the unit of an entry, from the file of a copy."""
     table = reader.line_table(place)
     return {} if table is None else sources.files(table | copy.number & ~OWN)
 
@@ -135,6 +139,7 @@ def _files(index: DebugIndex, sources: Sources, reader: InlineEntries, copy: Fun
 
 
 def as_json(one: Derivation) -> dict[str, Any]:
+    """Return a derivation as an object for JSON."""
     return {
         "function": asdict(one.entries.function), "copy": asdict(one.entries.copy),
         "unit": asdict(one.entries.unit),
@@ -147,29 +152,29 @@ def as_json(one: Derivation) -> dict[str, Any]:
 
 
 def listing(found: Iterable[Derivation]) -> Iterator[str]:
-    """The lines of all copies; a function's entry comes before the first copy that refers to it."""
+    """Yield the lines for all copies; a function's entry precedes its first copy."""
     functions = set[tuple[int, int]]()
     for one in found:
         function = one.address, one.entries.function.offset
         if function not in functions:
             functions.add(function)
-            yield from _entry_lines(one, one.entries.function, "copies refer to it")
+            yield from _entry_lines(one, one.entries.function, "the function its copies refer to")
             yield ""
         yield from _copy_lines(one)
         yield ""
 
 
 def _copy_lines(one: Derivation) -> Iterator[str]:
-    yield from _entry_lines(one, one.entries.copy, "a copy")
-    yield "  its code:"
+    yield from _entry_lines(one, one.entries.copy, "inline copy")
+    yield "  code:"
     base = next((s.base for s in one.entries.sums), 0)
     if base and any(a.name == "DW_AT_ranges" for a in one.entries.copy.attributes):
         if Attribute("DW_AT_low_pc", f"{base:#x}") in one.entries.unit.attributes:
             yield from _entry_lines(
-                one, one.entries.unit, "its unit: ranges count from DW_AT_low_pc",
+                one, one.entries.unit, "compilation unit; ranges are relative to DW_AT_low_pc",
                 ("DW_AT_name", "DW_AT_low_pc", "DW_AT_comp_dir"), "    ")
         else:
-            yield f"    the list of ranges has a base address of its own, {base:#x}"
+            yield f"    the range list has its own base address, {base:#x}"
     for s in one.entries.sums:
         if s.base:
             yield f"    L = {s.base:#x} + {s.begin:#x} = {s.low:#x}"
@@ -178,19 +183,19 @@ def _copy_lines(one: Derivation) -> Iterator[str]:
             yield f"    L = {s.low:#x}"
             yield f"    H = {s.high:#x}"
     if one.address:
-        yield f"    in memory, behind the module's first byte: + {one.address:#x}"
+        yield f"    in memory, add the load address of the module: + {one.address:#x}"
     yield f"  in {one.within[0]}, {one.within[1]}:"
     if one.caller is None:
-        yield f"    no symbol covers {one.entry:#x}: it cannot be probed"
+        yield f"    no symbol covers {one.entry:#x}, so it cannot be probed"
     else:
         begin, end = one.caller.address, one.caller.address + one.caller.size
         yield f"    symbol {one.caller.name}: [{begin:#x}, {end:#x})"
         yield f"    entry = {one.entry:#x} - {begin:#x} = {one.offset}"
         yield f"    kinst::{one.caller.name}:{one.offset}"
         if one.entered != [one.entry]:
-            probes = " ".join(f"kinst::{one.caller.name}:{at - one.caller.address}"
-                              for at in one.entered)
-            yield f"    by the code, control comes to it at {probes}"
+            probes = " ".join(f"kinst::{one.caller.name}:{address - one.caller.address}"
+                              for address in one.entered)
+            yield f"    in the code, control enters the copy at {probes}"
 
 
 def _entry_lines(one: Derivation, entry: DebugEntry, what: str, only: tuple[str, ...] = (),

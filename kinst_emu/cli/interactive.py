@@ -1,4 +1,4 @@
-"""The guest's console on the user's terminal, or fed from a pipe."""
+"""Connect the guest's console to the user's terminal or to a pipe."""
 
 import os
 import select
@@ -9,24 +9,27 @@ import tty
 from emu.host.errors import KinstError
 from emu.machine.machine import Machine, Stop, StopReason, Until
 
-SLICE = 20_000_000  # ns of virtual time between looks at the keyboard
-QUIET = 5  # slices without output after the end of a pipe
+SLICE = 20_000_000  # ns of virtual time between checks of the keyboard
+QUIET = 5  # slices without output after the end of a pipe, until the run ends
 LEAVE = 0x1D  # Ctrl-]
 
 
 def interact(machine: Machine) -> Stop | None:
-    """Run with standard input as the keyboard, until Ctrl-] on a terminal, or until the guest has
-    said all it had to after a pipe's end.
+    """Run the guest with standard input as its keyboard.
 
-    :return: why the guest ended the run, or None when the user did.
+    On a terminal, the run ends at Ctrl-]; with a pipe, when the guest has written nothing for some
+    time after the end of the pipe.
+
+    :return: why the guest ended the run, or None when the user or the pipe ended it.
+    :raises KinstError: when standard input is closed.
     """
     if sys.stdin is None:
-        raise KinstError("-i needs standard input as its keyboard")
+        raise KinstError("-i: needs standard input, which is closed")
     keyboard = sys.stdin.fileno()
     terminal = os.isatty(keyboard)
     saved = termios.tcgetattr(keyboard) if terminal else None
     if terminal:
-        print("\n[the keyboard is the guest's; Ctrl-] leaves]", flush=True)
+        print("\n[keyboard connected to the guest; press Ctrl-] to leave]", flush=True)
         tty.setraw(keyboard)
         settings = termios.tcgetattr(keyboard)
         settings[1] |= termios.OPOST
@@ -47,8 +50,8 @@ def interact(machine: Machine) -> Stop | None:
             if stop.reason is not StopReason.TIME:
                 return stop
             if machine.console.full():
-                return Stop(StopReason.OUTPUT, machine.pc, "the guest has written more to its "
-                            "console than is kept")
+                return Stop(StopReason.OUTPUT, machine.pc, "the guest's console output exceeds "
+                            "the size of the console log")
             quiet = quiet + 1 if ended and len(machine.console.text) == before else 0
         return None
     finally:

@@ -1,4 +1,4 @@
-"""``kdtrace -l``: the probes that there are, and with ``-v`` what is none, and why."""
+"""List probes for ``kdtrace -l``, and with ``-v`` what cannot be probed and why."""
 
 import dataclasses
 from collections import Counter
@@ -20,13 +20,13 @@ from emu.elf.symbols import KERNEL
 from kinst.relocation.verdict import Refuse
 from kinst_emu.terminal.json_lines import JsonLines
 
-MOST_OF_A_REASON = 200  # instructions that are listed one by one
+MOST_OF_A_REASON = 200  # instructions listed individually for each reason
 ArgumentTypes = Callable[[ListedProbe], list[str]]
 HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
 
 
 def every_probe(probes: OwnProbes | KernelProbes) -> Sequence[ListedProbe]:
-    """DTrace's own, and with a kernel all of fbt's and the static ones."""
+    """Return DTrace's own probes and, with a kernel, all fbt and static probes."""
     if isinstance(probes, KernelProbes):
         return [*probes.own.probes, *probes.match(("fbt", "", "", "")), *probes.static()]
     return probes.probes
@@ -36,8 +36,10 @@ def show(listed: Sequence[ListedProbe], as_json: bool,
          arguments: ArgumentTypes | None = None) -> None:
     """Print a list of probes.
 
-    :param arguments: gives the types of a probe's arguments, which are printed, too, with what is
-        promised of them.
+    :param listed: the probes.
+    :param as_json: print one JSON object per probe.
+    :param arguments: returns the argument types of a probe; when given, they and the stability of
+        each probe are printed, too.
     """
     if as_json:
         lines = JsonLines()
@@ -60,18 +62,20 @@ def _attributes(title: str, value: str) -> str:
 
 
 def stability(what: str, shown: str, compiled: Sequence[Compiled]) -> str:
-    """The report that dtrace(1) prints with -v for each program: the least attributes of its probe
-    descriptions, and of what its statements use.
+    """Return the stability report that dtrace(1) prints with -v for each program.
 
-    :param what: "script" or "description"; ``shown``: the script's name, or the descriptions.
+    The report contains the minimum attributes of the probe descriptions and of the statements.
+
+    :param what: "script" or "description".
+    :param shown: the script's name, or the descriptions.
     """
     descriptions, statements = [USUAL], [USUAL]
-    for one in compiled:
-        if one.function.clause.hidden:
+    for clause in compiled:
+        if clause.function.clause.hidden:
             continue
-        parts = (["", "", "", *one.function.specifier.text.split(":")])[-4:]
+        parts = (["", "", "", *clause.function.specifier.text.split(":")])[-4:]
         descriptions.append(of_description(*parts))
-        statements.append(of_names(_names(one.function.clause), of_provider(parts[0])[4]))
+        statements.append(of_names(_names(clause.function.clause), of_provider(parts[0])[4]))
     return (f"\nStability attributes for {what} {shown}:\n"
             + _attributes("Minimum Probe Description", least(*descriptions))
             + _attributes("Minimum Statement", least(*statements)))
@@ -79,19 +83,18 @@ def stability(what: str, shown: str, compiled: Sequence[Compiled]) -> str:
 
 def show_clauses(compiled: Sequence[Compiled],
                  arguments: ArgumentTypes) -> None:
-    """Print each description of a program, and what is promised of its probe where it has just one.
-    """
-    for one in compiled:
-        if one.function.clause.hidden:
+    """Print each description of a program, and the details of its probe when it has only one."""
+    for clause in compiled:
+        if clause.function.clause.hidden:
             continue
-        parts = (["", "", "", *one.function.specifier.text.split(":")])[-4:]
+        parts = (["", "", "", *clause.function.specifier.text.split(":")])[-4:]
         print("\n" + ":".join(parts))
-        if len(one.probes) == 1:
-            print(_details(one.probes[0], arguments(one.probes[0])), end="")
+        if len(clause.probes) == 1:
+            print(_details(clause.probes[0], arguments(clause.probes[0])), end="")
 
 
 def _names(node: object) -> Iterator[str]:
-    """The names of variables in a tree."""
+    """Yield the names of variables in a syntax tree."""
     if isinstance(node, syntax.Name):
         yield node.name
     elif isinstance(node, list | tuple):
@@ -103,7 +106,7 @@ def _names(node: object) -> Iterator[str]:
 
 
 def _details(probe: ListedProbe, types: list[str]) -> str:
-    """What dtrace(1) prints of a probe with -v: an empty line is before and behind it."""
+    """Return the details that dtrace(1) prints of a probe with -v, between empty lines."""
     text = ""
     promised = of_probe(probe.provider, probe.module, probe.function, probe.name)
     for title, value in zip(("Probe Description", "Argument"), promised, strict=True):
@@ -113,16 +116,17 @@ def _details(probe: ListedProbe, types: list[str]) -> str:
 
 
 def show_left_out(probes: KernelProbes, listed: Sequence[ListedProbe], as_json: bool) -> None:
-    """Print what is not probed in the functions of some probes, and the jumps out of them that are
-    not followed to the function's return.  Instructions of one reason that are very many are
-    counted, but for programs."""
-    lines, found = JsonLines(), list(_left_out(probes, listed))
+    """Print which instructions and functions cannot be probed, and jumps not counted as returns.
+
+    Instructions are summarized by reason when a reason has very many, except in JSON.
+    """
+    lines, rows = JsonLines(), list(_left_out(probes, listed))
     many = {reason: count for reason, count in Counter(
-        reason for _m, _f, offset, _i, reason in found if offset is not None).items()
+        reason for _m, _f, offset, _i, reason in rows if offset is not None).items()
         if count > MOST_OF_A_REASON}
     for reason, count in (() if as_json else many.items()):
         print(f"not probed: {count} instructions: each {reason} (kinst disas FUNCTION shows them)")
-    for module, function, offset, instruction, reason in found:
+    for module, function, offset, instruction, reason in rows:
         if not as_json and offset is not None and reason in many:
             continue
         if as_json:
@@ -136,12 +140,15 @@ def show_left_out(probes: KernelProbes, listed: Sequence[ListedProbe], as_json: 
 
 def _left_out(probes: KernelProbes, listed: Sequence[ListedProbe]
               ) -> Iterator[tuple[str, str, int | None, str | None, str]]:
-    """(module, function, offset, instruction, reason); a whole function has neither of two."""
+    """Yield (module, function, offset, instruction, reason) for what is not probed.
+
+    The offset and the instruction are None when the reason concerns a whole function.
+    """
     table = probes.breakpoints
     by_instruction = {(p.module, p.function) for p in listed if p.provider == "kinst"}
     for function in table.kernel_functions:
         if (function.module_name, function.name) not in by_instruction:
-            continue  # fbt has told why it has no entry or return there
+            continue  # fbt reports functions that have no entry or return probe
         for i in table.instructions(function):
             if isinstance(i.verdict, Refuse):
                 yield (function.module_name, function.name, i.offset,
@@ -149,4 +156,4 @@ def _left_out(probes: KernelProbes, listed: Sequence[ListedProbe]
     for name, reason in table.left_out.items():
         yield KERNEL, name, None, None, reason
     for name, jumps in table.not_followed.items():
-        yield KERNEL, name, None, None, f"has jumps that are no returns: {'; '.join(jumps)}"
+        yield KERNEL, name, None, None, f"has jumps not counted as returns: {'; '.join(jumps)}"

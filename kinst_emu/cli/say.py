@@ -1,4 +1,4 @@
-"""Messages of kdtrace."""
+"""Print the messages of kdtrace."""
 
 import sys
 
@@ -6,6 +6,6 @@ from kinst_emu.terminal.terminal import end_line
 
 
 def say(text: str) -> None:
-    """Print a message on standard error, as dtrace(1) does."""
+    """Print a message on standard error with the prefix ``dtrace:``, as dtrace(1) does."""
     end_line()
     print(f"dtrace: {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""kdtrace: D programs are compiled, linked, run and shown, with a kernel or without."""
+"""Run kdtrace: compile, link and run D programs, with or without a kernel."""
 
 import contextlib
 import io
@@ -36,19 +36,19 @@ from kinst_emu.report import plot
 from kinst_emu.terminal.shared_output import shared
 from kinst_emu.terminal.terminal import check_writable
 
-TRACKS_BUFFER = "16m"  # of records between two looks
+TRACKS_BUFFER = "16m"  # trace buffer for --tracks, in bytes
 USAGE_STATUS = 2
-KERNELS = ("kinst:", "fbt:")  # what begins the descriptions of a kernel's probes
+KERNELS = ("kinst:", "fbt:")  # prefixes of descriptions that need a kernel
 
 
 class Failed(KinstError):
-    """A program that does not compile."""
+    """A D program that does not compile."""
 
 
 def trace(arguments: list[str]) -> int:
-    """Run the command; its exit status.
+    """Run kdtrace and return its exit status.
 
-    :raises KinstError: with what dtrace(1) says.
+    :raises KinstError: with the error message of dtrace(1).
     """
     try:
         line = read_command_line(arguments)
@@ -62,7 +62,7 @@ def trace(arguments: list[str]) -> int:
         return 0
     if line.system.kernel is None and line.work.replay is None:
         if line.of_kernel:
-            raise KinstError(f"{line.of_kernel[0]}: is about a kernel: give one with -k")
+            raise KinstError(f"{line.of_kernel[0]}: needs a kernel; give one with -k")
         return _run(line, None)
     with TracedKernel(line) as kernel:
         return _run(line, kernel)
@@ -78,7 +78,7 @@ def _run(line: CommandLine, kernel: TracedKernel | None) -> int:
     named = line.texts.options.text("libdir")
     pipeline.take_libraries([*sources, *line.texts.words],
                             [*line.texts.libraries, *([Path(named)] if named else [])])
-    with PROGRESS.working("making the probes"):
+    with PROGRESS.working("creating the probes"):
         programs = [
             CompiledProgram(letter, text, source, _compiled(pipeline, line, kernel, letter, text,
                                                             source))
@@ -101,9 +101,9 @@ def _run(line: CommandLine, kernel: TracedKernel | None) -> int:
 
 
 def _check(line: CommandLine, kernel: TracedKernel | None) -> None:
-    """Refuse what cannot be done, before anything is.
+    """Check output files and options before the programs are compiled; add the one for --tracks.
 
-    :raises KinstError: for what cannot be, before anything is done.
+    :raises KinstError: when a file cannot be written, or the kernel does not support --tracks.
     """
     if line.shown.report is not None:
         assert kernel is not None
@@ -114,8 +114,8 @@ def _check(line: CommandLine, kernel: TracedKernel | None) -> None:
     if line.shown.tracks is not None and kernel is not None:
         if kernel.types is None or kernel.breakpoints is None or not any(
                 one.provider == "sched" for one in kernel.breakpoints.declared):
-            raise KinstError("--tracks: is for FreeBSD's kernels, with debug data or CTF, on "
-                             "our own machine")
+            raise KinstError("--tracks: needs a FreeBSD kernel with debug data or CTF, and "
+                             "--machine unicorn")
         check_writable(Path(line.shown.tracks), "--tracks")
         line.texts.programs.append(("n", tracks_program(kernel.machine.guest.traps.interrupts)))
         line.texts.options.set("quiet", None)
@@ -136,13 +136,13 @@ def _compiled(pipeline: Pipeline, line: CommandLine, kernel: TracedKernel | None
             raise Failed(f"failed to compile script {text}: {error.said(tags)}") from None
         tag = f"[{error.tag}] " if tags and error.tag else ""
         if kernel is None and text.startswith(KERNELS):
-            raise Failed(f"invalid probe specifier {text}: kinst and fbt need a kernel: -k "
-                         "IMAGE, like -k teaching/amd64") from None
+            raise Failed(f"invalid probe specifier {text}: kinst and fbt need a kernel; give one "
+                         "with -k, like -k teaching/amd64") from None
         raise Failed(f"invalid probe specifier {text}: {tag}{error.text}") from None
 
 
 def _variables(source: str, kernel: TracedKernel | None) -> dict[str, int]:
-    # Which process the target is, is looked up where it is asked for: not every kernel can say.
+    # $target is looked up only when the program uses it: not every kernel can name a process.
     target = kernel.target_process if kernel and "$target" in source else 0
     return {"egid": os.getegid(), "euid": os.geteuid(), "gid": os.getgid(), "pid": os.getpid(),
             "pgid": os.getpgid(0), "ppid": os.getppid(), "projid": 0, "sid": os.getsid(0),
@@ -151,10 +151,10 @@ def _variables(source: str, kernel: TracedKernel | None) -> dict[str, int]:
 
 @contextlib.contextmanager
 def _output(path: str | None) -> Iterator[IO[str]]:
-    """Where what is printed goes; with a path, to the end of that file."""
+    """Redirect standard output to the end of a file; None keeps standard output."""
     shown = sys.stdout
     if isinstance(shown, io.TextIOWrapper):
-        shown.reconfigure(encoding="utf-8", errors="surrogateescape")  # bytes, as they are
+        shown.reconfigure(encoding="utf-8", errors="surrogateescape")  # pass bytes unchanged
     if path is None:
         yield shown
         return

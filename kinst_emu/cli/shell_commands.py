@@ -1,4 +1,4 @@
-"""Commands for the guest's shell: a workload, and what ``system()`` gives it."""
+"""Run commands in the guest's shell: the workload, and the commands of ``system()``."""
 
 import sys
 from collections.abc import Callable
@@ -11,16 +11,17 @@ from images.shell import CommandError, check_command, run_command, shown_output
 from kinst_emu.terminal.json_lines import JsonLines
 from kinst_emu.terminal.terminal import show_byte
 
-MOST_COMMANDS = 1000  # by system()
+MOST_COMMANDS = 1000  # of system()
 UNFINISHED = "tracing ended before the workload"
 
 
 class ShellCommands:
     """Commands for the guest's shell: the workload, and those of ``system()``.
 
-    :param machine: whose shell runs them; None: none does.
-    :param limit: instructions of a command.
-    :ivar ended: the workload has ended.
+    :param machine: machine whose shell runs the commands; None when there is no shell.
+    :param limit: instructions after which a command is stopped.
+    :param options: options of D.
+    :ivar ended: whether the workload has ended.
     """
 
     def __init__(self, machine: Machine | None, limit: int, options: Options) -> None:
@@ -30,9 +31,9 @@ class ShellCommands:
         self._left, self.ended, self._done = MOST_COMMANDS, False, False
 
     def run_all(self, workload: str) -> None:
-        """Run a command, and those that ``system()`` gives meanwhile.
+        """Run the workload, then the commands that ``system()`` queued meanwhile.
 
-        :raises CommandError: when one cannot be run.
+        :raises CommandError: when a command cannot be run.
         """
         self._run(workload)
         while self._waiting:
@@ -40,18 +41,20 @@ class ShellCommands:
         self._done = True
 
     def system(self, command: str, rows: JsonLines | None) -> None:
-        """``system()``: the shell runs the command when the workload's has ended, which ``$target``
-        is; in END at once.  What cannot be run is said, and ends nothing.
+        """Carry out ``system()``: queue the command until the workload ends; run it at once in END.
 
-        :raises KinstError: when there were too many.
+        A command that cannot be run is reported, and tracing continues.
+
+        :param rows: writer for JSON output; None for text.
+        :raises KinstError: when a program issues too many commands.
         """
         machine = self._machine
         if machine is None:
-            _not_run(command, "it is for the guest's shell: give -c '$ COMMAND'")
+            _not_run(command, "system() needs the guest's shell; give -c '$ COMMAND'")
             return
         self._left -= 1
         if self._left < 0:
-            raise KinstError(f"system(): more than {MOST_COMMANDS} commands")
+            raise KinstError(f"system(): called more than {MOST_COMMANDS} times")
         try:
             check_command(command)
         except CommandError as error:
@@ -75,12 +78,12 @@ class ShellCommands:
                 rows.end_line()
 
     def forget(self) -> None:
-        """Say which commands of ``system()`` are left, when tracing has ended."""
+        """Report the queued commands of ``system()`` that were not run before tracing ended."""
         while self._waiting:
             _not_run(self._waiting.pop(0), UNFINISHED)
 
     def _run(self, command: str) -> None:
-        """As dtrace(1) does, say when a command has failed."""
+        """Run a command and, like dtrace(1), report a nonzero exit status."""
         assert self._machine is not None
         ran = run_command(self._machine, command, self._limit)
         if ran.status and not self._options.given("quiet"):

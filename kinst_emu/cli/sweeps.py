@@ -1,5 +1,4 @@
-"""What all sweeps have in common on the command line: who works, where results are kept, how far
-it is."""
+"""Options common to all sweeps: workers, stored results, and the progress bar."""
 
 import argparse
 import contextlib
@@ -19,26 +18,29 @@ MAX_COMPILER = 200
 
 
 def sweep_options(parser: argparse.ArgumentParser) -> None:
-    """``--jobs``, ``--cluster`` and ``--store``."""
-    parser.add_argument("--jobs", metavar="N", help="processes on this machine (1)")
+    """Add ``--jobs``, ``--cluster`` and ``--store``."""
+    parser.add_argument("--jobs", metavar="N",
+                        help="number of worker processes on this machine (default: 1)")
     parser.add_argument("--cluster", metavar="ADDRESS",
-                        help="use the workers of this Dask scheduler instead")
+                        help="use the workers of the Dask scheduler at this address in place of "
+                        "local processes (default: local processes)")
     parser.add_argument("--store", type=Path, metavar="FILE",
-                        help="keep the results in this file, and do not repeat what it has: a "
-                        "sweep that was killed resumes where it was (kinst report reads it)")
+                        help="keep results in this file and skip items that it already contains, "
+                        "so that an interrupted sweep resumes; kinst report reads it (default: do "
+                        "not keep results)")
 
 
 class Sweep:
-    """Who works and where results are kept, as a command line has it.
+    """Workers and result store of a sweep, as given on a command line.
 
-    :raises KinstError: for what cannot be used.
+    :raises KinstError: when the workers or the store cannot be used.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         jobs = 1 if arguments.jobs is None else parse_count(arguments.jobs, "--jobs")
         store: Path | None = arguments.store
         if store is not None and not store.parent.is_dir():
-            raise KinstError(f"--store {store}: there is no such directory")
+            raise KinstError(f"--store {store}: the directory does not exist")
         self.workers: Workers = workers(max(jobs, 1), arguments.cluster)
         self.store = None if store is None else Store(store)
 
@@ -52,25 +54,32 @@ class Sweep:
 
 
 def compiler_of(path: Path) -> str:
-    """What a kernel was built by, as its .comment says; empty where it does not."""
+    """Return the compiler named in the .comment section of a kernel; empty when unknown."""
     try:
         text = content(elf_file(path), ".comment")[:1 << 12]
     except (DebugDataError, OSError):
         return ""
     words = dict.fromkeys(printable_name(part) for part in text.split(b"\0")
-                          if part and not part.startswith(b"$"))  # $NetBSD: ... $ of source files
+                          if part and not part.startswith(b"$"))  # $NetBSD: ... $ is not a compiler
     return "; ".join(words)[:MAX_COMPILER]
 
 
 class Advance(Protocol):
-    """Is told that so many more are done, ``of`` so many by now (0: as many as before)."""
+    """Callback that advances a progress bar by ``done`` items.
+
+    ``of`` sets a new total; 0 keeps the initial total.
+    """
 
     def __call__(self, done: int, of: int = 0) -> None: ...
 
 
 @contextlib.contextmanager
 def progress_bar(total: int, what: str) -> Iterator[Advance]:
-    """How far it is, with an estimate, on a terminal."""
+    """Show a progress bar with an estimate of the remaining time, if stderr is a terminal.
+
+    :param total: number of items.
+    :param what: what the items are, as the label of the bar.
+    """
     if not sys.stderr.isatty():
         yield lambda done, of=0: None
         return

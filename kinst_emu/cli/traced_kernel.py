@@ -1,4 +1,4 @@
-"""The kernel that a D program traces, and what it is to do meanwhile."""
+"""The kernel that D programs trace, and the workload that it runs meanwhile."""
 
 import contextlib
 import shlex
@@ -46,22 +46,22 @@ from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst_emu.cli.boot_words import with_cpus, with_disks
 from kinst_emu.cli.command_line import BOOT, COMMAND, QEMU, CommandLine
 from kinst_emu.cli.shell_commands import ShellCommands
-from kinst_emu.explore.exploration import Runs, record_order
-from kinst_emu.explore.order import order_title, read_order
+from kinst_emu.explore.exploration import Runs, record_schedule
+from kinst_emu.explore.schedule import read_schedule, schedule_title
 from kinst_emu.terminal.json_lines import JsonLines
 from kinst_emu.terminal.terminal import parse_size, show_byte
 from kinst_emu.trace_page.collected import Collected
 
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
         "-c boot")
-PERIOD = 0.25  # seconds between looks at what has fired
+PERIOD = 0.25  # seconds between checks for new firings
 NEWLINE = 0x0A
 
 
 class TracedKernel:
-    """A context manager, which ends QEMU.
+    """A kernel prepared for tracing, with its workload; the context manager ends QEMU.
 
-    :raises KinstError: for what cannot be.
+    :raises KinstError: when the options contradict each other, or the kernel cannot be prepared.
     """
 
     def __init__(self, line: CommandLine) -> None:
@@ -72,7 +72,7 @@ class TracedKernel:
             _check_qemu(line)
         if line.work.schedule is not None:
             folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
-            line = self.line = _with_order(line, line.work.schedule, folder / "order")
+            line = self.line = _with_schedule(line, line.work.schedule, folder / "order")
         if line.work.replay is not None:
             self.player = played(line.work.replay, line.system.kernel, line.work.limit or LIMIT,
                                  line.system.module)
@@ -92,12 +92,12 @@ class TracedKernel:
         self._command, source = _command_of(line)
         for option in ("setenv", "unsetenv"):
             if self._command is not None and line.texts.options.given(option):
-                raise KinstError(f"-x {option}: the guest's shell gives its own variables to all "
-                                 "commands")
+                raise KinstError(f"-x {option}: cannot be used with '$ COMMAND', since the guest's "
+                                 "shell sets the variables of all commands")
         files = line.work.files
         if line.system.disks and (source is not None or files is not None):
-            raise KinstError("--disk: has the programs that it has; leave out --files, or compile "
-                             "the program into it")
+            raise KinstError("--disk: cannot be combined with --files or a C file; put the program "
+                             "into the disk image")
         if source is not None and self.player is None:
             files = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
             compile_program(self.image, source, files)
@@ -114,7 +114,7 @@ class TracedKernel:
                 self._on_qemu(booted(self.image, memory)) if line.system.machine == QEMU else
                 self._on_unicorn(self._emulated(memory, runs)))
             for path in line.work.user_programs:
-                ProgramFile(path)  # what cannot be read is said at once
+                ProgramFile(path)  # raises an error at once if it cannot be read
             named = {path.name: path for path in line.work.user_programs}
             self.target = new_target(
                 breakpoints, self.types, line.system.unsafe,
@@ -136,16 +136,17 @@ class TracedKernel:
             at_start(machine)
             return machine
         machine = booted(self.image, memory)
-        if self._command is None:  # a command begins at the prompt that is there
+        if self._command is None:  # a command needs the prompt that is already on the console
             machine.console.text.clear()
         return machine
 
     @property
     def target_process(self) -> int:
-        """``$target``: the process of -p, or the one that our shell makes first for the command; 0:
-        there is none.
+        """The process ID for ``$target``; 0 when there is none.
 
-        :raises KinstError: when the kernel does not say which it made last.
+        It is the process of -p, or the first one that the guest's shell creates for the command.
+
+        :raises KinstError: when the kernel does not record the last process it created.
         """
         if self.line.work.process is not None:
             return self.line.work.process
@@ -154,12 +155,11 @@ class TracedKernel:
         return self.target.processes.made_next
 
     def _first_word(self) -> str:
-        """The name of the program that the command begins with, or the first line that is typed in
-        a recording."""
+        """Return the program name in the command, or in the first line typed in a recording."""
         command = self._command or ""
         if self.player is not None:
-            typed = b"".join(one.value for one in self.player.recording.inputs
-                             if one.kind == TYPE)
+            typed = b"".join(event.value for event in self.player.recording.inputs
+                             if event.kind == TYPE)
             command = (typed.splitlines() or [b""])[0].decode("utf-8", "replace")
         words = command.split()
         return Path(words[0]).name if words else ""
@@ -190,34 +190,34 @@ class TracedKernel:
         self._resources.close()
 
     def collect(self) -> None:
-        """Take the dispatcher's records, for a page."""
+        """Take over the dispatcher's firing records for the page of --report."""
         if self.breakpoints is not None:
             self.collected.take(self.breakpoints)
 
     def run(self, session: Session, rows: JsonLines | None) -> None:
-        """Do what was asked for, while a session traces.
+        """Run the workload while a session traces.
 
-        :param rows: are given what the guest writes, and the result; None: they are printed.
-        :raises KinstError: when it fails; how it came there has been printed.
+        :param rows: writer for JSON output; None prints the console output and the result as text.
+        :raises KinstError: when the workload fails; the guest's stack has then been printed.
         """
         machine = self.machine
         show: Callable[[int], None] = show_byte if rows is None else rows.byte
         console = _Console(session, show)
-        # Of a line, the first byte that is shown: the shell's marks come before a command.
+        # The shell's marks are removed first: only bytes that are shown may begin a line.
         if self._command is not None:
             machine.console.stream = shown_output(console.byte)
         elif self.player is not None:
             machine.console.stream = without_marks(console.byte)
         else:
             for byte in bytes(machine.console.text):
-                show(byte)  # what was said before there were probes
+                show(byte)  # console output from before the probes were enabled
             machine.console.stream = console.byte
         try:
-            with PROGRESS.working("running, traced"), console.streaming():
+            with PROGRESS.working("running the traced workload"), console.streaming():
                 shown = self._work()
         except (ActionEnded, CallError, BootError, CommandError) as error:
             session.look()
-            stack = [] if self.breakpoints is None else failure(machine)  # QEMU may have ended
+            stack = [] if self.breakpoints is None else failure(machine)  # none from QEMU
             if rows is not None:
                 rows.row({"error": str(error), "stack": [line.strip() for line in stack]})
             else:
@@ -241,11 +241,11 @@ class TracedKernel:
                          | ({"changed": self._changed} if self._changed else {}))
 
     def _work(self) -> tuple[Type | None, int] | None:
-        """What a call gives, and its type where that is known."""
+        """Run the workload and return the result of a call with its type, None for others."""
         if self.player is not None:
             self.player.advance_to_end()
             return None
-        if self.idle:  # what begins has not ended it
+        if self.idle:  # and no BEGIN clause has ended tracing
             raise KinstError(IDLE)
         if self._command is not None:
             assert isinstance(self.machine, UnicornMachine)
@@ -262,14 +262,17 @@ class TracedKernel:
 
 
 def _parsed(workload: str) -> list[Statement]:
-    """:raises CallSyntaxError: with the way to give a command, where it looks like one."""
+    """Parse the calls of a workload.
+
+    :raises CallSyntaxError: when they cannot be parsed, with a hint if they look like a command.
+    """
     try:
         return parse_calls(workload)
     except CallSyntaxError as error:
         if "(" in workload:
             raise
-        raise CallSyntaxError(f"{error}; a command for the guest's shell begins with a dollar: "
-                              f"-c '$ {workload}'") from None
+        raise CallSyntaxError(f"{error}; to run a command in the guest's shell, begin with a "
+                              f"dollar: -c '$ {workload}'") from None
 
 
 OVERWRITTEN = (
@@ -279,10 +282,11 @@ OVERWRITTEN = (
 
 
 class _Console:
-    """The guest's console, with what has fired before each of its lines; what has fired also
-    appears soon where the guest says nothing.
+    """The guest's console; firings are printed before the line that follows them.
 
-    :param show: writes a byte.
+    While the guest writes nothing, firings are printed four times a second.
+
+    :param show: writes one byte of console output.
     """
 
     def __init__(self, session: Session, show: Callable[[int], None]) -> None:
@@ -290,6 +294,7 @@ class _Console:
         self._begins, self._busy = True, False
 
     def byte(self, value: int) -> None:
+        """Print one byte of console output; at the start of a line, print new firings first."""
         self._busy = True
         try:
             if self._begins:
@@ -301,7 +306,7 @@ class _Console:
 
     @contextlib.contextmanager
     def streaming(self) -> Iterator[None]:
-        """Look at what has fired four times a second."""
+        """Print new firings four times a second."""
         before = signal.signal(signal.SIGALRM, self._tick)
         signal.setitimer(signal.ITIMER_REAL, PERIOD, PERIOD)
         try:
@@ -316,9 +321,9 @@ class _Console:
 
 
 def _command_of(line: CommandLine) -> tuple[str | None, Path | None]:
-    """What is behind the ``$`` of a workload; or a file of C, and the command that runs it.
+    """Return the shell command of a workload, or the C file and the command that runs it.
 
-    :raises KinstError: when files are given for no command.
+    :raises KinstError: when --files is given without a command.
     """
     workload = line.work.workload or ""
     if workload.startswith(COMMAND):
@@ -328,22 +333,22 @@ def _command_of(line: CommandLine) -> tuple[str | None, Path | None]:
         source = Path(words[0])
         return shlex.join((f"/files/{source.stem}", *words[1:])), source
     if line.work.files is not None:
-        raise KinstError("--files: goes with a command, as in -c '$ ls /files'")
+        raise KinstError("--files: works only with a command, as in -c '$ ls /files'")
     return None, None
 
 
 def _played_words(line: CommandLine) -> str:
     if line.work.schedule is None:
         return f"--replay {line.work.replay}"
-    return order_title(line.work.runs, read_order(line.work.schedule, len(line.work.runs)))
+    return schedule_title(line.work.runs, read_schedule(line.work.schedule, len(line.work.runs)))
 
 
-def _with_order(line: CommandLine, schedule: str, path: Path) -> CommandLine:
-    """The line with a recording of the order, in the file."""
+def _with_schedule(line: CommandLine, schedule: str, path: Path) -> CommandLine:
+    """Record the schedule in a file and return the command line changed to replay that file."""
     system, work = line.system, line.work
     assert system.kernel is not None
-    with PROGRESS.working("recording the order"):
-        record_order(catalog.find(system.kernel, system.module), Runs(work.runs, work.setup),
+    with PROGRESS.working("recording the schedule"):
+        record_schedule(catalog.find(system.kernel, system.module), Runs(work.runs, work.setup),
                      schedule, parse_size(system.memory or "512M"), path, work.unchecked,
                      system.cpus)
     return replace(line, work=replace(work, replay=path),
@@ -351,14 +356,16 @@ def _with_order(line: CommandLine, schedule: str, path: Path) -> CommandLine:
 
 
 def _check_qemu(line: CommandLine) -> None:
-    """:raises KinstError: for what needs our own machine."""
+    """Check that QEMU supports the options.
+
+    :raises KinstError: when an option needs the Unicorn machine.
+    """
     system, work = line.system, line.work
     if (work.workload or "").startswith(COMMAND):
-        raise KinstError("--machine qemu runs calls: its devices are not those that a command is "
-                         "typed at")
+        raise KinstError("--machine qemu: cannot run shell commands, which need the devices of "
+                         "the default machine; give a call")
     if work.workload == BOOT or system.trap_path == DIRECT or system.trampolines != PER_PROBE:
-        raise KinstError("--machine qemu runs calls on a booted kernel, by the guest's trap path, "
-                         "with a trampoline for each probe: not -c boot, --trap-path=direct, "
-                         "--trampolines=thread")
+        raise KinstError("--machine qemu: runs only calls on a booted kernel; leave out -c boot, "
+                         "--trap-path=direct and --trampolines=thread")
     if (system.cpus or 1) > 1:
-        raise KinstError("--machine qemu: has one CPU; leave out --cpus")
+        raise KinstError("--machine qemu: emulates one CPU; leave out --cpus")

@@ -1,4 +1,4 @@
-"""A trace that kdtrace runs, and the files that it leaves: tracks, plots, pages, BPF objects."""
+"""One run of kdtrace and its output files: tracks, plots, pages, BPF objects."""
 
 import contextlib
 import signal
@@ -31,8 +31,8 @@ BEGIN = "dtrace:::BEGIN"
 class TracedRun:
     """One run of compiled programs, from the first probe to the last output.
 
-    :param kernel: None: there are only DTrace's own probes.
-    :param out: what is printed goes there.
+    :param kernel: the traced kernel; None when only DTrace's own probes are traced.
+    :param out: stream for the output of the programs.
     """
 
     def __init__(self, pipeline: Pipeline, line: CommandLine, kernel: TracedKernel | None,
@@ -43,24 +43,24 @@ class TracedRun:
         self._ran = False
 
     def run(self, programs: Sequence[CompiledProgram]) -> int:
-        """Link and run what was compiled; the exit status.
+        """Link and run compiled programs, and return the exit status.
 
-        :raises KinstError: with what dtrace(1) says.
+        :raises KinstError: with the error message of dtrace(1).
         """
         kernel, options, line = self._kernel, self._pipeline.options, self._line
-        everything = [one for program in programs for one in program.clauses]
+        everything = [clause for program in programs for clause in program.clauses]
         if kernel is not None and kernel.idle and not any(
-                probe.text == BEGIN for one in everything for probe in one.probes):
+                probe.text == BEGIN for clause in everything for probe in clause.probes):
             raise KinstError(IDLE)
         say_matched(programs, options.given("quiet"), line.shown.verbose and not line.shown.json)
-        if not any(one.probes for one in everything) and not options.given("zdefs"):
+        if not any(clause.probes for clause in everything) and not options.given("zdefs"):
             raise KinstError("no probes matched")
         with self._tracked():
             return self._run_linked(everything)
 
     @contextlib.contextmanager
     def _tracked(self) -> Iterator[None]:
-        """The file of --tracks, which is there when it is whole."""
+        """Write the file of --tracks, which appears under its name only when it is complete."""
         if self._line.shown.tracks is None or self._kernel is None:
             yield
             return
@@ -73,13 +73,13 @@ class TracedRun:
             except KinstError as error:
                 if not self._ran:
                     raise
-                failure = error  # what was seen before it is kept
+                failure = error  # keep the events recorded before the failure
             self._tracks.finish()
         if failure is not None:
             raise failure
         left_out = self._tracks.left_out
-        say(f"wrote {path}" + (f"; {left_out} events were too many" * bool(left_out))
-            + "; https://ui.perfetto.dev shows it")
+        say(f"wrote {path}" + (f"; {left_out} events over the limit were lost" * bool(left_out))
+            + "; open it at https://ui.perfetto.dev")
 
     def _run_linked(self, everything: list[Compiled]) -> int:
         line, kernel, options = self._line, self._kernel, self._pipeline.options
@@ -100,7 +100,7 @@ class TracedRun:
                 raise KeyboardInterrupt
             session.interrupted = True
 
-        if kernel is None:  # a machine that runs has its own way to be interrupted
+        if kernel is None:  # a running machine handles the interrupt itself
             signal.signal(signal.SIGINT, interrupted)
         if options.given("destructive") and not options.given("quiet"):
             say("allowing destructive actions")
@@ -118,7 +118,7 @@ class TracedRun:
                 write(line.shown.report, kernel.collected, kernel.breakpoints)
 
     def _seen(self, enabled: Enabled, _cpu: int, content: bytes) -> None:
-        """A record: the stack that ``--stack`` asks for is one of the page's."""
+        """Add a record's stack to the page, if ``--stack`` produced it."""
         assert self._kernel is not None
         action = enabled.function.actions[-1] if enabled.function.actions else None
         if action is not None and action.name == "stack":
@@ -129,15 +129,15 @@ class TracedRun:
                 self._kernel.collected.stack("--stack", [str(frame).strip() for frame in frames])
 
     def _traced(self, session: Session) -> int:
-        """Run the trace; the exit status."""
+        """Run the trace and return the exit status."""
         kernel, rows = self._kernel, self._rows
         if kernel is None:
             return session.run() & 0xFF
         for reason in dict.fromkeys(session.unknown.values()):
             names = ", ".join(sorted(name for name, why in session.unknown.items()
                                      if why == reason))
-            say(f"{kernel.image.path}: {names} cannot be known: {reason}; an action that reads "
-                "one is an illegal operation")
+            say(f"{kernel.image.path}: variables not available: {names} ({reason}); an action that "
+                "reads one causes an illegal operation")
         session.consumer.shell = lambda command: kernel.commands.system(command, rows)
         try:
             status = session.run(lambda: kernel.run(session, rows)) & 0xFF
@@ -149,8 +149,8 @@ class TracedRun:
         if player is not None and player.at_end:
             difference = player.difference()
             if difference:
-                raise KinstError(f"{player.recording.path}: the run ended in another state: "
-                                 f"{difference}")
+                raise KinstError(f"{player.recording.path}: the run ended in a different state "
+                                 f"than the recording: {difference}")
         if self._line.shown.digest:
             assert isinstance(kernel.machine, UnicornMachine)
             digest = kernel.machine.digest()

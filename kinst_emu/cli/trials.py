@@ -1,4 +1,4 @@
-"""Trials of modules by the workers of a sweep, each of which boots the kernel for itself, once."""
+"""Trials of FreeBSD's kinst and fbt modules by sweep workers, each of which boots a kernel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +28,14 @@ from kinst.verify.trial.verdicts import Verdicts, verdicts
 
 @dataclass(frozen=True)
 class Setting:
-    """A kernel and modules, as every worker finds them, and the random states.
+    """The kernel, modules and random states that every worker uses.
 
-    :param identity: of the kernel with its modules; a worker that finds another refuses.
+    :param kernel: kernel file, or its name in the catalog.
+    :param memory: guest RAM in bytes.
+    :param seed: seed of the random states.
+    :param states: number of random states per instruction.
+    :param provider: provider to try: kinst or fbt.
+    :param identity: identity of the kernel with its modules; a worker with another one refuses.
     """
 
     kernel: str
@@ -43,12 +48,12 @@ class Setting:
 
 
 NO_LINE = "?"
-MERGED = 8  # functions that are named where the compiler gives no line
+MERGED = 8  # inline functions to name where the compiler gives no line
 PROVIDERS: dict[str, type[ProviderModule]] = {"kinst": KinstModule, "fbt": FbtModule}
 
 
 def _prepared(setting: Setting) -> Trial:
-    """A machine with the kernel and its modules, booted and prepared."""
+    """Return a booted and prepared machine with the kernel and its modules."""
     image = catalog.find(setting.kernel, setting.modules)
     check_identity(image, setting.identity)
     return Trial(booted(image, setting.memory), kernel_types(image), setting.seed,
@@ -57,38 +62,44 @@ def _prepared(setting: Setting) -> Trial:
 
 @dataclass(frozen=True)
 class ExecutionTask(FindingTask[Trial]):
-    """Encodings, executed under the module's probes."""
+    """A task that executes encodings under the module's probes."""
 
     setting: Setting
     copied = True
 
     @property
     def prepared_for(self) -> Setting:
+        """The setting for which a worker is prepared."""
         return self.setting
 
     def prepare(self) -> Trial:
+        """Boot and prepare a machine."""
         return _prepared(self.setting)
 
     def results(self, prepared: Trial, items: Sequence[bytes]) -> list[Finding]:
+        """Execute encodings and return a finding for each."""
         return [finding(one.word, one.mismatch, one.code, one.note, verdict=one.verdict)
                 for one in tried(prepared, items, self.setting.states)]
 
 
 @dataclass(frozen=True)
 class VerdictsTask(Task[tuple[str, int], Verdicts, Trial]):
-    """The verdicts on functions, each by its name and address."""
+    """A task that compares verdicts on functions, which are given by name and address."""
 
     setting: Setting
     copied = True
 
     @property
     def prepared_for(self) -> Setting:
+        """The setting for which a worker is prepared."""
         return self.setting
 
     def prepare(self) -> Trial:
+        """Boot and prepare a machine."""
         return _prepared(self.setting)
 
     def results(self, prepared: Trial, items: Sequence[tuple[str, int]]) -> list[Verdicts]:
+        """Compare the verdicts on functions with those of the module."""
         symbols = prepared.machine.image.symbols
         functions = [symbol for name, address in items for symbol in symbols.named(name)
                      if symbol.address == address and symbol.size]
@@ -97,20 +108,24 @@ class VerdictsTask(Task[tuple[str, int], Verdicts, Trial]):
 
 
 def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
-    """The instructions at which FBT's probes stand, each with its first place."""
-    trial, found = prepared(ExecutionTask(setting)), dict[bytes, str]()
+    """Return the instructions that FBT probes, each with the first place where it occurs."""
+    trial, places = prepared(ExecutionTask(setting)), dict[bytes, str]()
     for function in functions:
         try:
             entry, returns = sites(trial, function)
         except MemoryAccessError:
             continue
-        for one in [*([entry] if entry is not None else ()), *returns]:
-            found.setdefault(one.code, f"{function.name}+{one.offset}")
-    return found
+        for instruction in [*([entry] if entry is not None else ()), *returns]:
+            places.setdefault(instruction.code, f"{function.name}+{instruction.offset}")
+    return places
 
 
 def located(setting: Setting, one: Finding, plain: bytes) -> str:
-    """The lines of the module's source that decided, one a row."""
+    """Return the lines of the module's source that decided a finding, one per row.
+
+    :param one: the finding.
+    :param plain: encoding of a plain instruction, for comparison.
+    """
     trial = prepared(ExecutionTask(setting))
     image = trial.machine.image
     sources = Sources(image)
@@ -125,7 +140,7 @@ def located(setting: Setting, one: Finding, plain: bytes) -> str:
             return ""  # a linker's veneer
         name = frames[0].name
         if line == NO_LINE:
-            # What compilers merge from several places loses its line: it may be any of these.
+            # Code merged from several places has no line; name every function inlined there.
             inside = [one.name for low, high in frames[-1].pieces
                       for one in index.inside(low, high)]
             merged = ", ".join(list(dict.fromkeys(n for n in inside if n != name))[:MERGED])
@@ -139,13 +154,13 @@ def located(setting: Setting, one: Finding, plain: bytes) -> str:
 
 
 def functions_of(image: Image, names: list[str]) -> list[Symbol]:
-    """Those of the names, or all of the kernel; one for each address."""
+    """Return the functions with the given names, or all functions of the kernel, by address."""
     if names:
-        found = [symbol for name in names for symbol in sized_functions(image, name)]
+        candidates = [symbol for name in names for symbol in sized_functions(image, name)]
     else:
-        found = [f for f in image.symbols.functions() if not image.module_at(f.address)]
+        candidates = [f for f in image.symbols.functions() if not image.module_at(f.address)]
     by_address: dict[int, Symbol] = {}
-    for symbol in found:
+    for symbol in candidates:
         known = by_address.get(symbol.address)
         if known is None or known.size < symbol.size:
             by_address[symbol.address] = symbol

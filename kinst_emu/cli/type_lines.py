@@ -1,4 +1,4 @@
-"""Types, functions and variables as C declares them, with the layout of structures."""
+"""Print types, functions and variables as C declarations, with the layout of structures."""
 
 import difflib
 from collections.abc import Iterator
@@ -25,38 +25,39 @@ TAGS = ("struct", "union", "enum")
 
 
 def definitions(types: Types, name: str) -> list[str]:
-    """Of the types of a name, each with its lines.  One that several files define is there once."""
+    """Return the definitions of the types with a name, without repetitions."""
     return list(dict.fromkeys("\n".join(_definition(kind)) for kind in types.named(name)))
 
 
 def lines(image: Image, types: Types, name: str) -> list[str]:
-    """All that there is of a name, as lines.
+    """Return the definitions and declarations of a name, as lines.
 
-    :raises KinstError: when there is nothing.
+    :raises KinstError: when there is no type, function or variable with this name.
     """
     name = " ".join(name.split())
-    found = [*definitions(types, name), *(f"{one};" for one in declarations(image, types, name))]
-    if not found:
+    texts = [*definitions(types, name), *(f"{one};" for one in declarations(image, types, name))]
+    if not texts:
         raise unknown(image, types, name)
-    return "\n\n".join(found).split("\n")
+    return "\n\n".join(texts).split("\n")
 
 
 def unknown(image: Image, types: Types, name: str) -> KinstError:
-    return KinstError(f"{image.path}: {types.format} knows no type, function or variable "
+    """Return the error for a name without definition, with similar names."""
+    return KinstError(f"{image.path}: {types.format} has no type, function or variable "
                       f"'{name}'{_hint(types, name)}")
 
 
 def declarations(image: Image, types: Types, name: str) -> list[str]:
-    """Declarations of the functions and variables of a name, each once."""
-    found: list[str] = []
+    """Return the declarations of the functions and variables with a name, without repetitions."""
+    declared: list[str] = []
     for symbol in image.symbols.named(name):
         kind = (types.function if symbol.kind == STT_FUNC else types.variable)(
             name, symbol.address)
         if kind is not None:
-            found.append(declare(kind, name))
-    if not found and (kind := types.function(name)) is not None:
-        found.append(declare(kind, name))  # inlined everywhere: no symbol
-    return list(dict.fromkeys(found))
+            declared.append(declare(kind, name))
+    if not declared and (kind := types.function(name)) is not None:
+            declared.append(declare(kind, name))  # inlined everywhere, so it has no symbol
+    return list(dict.fromkeys(declared))
 
 
 def _hint(types: Types, name: str) -> str:
@@ -89,7 +90,7 @@ def _definition(kind: Type) -> Iterator[str]:
 
 
 def _layout(kind: Structure, name: str, begin: int, depth: int) -> Iterator[str]:
-    """Lines of a structure that begins at a bit; structures without a name are spread out."""
+    """Yield the lines of a structure that begins at a bit, with anonymous members expanded."""
     if depth > MAX_STEPS:
         raise DebugDataError("structures nested too deep: damaged debug data")
     blank, indent = " " * 22, "    " * depth
@@ -111,6 +112,7 @@ def _layout(kind: Structure, name: str, begin: int, depth: int) -> Iterator[str]
 
 
 def size_text(kind: Type) -> str:
+    """Return the size of a type in bytes as text, or ``?`` when it is unknown."""
     try:
         return str(size_of(kind))
     except DebugDataError:

@@ -1,4 +1,4 @@
-"""Calls cross-checked by the workers of a sweep, each of which has its own two machines."""
+"""Cross-check calls on Unicorn and QEMU by sweep workers, each of which has two machines."""
 
 import json
 from collections import Counter
@@ -27,17 +27,20 @@ from kinst.verify.sweep.store import Kept
 from kinst.verify.sweep.sweep import KeptTask
 from kinst.verify.sweep.workers import check_identity
 
-LIMIT = 1_000_000  # instructions of a call
-SYSTEM_STEPS = 100_000  # of a system call that is compared: they do more
+LIMIT = 1_000_000  # instructions that a call may execute
+SYSTEM_STEPS = 100_000  # instructions compared in a system call, which executes more
 WORDS = AGREES, DIFFERS, NOT_COMPARED, WAITED = (
     "agrees", "differs", "not compared", "waited too long")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A kernel, on our machine and on QEMU's.
+    """The kernel that runs on both machines, Unicorn and QEMU.
 
-    :param system: the calls are system calls, made by a program.
+    :param memory: guest RAM in bytes.
+    :param fault: fault to inject on the Unicorn machine; empty for none.
+    :param identity: identity of the kernel with its modules; a worker with another one refuses.
+    :param system: whether the calls are system calls made by a program.
     """
 
     kernel: str
@@ -50,10 +53,11 @@ class Pair:
 
 @dataclass
 class Checked:
-    """What became of a call.
+    """The result of cross-checking one call.
 
     :param word: one of AGREES, DIFFERS, NOT_COMPARED, WAITED.
-    :param report: of a difference; ``problem`` why it was not compared.
+    :param report: details of a difference; empty otherwise.
+    :param problem: why the call was not compared; empty otherwise.
     """
 
     call: str
@@ -65,23 +69,31 @@ class Checked:
 
 @dataclass(frozen=True)
 class _Check:
-    """:param numbers: of system calls; None: the calls are of the kernel's functions."""
+    """A cross-check and the way its calls are made.
+
+    :param numbers: system call numbers by name; None when kernel functions are called.
+    """
 
     crosscheck: Crosscheck
     numbers: dict[str, int] | None
 
     def caller(self, where: Machine) -> Caller:
+        """Return an object that makes calls on one of the machines."""
         return (Caller(where, LIMIT) if self.numbers is None
                 else SystemCaller(where, self.numbers, LIMIT))
 
 
 @dataclass(frozen=True)
 class CrosscheckTask(KeptTask[str, Checked, _Check]):
-    """Calls, each on both machines."""
+    """A task that makes each call on both machines and compares them."""
 
     pair: Pair
 
     def prepare(self) -> _Check:
+        """Boot the kernel and prepare the cross-check.
+
+        :raises KinstError: when the kernel cannot be booted, or is not the expected one.
+        """
         pair = self.pair
         known: dict[str, int] | None = None
         image = catalog.find(pair.kernel, pair.modules)
@@ -101,15 +113,22 @@ class CrosscheckTask(KeptTask[str, Checked, _Check]):
         return _Check(crosscheck, known)
 
     def results(self, prepared: _Check, items: Sequence[str]) -> list[Checked]:
+        """Cross-check calls and return the result of each."""
         return [_checked(prepared, call) for call in items]
 
     def named(self, item: str) -> bytes:
+        """Return the key of a call in a store."""
         return item.encode()
 
     def kept(self, item: str, result: Checked) -> Kept | None:
+        """Return a result as a store keeps it; None when it depends on the host's speed."""
         return None if result.word == WAITED else to_kept(result)
 
     def known(self, kept: Kept) -> Checked:
+        """Return a result that was read from a store.
+
+        :raises ValueError: when the stored row is malformed.
+        """
         return from_kept(kept)
 
 
@@ -139,22 +158,24 @@ def _report(machine: UnicornMachine, call: str, divergence: Divergence) -> dict[
 
 
 def _place(machine: UnicornMachine, address: int) -> dict[str, object]:
-    """Function and offset, instruction and source line of an address."""
+    """Return function and offset, instruction and source line of an address."""
     function = machine.image.symbols.function_at(address)
-    found: dict[str, object] = {"address": address}
+    place: dict[str, object] = {"address": address}
     if function is not None:
-        found["where"] = f"{function.name}+{address - function.address}"
+        place["where"] = f"{function.name}+{address - function.address}"
     try:
-        found["instruction"] = machine.arch.disassemble(machine.read(address, 15), address)
-        found["line"] = Sources(machine.image).line(address)
+        place["instruction"] = machine.arch.disassemble(machine.read(address, 15), address)
+        place["line"] = Sources(machine.image).line(address)
     except (MemoryAccessError, DebugDataError):
-        pass  # the address alone says enough
-    return found
+        pass  # the address alone is reported
+    return place
 
 
 def to_kept(one: Checked) -> Kept:
-    """As a store keeps it, in the shape of findings, which ``kinst report`` reads: a call that
-    differs is wrong in state 0."""
+    """Convert a result to the form in which a store keeps it.
+
+    It is a finding, so that ``kinst report`` can read it; a call that differs is wrong in state 0.
+    """
     agreed = one.agreed
     row = {"calls": agreed.calls, "instructions": agreed.instructions, "firings": agreed.firings,
            "functions": sorted(agreed.functions), "refused": agreed.refused,
@@ -169,19 +190,19 @@ def to_kept(one: Checked) -> Kept:
 
 
 def from_kept(kept: Kept) -> Checked:
-    """What was checked, read from what ``to_kept`` has made of it.
+    """Convert what ``to_kept`` returned back to a result.
 
-    :raises ValueError: for what ``to_kept`` has not made.
+    :raises ValueError: when the stored row is malformed.
     """
-    one = finding.from_kept(kept)
+    stored = finding.from_kept(kept)
     try:
-        row = json.loads(one.note)
+        row = json.loads(stored.note)
         report = row["report"]
-        if one.word not in WORDS or not (report == {} or _is_report(report)) or not (
+        if stored.word not in WORDS or not (report == {} or _is_report(report)) or not (
                 all(type(text) is str for text in (row["problem"], *row["functions"],
                                                    *row["reasons"]))
                 and all(type(count) is int for count in row["reasons"].values())):
-            raise ValueError("a cross-check of another shape")
+            raise ValueError("malformed cross-check result")
         agreed = Agreement(
             int(row["calls"]), int(row["instructions"]), int(row["firings"]),
             set(row["functions"]),
@@ -189,13 +210,13 @@ def from_kept(kept: Kept) -> Checked:
              for name, codes in row["encodings"].items()},
             Counter({int(size): int(count) for size, count in row["lengths"].items()}),
             Counter(row["reasons"]), int(row["refused"]))
-        return Checked(one.code.decode(), one.word, agreed, report, row["problem"])
+        return Checked(stored.code.decode(), stored.word, agreed, report, row["problem"])
     except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise ValueError("a cross-check of another shape") from error
+        raise ValueError("malformed cross-check result") from error
 
 
 def _is_report(row: Any) -> bool:
-    """Whether it is as ``_report`` makes them."""
+    """Return whether an object has the shape of a report made by ``_report``."""
     texts = [row["call"], row["what"], *(row[name] for name in ("where", "instruction", "line")
                                          if name in row)]
     return (type(row["address"]) is int and all(type(text) is str for text in texts)

@@ -1,4 +1,4 @@
-"""The commands, one file each."""
+"""The subcommands of ``kinst``, the ``kdtrace`` command, and their entry points."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``kinst boot``: a kernel from its first instruction to its prompt."""
+"""``kinst boot``: boot a kernel to its prompt."""
 
 import argparse
 import json
@@ -29,32 +29,44 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst boot``."""
     kernel_option(parser)
     loader_options(parser)
-    parser.add_argument("--memory", metavar="SIZE", help="guest RAM (512M)")
+    parser.add_argument("--memory", metavar="SIZE",
+                        help="guest RAM, in MiB or with a suffix K, M or G (default: 512M)")
     parser.add_argument("--until", metavar="TEXT",
-                        help="stop at this console text, not at the prompt")
+                        help="stop when this text appears on the console (default: the kernel's "
+                        "prompt)")
     parser.add_argument("--instructions", metavar="N",
-                        help="stop after N instructions in all; without this, a guest that has not "
-                        f"reached its prompt after {LIMIT:,} more is given up")
+                        help="stop after N instructions since the start of the boot (default: no "
+                        f"limit, but give up if no prompt appears within {LIMIT:,} instructions)")
     parser.add_argument("--type", action="append", default=[], metavar="KEYS", dest="keys",
-                        help=r"type at the prompt and wait for the next, e.g. '?\r' (a line ends "
-                        r"with \r); may be repeated")
+                        help=r"type KEYS at the prompt, then run to the next prompt, e.g. '?\r' "
+                        r"(end a line with \r); may be repeated (default: type nothing)")
     parser.add_argument("-i", "--interactive", action="store_true",
-                        help="go on at the prompt with standard input as the keyboard")
+                        help="at the prompt, connect standard input to the guest's keyboard "
+                        "(default: exit)")
     parser.add_argument("--digest", action="store_true",
-                        help="print the SHA-256 of memory, registers, clock and console")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="record it for kinst replay")
+                        help="print the SHA-256 of memory, registers, clock and console (default: "
+                        "off)")
+    parser.add_argument("--record", type=Path, metavar="FILE",
+                        help="record the boot in this file for kinst replay (default: no "
+                        "recording)")
     parser.add_argument("--gdb", metavar="PORT",
-                        help="let gdb drive it: on a loopback port (0: any), or - for standard "
-                        "input and output")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="write a snapshot at the end")
-    parser.add_argument("--restore", type=Path, metavar="FILE", help="go on from a snapshot")
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not show the console")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+                        help="serve gdb on this loopback port (0: any free port) or on standard "
+                        "input and output (-) (default: no gdb)")
+    parser.add_argument("--save", type=Path, metavar="FILE",
+                        help="save a snapshot to this file after the run (default: no snapshot)")
+    parser.add_argument("--restore", type=Path, metavar="FILE",
+                        help="start from this snapshot (default: boot from the first instruction)")
+    parser.add_argument("-q", "--quiet", action="store_true",
+                        help="hide the guest's console (default: show it)")
+    parser.add_argument("--json", action="store_true",
+                        help="print the result as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Boot the kernel, type the given keys, print the result, and return the exit status."""
     began = time.perf_counter()
     image = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
     typed = [unescape(keys) for keys in arguments.keys]
@@ -66,12 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
         check_writable(arguments.save, "--save")
     for other in (arguments.save, arguments.restore):
         if arguments.record and other and arguments.record.resolve() == other.resolve():
-            raise KinstError(f"--record {arguments.record}: is the snapshot's file, too")
+            raise KinstError(f"--record {arguments.record}: --save or --restore names the same "
+                             "file; choose another")
     if arguments.restore:
         machine = snapshot.restore(arguments.restore, image)
         if memory not in (None, machine.memory):
-            raise KinstError(f"--memory {arguments.memory}: {arguments.restore} is of a machine "
-                             f"with {machine.memory >> 20}M; leave out --memory")
+            raise KinstError(f"--memory {arguments.memory}: the snapshot {arguments.restore} has "
+                             f"{machine.memory >> 20}M of RAM; leave out --memory")
     else:
         machine = UnicornMachine(image, MEMORY if memory is None else memory)
         machine.boot()
@@ -80,16 +93,16 @@ def run(arguments: argparse.Namespace) -> int:
     prompt: str | tuple[str, ...] = arguments.until or machine.guest.boot.prompts
     if arguments.gdb is not None:
         return _debugged(machine, arguments)
-    kind = STATE if arguments.restore else BOOT
-    with recorded(machine, arguments.record, kind, "boot", arguments.json):
+    start = STATE if arguments.restore else BOOT
+    with recorded(machine, arguments.record, start, "boot", arguments.json):
         stop = _booted(machine, arguments, prompt, limit, typed)
     if stop is not None and stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
-    good = stop is None or stop.reason in (
+    succeeded = stop is None or stop.reason in (
         StopReason.CONSOLE, StopReason.INSTRUCTIONS, StopReason.POWER_OFF
     )
     if limit is None and stop is not None and stop.reason is StopReason.INSTRUCTIONS:
-        good = False
+        succeeded = False
     wall = time.perf_counter() - began
     result = {
         "stop": stop.reason.name.lower() if stop else "restored",
@@ -110,45 +123,48 @@ def run(arguments: argparse.Namespace) -> int:
         snapshot.save(machine, arguments.save)
     if arguments.write:
         keep_disks(machine)
-    if not good:
-        more = ("; --instructions gives another limit"
+    if not succeeded:
+        more = ("; --instructions sets another limit"
                 if stop is not None and stop.reason is StopReason.INSTRUCTIONS else "")
         raise KinstError(f"{image.path}: the boot ended early: {stop}{more}")
     return 0
 
 
 def _debugged(machine: UnicornMachine, arguments: argparse.Namespace) -> int:
-    """gdb says how far it goes."""
+    """Serve the machine to gdb, after refusing the options that control the run themselves."""
     from kinst_emu.cli.debugging import serve_machine
 
     for option in ("until", "instructions", "keys", "interactive", "digest", "record", "save",
                    "json"):
         if getattr(arguments, option):
             name = "type" if option == "keys" else option
-            raise KinstError(f"--{name}: is not for --gdb, where gdb says how far it goes")
+            raise KinstError(f"--{name}: cannot be combined with --gdb, where gdb controls the run")
     serve_machine(machine, arguments.gdb)
     return 0
 
 
 def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
             prompt: str | tuple[str, ...], limit: int | None, typed: list[bytes]) -> Stop | None:
-    """Run it to its prompt, type, hand it over; the last stop, None where nothing was to run."""
-    found = [machine.image.symbols.find(name) for name in machine.guest.boot.readers]
-    readers = [reader.address for reader in found if reader is not None]
+    """Run the machine to its prompt, type the keys, and go interactive if asked.
+
+    :return: why the last run stopped; None when the machine did not have to run.
+    """
+    symbols = [machine.image.symbols.find(name) for name in machine.guest.boot.readers]
+    readers = [reader.address for reader in symbols if reader is not None]
 
     asking = tuple(text.encode() for text in machine.guest.boot.prompts)
 
     def prompts() -> str | tuple[str, ...]:
-        """Those that may come now."""
+        """Return the console texts that end the next run."""
         asked, answer = machine.guest.boot.later_prompt
         if not arguments.until and asked and asked.encode() in machine.console.text:
             return (*machine.guest.boot.prompts, answer)
         return prompt
 
     def go_on(keys: str = "") -> Stop:
-        """Run until the wanted text comes.
+        """Run until an expected text appears on the console.
 
-        :raises KinstError: when the guest waits for a key instead, and would for ever.
+        :raises KinstError: when the guest waits for a key that would never come.
         """
         end = machine.instructions + LIMIT if limit is None else limit
         until = Until(readers if limit is None else (), prompts(), end)
@@ -175,10 +191,10 @@ def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
 
 
 def _no_prompt(until: str | None, keys: str) -> str:
-    """What is said when the guest has read all keys, and waits for more."""
+    """Return the error message for a guest that has read all keys and waits for more."""
     wanted = "prompt" if until is None else f"text '{printable(until)}'"
     if not keys:
-        return f"no {wanted} came: the guest waits at its prompt; --type gives it keys"
+        return f"no {wanted} appeared: the guest waits for input; use --type to type keys"
     ends = unescape(keys).endswith((b"\r", b"\n"))
-    return (f"no {wanted} came after --type '{printable(keys)}': the guest waits for the next key"
-            + ("" if ends else r" (a line ends with \r)"))
+    return (f"no {wanted} appeared after --type '{printable(keys)}': the guest waits for more keys"
+            + ("" if ends else r" (end a line with \r)"))

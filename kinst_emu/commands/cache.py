@@ -1,4 +1,4 @@
-"""``kinst cache``: what is kept, and can be made again: booted kernels, indexes of debug data."""
+"""``kinst cache``: show or clear the cache of booted kernels and debug data indexes."""
 
 import argparse
 import contextlib
@@ -18,17 +18,20 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+    """Add the options of ``kinst cache``."""
+    parser.add_argument("--json", action="store_true",
+                        help="print the list as JSON (default: text)")
     parser.add_argument("action", nargs="?", choices=["clear"], metavar="clear",
-                        help="remove all of it")
+                        help="remove all cached files (default: list them)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """List or remove the cached files, and return the exit status."""
     directory = cache_directory()
     sizes: dict[Path, int] = {}
     try:
         for path in _files(directory):
-            with contextlib.suppress(FileNotFoundError):  # another process was faster
+            with contextlib.suppress(FileNotFoundError):  # another process may have removed it
                 sizes[path] = path.stat().st_size
                 if arguments.action == "clear":
                     path.unlink()
@@ -47,12 +50,13 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     for path, size in sizes.items():
         print(f"{size / (1 << 20):>8.1f} MiB  {path.relative_to(directory)}")
-    print(f"{directory}: {what}; kinst cache clear removes them; KINST_CACHE names another place")
+    print(f"{directory}: {what}; 'kinst cache clear' removes them; KINST_CACHE sets another "
+          "directory")
     return 0
 
 
 def _files(directory: Path) -> list[Path]:
-    """What the house has put there, and no more: the user may have named any directory."""
+    """List the cached files only, because KINST_CACHE may name a directory with other files."""
     return [path for kind, suffix in KINDS.items() if (directory / kind).is_dir()
             for path in sorted((directory / kind).iterdir())
             if path.is_file() and path.suffix in (suffix, PART)]

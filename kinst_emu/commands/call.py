@@ -1,4 +1,4 @@
-"""``kinst call``: a call of a function of the booted kernel."""
+"""``kinst call``: call a function of the booted kernel."""
 
 import argparse
 import json
@@ -29,30 +29,39 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst call``."""
     kernel_option(parser)
-    parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
-    parser.add_argument("call", metavar="CALL", help="e.g. 'strlen(\"hello\")'")
+    parser.add_argument("--memory", default="512M", metavar="SIZE",
+                        help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
+    parser.add_argument("call", metavar="CALL",
+                        help="call to make, e.g. 'strlen(\"hello\")'; separate several by ';'")
     cpus_option(parser)
-    parser.add_argument("--no-boot", action="store_true", help="call into the unbooted image")
-    parser.add_argument("--snapshot", type=Path, metavar="FILE", help="call in this snapshot")
+    parser.add_argument("--no-boot", action="store_true",
+                        help="call into the kernel image without booting it (default: boot)")
+    parser.add_argument("--snapshot", type=Path, metavar="FILE",
+                        help="restore this snapshot and call in it (default: boot the kernel)")
     parser.add_argument("--show", action="append", default=[], metavar="ARG",
-                        help="dump a buffer after the call: arg0, arg1, ..., or an assigned name")
+                        help="dump a buffer after the call: arg0, arg1, ..., or an assigned name; "
+                        "may be repeated (default: no dump)")
     parser.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N",
-                        help="instructions after which the call is given up (%(default)s)")
+                        help="give up the call after N instructions (default: %(default)s)")
     parser.add_argument("--unchecked", action="store_true",
-                        help="pass the arguments as they are, whatever the function's type is, and "
-                        "show the plain result")
+                        help="pass the arguments without checking them against the function's "
+                        "type, and show the result as a plain number (default: use the type)")
     parser.add_argument("--record", type=Path, metavar="FILE",
-                        help="record the call for kinst replay, even if it fails")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+                        help="record the call in this file for kinst replay, even if it fails "
+                        "(default: no recording)")
+    parser.add_argument("--json", action="store_true",
+                        help="print the result as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Boot or restore the kernel, make the call, print its result, and return the exit status."""
     limit = parse_count(arguments.limit, "--limit")
     memory = parse_size(arguments.memory)
     image = with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus)
     ahead = None if arguments.snapshot or arguments.no_boot else BootAhead(image, memory)
-    # While it restores: they know of types, and take as long to load.
+    # Imported here, so that loading these modules overlaps with restoring the kernel
     from dtrace.calls.calls import Evaluation, check, parse
     from dtrace.calls.prototypes import Prototypes, result_line
 
@@ -79,11 +88,11 @@ def run(arguments: argparse.Namespace) -> int:
                 PROGRESS.working(f"calling {arguments.call}"):
             value = evaluation.run(program)
     except CallError as error:
-        from dtrace.stacks.stack import failure  # what calls well needs no stack
+        from dtrace.stacks.stack import failure  # needed only after a failed call
 
         if arguments.json:
-            said = error.console.decode("utf-8", "replace")
-            print(json.dumps({"error": str(error), "console": said,
+            console_text = error.console.decode("utf-8", "replace")
+            print(json.dumps({"error": str(error), "console": console_text,
                               "stack": [line.strip() for line in failure(machine)]}))
         else:
             print("".join(f"{line}\n" for line in failure(machine)), end="")
@@ -107,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _value(evaluation: "Evaluation", bits: int) -> dict[str, object]:
-    """The result by its type, where that is known: null for ``void``."""
+    """Return the result as JSON fields: null for ``void``, no type if the type is unknown."""
     from dtrace.calls.prototypes import plain
     from dwarf.types import declare
 
@@ -124,6 +133,7 @@ def _buffer(evaluation: "Evaluation", name: str, machine: Machine) -> tuple[int,
         known = [f"arg{i}" for i in range(len(evaluation.last_arguments))]
         if f"arg{number}" not in known:
             known += evaluation.names
-            raise KinstError(f"--show {name}: the call has {', '.join(known) or 'no arguments'}")
+            raise KinstError(f"--show {name}: no such buffer; the call has "
+                             f"{', '.join(known) or 'no arguments'}")
         address = evaluation.last_arguments[int(number)]
     return address, machine.read(address, evaluation.sizes.get(address, 64))

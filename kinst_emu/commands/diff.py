@@ -1,4 +1,4 @@
-"""``kinst diff``: where two recorded runs part."""
+"""``kinst diff``: find where two recorded runs diverge."""
 
 import argparse
 import json
@@ -20,45 +20,50 @@ EXAMPLES = (
     "kinst diff good.rec bad.rec",
     "kinst diff release.rec mine.rec --kernel-b ./kernel",
 )
-WIDTH = 150  # characters of a line, where the terminal says none
+WIDTH = 150  # output width in columns when standard output is not a terminal
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", type=Path, metavar="A", help="a recording")
-    parser.add_argument("b", type=Path, metavar="B", help="another one")
+    """Add the options of ``kinst diff``."""
+    parser.add_argument("a", type=Path, metavar="A", help="first recording")
+    parser.add_argument("b", type=Path, metavar="B", help="second recording")
     for letter in "ab":
         parser.add_argument(f"--kernel-{letter}", metavar="IMAGE",
-                            help=f"the kernel of {letter.upper()} (default: the one of the known "
-                            "kernels that it was recorded on)")
+                            help=f"kernel of recording {letter.upper()} (default: the kernel file "
+                            "that was recorded, or the known kernel with the same build id)")
     parser.add_argument("--limit", metavar="N",
-                        help=f"instructions; a longer recording is not played ({LIMIT:,})")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+                        help="refuse a recording with more than N instructions (default: "
+                        f"{LIMIT:,})")
+    parser.add_argument("--json", action="store_true",
+                        help="print the result as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Compare the recordings, print where they diverge, and return 1 if they do."""
     limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
     players = (played(arguments.a, arguments.kernel_a, limit),
                played(arguments.b, arguments.kernel_b, limit))
-    one, other = players
-    if one.machine.arch.name != other.machine.arch.name:
-        raise KinstError(f"{arguments.a} is of {one.machine.arch.name}, {arguments.b} of "
-                         f"{other.machine.arch.name}: their runs cannot be compared")
-    same = one.machine.image.identity == other.machine.image.identity
-    codes = (KernelCode(one.machine.image), KernelCode(other.machine.image))
+    first, second = players
+    if first.machine.arch.name != second.machine.arch.name:
+        raise KinstError(f"{arguments.a} was recorded on {first.machine.arch.name}, "
+                         f"{arguments.b} on {second.machine.arch.name}: only runs of one "
+                         "architecture can be compared")
+    same = first.machine.image.identity == second.machine.image.identity
+    codes = (KernelCode(first.machine.image), KernelCode(second.machine.image))
     with PROGRESS.working("comparing the runs"):
         if not same:
             for player in players:
                 from_start(player)
-        begins = one.position.instructions, other.position.instructions
-        parting = (first_instruction(one, other, codes[0]) if same
-                   else first_call(one, other, codes))
+        begins = first.position.instructions, second.position.instructions
+        parting = (first_instruction(first, second, codes[0]) if same
+                   else first_call(first, second, codes))
     if parting is None:
         print(json.dumps({"same": True}) if arguments.json else
-              f"the runs are the same{'' if same else ', call by call'}: "
-              f"{one.recording.last.instructions - begins[0]} instructions"
-              f"{'' if same else f' and {other.recording.last.instructions - begins[1]}'}")
+              f"the runs are the same{'' if same else ', compared call by call'}: "
+              f"{first.recording.last.instructions - begins[0]} instructions"
+              f"{'' if same else f' and {second.recording.last.instructions - begins[1]}'}")
         return 0
-    with PROGRESS.working("looking at the calls around it"):
+    with PROGRESS.working("listing the calls around the divergence"):
         shown = [_around(player, code, count, begin) for player, code, count, begin in zip(
             players, codes, parting.counts, begins, strict=True)]
         last = _last(players, codes, parting) if same else None
@@ -81,7 +86,7 @@ def _around(player: Player, code: KernelCode, count: int, begin: int) -> list[tu
 
 def _last(players: tuple[Player, Player], codes: tuple[KernelCode, KernelCode],
           parting: Parting) -> dict[str, object] | None:
-    """The last instruction that both runs execute, and the registers that differ before it."""
+    """Return the last common instruction, and the registers that differ before it."""
     registers, pc = [], 0
     for player, count in zip(players, parting.counts, strict=True):
         if count <= player.recording.start.position.instructions:
@@ -100,11 +105,11 @@ def _show(players: tuple[Player, Player], parting: Parting, last: dict[str, obje
           shown: list[list[tuple[int, str]]]) -> None:
     image = players[0].machine.image
     if parting.names is not None:
-        print(f"the runs part at a call: {parting.names[0]} at instruction {parting.counts[0]}, "
+        print(f"the runs diverge at a call: {parting.names[0]} at instruction {parting.counts[0]}, "
               f"{parting.names[1]} at instruction {parting.counts[1]}")
     else:
-        print(f"the runs part behind instruction {parting.counts[0] - 1}, "
-              f"{parting.counts[1] - 1}")
+        print(f"the runs diverge after instruction {parting.counts[0] - 1} of A, "
+              f"{parting.counts[1] - 1} of B")
     if last is not None:
         pc, registers = last["pc"], last["registers"]
         assert isinstance(pc, int) and isinstance(registers, dict)
@@ -115,7 +120,8 @@ def _show(players: tuple[Player, Player], parting: Parting, last: dict[str, obje
         for name, (ours, theirs) in registers.items():
             print(f"  {name:>8}  {ours:#x}  {theirs:#x}")
         for letter, address in zip("AB", parting.addresses, strict=True):
-            where = "has ended" if address is None else f"goes on at {image.symbols.where(address)}"
+            where = ("has ended" if address is None
+                     else f"continues at {image.symbols.where(address)}")
             print(f"  {letter} {where}")
     width = _width()
     print(f"{'A: ' + str(players[0].recording.path):<{width}} | B: {players[1].recording.path}")

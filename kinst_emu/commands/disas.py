@@ -1,4 +1,4 @@
-"""``kinst disas``: a function's instructions and their verdicts, or which functions there are."""
+"""``kinst disas``: list a function's instructions with their verdicts, or all functions."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from kinst.relocation.trap import trap_of
 from kinst.relocation.verdict import summary
 from kinst_emu.cli.completion import kernel_option
 
-PLACE = re.compile(r"[:+`@]|\A0[xX]")  # more than a function
+PLACE = re.compile(r"[:+`@]|\A0[xX]")  # matches a place in code, but no plain function name
 EXAMPLES = (
     "kinst disas -k teaching/amd64 strlen",
     "kinst disas -k teaching/amd64",
@@ -31,16 +31,19 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst disas``."""
     kernel_option(parser)
     parser.add_argument("function", nargs="*", metavar="FUNCTION",
-                        help="its name, or a shell pattern for several; or a place in it, which is "
-                        f"marked: {FORMS}; none: list all functions")
+                        help="function name, a shell pattern for several functions, or a place in "
+                        f"a function, which is marked: {FORMS} (default: list all functions)")
     parser.add_argument("--no-source", dest="source", action="store_false",
-                        help="do not look for source lines")
-    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+                        help="do not show source lines (default: show them)")
+    parser.add_argument("--json", action="store_true",
+                        help="print the list as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print the instructions of the chosen functions, or all functions, and return 0."""
     image = catalog.find(arguments.kernel, arguments.module)
     if not arguments.function:
         _list(image, arguments.json)
@@ -80,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(image: Image, texts: Sequence[str]) -> Iterator[tuple[Symbol, set[int]]]:
-    """Functions, and the offsets in them that were asked for."""
+    """Yield each chosen function with the offsets to mark in it."""
     for text in texts:
         if not PLACE.search(text):
             yield from ((symbol, set()) for symbol in chosen_functions(image, text))
@@ -92,7 +95,7 @@ def _chosen(image: Image, texts: Sequence[str]) -> Iterator[tuple[Symbol, set[in
 
 
 def _list(image: Image, as_json: bool) -> None:
-    """All functions, by address."""
+    """Print all functions, sorted by address."""
     if as_json:
         print(json.dumps([{"function": s.name, "address": s.address, "size": s.size,
                            "module": s.module_name} for s in image.symbols.functions()]))
@@ -103,14 +106,13 @@ def _list(image: Image, as_json: bool) -> None:
 
 
 def _sources(image: Image, symbol: Symbol, wanted: bool) -> dict[int, str]:
-    """The source line of every address of a function that has one, with the inline functions it
-    is from."""
-    found: dict[int, str] = {}
+    """Map each address of a function to its source line and the inline functions it belongs to."""
+    lines: dict[int, str] = {}
     if not wanted or debug_file(image.file) is None:
-        return found
+        return lines
     index, sources = debug_index(image), Sources(image)
     for begin, end, line in sources.lines(symbol.address, symbol.address + symbol.size):
         for address in range(begin, end):
             names = [f.name for f in index.stack(address) if f.inlined]
-            found[address] = f"{line}  ({' in '.join(names)})" if names else line
-    return found
+            lines[address] = f"{line}  ({' in '.join(names)})" if names else line
+    return lines

@@ -1,4 +1,4 @@
-"""Where the commands begin: an interrupt while Python still loads ends them without a word."""
+"""Entry points of the console scripts; Ctrl-C while Python loads ends them without a traceback."""
 
 import signal
 
@@ -6,12 +6,14 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def kinst() -> None:
+    """Run the ``kinst`` command."""
     from kinst_emu.commands.kinst import main
 
     main()
 
 
 def kdtrace() -> None:
+    """Run the ``kdtrace`` command."""
     from kinst_emu.commands.kdtrace import main
 
     main()

@@ -1,4 +1,4 @@
-"""``kinst explain``: one firing of one probe, or what a kernel does for a program, step by step."""
+"""``kinst explain``: explain a probe's firing or what the kernel does for a program, in steps."""
 
 import argparse
 import json
@@ -27,6 +27,7 @@ from kinst_emu.explain.steps.explained import (
 from kinst_emu.explain.view import animation
 from kinst_emu.explain.view.film import alone, film, together
 from kinst_emu.explain.view.firing_page import firing_page
+from kinst_emu.explain.view.moving_svg import moving_svg
 from kinst_emu.explain.view.page import page, page_beside
 from kinst_emu.explain.view.pictures import Pictures, pictures_of, stills, way_pictures
 from kinst_emu.explain.view.record_json import explained_as_json, step_as_json
@@ -45,61 +46,78 @@ EXAMPLES = (
 )
 ALL, COMMAND, FRAME = "all", "$", "frame"
 FIRING, SYSTEM_CALL, RUNS = "firing", "system-call", "runs"
-OF_COMMAND = (SYSTEM_CALL, PAGE_FAULT, CONTEXT_SWITCH)  # kinds that a command has
+OF_COMMAND = (SYSTEM_CALL, PAGE_FAULT, CONTEXT_SWITCH)  # kinds that need -c '$ COMMAND'
 KINDS = (FIRING, *OF_COMMAND, RUNS)
+EVERY_MOMENT = "all"  # value of --at
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst explain``."""
     kernel_option(parser, required=False)
     add = parser.add_argument
     add("place", metavar="PLACE", nargs="?", default="",
-        help="the probed instruction, like strlen:4 (kinst disas lists them); of a command, a "
-        "system call that it makes, like open")
+        help="probed instruction, e.g. strlen:4 (kinst disas lists them); for a command, the "
+        "system call to explain, e.g. open")
     add("--of", choices=KINDS, metavar="KIND", default=None,
-        help=f"what is explained: a {FIRING} at PLACE, a {SYSTEM_CALL} named PLACE, a {PAGE_FAULT} "
-        f"or a {CONTEXT_SWITCH} of a command, or {RUNS} (--run); without it: {PAGE_FAULT} or "
-        f"{CONTEXT_SWITCH} where PLACE is that word, {RUNS} with --run, else a {SYSTEM_CALL} of a "
-        f"command and a {FIRING} of a call")
+        help=f"what to explain: a {FIRING} at PLACE, a {SYSTEM_CALL} named PLACE, a {PAGE_FAULT} "
+        f"or a {CONTEXT_SWITCH} of a command, or the {RUNS} of --run (default: {PAGE_FAULT} or "
+        f"{CONTEXT_SWITCH} if PLACE is that word, {RUNS} with --run, {SYSTEM_CALL} for a command, "
+        f"otherwise {FIRING})")
     add("-c", dest="call", metavar="CALL",
-        help="what makes the probe fire, e.g. 'strlen(\"hello\")'; or '$ COMMAND', a line for the "
-        "shell of our userland")
+        help="call that makes the probe fire, e.g. 'strlen(\"hello\")', or '$ COMMAND', a line for "
+        "the kinst-emu shell (required, except with --run)")
     add("--arch", metavar="A[,B...]",
-        help="side by side on the teaching kernels of these architectures (and amd64-illumos), or "
-        "of 'all'; "
-        "FUNCTION:OFFSET,OFFSET,... gives each its own offset")
+        help="explain the same place on several teaching kernels, side by side: architectures or "
+        "amd64-illumos, separated by commas, or 'all' for all architectures; "
+        "FUNCTION:OFFSET,OFFSET,... sets an offset for each (default: the kernel of -k)")
     add("-n", dest="clause", metavar="CLAUSE", default="",
-        help="a D clause for it, '[/PREDICATE/] { ACTIONS }', whose code is explained, too")
+        help="D clause for the probe, '[/PREDICATE/] { ACTIONS }', whose code is also explained "
+        "(default: no clause)")
     add("--what-if", choices=WHAT_IFS, default="",
-        help="also do it wrong: copy a position-dependent instruction as it is; let two firings "
-        "share one trampoline")
+        help="also show an incorrect implementation: copy a position-dependent instruction "
+        "unchanged, or let two firings share one trampoline (default: only the correct one)")
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
-        help="instead of -c, twice or more: runs in the order of --schedule (kinst explore finds "
-        "one), with a trampoline for each thread, and with one that all share (amd64)")
-    add("--schedule", metavar="ORDER", help="with --run: like 'A37 B A'")
-    add("--setup", default="", metavar="CALLS", help="with --run: calls that are done before")
+        help="instead of -c, give two or more calls that run according to --schedule (kinst "
+        "explore finds schedules), first with a trampoline for each thread, then with a shared "
+        "one (amd64)")
+    add("--schedule", metavar="ORDER",
+        help="with --run: schedule of the runs, e.g. 'A37 B A': A for 37 instructions, then B, "
+        "then A (required)")
+    add("--setup", default="", metavar="CALLS",
+        help="with --run: calls to make before the runs (default: no calls)")
     add("--probe", action="append", default=[], metavar="FUNCTION:OFFSET", dest="probes",
-        help="with --run: more probes")
-    add("--hit", default="1", metavar="N", help="explain its Nth firing (%(default)s)")
-    add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+        help="with --run: probe another instruction besides PLACE; may be repeated (default: only "
+        "PLACE)")
+    add("--hit", default="1", metavar="N",
+        help="explain the Nth firing, system call, page fault or context switch (default: "
+        "%(default)s)")
+    add("--memory", default="512M", metavar="SIZE",
+        help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     cpus_option(parser)
     add("--limit", default=str(DEFAULT_LIMIT), metavar="N",
-        help="instructions after which the call is given up (%(default)s)")
+        help="give up the call after N instructions (default: %(default)s)")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
-        help="a tree with the kernel's source, whose lines are shown; may be repeated")
-    add("--html", type=Path, metavar="FILE", help="write a page, instead of text")
+        help="show lines from this kernel source tree; may be repeated (default: no source text)")
+    add("--html", type=Path, metavar="FILE",
+        help="write an HTML page to this file (default: print text)")
     add("--svg", type=Path, metavar="FILE",
-        help="draw the moment of --at: code, registers, trap frame and trampoline, as a picture")
-    add("--gif", type=Path, metavar="FILE", help="draw all moments, as an animation for slides")
-    add("--at", metavar="STEP|N",
-        help="with --svg: a step's name, like frame or trampoline, or the number of a moment: one "
-        "an instruction (frame)")
-    add("--json", action="store_true", help="print what was recorded, and the steps")
+        help="draw the moment chosen by --at (code, registers, trap frame, trampoline) to this "
+        "SVG file (default: print text)")
+    add("--gif", type=Path, metavar="FILE",
+        help="draw all moments to this file as an animated GIF (default: print text)")
+    add("--at", metavar="STEP|N|all",
+        help="with --svg: name of the step, e.g. frame or trampoline, or number of the moment, "
+        "one for each instruction, from 1; 'all' writes an animated SVG of all moments (default: "
+        "frame)")
+    add("--json", action="store_true",
+        help="print the recorded data and the steps as JSON (default: text)")
     add("--steps", action="store_true",
-        help="print all steps, even on a terminal (where one steps through them; ? shows "
-        "the keys)")
+        help="print all steps at once, even on a terminal (default: step through them on a "
+        "terminal, where ? shows the keys)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Record and explain what the options select, and return the exit status."""
     hit, limit = (parse_count(getattr(arguments, name), f"--{name}") for name in ("hit", "limit"))
     for path, option in ((arguments.html, "--html"), (arguments.svg, "--svg"),
                          (arguments.gif, "--gif")):
@@ -118,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
     if kind in OF_COMMAND:
         return _way(arguments, arguments.place if kind == SYSTEM_CALL else kind, hit, limit)
     if arguments.kernel is None:
-        raise KinstError("give a kernel: -k IMAGE, or --arch for the teaching kernels side by side")
+        raise KinstError("give a kernel: -k IMAGE, or --arch for teaching kernels side by side")
     explained = explain(
         with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus), asked)
     pictures = pictures_of(explained)
@@ -138,7 +156,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _kind(arguments: argparse.Namespace) -> str:
-    """What is explained."""
+    """Return the member of KINDS that the options ask for."""
     if arguments.of is not None:
         return str(arguments.of)
     if arguments.runs or arguments.schedule is not None:
@@ -149,66 +167,72 @@ def _kind(arguments: argparse.Namespace) -> str:
 
 
 def _check(kind: str, arguments: argparse.Namespace) -> None:
-    """Hold what is given to what a kind of question needs.
+    """Refuse options that are missing for a kind of explanation or do not fit it.
 
-    :raises KinstError: when it is too little, or something else.
+    :raises KinstError: naming the option.
     """
     runs = bool(arguments.runs) or arguments.schedule is not None
     if runs and kind != RUNS:
-        raise KinstError(f"--of {kind}: not with --run and --schedule, which are --of {RUNS}")
+        raise KinstError(f"--of {kind}: cannot be combined with --run and --schedule, which need "
+                         f"--of {RUNS}")
     command = (arguments.call or "").startswith(COMMAND)
     if kind in OF_COMMAND and not command:
-        raise KinstError(f"a {kind} is explained of a command: -c '$ cat /etc/motd'")
+        raise KinstError(f"explaining a {kind} needs a command, e.g. -c '$ cat /etc/motd'")
     if arguments.call is None and kind != RUNS:
-        raise KinstError("give what makes the probe fire: -c 'strlen(\"hello\")'; or --run, twice, "
-                         "and --schedule")
+        raise KinstError("give a call that makes the probe fire, e.g. -c 'strlen(\"hello\")', or "
+                         "--run twice and --schedule")
     if kind in OF_COMMAND and arguments.arch is not None:
-        raise KinstError("--arch: the teaching kernels have no programs: give -k IMAGE instead")
+        raise KinstError("--arch: the teaching kernels cannot run programs; give -k IMAGE instead")
     if kind == FIRING and command:
-        raise KinstError(f"a {FIRING} is explained of a call: -c 'strlen(\"hello\")'; of a "
-                         f"command, --of can be {', '.join(OF_COMMAND)}")
+        raise KinstError(f"explaining a {FIRING} needs a call, e.g. -c 'strlen(\"hello\")'; for a "
+                         f"command, --of must be one of {', '.join(OF_COMMAND)}")
     if kind in (PAGE_FAULT, CONTEXT_SWITCH):
         if arguments.place not in ("", kind):
-            raise KinstError(f"{arguments.place}: leave it out: a {kind} has no PLACE")
+            raise KinstError(f"{arguments.place}: a {kind} takes no PLACE; leave it out")
     elif kind == SYSTEM_CALL and arguments.place in OF_COMMAND:
-        raise KinstError(f"{arguments.place}: is no system call: --of {arguments.place}")
+        raise KinstError(f"{arguments.place}: not a system call; use --of {arguments.place}")
     elif not arguments.place:
-        raise KinstError("give the system call, like open" if kind == SYSTEM_CALL else
-                         "give the probed instruction, like strlen:4")
+        raise KinstError("give the system call to explain, e.g. open" if kind == SYSTEM_CALL else
+                         "give the probed instruction, e.g. strlen:4")
 
 
 def _picture(pictures: Pictures[Moment], at: str | None) -> str:
-    """:param at: the name of a step, or the number of a moment, from 1; None: a step that shows
-        what others are about, too."""
+    """Return a moment's picture as SVG text.
+
+    :param at: the name of a step, or the number of a moment, from 1; ``all``: an animation of
+        all moments; None: the step ``frame`` if there is one, otherwise the first step.
+    """
     named = {step.name: number for number, step in pictures.steps}
+    if at == EVERY_MOMENT:
+        return moving_svg(pictures)
     if at is None:
         at = next((name for name in (FRAME, *named) if name in named), "1")
     if at in named:
         return pictures.svg(named[at], at)
     if not at.isdecimal():
-        raise KinstError(f"--at {at}: there is no such step; there are {', '.join(named)}, and "
-                         f"moments 1 to {len(pictures.moments)}")
+        raise KinstError(f"--at {at}: no such step; give one of {', '.join(named)}, a moment "
+                         f"from 1 to {len(pictures.moments)}, or '{EVERY_MOMENT}'")
     number = parse_count(at, "--at")
     if not 1 <= number <= len(pictures.moments):
-        raise KinstError(f"--at {at}: there are moments 1 to {len(pictures.moments)}")
+        raise KinstError(f"--at {at}: no such moment; give 1 to {len(pictures.moments)}")
     return pictures.svg(number - 1)
 
 
 def _runs(arguments: argparse.Namespace) -> int:
-    """Firings of several runs, beside each other."""
+    """Explain the firings of several runs under one schedule."""
     from kinst_emu.explore.exploration import Runs
     from kinst_emu.explore.two_runs import PlayedRuns, played_runs, runs_page
 
     if arguments.kernel is None or arguments.schedule is None or not arguments.runs:
-        raise KinstError("give a kernel (-k IMAGE), --run, twice or more, and --schedule, like "
+        raise KinstError("give a kernel (-k IMAGE), --run two or more times, and --schedule, e.g. "
                          "'A37 B A'")
     runs = Runs(tuple(arguments.runs), arguments.setup,
                 probes=(arguments.place, *arguments.probes))
     image, played = catalog.find(arguments.kernel, arguments.module), list[PlayedRuns]()
-    for one in played_runs(image, runs, arguments.schedule, parse_size(arguments.memory),
+    for played_run in played_runs(image, runs, arguments.schedule, parse_size(arguments.memory),
                            arguments.cpus):
-        played.append(one)
-        for line in () if arguments.html else one.lines(len(played)):
+        played.append(played_run)
+        for line in () if arguments.html else played_run.lines(len(played)):
             print(line)
     if arguments.html:
         write_page(arguments.html, runs_page(image, arguments.schedule, played), "kinst")
@@ -216,14 +240,15 @@ def _runs(arguments: argparse.Namespace) -> int:
 
 
 def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
-    """A way through the kernel.
+    """Explain how the kernel carries out a system call, page fault or context switch.
 
-    :param name: as of ``explain_way``.
+    :param name: the system call, ``PAGE_FAULT`` or ``CONTEXT_SWITCH``.
     """
     for option in ("clause", "what_if", "sources"):
         if getattr(arguments, option):
             spelled = {"clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
-            raise KinstError(f"{spelled}: is for a probe, not for what a command does")
+            raise KinstError(f"{spelled}: applies to a probe's firing; it cannot be used with a "
+                             "command")
     if arguments.kernel is None:
         raise KinstError("give a kernel: -k IMAGE")
     explained = explain_way(
@@ -235,7 +260,7 @@ def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
     if arguments.html:
         write_page(arguments.html, page(explained.title, explained.about, explained.steps,
                                         pictures.of_steps(), alone(film(pictures)),
-                                        "The way, instruction by instruction"), "kinst")
+                                        "The path, instruction by instruction"), "kinst")
     if arguments.json:
         print(json.dumps({"steps": [step_as_json(step) for step in explained.steps]}))
     elif not (arguments.html or arguments.svg or arguments.gif):
@@ -245,7 +270,7 @@ def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
 
 
 def _draw(arguments: argparse.Namespace, pictures: Pictures[Moment]) -> None:
-    """What --svg and --gif ask for."""
+    """Write the pictures that --svg and --gif ask for."""
     if arguments.svg:
         write_page(arguments.svg, _picture(pictures, arguments.at), "kinst")
     if arguments.gif:
@@ -254,41 +279,42 @@ def _draw(arguments: argparse.Namespace, pictures: Pictures[Moment]) -> None:
 
 
 def _draws() -> bool:
-    """Whether there is a terminal that can do more than print lines."""
+    """Return whether standard input and output are a terminal that can position the cursor."""
     return (sys.stdout.isatty() and sys.stdin.isatty()
             and os.environ.get("TERM", "dumb") not in ("", "dumb"))
 
 
 def _step_through(explained: Explained) -> None:
-    from kinst_emu.explain.view.terminal import Stepper  # takes long to load
+    from kinst_emu.explain.view.terminal import Stepper  # slow to import
 
     Stepper(explained).run()
 
 
 def _failed(failed: Mapping[str, str], names: Sequence[str]) -> str:
-    """What went wrong on which architecture; what is wrong on all of them, once."""
+    """Return the errors by architecture, or just the error if all architectures have the same."""
     if len(failed) == len(names) and len(set(failed.values())) == 1:
         return next(iter(failed.values()))
     good = [name for name in names if name not in failed]
     return "; ".join([*(f"on {name}, {text}" for name, text in failed.items()),
-                      *([f"on {' and '.join(good)} it can be explained"] if good else []),
-                      f"FUNCTION:OFFSET,... gives {', '.join(names)} each its own offset"])
+                      *([f"on {' and '.join(good)}, it works"] if good else []),
+                      f"FUNCTION:OFFSET,... sets an offset for each of {', '.join(names)}"])
 
 
 def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
-    """The same function on several architectures."""
+    """Explain the same place on several teaching kernels, side by side."""
     for option in ("svg", "gif"):
         if getattr(arguments, option):
-            raise KinstError(f"--{option}: is for one kernel: without --arch")
+            raise KinstError(f"--{option}: works with one kernel only; leave out --arch")
     if arguments.kernel is not None or arguments.module:
-        raise KinstError("--arch explains the teaching kernels, side by side: without -k and "
+        raise KinstError("--arch: explains the teaching kernels side by side; leave out -k and "
                          "--module")
     names = list(ARCHITECTURES) if arguments.arch == ALL else arguments.arch.split(",")
     known = (*ARCHITECTURES, *catalog.FLAVOURS)
     for name in names:
         if name not in known or names.count(name) > 1:
-            raise KinstError(f"--arch: '{name}': give {', '.join(known)}, each once, with commas "
-                             f"between them, or {ALL}, which is {', '.join(ARCHITECTURES)}")
+            raise KinstError(f"--arch: '{name}' is unknown or repeated; give some of "
+                             f"{', '.join(known)}, separated by commas, or {ALL} for "
+                             f"{', '.join(ARCHITECTURES)}")
     begin = max(asked.place.rfind(":"), asked.place.rfind("+")) + 1
     function, places = asked.place[:begin], asked.place[begin:].split(",")
     if len(places) not in (1, len(names)):
@@ -302,20 +328,20 @@ def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
             failed[name] = str(error)
     if failed:
         raise KinstError(_failed(failed, names))
-    found = beside({name: one.steps for name, one in explained.items()})
+    rows = beside({name: one.steps for name, one in explained.items()})
     if arguments.html:
-        about = (f"The teaching kernel, {asked.call}; every number is of one run on each "
-                 "architecture.")
+        about = (f"Call on the teaching kernels: {asked.call}. All numbers are from one run on "
+                 "each architecture.")
         kernels = ", ".join(catalog.described(one.image) for one in explained.values())
         title = f"A breakpoint in {function}: {kernels}"
-        order = [name for name, _steps in found]
+        order = [name for name, _steps in rows]
         pictures = {name: pictures_of(one) for name, one in explained.items()}
         write_page(arguments.html, page_beside(
-            title, about, names, found, stills(pictures, order),
+            title, about, names, rows, stills(pictures, order),
             together({name: film(one) for name, one in pictures.items()}, order)), "kinst")
     if arguments.json:
         print(json.dumps({name: explained_as_json(one) for name, one in explained.items()}))
     elif not arguments.html:
-        for line in text_beside(names, found):
+        for line in text_beside(names, rows):
             print(line)
     return 0

@@ -1,4 +1,4 @@
-"""``kinst images``: the kernels that are here, and how others come."""
+"""``kinst images``: list, add, fetch and build kernel images."""
 
 import argparse
 import json
@@ -19,32 +19,37 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+    """Add the options of ``kinst images``."""
+    parser.add_argument("--json", action="store_true",
+                        help="print the list as JSON (default: text)")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
-    add = actions.add_parser("add", help="copy a kernel into the store")
-    add.add_argument("file", type=Path)
-    add.add_argument("--name", help="NAME/ARCH; default: its folder's name")
+    add = actions.add_parser("add", help="copy a kernel into the image store")
+    add.add_argument("file", type=Path, help="kernel image to copy")
+    add.add_argument("--name", help="name of the copy, NAME/ARCH (default: the name of the file's "
+                     "directory and the kernel's architecture)")
     get = actions.add_parser(
-        "fetch", help="get an official kernel with its modules and their debug data")
-    get.add_argument("name", metavar="RELEASE/ARCH", help="e.g. 15.0-RELEASE/amd64")
+        "fetch", help="download an official kernel with its modules and debug data")
+    get.add_argument("name", metavar="RELEASE/ARCH",
+                     help="release and architecture, e.g. 15.0-RELEASE/amd64")
     get.add_argument("--base", action="store_true",
-                     help="and its base system, as the image of a disk, and as headers and "
-                     "libraries to compile against")
-    build = actions.add_parser("build", help="build the teaching kernels, with clang and lld")
+                     help="also download the base system, as a disk image and as headers and "
+                     "libraries to compile against (default: only the kernel)")
+    build = actions.add_parser("build", help="build the teaching kernels with clang and lld")
     for action in (add, get, build):
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS,
-                            help="print the new kernels as JSON")
+                            help="print the new kernels as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """List the known images, or add, fetch or build images; return 0."""
     if arguments.action is not None:
-        come = _get(arguments)
+        new_images = _get(arguments)
         if arguments.json:
-            print(json.dumps(_rows(come)))
+            print(json.dumps(_rows(new_images)))
         else:
-            print("".join(f"{image.name}: {image.path}\n" for image in come), end="")
+            print("".join(f"{image.name}: {image.path}\n" for image in new_images), end="")
             if arguments.action == "fetch" and arguments.base:
-                print(f"boot it by: kinst boot -k {arguments.name} --base --append -s -i")
+                print(f"boot it with: kinst boot -k {arguments.name} --base --append -s -i")
         return 0
     images = catalog.known()
     if arguments.json:
@@ -52,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     width = max(len(image.name) for image in images)
     for image in images:
-        print(f"{image.name:<{width}}  {image.path or f'not here; get it by: {image.origin}'}")
+        print(f"{image.name:<{width}}  "
+              f"{image.path or f'not installed; get it with: {image.origin}'}")
     return 0
 
 
@@ -62,7 +68,7 @@ def _rows(images: list[KnownImage]) -> list[dict[str, str | None]]:
 
 
 def _get(arguments: argparse.Namespace) -> list[KnownImage]:
-    """What an action brings here."""
+    """Carry out the add, fetch or build action, and return the new images."""
     if arguments.action == "add":
         return [catalog.add(arguments.file, arguments.name)]
     if arguments.action == "fetch":
@@ -70,16 +76,16 @@ def _get(arguments: argparse.Namespace) -> list[KnownImage]:
     from images import build_userland
     from images.build_teaching import build, build_flavours
 
-    come = []
+    new_images = []
     for arch in ARCHITECTURES:
         with PROGRESS.working(f"building the teaching kernel for {arch}"):
             paths = [build(arch, catalog.built_teaching()),
                      *build_flavours(arch, catalog.built_teaching())]
-        with PROGRESS.working(f"building our userland for {arch}"):
+        with PROGRESS.working(f"building the kinst-emu userland for {arch}"):
             build_userland.build(arch, catalog.built_teaching())
-        come += [KnownImage(f"teaching/{path.parent.name}", path, "kinst images build")
+        new_images += [KnownImage(f"teaching/{path.parent.name}", path, "kinst images build")
                  for path in paths]
-    return come
+    return new_images
 
 
 def _fetch(name: str, base: bool) -> KnownImage:

@@ -1,4 +1,4 @@
-"""``kinst inline``: every inline copy of a function, or all inline calls in one."""
+"""``kinst inline``: list the inline copies of a function, or the inline calls in a function."""
 
 import argparse
 import json
@@ -26,22 +26,28 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst inline``."""
     kernel_option(parser)
-    parser.add_argument("function", nargs="?", metavar="NAME", help="list its inline copies")
+    parser.add_argument("function", nargs="?", metavar="NAME",
+                        help="inline function whose copies are listed, or a shell pattern for "
+                        "several")
     parser.add_argument("--in", dest="inside", metavar="FUNCTION",
-                        help="list all inline calls in this function, as a tree")
+                        help="list all inline calls in this function as a tree (default: list the "
+                        "copies of NAME)")
     parser.add_argument("--dwarf", action="store_true",
-                        help="with NAME: show the entries of the debug data, and the sums that "
-                        "lead from them to FUNCTION:OFFSET")
-    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+                        help="with NAME: show the debug data entries, and how FUNCTION:OFFSET is "
+                        "computed from them (default: only the copies)")
+    parser.add_argument("--json", action="store_true",
+                        help="print the list as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print the inline copies of a function or the inline calls in a function, and return 0."""
     image = described_file(arguments.kernel, arguments.module)
     if (arguments.function is None) == (arguments.inside is None):
-        raise KinstError("give an inline function's NAME, or --in FUNCTION")
+        raise KinstError("give either the NAME of an inline function or --in FUNCTION")
     if arguments.dwarf and arguments.function is None:
-        raise KinstError("--dwarf shows the copies of one function: give its NAME")
+        raise KinstError("--dwarf: give the NAME of an inline function whose copies to show")
     index = debug_index(image)
     sources = Sources(image)
     if arguments.inside is not None:
@@ -67,9 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _copies(image: Image, index: DebugIndex, wanted: str) -> list[Function]:
-    """The copies of functions of a name, or whose names match a pattern.
+    """Return the inline copies of the functions that a name or pattern selects.
 
-    :raises KinstError: when there are none.
+    :raises KinstError: when the functions do not exist or have no inline copy.
     """
     accept = regular(wanted).match
     names = [name for name in index.names() if accept(name)] if is_glob(wanted) else [wanted]
@@ -85,13 +91,13 @@ def _row(image: Image, index: DebugIndex, sources: Sources, copy: Function,
          entrances: inline.Entrances) -> dict[str, Any]:
     caller, offset = entered_in(image, index, copy, entrances)
     nesting: list[str] = []
-    at = copy.parent
-    while at is not None and len(nesting) < 256:
-        around = index.function(at)
-        if not around.inlined:
+    parent = copy.parent
+    while parent is not None and len(nesting) < 256:
+        enclosing = index.function(parent)
+        if not enclosing.inlined:
             break
-        nesting.append(around.name)
-        at = around.parent
+        nesting.append(enclosing.name)
+        parent = enclosing.parent
     return {
         "function": copy.name, "caller": caller, "offset": offset,
         "ranges": [list(piece) for piece in copy.pieces], "call": sources.call(index, copy),
@@ -118,14 +124,14 @@ def _inside(image: Image, index: DebugIndex, sources: Sources, name: str, as_jso
 
 
 def _copies_in(index: DebugIndex, symbol: Symbol) -> list[Function]:
-    """The inline copies in a function, also in pieces of its code that lie elsewhere."""
-    found = {copy.number: copy for copy in index.inside(symbol.address,
+    """List the inline copies in a function, including parts of its code that lie elsewhere."""
+    by_number = {copy.number: copy for copy in index.inside(symbol.address,
                                                         symbol.address + symbol.size)}
     for function in index.named(symbol.name):
         if not function.inlined and any(low == symbol.address for low, _high in function.pieces):
             for low, high in function.pieces:
-                found |= {copy.number: copy for copy in index.inside(low, high)}
-    return [found[number] for number in sorted(found)]
+                by_number |= {copy.number: copy for copy in index.inside(low, high)}
+    return [by_number[number] for number in sorted(by_number)]
 
 
 def _tree(

@@ -1,4 +1,4 @@
-"""The ``kdtrace`` command: dtrace(1)'s face on the emulated kernel."""
+"""The ``kdtrace`` command: dtrace(1) for the emulated kernel."""
 
 import signal
 import sys
@@ -8,7 +8,8 @@ from kinst_emu.terminal.terminal import run_command
 
 
 def main() -> None:
-    # As dtrace(1), it ends in the same way by either, whatever an interrupt does meanwhile.
+    """Run the ``kdtrace`` command."""
+    # As in dtrace(1), SIGTERM acts like SIGINT, with any SIGINT handler that is installed later.
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     run_command("dtrace", lambda: trace(sys.argv[1:]))
 

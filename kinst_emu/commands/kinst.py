@@ -1,7 +1,7 @@
-"""The ``kinst`` command: everything that is not tracing.
+"""The ``kinst`` command, whose subcommands do everything except tracing (see ``kdtrace``).
 
 A subcommand is a module with ``EXAMPLES``, ``add_options(parser)`` and ``run(arguments)``, which
-gives the exit status.  It is loaded when it is chosen: most need only a part of the house.
+returns the exit status.  Only the chosen module is imported, because most need few libraries.
 """
 
 import argparse
@@ -16,42 +16,43 @@ from kinst_emu.cli.conflicts import refuse
 from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, run_command
 
-DESCRIPTION = "Boots FreeBSD kernels inside Python, and calls into them."
+DESCRIPTION = "Boot FreeBSD kernels inside Python, and call their functions."
 COMMANDS = {
     "boot": "boot a kernel to its prompt",
     "call": "call a function of the booted kernel",
     "run": "run a command in the kernel's user space",
-    "record": "record a run: a boot, calls, a Python program",
-    "replay": "play a recording again, to any position",
-    "trace": "show an instruction trace: as text, calls, a flame graph, for Perfetto",
-    "diff": "where two recorded runs part",
-    "shell": "an interactive session: a kernel or a recording in Python, with D",
-    "lesson": "the tutorial in a session: tasks, and whether they have been done",
+    "record": "record a boot, calls or a program for replay",
+    "replay": "play a recording to its end or to any position",
+    "trace": "show an instruction trace as text, calls or a flame graph, or convert it to Perfetto",
+    "diff": "find where two recorded runs diverge",
+    "shell": "start an interactive Python session on a kernel or a recording, with D",
+    "lesson": "take the interactive tutorial, which checks every task",
     "explain": "explain one firing of a probe, step by step",
-    "quiz": "exercises: what a breakpoint, a trap frame, a trampoline hold",
-    "explore": "try the orders in which a few calls can run on several CPUs",
+    "quiz": "answer exercises about breakpoints, trap frames and trampolines",
+    "explore": "search the interleavings of a few calls on several CPUs for failures",
     "disas": "show a function's instructions and their verdicts",
     "inline": "list the inline copies of a function, or the inline calls in one",
-    "line": "the code of a source line, or the source lines of an instruction",
-    "xval": "compare calls on this machine and on QEMU",
-    "type": "the layout of a type, the prototype of a function, a variable's type",
-    "relocate": "test the displacement of every instruction",
-    "report": "what sweeps have found (--store), and two of them compared",
-    "trial": "judge a kinst module: what it decides, and what it does",
-    "images": "list, add and fetch kernel images",
-    "cache": "show or empty what is kept: booted kernels, indexes of debug data",
+    "line": "show the code of a source line, or the source lines of an instruction",
+    "xval": "compare calls on this machine with the same calls on QEMU",
+    "type": "show the layout of a type, the prototype of a function, or a variable's type",
+    "relocate": "test every displaced instruction against its execution in place",
+    "report": "show the results of sweeps (--store), or compare two of them",
+    "trial": "test a kinst module: its verdicts and its execution",
+    "images": "list, add, fetch and build kernel images",
+    "cache": "show or clear the cache of booted kernels and debug data indexes",
 }
-# They print what the guest says. Others print names, without what controls a terminal; a session in
-# Python is the user's own.
+# These commands print guest output, which is filtered unless --raw is given.  The other commands
+# print names that are already free of control sequences, or run the user's own Python session.
 OF_THE_GUEST = ("boot", "call", "run", "record", "replay")
 
 
 def main() -> None:
+    """Run the ``kinst`` command."""
     run_command("kinst", _main)
 
 
 def _main() -> int:
-    # Options come behind the command, so what is chosen is the first word.
+    # Options follow the command, so the first word without a dash is the command.
     given = with_flags(sys.argv[1:])
     words = completed_words() or given
     chosen = next((word for word in words if not word.startswith("-")), "")
@@ -65,21 +66,20 @@ def _main() -> int:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """All commands with all their options, for manuals; a command line needs one of them."""
+    """Return the parser with the options of all commands, for generating manuals."""
     return _parser(COMMANDS)[0]
 
 
 def _parser(wanted: Collection[str]
             ) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    """The parser of kinst, and that of each command.
+    """Return the parser of kinst, and the parser of each command.
 
-    :param wanted: the commands that are to have their options.
+    :param wanted: names of the commands whose options are added.
     """
     parser = argparse.ArgumentParser(prog="kinst", description=DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parser.add_argument("--version", action=_Version, nargs=0,
-                        help="print the version, and those of the libraries that decide what a "
-                        "run is")
+                        help="print the version of kinst and of the libraries that determine a run")
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text)
         if name in wanted:

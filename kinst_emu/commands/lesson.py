@@ -1,4 +1,4 @@
-"""``kinst lesson``: the tutorial in a session, a task at a time, that looks at what one did."""
+"""``kinst lesson``: an interactive tutorial that checks every task."""
 
 import argparse
 
@@ -8,18 +8,21 @@ from kinst_emu.shell.terminal import started
 from kinst_emu.terminal.terminal import parse_size
 
 EXAMPLES = ("kinst lesson", "kinst lesson --arch riscv64")
-BANNER = """A lesson, in {count} tasks, on a kernel of a few hundred lines.  You type Python,
-in IPython; each task says what to do, and each line you type is looked at.  exit ends it.
+BANNER = """A lesson in {count} tasks, on a kernel of a few hundred lines.  Type Python code in
+IPython; each task says what to do, and the lesson checks every line you type.  Type exit to end it.
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst lesson``."""
     parser.add_argument("--arch", choices=list(ARCHITECTURES), default="amd64",
-                        help="the teaching kernel of that architecture (%(default)s)")
-    parser.add_argument("--memory", default=MEMORY, metavar="SIZE", help="guest RAM (%(default)s)")
+                        help="architecture of the teaching kernel (default: %(default)s)")
+    parser.add_argument("--memory", default=MEMORY, metavar="SIZE",
+                        help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Start the tutorial session, and return 0 when it ends."""
     shell, session = started()
     parse_size(arguments.memory)
     session.open_kernel(open_kernel(f"teaching/{arguments.arch}"), arguments.memory)

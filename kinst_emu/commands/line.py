@@ -1,4 +1,4 @@
-"""``kinst line``: the code of a source line, or the source lines of an instruction."""
+"""``kinst line``: show the code of a source line, or the source lines of an instruction."""
 
 import argparse
 import json
@@ -18,20 +18,23 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst line``."""
     kernel_option(parser)
     parser.add_argument("where", metavar="FILE:LINE | PLACE",
-                        help="a source line, e.g. kern_malloc.c:659, or an instruction: "
+                        help="source line, e.g. kern_malloc.c:659, or instruction: "
                         f"{FORMS}")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--json", action="store_true",
+                        help="print the answer as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print the code of a source line, or the source lines of an instruction; return 0."""
     image = described_file(arguments.kernel, arguments.module)
     where, rows = arguments.where, list[dict[str, str | int]]()
     if is_line(image, where):
-        found = code_places(image, where)
-        rows = [{"function": place.function.name, "offset": place.offset} for place in found]
-        text = [f"{place.function.name}:{place.offset}" for place in found]
+        lines = code_places(image, where)
+        rows = [{"function": place.function.name, "offset": place.offset} for place in lines]
+        text = [f"{place.function.name}:{place.offset}" for place in lines]
     else:
         text = []
         sources, index = Sources(image), debug_index(image)
@@ -45,6 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
                 text.append("  " * (len(places) > 1) + f"{function.name}  {line}")
                 line = sources.call(index, function) if function.inlined else line
         if not rows:
-            raise KinstError(f"{where}: the debug data says nothing about it")
+            raise KinstError(f"{where}: the debug data has no entry for this address")
     print(json.dumps(rows) if arguments.json else "\n".join(text))
     return 0

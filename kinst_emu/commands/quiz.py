@@ -1,4 +1,4 @@
-"""``kinst quiz``: exercises, from instructions of a kernel."""
+"""``kinst quiz``: exercises about the instructions of a kernel."""
 
 import argparse
 import io
@@ -28,44 +28,53 @@ EXAMPLES = (
     "kinst quiz -k kernel --page quiz.html --questions 10",
 )
 MAX_QUESTIONS = 1_000
-PAGE = (1, 2, 6, 3, 4, 5)  # the levels in turn, of a page
-TRIES = 3  # lines that are no answer
-LINE = 1_000  # characters of one
+PAGE = (1, 2, 6, 3, 4, 5)  # sequence of levels on an HTML page, repeated
+TRIES = 3  # maximum number of lines read for one answer
+LINE = 1_000  # maximum length of a typed line, in characters
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst quiz``."""
     kernel_option(parser, required=False)
     add = parser.add_argument
-    add("--arch", choices=list(ARCHITECTURES), help="use that teaching kernel (amd64)")
-    add("--level", metavar="N", help="one kind of question: " + "; ".join(
-        f"{level}, {what}" for level, what in LEVELS.items()) + " (all in turn)")
-    add("--seed", default="1", metavar="S", help="chooses the questions (%(default)s)")
-    add("--questions", metavar="N", help="end after N questions (5)")
-    add("--sheet", metavar="N", help="do not ask: print N questions, with the answers after them")
-    add("--html", type=Path, metavar="FILE", help="write the sheet as a page")
+    add("--arch", choices=list(ARCHITECTURES),
+        help="architecture of the teaching kernel to use (default: amd64)")
+    add("--level", metavar="N", help="ask one kind of question only: " + "; ".join(
+        f"{level}: {what}" for level, what in LEVELS.items()) + " (default: all levels in turn)")
+    add("--seed", default="1", metavar="S",
+        help="random seed that selects the questions (default: %(default)s)")
+    add("--questions", metavar="N", help="number of questions (default: 5)")
+    add("--sheet", metavar="N",
+        help="print N questions followed by their answers (default: ask interactively)")
+    add("--html", type=Path, metavar="FILE",
+        help="with --sheet: write an HTML page to this file (default: print text)")
     add("--page", type=Path, metavar="FILE",
-        help="write the questions as a page that marks itself, some with a picture")
-    add("--json", action="store_true", help="print the sheet as objects, one per line")
-    add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+        help="write the questions to this file as an HTML page that marks the answers; some have "
+        "a picture (default: ask interactively)")
+    add("--json", action="store_true",
+        help="with --sheet: print one JSON object per line (default: text)")
+    add("--memory", default="512M", metavar="SIZE",
+        help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Ask the questions, or write them as a sheet or a page; return 0."""
     level = None if arguments.level is None else parse_count(arguments.level, "--level")
     if level is not None and level not in LEVELS:
-        raise KinstError(f"--level {level}: there are {min(LEVELS)} to {max(LEVELS)}")
+        raise KinstError(f"--level {level}: must be {min(LEVELS)} to {max(LEVELS)}")
     seed = parse_count(arguments.seed, "--seed")
     option = "--questions" if arguments.sheet is None else "--sheet"
     given = arguments.questions if arguments.sheet is None else arguments.sheet
     count = parse_count("5" if given is None else given, option)
     if count > MAX_QUESTIONS:
-        raise KinstError(f"{option} {count}: at most {MAX_QUESTIONS} questions")
+        raise KinstError(f"{option} {count}: at most {MAX_QUESTIONS} questions are possible")
     for path, name in ((arguments.html, "--html"), (arguments.page, "--page")):
         if path:
             check_writable(path, name)
     if arguments.page and arguments.sheet is not None:
-        raise KinstError("--page has no answers behind it: give --questions N, not --sheet")
+        raise KinstError("--page: cannot be combined with --sheet; give --questions N")
     if arguments.kernel is not None and arguments.arch is not None:
-        raise KinstError("--arch chooses a teaching kernel: without -k")
+        raise KinstError("--arch: selects a teaching kernel; leave out -k")
     image = catalog.find(arguments.kernel or f"teaching/{arguments.arch or 'amd64'}",
                          arguments.module)
     machine = booted(image, parse_size(arguments.memory))
@@ -73,27 +82,27 @@ def run(arguments: argparse.Namespace) -> int:
                              count)
     if arguments.sheet is None and not arguments.page:
         return _ask(asked, count)
-    with PROGRESS.working("running the questions"):
-        found = list(asked)
+    with PROGRESS.working("preparing the questions"):
+        chosen = list(asked)
     about = (f"{image.path.name} for {machine.arch.name}, build id {image.build_id or 'none'}, "
-             f"seed {seed}. Each answer is what the machine did.")
+             f"seed {seed}. Each answer is what the emulated machine did.")
     title = f"Breakpoints, trap frames, trampolines: {catalog.described(image)}"
     if arguments.page:
-        write_page(arguments.page, marked_page(title, about, found, seed), "kinst")
+        write_page(arguments.page, marked_page(title, about, chosen, seed), "kinst")
         return 0
     if arguments.html:
-        write_page(arguments.html, sheet(title, about, found), "kinst")
+        write_page(arguments.html, sheet(title, about, chosen), "kinst")
     if arguments.json:
-        for one in found:
+        for one in chosen:
             print(json.dumps({"level": one.level, "text": one.text, "answer": one.answer,
                               "why": one.why}))
     elif not arguments.html:
-        _print(about, found)
+        _print(about, chosen)
     return 0
 
 
 def _ask(asked: Iterator[Question], count: int) -> int:
-    """Questions and answers, line by line; the end of the input ends them."""
+    """Ask questions on the terminal and mark the answers until the input ends."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     right = answered = 0
@@ -115,7 +124,7 @@ def _ask(asked: Iterator[Question], count: int) -> int:
 
 
 def _answer(question: Question) -> str:
-    """The line that was typed; what is no answer is asked for again.  Empty: no more."""
+    """Read an answer, prompting again for unreadable lines; return '' when the user quits."""
     line = ""
     for _ in range(TRIES):
         line = sys.stdin.readline(LINE)

@@ -1,4 +1,4 @@
-"""``kinst record``: a run that can be played again, from any position."""
+"""``kinst record``: record a boot, calls, a command or a program for replay."""
 
 import argparse
 import shlex
@@ -41,27 +41,31 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst record``."""
     kernel_option(parser)
     loader_options(parser)
     files_option(parser)
     parser.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE",
-                        help="the recording")
+                        help="file for the recording (required)")
     parser.add_argument("workload", metavar="WORKLOAD",
-                        help="'boot', calls of the booted kernel, '$ COMMAND' for our shell, a "
-                        "file of C and its arguments, or a Python file whose function "
-                        "workload(machine) is called with the booted machine")
-    parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+                        help="what to record: 'boot', calls in the booted kernel, '$ COMMAND' for "
+                        "the kinst-emu shell, a C file and its arguments, or a Python file whose "
+                        "function workload(machine) is called with the booted machine")
+    parser.add_argument("--memory", default="512M", metavar="SIZE",
+                        help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     parser.add_argument("--limit", metavar="N",
-                        help="instructions after which a boot, command or call is given up "
-                        f"({LIMIT:,}, and {DEFAULT_LIMIT:,} for a call)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not show the console")
+                        help="give up a boot, command or call after N instructions (default: "
+                        f"{LIMIT:,}; {DEFAULT_LIMIT:,} for a call)")
+    parser.add_argument("-q", "--quiet", action="store_true",
+                        help="hide the guest's console (default: show it)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run and record the workload, and return its exit status."""
     image = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
     if arguments.write:
         raise KinstError("--write: a recording keeps the disks as they were at its start; use "
-                         "kinst run")
+                         "kinst run to write to them")
     memory = parse_size(arguments.memory)
     limit = None if arguments.limit is None else parse_count(arguments.limit, "--limit")
     path, workload = arguments.output, arguments.workload
@@ -77,16 +81,16 @@ def run(arguments: argparse.Namespace) -> int:
     if command is not None:
         check_command(command)
     if source is not None:
-        check_userland(arguments, "a file of C")
+        check_userland(arguments, "a C file")
         if arguments.files is not None:
-            raise KinstError("--files: is for a workload '$ COMMAND'")
+            raise KinstError("--files: works only with a workload '$ COMMAND'")
         image = with_program(with_userland(image), source)
     elif command is not None:
         if arguments.files is not None:
             check_userland(arguments, "--files")
         image = with_folder(with_userland(image), arguments.files)
     elif arguments.files is not None:
-        raise KinstError("--files: is for a workload '$ COMMAND'")
+        raise KinstError("--files: works only with a workload '$ COMMAND'")
     prototypes = Prototypes(image)
     calls = None
     if not boots and program is None and command is None:

@@ -1,4 +1,4 @@
-"""``kinst relocate``: every instruction in place and displaced, from the same random states."""
+"""``kinst relocate``: test every displaced instruction against its execution in place."""
 
 import argparse
 import json
@@ -33,35 +33,42 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst relocate``."""
     kernel_option(parser, required=False)
-    parser.add_argument("function", nargs="*", metavar="FUNCTION", help="only these functions")
+    parser.add_argument("function", nargs="*", metavar="FUNCTION",
+                        help="functions to test (default: all functions of the kernel)")
     parser.add_argument("--program", type=Path, metavar="FILE",
-                        help="test the code of this program instead: FreeBSD's, linked statically, "
-                        "with symbols")
+                        help="test the code of this statically linked FreeBSD program, which must "
+                        "have symbols (default: test the kernel)")
     parser.add_argument("--arch", choices=sorted(ARCHITECTURES),
-                        help="for --encodings and --assemble")
+                        help="architecture of the instructions (required with --encodings and "
+                        "--assemble)")
     parser.add_argument("--encodings", metavar="FILE",
-                        help="test these instead: one instruction per line, hexadecimal bytes in "
-                        "memory order; - is standard input")
+                        help="test the instructions in this file, one per line, as hexadecimal "
+                        "bytes in memory order; - reads standard input (default: test the kernel)")
     parser.add_argument("--assemble", metavar="CODE",
-                        help="test these instead: assembly instructions, e.g. "
-                        "'call *8(%%r12)' or 'call [r12 + 8]'; ';' separates them")
-    parser.add_argument("--states", default="2", metavar="N", help="random states (%(default)s)")
-    parser.add_argument("--seed", default="1", metavar="S", help="chooses the states (%(default)s)")
+                        help="test these assembly instructions, separated by ';', e.g. "
+                        "'call *8(%%r12)' or 'call [r12 + 8]' (default: test the kernel)")
+    parser.add_argument("--states", default="2", metavar="N",
+                        help="number of random initial states (default: %(default)s)")
+    parser.add_argument("--seed", default="1", metavar="S",
+                        help="random seed of the states (default: %(default)s)")
     sweep_options(parser)
     parser.add_argument("--judge", choices=["host"],
-                        help="the host's own CPU executes them, too, in a separate process "
-                        "(amd64 on an x86-64 host)")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+                        help="also execute the instructions on the host's own CPU, in a separate "
+                        "process; needs an x86-64 host and amd64 code (default: only emulate)")
+    parser.add_argument("--json", action="store_true",
+                        help="print the report as JSON (default: text)")
     parser.add_argument("--junit", type=Path, metavar="FILE",
-                        help="write the report as JUnit XML, too")
+                        help="also write the report to this file as JUnit XML (default: no file)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Test the chosen instructions, print the report, and return the exit status."""
     states = parse_count(arguments.states, "--states")
     seed = parse_count(arguments.seed, "--seed")
     if arguments.junit and not arguments.junit.parent.is_dir():
-        raise KinstError(f"--junit {arguments.junit}: there is no such directory")
+        raise KinstError(f"--junit {arguments.junit}: the directory does not exist")
     surveyed = None
     identity = path = None
     if arguments.assemble is not None:
@@ -70,14 +77,14 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.encodings is not None:
         arch, places = arguments.arch, read_encodings(arguments.encodings)
         if not places:
-            raise KinstError(f"{arguments.encodings}: there is no instruction in it")
+            raise KinstError(f"{arguments.encodings}: the file contains no instructions")
     elif arguments.kernel:
         image = catalog.find(arguments.kernel, arguments.module)
         arch = arch_of(image).name
         if arguments.arch and arguments.arch != arch:
             raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}")
         if trap_of(guest_of(image, arch), arch).kernel_effects:
-            raise KinstError(f"{image.path}: {NO_TRAMPOLINES}: nothing of it is relocated")
+            raise KinstError(f"{image.path}: {NO_TRAMPOLINES}: no instruction can be relocated")
         surveyed = survey(ARCHITECTURES[arch], TRAPS[arch], image,
                           _functions(image, arguments.function))
         places, identity, path = surveyed.places, image.identity, image.path
@@ -89,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         surveyed = survey_program(ARCHITECTURES[arch], TRAPS[arch], program)
         places, identity = surveyed.places, program.digest
     else:
-        raise KinstError("give a kernel (-k IMAGE), a program (--program FILE), or --arch and "
+        raise KinstError("give a kernel (-k IMAGE), a program (--program FILE), or --arch with "
                          "--encodings or --assemble")
     host = arguments.judge == "host"
     with Sweep(arguments) as jobs:
@@ -111,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _functions(image: Image, names: list[str]) -> list[Symbol]:
-    """Those of the names, or all."""
+    """Return the named functions, or all functions if no name is given."""
     if not names:
         return list(image.symbols.functions())
     return [symbol for name in names for symbol in sized_functions(image, name)]

@@ -1,4 +1,4 @@
-"""``kinst replay``: a recording, played to its end or to a position."""
+"""``kinst replay``: play a recording to its end or to any position, and inspect the state there."""
 
 import argparse
 import json
@@ -44,56 +44,69 @@ EXAMPLES = (
     "kinst replay boot.rec --trace-insns : --as flame -o boot.svg",
 )
 DEFAULT_WRITES = "2"
-SHOWN, MAX_SHOWN = 64, 1 << 16  # bytes of memory
+SHOWN, MAX_SHOWN = 64, 1 << 16  # bytes of memory to show: default and maximum
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recording", type=Path, metavar="FILE", help="the recording")
+    """Add the options of ``kinst replay``."""
+    parser.add_argument("recording", type=Path, metavar="FILE", help="recording to play")
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
-                        help="its kernel (default: where it was when it was recorded, or among the "
-                        "known ones)")
+                        help="kernel of the recording (default: the kernel file that was recorded, "
+                        "or the known kernel with the same build id)")
     module_option(parser)
     parser.add_argument("--to", metavar="POSITION",
-                        help="stop there and show registers, stack and memory; one of: "
+                        help="stop at this position and show registers, stack and memory (default: "
+                        "play to the end); one of: "
                         + FORMS.replace("%", "%%"))
     parser.add_argument("--from", dest="begin", metavar="POSITION",
-                        help="begin there: what the guest writes to its console before that is not "
-                        "shown, and #N is counted from there")
+                        help="start at this position: hide earlier console output, and count #N "
+                        "from here (default: start)")
     parser.add_argument("--memory", action="append", default=[], metavar="WHERE[:BYTES]",
-                        help=f"show memory at an address, a symbol or a register ({SHOWN} bytes)")
+                        help="show BYTES bytes of memory at an address, a symbol or a register; "
+                        f"may be repeated (default: {SHOWN} bytes at the stack pointer)")
     parser.add_argument("--who-wrote", metavar="WHERE[:BYTES]",
-                        help="the last stores to an address, a symbol, or a place as C writes it "
-                        "(a->b, a[3], *(struct thread *)rdi), and what made them")
+                        help="show the last stores to an address, a symbol or a C expression "
+                        "(a->b, a[3], *(struct thread *)rdi), and the instructions that made them")
     parser.add_argument("--process", metavar="PID",
-                        help="--memory, --who-wrote: a program's addresses are in the memory of "
-                        "this process, not of the one that runs there")
+                        help="with --memory, --who-wrote or --origin: look up user addresses in "
+                        "this process (default: the process that runs at the position)")
     parser.add_argument("--before", metavar="POSITION",
-                        help="--who-wrote: before this position, instead of before the end")
+                        help="with --who-wrote: search backward from this position (default: the "
+                        "end)")
     parser.add_argument("--origin", metavar="WHERE[@POSITION]",
-                        help="where the value came from that a register, or memory as for "
-                        "--who-wrote, has there (or at the end)")
+                        help="trace back where the value of a register, or of memory as in "
+                        "--who-wrote, came from (default position: the end)")
     parser.add_argument("--reverse-to", metavar="PROBE",
-                        help="from there (--to, or the end) go back to where a function or a probe "
-                        "was last reached")
+                        help="go back from --to to the last time that this function or probe was "
+                        "reached (without --to: from the end)")
     parser.add_argument("--writes", default=DEFAULT_WRITES, metavar="N",
-                        help="--who-wrote: show N of them, the last first (%(default)s)")
+                        help="with --who-wrote: number of stores to show, latest first (default: "
+                        "%(default)s)")
     parser.add_argument("--trace-insns", metavar="FROM:TO",
-                        help="every instruction between two positions: as text, or to a file")
+                        help="print every instruction between two positions, or write them to a "
+                        "file with -o")
     flows.add_options(parser, (flows.TRACE,))
     parser.add_argument("--registers", action="store_true",
-                        help="--trace-insns: also the registers that each instruction changed")
+                        help="with --trace-insns: also show the registers that each instruction "
+                        "changed (default: off)")
     parser.add_argument("--stores", action="store_true",
-                        help="--trace-insns: also the memory that each instruction wrote")
+                        help="with --trace-insns: also show the memory that each instruction wrote "
+                        "(default: off)")
     parser.add_argument("--gdb", metavar="PORT",
-                        help="let gdb drive it, backwards, too: on a loopback port (0: any), or "
-                        "- for standard input and output; with --to, from there")
+                        help="serve gdb, which can also run backward, on this loopback port (0: "
+                        "any free port) or on standard input and output (-); it starts at --to, or "
+                        "at the start of the recording (default: no gdb)")
     parser.add_argument("--limit", metavar="N",
-                        help=f"instructions; a longer recording is not played ({LIMIT:,})")
-    parser.add_argument("-q", "--quiet", action="store_true", help="do not show the console")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+                        help="refuse a recording with more than N instructions (default: "
+                        f"{LIMIT:,})")
+    parser.add_argument("-q", "--quiet", action="store_true",
+                        help="hide the guest's console (default: show it)")
+    parser.add_argument("--json", action="store_true",
+                        help="print the result as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Play the recording as the options ask, print the result, and return the exit status."""
     _check_options(arguments)
     limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
     player = played(arguments.recording, arguments.kernel, limit, arguments.module)
@@ -143,12 +156,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(player, result, arguments.to is None)
     if wrong:
-        raise KinstError(f"{arguments.recording}: the run ended in another state: {wrong}")
+        raise KinstError(f"{arguments.recording}: the replay ended in a different state: {wrong}")
     return 0
 
 
-ORIGIN = 8  # bytes of memory, at the most, whose origin is looked for
-# What each way of looking takes beside -k, --limit and -q.
+ORIGIN = 8  # maximum number of bytes of memory whose origin is traced
+# Options that each mode accepts, besides -k, --limit and -q
 MODES = {
     "who_wrote": ("before", "to", "writes", "process", "json"),
     "origin": ("to", "process", "json"),
@@ -159,7 +172,10 @@ SPELLED = {"begin": "from", "format": "as"}
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """One way of looking at a time, with its own options."""
+    """Refuse a second mode and the options of other modes.
+
+    :raises KinstError: naming the options.
+    """
     def option(name: str) -> str:
         return "--" + SPELLED.get(name, name).replace("_", "-")
 
@@ -169,22 +185,23 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
     chosen = [name for name in MODES if given(name)]
     if len(chosen) > 1:
-        raise KinstError(f"{option(chosen[0])}: is not for {option(chosen[1])}; give one of them")
+        raise KinstError(f"{option(chosen[0])}: cannot be combined with {option(chosen[1])}; give "
+                         "only one of them")
     takes = MODES[chosen[0]] if chosen else PLAIN
     for name in {n for names in (*MODES.values(), PLAIN) for n in names}:
         if given(name) and name not in takes:
             owner = next((mode for mode, names in MODES.items() if name in names), None)
-            raise KinstError(f"{option(name)}: is not for {option(chosen[0])}" if chosen else
-                             f"{option(name)}: is for {option(owner or '')}")
+            raise KinstError(f"{option(name)}: cannot be used with {option(chosen[0])}" if chosen
+                             else f"{option(name)}: works only with {option(owner or '')}")
 
 
 def _back_to(player: Player, text: str) -> None:
-    """Go back to the last time before this that something is reached."""
+    """Go back to the last time that a function or probe was reached."""
     target = PlayedTarget(player)
     wanted = reached_at(player, text)
     if wanted.tails:
-        raise KinstError(f"--reverse-to {text}: the function leaves by a tail call, and returns "
-                         "where the function that it jumps to does: give that one's return")
+        raise KinstError(f"--reverse-to {text}: the function ends with a tail call, so it returns "
+                         "where its callee returns; give the callee's return probe")
     for address in wanted.addresses:
         target.break_at(address)
     here = player.position
@@ -199,8 +216,8 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     register, _at, position = arguments.origin.partition("@")
     if arguments.to is not None:
         if position:
-            raise KinstError(f"--origin {arguments.origin}: has a position, and so has --to: give "
-                             "one")
+            raise KinstError(f"--origin {arguments.origin}: the position is also given by --to; "
+                             "give only one")
         position = arguments.to
     image, arch = player.machine.image, player.machine.arch
     register = {"sp": arch.sp}.get(register, register)
@@ -211,7 +228,7 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
         if given:
             _reached(go(player, position))
             player.give()
-        else:  # what comes from outside behind the run is not looked at: registers put back
+        else:  # leave out the inputs after the last instruction: they only restore registers
             _reached(player.advance(player.recording.last))
         count = player.position.instructions
         if origin.is_register(register):
@@ -228,7 +245,7 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     if not arguments.json:
         print(f"{register} is {value:#x} at instruction {count}")
     sources, rows, saved = Sources(image), list[dict[str, object]](), 0
-    held: Link | None = None  # a load of a register: it may only have been saved and restored
+    held: Link | None = None  # a load that possibly only restores a saved register
     for link in _searching(links, register):
         rows.append(_linked(link, player, sources, code, programs))
         if arguments.json:
@@ -252,33 +269,36 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
 
 def _linked(link: Link, player: Player, sources: Sources, code: KernelCode,
             programs: UserPrograms) -> dict[str, object]:
-    at = text = ""
+    location = text = ""
     line, image = "?", player.machine.image
     if link.pc is not None and link.code:
         _reached(player.seek(link.count))
-        at = _in_program(player, link.pc, programs)
+        location = _in_program(player, link.pc, programs)
         text = code.arch.disassemble(link.code, link.pc)
     elif link.pc is not None:
-        at, line = image.symbols.where(link.pc), sources.line(link.pc)
+        location, line = image.symbols.where(link.pc), sources.line(link.pc)
         text = code.arch.disassemble(code.instruction(link.pc), link.pc)
     return {"instructions": link.count, "pc": link.pc, "how": link.how.value, "place": link.place,
-            "source": link.source, "at": at, "instruction": text,
+            "source": link.source, "at": location, "instruction": text,
             "line": None if line == "?" else line}
 
 
 def _show_link(row: dict[str, object], saved: int) -> None:
-    """:param saved: how often the register was only saved and restored, behind it."""
+    """Print one step of a value's origin.
+
+    :param saved: number of saves and restores of the register that were skipped before this step.
+    """
     if saved:
-        print(f"{'':>12}  ({saved} times saved to the stack and restored)")
+        print(f"{'':>12}  (saved to the stack and restored {saved} times)")
     what = f"{row['place']} {row['how']} {row['source']}".rstrip()
     print(f"{row['instructions']:>12}  {row['at']:<28} {row['instruction']:<36} {what}"
           f"{'  ' + str(row['line']) if row['line'] else ''}".rstrip(), flush=True)
 
 
 def _searching(links: Iterator[Link], register: str) -> Iterator[Link]:
-    """A link after the other, with the progress of looking for it."""
+    """Yield the links, showing progress while each is searched for."""
     while True:
-        with PROGRESS.working(f"looking for where {register} came from"):
+        with PROGRESS.working(f"looking for the origin of {register}"):
             link = next(links, None)
         if link is None:
             return
@@ -290,7 +310,7 @@ def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
     wanted = parse_count(arguments.writes, "--writes")
     with PROGRESS.working(f"playing {arguments.recording}"):
         if arguments.before is not None and arguments.to is not None:
-            raise KinstError("--before and --to: give one of them")
+            raise KinstError("--before and --to: both set the position; give only one of them")
         until = arguments.before or arguments.to
         _reached(player.advance_to_end() if until is None else go(player, until))
         player.give()
@@ -300,24 +320,24 @@ def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
         physical = _physical(player, place.address, arguments.process)
     rows: list[dict[str, object]] = []
     while len(rows) < wanted:
-        with PROGRESS.working(f"looking for who wrote {where}"):
-            found = last_write(player, physical, size, before, not rows)
-        if found is None:
+        with PROGRESS.working(f"looking for the last store to {where}"):
+            write = last_write(player, physical, size, before, not rows)
+        if write is None:
             break
-        row = _written(player, found)
+        row = _written(player, write)
         rows.append(row)
         if not arguments.json:
-            print(f"{found.position}: {row['by']}  {row['old']} -> {row['new']}", flush=True)
-        before = found.position
+            print(f"{write.position}: {row['by']}  {row['old']} -> {row['new']}", flush=True)
+        before = write.position
     if arguments.json:
         print(json.dumps({"address": place.address, "size": size, "writes": rows}))
     elif not rows:
-        print(f"nobody wrote to {where} ({place.address:#x}, {size} bytes) before {before}")
+        print(f"no store to {where} ({place.address:#x}, {size} bytes) before {before}")
     return 0
 
 
 def _in_program(player: Player, pc: int, programs: UserPrograms) -> str:
-    """A program's address where the recording stands: function and process."""
+    """Return the function and process of a user address at the recording's current position."""
     thread = next((one for one in Threads(player.machine).all()
                    if one.address == thread_of(player.machine)), None)
     if thread is None:
@@ -326,15 +346,18 @@ def _in_program(player: Player, pc: int, programs: UserPrograms) -> str:
 
 
 def _physical(player: Player, address: int, process: str | None) -> int:
-    """:raises KinstError: when it is not mapped, or there is no such process."""
+    """Translate an address of the kernel or of a process to a physical address.
+
+    :raises KinstError: when the address is not mapped, or the process does not exist.
+    """
     if process is None or not in_program(address):
         return physical_of(player, address)
     name, space = _space(player, process)
-    found = space.translate(address)
-    if found is None:
+    physical = space.translate(address)
+    if physical is None:
         raise KinstError(f"{address:#x} is not mapped in {name} (pid {process}) at "
                          f"{player.position}")
-    return found
+    return physical
 
 
 def _space(player: Player, process: str) -> tuple[str, AddressSpace]:
@@ -354,7 +377,7 @@ def _written(player: Player, write: Write) -> dict[str, object]:
 
 
 def _number(content: bytes) -> str:
-    """Up to eight bytes as a number, as the kernel's CPU takes them; more as they lie."""
+    """Return 1, 2, 4 or 8 bytes as a little-endian hexadecimal number, other sizes as hex bytes."""
     if len(content) in (1, 2, 4, 8):
         return f"{int.from_bytes(content, 'little'):#x}"
     return content.hex()
@@ -370,11 +393,11 @@ def _position(position: Position) -> dict[str, int]:
 
 
 def _sized(text: str, option: str) -> tuple[str, int]:
-    """(what, bytes) of a ``--memory`` or ``--who-wrote``; 0 bytes: none are said."""
+    """Split the WHERE[:BYTES] of an option; BYTES is 0 if it is not given."""
     where, _colon, size = text.partition(":")
     count = parse_count(size, option) if size else 0
     if count > MAX_SHOWN:
-        raise KinstError(f"{option} {text}: at most {MAX_SHOWN} bytes are shown")
+        raise KinstError(f"{option} {text}: at most {MAX_SHOWN} bytes are possible")
     return where, count
 
 
@@ -417,4 +440,4 @@ def _show(player: Player, result: dict[str, object], whole: bool) -> None:
     if recording.problem:
         print(f"the recording ends here: {recording.problem}")
     if result["same"]:
-        print("the state is the recorded one")
+        print("the state matches the recording")

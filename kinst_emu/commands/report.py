@@ -1,4 +1,4 @@
-"""``kinst report``: what sweeps have found, and two of them compared."""
+"""``kinst report``: show the results of sweeps, or compare two of them."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from kinst.verify.laboratory.memory_map import CODE
 from kinst.verify.sweep.store import Build, Store
 from kinst_emu.terminal.terminal import parse_count
 
-SHOWN = 20  # encodings of a kind
+SHOWN = 20  # encodings printed for each kind of change
 
 EXAMPLES = (
     "kinst report results.db",
@@ -26,32 +26,37 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="a file that --store has written")
+    """Add the options of ``kinst report``."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="results file written by --store")
     parser.add_argument("other", type=Path, nargs="?", metavar="OTHER",
-                        help="compare the last build of FILE with the last one of this file")
+                        help="compare the last build in FILE with the last build in this file "
+                        "(default: list the builds in FILE)")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"),
-                        help="compare two builds of FILE, by their numbers in its list")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+                        help="compare two builds in FILE, given by their numbers in its list "
+                        "(default: list the builds)")
+    parser.add_argument("--json", action="store_true",
+                        help="print the report as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print the results of each build, or compare two builds and return 1 if one got worse."""
     store = Store(arguments.file, must_exist=True)
     builds = store.builds()
     if not builds:
-        raise KinstError(f"{arguments.file}: no sweep of a kernel is in it yet")
+        raise KinstError(f"{arguments.file}: contains no sweep of a kernel yet")
     if arguments.other is not None:
         other = Store(arguments.other, must_exist=True)
         theirs = other.builds()
         if not theirs:
-            raise KinstError(f"{arguments.other}: no sweep of a kernel is in it yet")
+            raise KinstError(f"{arguments.other}: contains no sweep of a kernel yet")
         return _compared(arguments, (store, builds[-1]), (other, theirs[-1]))
     if arguments.compare:
         numbers = [parse_count(text, "--compare") for text in arguments.compare]
         by_number = {build.number: build for build in builds}
         for number in numbers:
             if number not in by_number:
-                raise KinstError(f"--compare {number}: {arguments.file} has the builds "
-                                 f"{', '.join(map(str, by_number))}")
+                raise KinstError(f"--compare {number}: no such build; {arguments.file} has the "
+                                 f"builds {', '.join(map(str, by_number))}")
         return _compared(arguments, *((store, by_number[number]) for number in numbers))
     return _listed(arguments, store, builds)
 
@@ -59,21 +64,21 @@ def run(arguments: argparse.Namespace) -> int:
 def _listed(arguments: argparse.Namespace, store: Store, builds: list[Build]) -> int:
     rows = []
     for build in builds:
-        words, wrong, unshown = Counter[str](), 0, 0
+        words, wrong, unproven = Counter[str](), 0, 0
         with PROGRESS.working(f"reading the results of {build.path}"):
             for _place, finding in findings_of(store, build):
                 words[finding.word] += 1
                 wrong += finding.wrong
-                unshown += finding.unshown
+                unproven += finding.unproven
         rows.append({**_row(build), "encodings": sum(words.values()), "wrong": wrong,
-                     "not_shown": unshown, "words": dict(words.most_common())})
+                     "unproven": unproven, "words": dict(words.most_common())})
     if arguments.json:
         print(json.dumps(rows))
         return 0
     for build, row in zip(builds, rows, strict=True):
         print(f"{build.number}: {_name(build)}")
-        print(f"     {row['encodings']} encodings, {row['wrong']} wrong, {row['not_shown']} not "
-              "shown")
+        print(f"     {row['encodings']} encodings, {row['wrong']} wrong, {row['unproven']} "
+              "unproven")
     return 0
 
 
@@ -95,13 +100,13 @@ def _compared(arguments: argparse.Namespace, one: tuple[Store, Build], two: tupl
     if (one[1].kind, one[1].architecture) != (two[1].kind, two[1].architecture):
         raise KinstError(f"a {one[1].kind} for {one[1].architecture} and a {two[1].kind} for "
                          f"{two[1].architecture} cannot be compared")
-    with PROGRESS.working("comparing"):
-        found = compare(findings_of(*one), findings_of(*two))
+    with PROGRESS.working("comparing the builds"):
+        comparison = compare(findings_of(*one), findings_of(*two))
     if arguments.json:
-        print(json.dumps(_as_json(found, one[1], two[1])))
+        print(json.dumps(_as_json(comparison, one[1], two[1])))
     else:
-        _show(found, one[1], two[1])
-    return 1 if found.broke or found.only_wrong[1] else 0
+        _show(comparison, one[1], two[1])
+    return 1 if comparison.broke or comparison.only_wrong[1] else 0
 
 
 def _places(rows: list[Place]) -> list[dict[str, Any]]:
@@ -127,9 +132,9 @@ def _show(found: Comparison, one: Build, two: Build) -> None:
     for word, _count in (found.words[0] + found.words[1]).most_common():
         print(f"{found.words[0][word]:>9} {found.words[1][word]:>9}  {printable(word)}")
     print(f"{found.wrong[0]:>9} {found.wrong[1]:>9}  wrong")
-    print(f"{found.only[0]:>9} {found.only[1]:>9}  encodings that the other does not have")
-    print(f"of those in both {found.same} are the same, {len(found.fixed)} fixed, "
-          f"{len(found.broke)} broke")
+    print(f"{found.only[0]:>9} {found.only[1]:>9}  encodings that only this build has")
+    print(f"encodings in both builds: {found.same} unchanged, {len(found.fixed)} fixed, "
+          f"{len(found.broke)} broken")
     for (a, b), count in found.changed.most_common():
         print(f"{count:>9}  {printable(a)} in A, {printable(b)} in B")
     def text(finding: Finding) -> str:
@@ -138,14 +143,14 @@ def _show(found: Comparison, one: Build, two: Build) -> None:
         disassemble = ARCHITECTURES[one.architecture].disassemble
         return f"{finding.code.hex(' ')}  {disassemble(finding.code, CODE)}"
 
-    said = set[str]()  # sources
+    printed = set[str]()  # source excerpts that have been printed
     for what, rows in (("fixed", found.fixed), ("broke", found.broke),
                        ("only in A, wrong", found.only_wrong[0]),
                        ("only in B, wrong", found.only_wrong[1])):
         for place, finding in rows[:SHOWN]:
             print(f"{what}: {printable(place)}: {printable(text(finding))}")
-            for line in finding.source.splitlines() if finding.source not in said else ():
+            for line in finding.source.splitlines() if finding.source not in printed else ():
                 print(f"    {printable(line)}")
-            said.add(finding.source)
+            printed.add(finding.source)
         if len(rows) > SHOWN:
             print(f"{what}: and {len(rows) - SHOWN} more (--json lists them)")

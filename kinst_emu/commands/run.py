@@ -1,4 +1,4 @@
-"""``kinst run``: a command in the user space of a booted kernel."""
+"""``kinst run``: run a command in the user space of a booted kernel."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ from kinst_emu.cli.boot_words import (
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.terminal.terminal import parse_count, parse_size, show_byte, show_console
 
-LIMIT = 20_000_000_000  # instructions
+LIMIT = 20_000_000_000  # default of --limit, in instructions
 EXAMPLES = (
     "kinst run -k kernel -- ls /",
     "kinst run -k kernel -- 'cat /etc/motd | wc; echo $?'",
@@ -36,36 +36,42 @@ EXAMPLES = (
     "kinst run -k kernel prog.c 1 2",
 )
 
-# All is written then, and the file system is clean: sync(2) only starts the writes.
+# Remounting read-only completes all writes and marks the file system clean; sync(2) only starts
+# the writes.
 UNMOUNTED = "mount -u -o ro /"
-NOT_WRITTEN = "--write: the disks' files are what they were"
+NOT_WRITTEN = "--write: the disk images are unchanged"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst run``."""
     kernel_option(parser)
     loader_options(parser)
     files_option(parser)
-    parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+    parser.add_argument("--memory", default="512M", metavar="SIZE",
+                        help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     parser.add_argument("--limit", default=str(LIMIT), metavar="N",
-                        help="instructions after which the command is given up (%(default)s)")
+                        help="give up the command after N instructions (default: %(default)s)")
     parser.add_argument("--digest", action="store_true",
-                        help="print the SHA-256 of memory, registers, clock and console behind it")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+                        help="print the SHA-256 of memory, registers, clock and console after the "
+                        "command (default: off)")
+    parser.add_argument("--json", action="store_true",
+                        help="print the result as JSON (default: text)")
     parser.add_argument("words", nargs="+", metavar="COMMAND",
-                        help="a line for our shell: programs, ; && || & | < > and quotes.  A file "
-                        "of C, and its arguments: it is compiled first, with our header system.h")
+                        help="line for the kinst-emu shell: programs, ; && || & | < > and quotes; "
+                        "or a C file and its arguments, which is compiled first, with the header "
+                        "system.h of kinst-emu")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit status is the command's."""
+    """Run the command in the guest, and return its exit status."""
     began = time.perf_counter()
     limit, memory = parse_count(arguments.limit, "--limit"), parse_size(arguments.memory)
     kernel = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
     source, words = Path(arguments.words[0]), list(arguments.words)
     compiled = source.suffix == ".c" and arguments.files is None
     if compiled or arguments.files is not None:
-        check_userland(arguments, "a file of C" if compiled else "--files")
-    if compiled:  # each word is one of the program's
+        check_userland(arguments, "a C file" if compiled else "--files")
+    if compiled:  # quote each word, so that it stays one argument of the program
         image = with_program(with_userland(kernel), source)
         words = [shlex.quote(word) for word in (f"/files/{source.stem}", *words[1:])]
     else:
@@ -101,11 +107,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(machine: UnicornMachine, ran: Ran, limit: int) -> None:
-    """The disks into their files, when the guest has written all that it holds."""
+    """Have the guest complete its writes, then write its disks back to their image files."""
     if ran.status is not None:
         machine.console.stream = None
         done = run_command(machine, UNMOUNTED, limit)
         if done.status:
-            said = done.output.decode("utf-8", "replace").strip()
-            raise CommandError(f"'{UNMOUNTED}' failed ({said})")
+            output = done.output.decode("utf-8", "replace").strip()
+            raise CommandError(f"'{UNMOUNTED}' failed ({output})")
     keep_disks(machine)

@@ -1,4 +1,4 @@
-"""``kinst shell``: an interactive session with a kernel, or a recording."""
+"""``kinst shell``: an interactive Python session on a kernel or a recording."""
 
 import argparse
 
@@ -19,12 +19,15 @@ BANNER = """{what}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst shell``."""
     opening(parser)
     parser.add_argument("-c", dest="code", metavar="CODE",
-                        help="execute this, show what it gives, and end")
+                        help="execute this code, print its result, and exit (default: start an "
+                        "interactive session)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Start the session, or execute the code of -c; return the exit status."""
     shell, session = started()
     open_with(session, arguments)
     if arguments.code is not None:

@@ -1,4 +1,4 @@
-"""``kinst trace``: an instruction trace, as text or in another format."""
+"""``kinst trace``: show an instruction trace as text, or convert it to another format."""
 
 import argparse
 import sys
@@ -25,23 +25,26 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst trace``."""
     parser.add_argument("trace", type=Path, metavar="FILE",
-                        help="the trace (kinst replay --trace-insns writes one)")
+                        help="instruction trace, written by kinst replay --trace-insns")
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
-                        help="its kernel (default: looked for among the known kernels)")
+                        help="kernel of the trace (default: the known kernel with the same build "
+                        "id)")
     module_option(parser)
     add_flow_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print or convert the trace, and return 0."""
     trace = FlowFile(arguments.trace)
     kind = arguments.format or TEXT
     check_output(arguments.output, kind, arguments.trace)
     image = kernel_with(trace.path, trace.head.architecture, trace.head.build_id, arguments.kernel,
                         (), arguments.module)
     if arguments.mark:
-        raise KinstError("--mark is for kinst replay --trace-insns, which has a machine to make "
-                         "probes on")
+        raise KinstError("--mark: needs a machine to create probes on; use it with kinst replay "
+                         "--trace-insns")
     code = KernelCode(image)
     names = {} if trace.tail is None else trace.tail.threads
     progress = (PROGRESS.working(f"reading {trace.path}")

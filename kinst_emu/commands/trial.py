@@ -1,4 +1,4 @@
-"""``kinst trial``: FreeBSD's own kinst.ko, judged: what it decides, and what it does."""
+"""``kinst trial``: test the verdicts and the execution of a kinst module, such as FreeBSD's."""
 
 import argparse
 import json
@@ -46,9 +46,9 @@ from kinst_emu.report.trial_report import as_json, show
 from kinst_emu.terminal.terminal import parse_count, parse_size
 
 COPIES, MEMORY = 52_000, "512M"
-CHUNK, FUNCTIONS = 300, 400  # of a part: encodings, functions
+CHUNK, FUNCTIONS = 300, 400  # encodings and functions per work item
 MAX_STATES = 999
-LOCATED = 40  # kinds of mistakes of which the lines of the source are looked for
+LOCATED = 40  # kinds of mistakes whose deciding source lines are looked up
 
 EXAMPLES = (
     "kinst trial -k kernel malloc free",
@@ -60,71 +60,85 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst trial``."""
     kernel_option(parser, required=False)
     parser.add_argument("--relocator", metavar="PROGRAM",
-                        help="judge this program instead of a module: it reads instructions and "
-                        "answers what becomes of them (docs/trial.md); needs no kernel with --arch "
+                        help="test this program instead of a module: it reads instructions and "
+                        "prints how to relocate them (docs/trial.md); needs no kernel with --arch "
                         "and --encodings or --assemble")
-    parser.add_argument("--arch", choices=sorted(ARCHITECTURES), help="for --relocator")
-    parser.add_argument("function", nargs="*", metavar="FUNCTION", help="only these functions")
-    parser.add_argument("--all", action="store_true", help="every function of the kernel")
+    parser.add_argument("--arch", choices=sorted(ARCHITECTURES),
+                        help="with --relocator: architecture of the instructions (default: the "
+                        "kernel's)")
+    parser.add_argument("function", nargs="*", metavar="FUNCTION", help="functions to test")
+    parser.add_argument("--all", action="store_true",
+                        help="test every function of the kernel (default: off)")
     parser.add_argument("--random", metavar="N",
-                        help="the verdicts on N functions, and N encodings executed, at random")
+                        help="test the verdicts on N functions and the execution of N encodings, "
+                        "chosen at random")
     parser.add_argument("--encodings", metavar="FILE",
-                        help="execute these instead: one instruction per line, hexadecimal bytes "
-                        "in memory order; - is standard input")
+                        help="execute the instructions in this file, one per line, as hexadecimal "
+                        "bytes in memory order; - reads standard input")
     parser.add_argument("--assemble", metavar="CODE",
-                        help="execute these instead: assembly instructions; ';' separates them")
+                        help="execute these assembly instructions, separated by ';'")
     parser.add_argument("--provider", choices=sorted(PROVIDERS), default="kinst",
-                        help="whose module: kinst.ko's, or fbt.ko's entries and returns "
-                        "(%(default)s)")
+                        help="module to test: kinst.ko, or the entry and return probes of fbt.ko "
+                        "(default: %(default)s)")
     parser.add_argument("--part", choices=["verdicts", "execution"],
-                        help="only what the module decides, or only what it does")
+                        help="test only the module's verdicts, or only what it does when probes "
+                        "fire (default: both)")
     parser.add_argument("--copies", metavar="N",
-                        help="with --all: execute N of the encodings that are copied, at "
-                        f"random ({COPIES}); 'all' of them takes longer")
-    parser.add_argument("--states", default="2", metavar="N", help="random states (%(default)s)")
-    parser.add_argument("--seed", default="1", metavar="S", help="chooses the states (%(default)s)")
-    parser.add_argument("--memory", metavar="SIZE", help=f"guest RAM ({MEMORY})")
+                        help="with --all: number of copied encodings to execute, chosen at "
+                        f"random, or 'all', which takes longer (default: {COPIES})")
+    parser.add_argument("--states", default="2", metavar="N",
+                        help="number of random initial states (default: %(default)s)")
+    parser.add_argument("--seed", default="1", metavar="S",
+                        help="random seed of the states and samples (default: %(default)s)")
+    parser.add_argument("--memory", metavar="SIZE",
+                        help="guest RAM, in MiB or with a suffix K, M or G (default: "
+                        f"{MEMORY})")
     sweep_options(parser)
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--json", action="store_true",
+                        help="print the report as JSON (default: text)")
     parser.add_argument("--junit", type=Path, metavar="FILE",
-                        help="write the report as JUnit XML, too")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page, too")
+                        help="also write the report to this file as JUnit XML (default: no file)")
+    parser.add_argument("--html", type=Path, metavar="FILE",
+                        help="also write the report to this file as an HTML page (default: no "
+                        "file)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Test the module or program, print the report, and return the exit status."""
     states, seed = (parse_count(getattr(arguments, name), f"--{name}")
                     for name in ("states", "seed"))
     if states > MAX_STATES:
-        raise KinstError(f"--states {states}: at most {MAX_STATES}")
+        raise KinstError(f"--states {states}: at most {MAX_STATES} states are possible")
     chosen = [bool(arguments.function), arguments.all, arguments.random is not None,
               arguments.encodings is not None, arguments.assemble is not None]
     if sum(chosen) != 1:
-        raise KinstError("say what is to be judged, in one way: functions, --all, --random N, "
+        raise KinstError("choose what to test in exactly one way: functions, --all, --random N, "
                          "--encodings FILE or --assemble CODE")
     if arguments.copies is not None:
         if not arguments.all or arguments.provider != "kinst" or arguments.part == "verdicts":
-            raise KinstError("--copies is for --all of kinst's execution: what else is given is "
-                             "executed as a whole")
+            raise KinstError("--copies: works only with --all and the execution of kinst.ko; other "
+                             "selections are always executed completely")
         if arguments.copies != "all":
             parse_count(arguments.copies, "--copies")
     if arguments.random is not None:
         parse_count(arguments.random, "--random")
     if arguments.encodings not in (None, "-") and not Path(arguments.encodings).exists():
-        raise KinstError(f"--encodings {arguments.encodings}: there is no such file")
+        raise KinstError(f"--encodings {arguments.encodings}: the file does not exist")
     if arguments.store is not None and arguments.part == "verdicts":
-        raise KinstError("--store keeps what is executed: it is not for --part verdicts")
+        raise KinstError("--store: keeps only the results of executions; leave out --part verdicts")
     for name in ("junit", "html"):
         path = getattr(arguments, name)
         if path and not path.parent.is_dir():
-            raise KinstError(f"--{name} {path}: there is no such directory")
+            raise KinstError(f"--{name} {path}: the directory does not exist")
     if arguments.relocator is not None:
         return _foreign(arguments, seed, states)
     if arguments.kernel is None:
         raise KinstError("give a kernel (-k IMAGE), or a program with --relocator and --arch")
     if arguments.arch is not None:
-        raise KinstError("--arch is for --relocator; a kernel has its own")
+        raise KinstError("--arch: works only with --relocator; a kernel has its own architecture")
     provider = arguments.provider
     image = catalog.find(arguments.kernel, arguments.module or [f"{provider}.ko"])
     setting = Setting(str(image.path.absolute()),
@@ -134,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
     arch = arch_of(image).name
     given = arguments.encodings is not None or arguments.assemble is not None
     if given and arguments.part == "verdicts":
-        raise KinstError("--part verdicts is for functions: leave out --encodings or --assemble")
+        raise KinstError("--part verdicts: needs functions; leave out --encodings or --assemble")
     with Sweep(arguments) as jobs:
         compared = None
         if arguments.part != "execution" and arguments.encodings is arguments.assemble is None:
@@ -165,12 +179,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
-    """A relocator in another process, on flat memory."""
+    """Test a relocator program in a separate process, on flat memory."""
     if arguments.provider != "kinst":
-        raise KinstError("--provider: is not for --relocator")
+        raise KinstError("--provider: cannot be used with --relocator")
     for option in ("module", "part", "html", "memory"):
         if getattr(arguments, option):
-            raise KinstError(f"--{option}: is not for --relocator")
+            raise KinstError(f"--{option}: cannot be used with --relocator")
     image = None if arguments.kernel is None else catalog.find(arguments.kernel)
     if image is not None:
         arch = arch_of(image).name
@@ -178,12 +192,12 @@ def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
             raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}")
         places = _places(image, arch, arguments)
     elif arguments.arch is None or arguments.encodings is arguments.assemble is None:
-        raise KinstError("--relocator needs a kernel (-k IMAGE), or --arch and --encodings or "
+        raise KinstError("--relocator: needs a kernel (-k IMAGE), or --arch with --encodings or "
                          "--assemble")
     else:
         arch = arguments.arch
         places = given_encodings(arguments, arch)
-    report, found = Report(), dict[bytes, Finding]()
+    report, by_code = Report(), dict[bytes, Finding]()
     program = identity(arguments.relocator)
     key = Key("relocator", f"{program} by {made_by(arch)}", arch, seed,
               states)
@@ -194,10 +208,10 @@ def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
                              places)
         task = RelocatorTask(arguments.relocator, arch, seed, states, program)
         for findings in sweep(task, list(places), jobs.workers, jobs.store, key, CHUNK):
-            found |= {one.code: one for one in findings}
+            by_code |= {one.code: one for one in findings}
             progress(len(findings))
     for code in places:
-        report.add(found[code])
+        report.add(by_code[code])
     result = Result(arch, seed, places, report, None, f"kinst trial --arch {arch} --relocator "
                     f"{shlex.quote(arguments.relocator)}")
     if arguments.json:
@@ -219,32 +233,32 @@ def _drawn(seed: int, wanted: str | None, found: list) -> list:  # type: ignore[
 
 def _compared(setting: Setting, image: Image, arguments: argparse.Namespace,
               jobs: Sweep) -> Verdicts:
-    """The verdicts on the functions asked for."""
+    """Compare the module's verdicts on the chosen functions with kinst-emu's."""
     functions = functions_of(image, arguments.function)
     functions = _drawn(setting.seed, arguments.random, functions)
     names = [(function.name, function.address) for function in functions]
     parts = [names[at : at + FUNCTIONS] for at in range(0, len(names), FUNCTIONS)]
-    found = Verdicts()
+    verdicts = Verdicts()
     with progress_bar(len(names), "functions") as progress:
         for done in jobs.workers.done(VerdictsTask(setting), parts):
             for one in done.results:
-                found.merge(one)
+                verdicts.merge(one)
             progress(len(done.items))
-    return found
+    return verdicts
 
 
 def given_encodings(arguments: argparse.Namespace, arch: str) -> dict[bytes, str]:
-    """Those of ``--assemble`` or ``--encodings``."""
+    """Return the encodings of ``--assemble`` or ``--encodings``, each with its text."""
     if arguments.assemble is not None:
         return {code: text for text, code in assemble(arch, arguments.assemble)}
-    found = read_encodings(arguments.encodings)
-    if not found:
-        raise KinstError(f"{arguments.encodings}: there is no instruction in it")
-    return found
+    encodings = read_encodings(arguments.encodings)
+    if not encodings:
+        raise KinstError(f"{arguments.encodings}: the file contains no instructions")
+    return encodings
 
 
 def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[bytes, str]:
-    """The encodings to execute, and where each stands."""
+    """Return the encodings to execute, each with its place in the kernel."""
     if arguments.assemble is not None or arguments.encodings is not None:
         return given_encodings(arguments, arch)
     surveyed = survey(ARCHITECTURES[arch], TRAPS[arch], image,
@@ -266,33 +280,33 @@ def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[byte
 def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str], jobs: Sweep,
               report: Report, given: bool) -> None:
     modules = ", ".join(f"{m.name} {m.file.build_id or m.file.digest[:32]}"
-                        for m in reversed(image.modules))  # the judged one first
+                        for m in reversed(image.modules))  # the tested module first
     judge = made_by(arch, "kinst.verify.trial", "emu.machine.call")
     key = Key("trial", f"{setting.provider}: {modules}; by {judge}", arch, setting.seed,
               setting.states)
     if jobs.store is not None and not given:
         jobs.store.begin(key, image.kernel_identity, setting.kernel, compiler_of(image.path),
                          places)
-    found: dict[bytes, Finding] = {}
+    by_code: dict[bytes, Finding] = {}
     with progress_bar(len(places), "encodings") as progress:
         for findings in sweep(ExecutionTask(setting), list(places), jobs.workers, jobs.store, key,
                               CHUNK, most=1):
-            found |= {one.code: one for one in findings}
+            by_code |= {one.code: one for one in findings}
             progress(len(findings))
     for code in places:
-        report.add(found[code])
+        report.add(by_code[code])
     _locate(setting, arch, report)
     if jobs.store is not None:
         jobs.store.put(key, list(map(to_kept, report.mismatches)))
 
 
 def _locate(setting: Setting, arch: str, report: Report) -> None:
-    """Say which lines of the module decided, for one mistake of each kind."""
+    """Add the module's deciding source lines to the mismatches, looked up once per kind."""
     disassemble, seen = ARCHITECTURES[arch].disassemble, dict[tuple[str, str], str]()
-    for number, one in enumerate(report.mismatches):
-        kind = one.word, disassemble(one.code, CODE).split()[0]
+    for number, mismatch in enumerate(report.mismatches):
+        kind = mismatch.word, disassemble(mismatch.code, CODE).split()[0]
         if kind not in seen and len(seen) < LOCATED:
             if sys.stderr.isatty():
-                print(f"looking for the lines that decided ({kind[1]})", file=sys.stderr)
-            seen[kind] = located(setting, one, TRIALS[arch].nothing)
-        report.mismatches[number] = one.at(seen.get(kind, ""))
+                print(f"looking for the source lines that decided on {kind[1]}", file=sys.stderr)
+            seen[kind] = located(setting, mismatch, TRIALS[arch].nothing)
+        report.mismatches[number] = mismatch.at(seen.get(kind, ""))

@@ -1,4 +1,4 @@
-"""``kinst type``: a type's layout, a function's prototype, a variable's type."""
+"""``kinst type``: show the layout of a type, the prototype of a function, or a variable's type."""
 
 import argparse
 import json
@@ -17,15 +17,18 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst type``."""
     kernel_option(parser)
     parser.add_argument("name", metavar="NAME",
-                        help="'struct thread', uint32_t, a function or a variable")
+                        help="type, function or variable, e.g. 'struct thread', uint32_t or malloc")
     parser.add_argument("--from", dest="format", choices=FORMATS,
-                        help="which debug data to read (default: DWARF, else CTF)")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+                        help="debug data to read (default: DWARF, or CTF if there is no DWARF)")
+    parser.add_argument("--json", action="store_true",
+                        help="print the answer as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print what the debug data says about a name, and return 0."""
     image = described_file(arguments.kernel, arguments.module)
     types = kernel_types(image, arguments.format)
     name = " ".join(arguments.name.split())
@@ -48,25 +51,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _json(kind: Type) -> dict[str, object]:
-    found: dict[str, object] = {"type": declare(kind)}
+    result: dict[str, object] = {"type": declare(kind)}
     if not isinstance(kind, Procedure):
         size = size_text(kind)
-        found["size"] = int(size) if size.isdecimal() else None
+        result["size"] = int(size) if size.isdecimal() else None
     inner = strip(kind)
     if isinstance(inner, Structure):
-        found["members"] = _json_members(inner, 0, [])
+        result["members"] = _json_members(inner, 0, [])
     elif isinstance(inner, Enumeration):
-        found["values"] = dict(inner.values)
-    return found
+        result["values"] = dict(inner.values)
+    return result
 
 
 def _json_members(kind: Structure, depth: int, seen: list[None]) -> list[dict[str, object]]:
-    """Of structures without a name, the members too."""
-    found: list[dict[str, object]] = []
+    """Return a structure's members as JSON, including the members of anonymous structures."""
+    rows: list[dict[str, object]] = []
     for member in kind.members:
         seen.append(None)
         if depth > MAX_STEPS or len(seen) > MAX_LINES:
-            raise DebugDataError(f"{declare(kind)} has too many members: damaged debug data")
+            raise DebugDataError(f"{declare(kind)}: too many members; the debug data is damaged")
         inner = member.type
         row: dict[str, object] = {"name": member.name, "type": declare(inner),
                                   "bit": member.offset, "width": member.width}
@@ -76,5 +79,5 @@ def _json_members(kind: Structure, depth: int, seen: list[None]) -> list[dict[st
             inner = inner.element
         if isinstance(inner, Structure) and not inner.name:
             row["members"] = _json_members(inner, depth + 1, seen)
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows

@@ -1,4 +1,4 @@
-"""``kinst xval``: calls on our machine and on QEMU, which must agree."""
+"""``kinst xval``: compare calls on this machine with the same calls on QEMU."""
 
 import argparse
 import json
@@ -28,8 +28,8 @@ from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.cli.xvals import DIFFERS, WAITED, Checked, CrosscheckTask, Pair
 from kinst_emu.terminal.terminal import parse_count, parse_size, progress
 
-CHUNK = 5  # calls of a part
-# What a result depends on, beside the architecture's own folders.
+CHUNK = 5  # calls per work item
+# Packages on which a result depends, besides those of the architecture.
 MADE_BY = ("emu.qemu", "kinst.relocation", "kinst.code", "kinst.probes", "kinst.providers",
            "kinst.verify.crosscheck")
 DEFAULT_CALLS, MAX_CALLS, MAX_REPORTS = 20, 100_000, 10
@@ -43,26 +43,35 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst xval``."""
     kernel_option(parser)
     parser.add_argument("-c", dest="call", metavar="CALL",
-                        help="this call, e.g. 'strlen(\"hello\")'")
+                        help="call to compare, e.g. 'strlen(\"hello\")' (default: draw calls from "
+                        "the table of calls)")
     parser.add_argument("--functions", metavar="NAMES",
-                        help="calls of these functions in the table of calls; shell patterns, "
-                        "separated by commas")
+                        help="draw calls of these functions only: names or shell patterns, "
+                        "separated by commas (default: all functions in the table)")
     parser.add_argument("--random", metavar="N",
-                        help=f"N calls, drawn from the table ({DEFAULT_CALLS})")
+                        help=f"number of calls to draw (default: {DEFAULT_CALLS}, or one for each "
+                        "of --functions)")
     parser.add_argument("--system", action="store_true",
-                        help="the calls are system calls, made by a program in user mode: "
-                        "sys_getpid(), from a table of their own")
-    parser.add_argument("--seed", metavar="S", help="chooses what is drawn; it is printed")
-    parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+                        help="draw system calls, made by a program in user mode, such as "
+                        "sys_getpid(), from their own table (default: kernel functions)")
+    parser.add_argument("--seed", metavar="S",
+                        help="random seed for drawing calls (default: a random seed, which is "
+                        "printed)")
+    parser.add_argument("--memory", default="512M", metavar="SIZE",
+                        help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     parser.add_argument("--fault", choices=FAULTS, default="",
-                        help="inject a fault into our machine, to check that it is found")
+                        help="inject a fault into the Unicorn machine, to check that the "
+                        "comparison finds it (default: no fault)")
     sweep_options(parser)
-    parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    parser.add_argument("--json", action="store_true",
+                        help="print the outcome as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Compare the calls, print the divergences, and return the exit status."""
     image = catalog.find(arguments.kernel, arguments.module)
     if arguments.system:
         image = with_userland(image)
@@ -77,16 +86,16 @@ def run(arguments: argparse.Namespace) -> int:
     agreed, reports = Agreement(), list[dict[str, Any]]()
     problems, waited = list[str](), list[str]()
     with Sweep(arguments) as jobs:
-        for one in _checked(pair, image, calls, jobs):
-            agreed.add(one.agreed)
-            if one.word == DIFFERS:
-                reports.append(one.report)
+        for checked in _checked(pair, image, calls, jobs):
+            agreed.add(checked.agreed)
+            if checked.word == DIFFERS:
+                reports.append(checked.report)
                 if not arguments.json:
-                    print("\n".join(_text(arguments, one.report)))
+                    print("\n".join(_text(arguments, checked.report)))
                 if len(reports) == MAX_REPORTS:
                     break
-            elif one.problem:
-                (waited if one.word == WAITED else problems).append(one.problem)
+            elif checked.problem:
+                (waited if checked.word == WAITED else problems).append(checked.problem)
     if arguments.json:
         print(json.dumps(_summary(agreed, reports, seed)
                          | {"not_compared": problems, "waited_too_long": waited}))
@@ -98,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterator[Checked]:
-    """What becomes of the calls, as it comes."""
+    """Yield the outcome of each call as soon as it is known."""
     task = CrosscheckTask(pair)
     if isinstance(jobs.workers, Here) and jobs.store is None:
         for call in progress(calls, "calls"):
@@ -131,18 +140,19 @@ def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
         for name in wanted:
             if not any(matches(name, entry.function) for entry in entries):
                 kind = "pattern" if is_glob(name) else "function"
-                raise KinstError(f"the table of calls has no {kind} '{name}' that this kernel has; "
-                                 "give the whole call with -c")
+                raise KinstError(f"--functions: {kind} '{name}' matches no function of this kernel "
+                                 "in the table of calls; give the whole call with -c")
         entries = [e for e in entries if any(matches(name, e.function) for name in wanted)]
     if not entries:
-        raise KinstError(f"{image.path}: has none of the functions in the table of calls; give -c")
+        raise KinstError(f"{image.path}: the kernel has no function from the table of calls; give "
+                         "a call with -c")
     count = len(entries) if arguments.functions is not None else DEFAULT_CALLS
     if arguments.random is not None:
         count = parse_count(arguments.random, "--random")
     if count > MAX_CALLS:
-        raise KinstError(f"--random {count}: at most {MAX_CALLS} calls")
+        raise KinstError(f"--random {count}: at most {MAX_CALLS} calls are possible")
     generator = random.Random(seed)
-    # Every function once, before any comes again.
+    # Draw every function once before drawing any function again.
     drawn: list[call_table.CallEntry] = []
     while len(drawn) < count:
         drawn += generator.sample(entries, min(len(entries), count - len(drawn)))
@@ -153,7 +163,7 @@ def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
 
 
 def _text(arguments: argparse.Namespace, report: dict[str, Any]) -> list[str]:
-    lines = [f"not the same: {report['call']}", f"  {report['what']}"]
+    lines = [f"the machines differ: {report['call']}", f"  {report['what']}"]
     where = f"{report.get('where', hex(report['address']))}: {report.get('instruction', '')}"
     lines.append(f"  {where}  {report.get('line', '')}".rstrip())
     if report["registers"]:
@@ -163,7 +173,7 @@ def _text(arguments: argparse.Namespace, report: dict[str, Any]) -> list[str]:
             ours, theirs = row["ours"], row["qemu"]
             mark = "  <" if ours != theirs else ""
             lines.append(f"  {row['name']:{width}}  {ours:016x}  {theirs:016x}{mark}")
-    lines.append(f"  again: kinst xval -k {shlex.quote(arguments.kernel)} "
+    lines.append(f"  to repeat: kinst xval -k {shlex.quote(arguments.kernel)} "
                  + "--system " * arguments.system + f"-c {shlex.quote(str(report['call']))}"
                  + (f" --fault {arguments.fault}" if arguments.fault else ""))
     return lines
@@ -180,17 +190,17 @@ def _summary(agreed: Agreement, reports: list[dict[str, Any]], seed: int) -> dic
 
 
 def _print_summary(agreed: Agreement, divergences: int, seed: int | None) -> None:
-    print(f"{agreed.calls} calls agree, through {len(agreed.functions)} functions"
+    print(f"{agreed.calls} calls agree, in {len(agreed.functions)} functions"
           + ("" if seed is None else f" (seed {seed})")
-          + (f"; {divergences} do not" if divergences else ""))
+          + (f"; {divergences} differ" if divergences else ""))
     print(f"  {agreed.instructions} instructions in lockstep")
     kinds = ", ".join(f"{len(codes)} {name}" for name, codes in sorted(agreed.encodings.items()))
-    print(f"  {agreed.firings} firings on both, of {agreed.distinct()} distinct encodings"
+    print(f"  {agreed.firings} firings on both machines, of {agreed.distinct()} distinct encodings"
           + (f": {kinds}" if kinds else ""))
     if len(agreed.lengths) > 1:
         print("  breakpoints: " + ", ".join(
             f"{count} of {size} bytes" for size, count in sorted(agreed.lengths.items())))
     if agreed.refused:
-        print(f"  {agreed.refused} instructions executed cannot be probed")
+        print(f"  {agreed.refused} executed instructions cannot be probed")
     for reason, count in sorted(agreed.reasons.items()):
-        print(f"  {count} times the models' own: {reason}")
+        print(f"  {count} known differences between the CPU models: {reason}")

@@ -1,4 +1,4 @@
-"""A flame graph of stacks that a D program has counted, as a notebook shows it."""
+"""Flame graphs in notebooks, of stacks counted by a D program."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,9 +11,10 @@ GRAPH_HEIGHT = 500  # pixels
 
 
 class FlameGraph:
-    """Stacks that were counted, as a flame graph.
+    """A flame graph of counted stacks.
 
-    :param stacks: how often each was there, its innermost frame first.
+    :param name: name of the aggregation.
+    :param stacks: count of each stack, innermost frame first.
     """
 
     def __init__(self, name: str, stacks: Mapping[tuple[str, ...], int]) -> None:
@@ -22,15 +23,16 @@ class FlameGraph:
                                    for stack, count in stacks.items()}))
 
     def __repr__(self) -> str:
-        return (f"<flame graph of {self._root.total} stacks in {self.name}: a notebook draws it; "
-                ".svg is the drawing>")
+        return (f"<flame graph of {self._root.total} stacks in {self.name}: drawn in notebooks; "
+                ".svg contains the drawing>")
 
     @property
     def svg(self) -> str:
+        """The flame graph as an SVG document."""
         return drawing(self._root, f"{self.name}: a flame graph of {self._root.total} stacks",
                        "firings", MOST_FRAMES)[0]
 
     def _repr_html_(self) -> str:
-        """In a frame: a click makes a frame of the graph wide, by a script."""
+        """Return the graph in an iframe, where its script can enlarge the clicked frame."""
         return html.framed(f"<!DOCTYPE html><html lang=\"en\"><title>{self.name}</title>{self.svg}",
                            f"{self.name}: a flame graph", GRAPH_HEIGHT)

@@ -1,4 +1,4 @@
-"""What a session shows in a notebook: plain HTML, in which everything is escaped."""
+"""HTML output of a session in a notebook; all text is escaped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -6,13 +6,14 @@ from html import escape
 from dtrace.run.values import Value
 
 MOST_ROWS = 200
-BAR = 20  # characters, at the most
+BAR = 20  # characters of the longest bar
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], marked: int | None = None) -> str:
-    """The first rows as a table; how many more there are is said below it.
+    """Return an HTML table of the first rows, with the number of omitted rows below it.
 
-    :param marked: the number of the row that is shown in bold.
+    :param heads: column headings.
+    :param marked: index of the row to print in bold.
     """
     kept, more = list[str](), 0
     for number, row in enumerate(rows):
@@ -29,12 +30,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], marked: int | 
 
 
 def text(lines: Iterable[str]) -> str:
-    """Lines, as they stand."""
+    """Return preformatted lines as HTML."""
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
 
 def aggregation(name: str, values: Mapping[tuple[Value, ...], Value]) -> str:
-    """By key; a distribution as bars."""
+    """Return a table of an aggregation's values by key, with distributions as bars."""
     rows, keys = list[tuple[str, ...]](), max((len(key) for key in values), default=0)
     for key, value in values.items():
         first = (*map(_shown, key), *[""] * (keys - len(key)))
@@ -51,7 +52,10 @@ def aggregation(name: str, values: Mapping[tuple[Value, ...], Value]) -> str:
 
 
 def framed(page: str, title: str, height: int) -> str:
-    """A whole page inside a cell; its scripts see nothing of the notebook."""
+    """Return an iframe with a whole page, whose scripts cannot access the notebook.
+
+    :param height: height of the frame in pixels.
+    """
     return (f'<iframe title="{escape(title)}" sandbox="allow-scripts" allow="fullscreen *" '
             f'srcdoc="{escape(page)}" '
             f'style="width:100%;height:{height}px;border:1px solid #767676"></iframe>')

@@ -1,4 +1,4 @@
-"""A page that a command was asked for: its template filled in, and how it is written."""
+"""Rendering of HTML pages from templates, and writing of the page files."""
 
 import sys
 from pathlib import Path
@@ -8,19 +8,23 @@ from emu.host.templates import templates
 
 
 def page(template: str, title: str, about: str, **values: object) -> str:
-    """A page, in which nothing comes from elsewhere.
+    """Return a self-contained HTML page made from a template.
 
-    :param template: a file of ``kinst_emu/templates``, and ``values`` what it is given.
-    :param title: the page's heading, too; ``about``: a sentence below it.
+    :param template: a file in ``kinst_emu/templates``.
+    :param title: title and heading of the page.
+    :param about: sentence below the heading.
+    :param values: variables of the template.
     """
     return templates("kinst_emu").get_template(template).render(
         title=title, about=about, **values)
 
 
 def write_page(path: Path, content: str, program: str) -> None:
-    """What is no text (names and arguments may be any bytes) stands in it as escapes.
+    """Write a page to a file, and print the file's path on standard error.
 
-    :raises OSError: when it cannot be written.
+    Names and arguments may have bytes that are not text; these are written as escapes.
+
+    :raises OSError: when the file cannot be written.
     """
     with replacing(path) as file:
         file.write(content.encode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""Pictures of aggregations: bars, histograms, and heat maps over time."""
+"""Plots of aggregations: bars, histograms, and heat maps over time."""
 
 import io
 import itertools
@@ -21,37 +21,41 @@ if TYPE_CHECKING:
 
 SUFFIXES = ("svg", "png")
 MOST_BARS = 40
-MOST_HISTOGRAMS = 8  # of one aggregation
+MOST_HISTOGRAMS = 8  # per aggregation
 MOST_PICTURES = 24
-MOST_CELLS = 200  # of a heat map, across
-LABEL = 60  # characters
+MOST_CELLS = 200  # columns of a heat map
+LABEL = 60  # maximum length of a label in characters
 CLIP = re.compile(rb"\bp[0-9a-f]{10}\b")
-WIDTH, HEIGHT, BAR = 9.0, 3.2, 0.22  # inches; of a bar
+WIDTH, HEIGHT, BAR = 9.0, 3.2, 0.22  # inches; BAR is the height of one bar
 MARGIN = 1.2
 
 
 def check(path: str) -> None:
-    """:raises KinstError: when no picture can be made there."""
+    """Check that a plot can be written to a path.
+
+    :raises KinstError: when the suffix is unsupported, the directory does not exist, or matplotlib
+        is not installed.
+    """
     if Path(path).suffix.lstrip(".") not in SUFFIXES:
-        raise KinstError(f"--plot {path}: give a name that ends with .svg or .png")
+        raise KinstError(f"--plot {path}: the name must end with .svg or .png")
     if not Path(path).absolute().parent.is_dir():
-        raise KinstError(f"--plot {path}: there is no such directory")
+        raise KinstError(f"--plot {path}: the directory does not exist")
     if find_spec("matplotlib") is None:
         raise KinstError("--plot needs matplotlib: pip install 'kinst-emu[plot]'")
 
 
 def draw(aggregations: Sequence[Row], timed: Mapping[str, int], path: str) -> None:
-    """Draw aggregations, one below the other; what is left out is said in the picture.
+    """Draw aggregations, one below the other; titles in the plot say what was left out.
 
     :param aggregations: as ``kdtrace --json`` prints them.
-    :param timed: of those whose key is a time, by name: nanoseconds of one of it; 0: of no plain
-        unit.
+    :param timed: for each aggregation whose key is a time, by name, the unit of the key in
+        nanoseconds; 0 if it has no plain unit.
     :raises KinstError: when the file cannot be written.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams["svg.hashsalt"] = "kinst"  # the same trace gives the same file
+    matplotlib.rcParams["svg.hashsalt"] = "kinst"  # makes the file reproducible
     pictures = [picture for row in aggregations for picture in _pictures(row, timed)]
     shown = pictures[:MOST_PICTURES]
     heights = [HEIGHT if rows is None else MARGIN + BAR * rows
@@ -60,18 +64,18 @@ def draw(aggregations: Sequence[Row], timed: Mapping[str, int], path: str) -> No
     if not shown:
         figure.text(0.5, 0.5, "nothing was aggregated", ha="center")
     elif len(pictures) > len(shown):
-        figure.suptitle(f"the first {len(shown)} of {len(pictures)} pictures")
+        figure.suptitle(f"the first {len(shown)} of {len(pictures)} plots")
     axes: Any = []
     if shown:
         axes = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)
-    for (kind, title, _rows, data), (one,) in zip(shown, axes, strict=True):
-        one.set_title(title, loc="left", fontsize=9, parse_math=False)
-        one.tick_params(labelsize=8)
-        KINDS[kind](one, data)
+    for (kind, title, _rows, data), (axis,) in zip(shown, axes, strict=True):
+        axis.set_title(title, loc="left", fontsize=9, parse_math=False)
+        axis.tick_params(labelsize=8)
+        KINDS[kind](axis, data)
     out = io.BytesIO()
     suffix = Path(path).suffix.lstrip(".")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a font that lacks a character shows a box
+        warnings.simplefilter("ignore", UserWarning)  # characters missing from the font
         figure.savefig(out, format=suffix, metadata={"Date": None} if suffix == "svg" else {})
     try:
         with replacing(Path(path)) as file:
@@ -81,8 +85,10 @@ def draw(aggregations: Sequence[Row], timed: Mapping[str, int], path: str) -> No
 
 
 def _renamed(svg: bytes) -> bytes:
-    """Clip paths by their order: matplotlib names them by digests of numbers of which the last bits
-    differ from run to run."""
+    """Name the clip paths of an SVG by their order of appearance, to make the file reproducible.
+
+    matplotlib names clip paths by hashes of numbers whose last bits differ from run to run.
+    """
     names: dict[bytes, bytes] = {}
     return CLIP.sub(lambda found: names.setdefault(found[0], b"clip%d" % len(names)), svg)
 
@@ -91,14 +97,14 @@ Picture = tuple[str, str, int | None, Any]
 
 
 def _pictures(aggregation: Row, timed: Mapping[str, int]) -> list[Picture]:
-    """(kind, title, bars, data) of each picture of an aggregation."""
+    """Return (kind, title, bars, data) for each plot of an aggregation."""
     name, function = str(aggregation["aggregation"]), str(aggregation["function"])
     given = aggregation["rows"]
     assert isinstance(given, list)
     rows = [row for row in given if isinstance(row, dict)]
     title = f"{name} = {function}()"
     if not any(isinstance(row["value"], list) for row in rows):
-        kept = rows[-MOST_BARS:]  # the last are the largest
+        kept = rows[-MOST_BARS:]  # The last rows have the largest values.
         more = f", the last {len(kept)} of {len(rows)}" if len(kept) < len(rows) else ""
         bars = [(_label(row["keys"]), row["value"]) for row in kept]
         return [("bars", title + more, len(bars), bars)]
@@ -110,22 +116,22 @@ def _pictures(aggregation: Row, timed: Mapping[str, int]) -> list[Picture]:
             for row in kept]
 
 
-Bound = int | None  # of a bucket; None: all below the first
+Bound = int | None  # lower bound of a bucket; None: the bucket below the first bound
 
 
 def _between(function: str, bounds: Collection[Bound]) -> list[Bound]:
-    """The bounds of a distribution with those between them, whose buckets are empty."""
+    """Return the bounds of a distribution's buckets, including empty buckets between them."""
     known = sorted(bound for bound in bounds if bound is not None)
-    found: set[int] = set(known)
+    all_bounds: set[int] = set(known)
     if function == "quantize":
         powers = [0, *(sign << n for n in range(64) for sign in (1, -1))]
-        found |= {bound for bound in powers if known and known[0] <= bound <= known[-1]}
+        all_bounds |= {bound for bound in powers if known and known[0] <= bound <= known[-1]}
     elif function == "lquantize" and len(known) > 1:
         step = math.gcd(*(b - a for a, b in itertools.pairwise(known)))
         if (known[-1] - known[0]) // step <= MOST_CELLS:
-            found |= set(range(known[0], known[-1], step))
+            all_bounds |= set(range(known[0], known[-1], step))
     below: list[Bound] = [None] if None in bounds else []
-    return [*below, *sorted(found)]
+    return [*below, *sorted(all_bounds)]
 
 
 def _label(keys: Value) -> str:
@@ -161,7 +167,7 @@ def _count(bucket: Mapping[str, Value]) -> float:
 
 
 def _heat(axes: "Axes", data: tuple[str, list[dict[str, Any]], int]) -> None:
-    """Time across, from the first on, the buckets upwards, what they count by colour."""
+    """Draw a heat map: time from left to right, buckets upward, counts as colors."""
     function, rows, nanoseconds = data
     times = sorted(int(row["keys"][0]) for row in rows)
     first, span = times[0], max(1, times[-1] - times[0])
@@ -180,7 +186,7 @@ def _heat(axes: "Axes", data: tuple[str, list[dict[str, Any]], int]) -> None:
         axes.xaxis.set_major_formatter(lambda x, _place: f"{x * nanoseconds / size:g} {name}")
         axes.set_xlabel(f"since {exact(first * nanoseconds)}", fontsize=8)
     else:
-        axes.set_xlabel(f"the key, since {first}", fontsize=8)
+        axes.set_xlabel(f"key, counted from {first}", fontsize=8)
     axes.set_yticks(range(len(names)), [_bound(bound) for bound in names])
     axes.figure.colorbar(image, ax=axes)
 

@@ -1,4 +1,4 @@
-"""What ``kinst relocate`` found: for people, for programs (JSON), for builds (JUnit)."""
+"""Reports of ``kinst relocate``: as text, as JSON, and as JUnit XML for builds."""
 
 import textwrap
 from collections import Counter
@@ -15,16 +15,18 @@ from kinst.verify.laboratory.memory_map import CODE
 from kinst.verify.trial.execution import BY_MODULE
 from kinst.verify.trial.states import CALM, JUMPS
 
-MAX_KINDS = 20  # of mismatches, one of each, that are shown
+MAX_KINDS = 20  # kinds of mismatches for which an example is shown
 MISMATCH = "mismatch"
-MAX_SHOWN = 20  # encodings that are shown one by one
+MAX_SHOWN = 20  # maximum number of encodings to list individually
 
 
 @dataclass(frozen=True)
 class Result:
-    """:param places: the encodings tested, and where each stands.
-    :param survey: of the image's instructions; None when there was no image.
-    :param command: that tests encodings again; empty: kinst relocate.
+    """Result of ``kinst relocate``.
+
+    :param places: tested encodings, each with a place where it occurs.
+    :param survey: verdicts on the image's instructions; None without an image.
+    :param command: command that tests given encodings again; empty for ``kinst relocate``.
     """
 
     arch: str
@@ -35,34 +37,35 @@ class Result:
     command: str = ""
 
     def text(self, code: bytes) -> str:
+        """Return the disassembly of an encoding."""
         return ARCHITECTURES[self.arch].disassemble(code, CODE)
 
     def kinds(self, verdict: str) -> Counter[str]:
-        """The instructions of a verdict that were not executed or not shown, by name."""
+        """Count the unexecuted and unproven instructions with the given verdict, by mnemonic."""
         report = self.report
         return Counter(self.text(code).split()[0]
-                       for code, word in (*report.unexecuted.items(), *report.unshown.items())
+                       for code, word in (*report.unexecuted.items(), *report.unproven.items())
                        if word == verdict)
 
     def verdict(self, code: bytes) -> str:
-        """What the relocator makes of an encoding."""
+        """Return the relocator's verdict on an encoding."""
         return self.report.said.get(code) or self.report.words[code]
 
-    def not_shown(self) -> list[dict[str, Any]]:
-        """The encodings that pass without having been shown, for programs."""
+    def unproven(self) -> list[dict[str, Any]]:
+        """Return the unproven encodings as JSON objects."""
         return [{"bytes": code.hex(), "place": self.places[code], "verdict": self.verdict(code),
-                 "why": word} for code, word in self.report.unshown.items()]
+                 "why": word} for code, word in self.report.unproven.items()]
 
     def mismatched(self) -> dict[tuple[str, str], list[Finding]]:
-        """The mismatches by verdict and instruction, the most frequent first."""
-        found: dict[tuple[str, str], list[Finding]] = {}
+        """Return the mismatches grouped by verdict and mnemonic, most frequent first."""
+        by_kind: dict[tuple[str, str], list[Finding]] = {}
         for mismatch in self.report.mismatches:
             name = self.text(mismatch.code).split()[0]
-            found.setdefault((mismatch.verdict, name), []).append(mismatch)
-        return dict(sorted(found.items(), key=lambda kind: -len(kind[1])))
+            by_kind.setdefault((mismatch.verdict, name), []).append(mismatch)
+        return dict(sorted(by_kind.items(), key=lambda kind: -len(kind[1])))
 
     def again(self, mismatch: Finding) -> str:
-        """A command that runs just this one."""
+        """Return a command that reproduces one mismatch."""
         command = self.command or f"kinst relocate --arch {self.arch}"
         return (f"echo {mismatch.code.hex()} | {command} --encodings - "
                 f"--seed {self.seed} --states {_states(mismatch)}"
@@ -70,7 +73,7 @@ class Result:
 
 
 def show(result: Result) -> None:
-    """Print a report: totals first, refusals by their reason, mismatches and a summary last."""
+    """Print a report: totals, refusals by reason, mismatches, and a summary."""
     report = result.report
     wrong = {m.code for m in report.mismatches}
     if result.survey is None and len(result.places) <= MAX_SHOWN:
@@ -84,13 +87,13 @@ def show(result: Result) -> None:
         for verdict, count in result.survey.verdicts.most_common():
             print(f"{count:>9}  {verdict}")
         share = 100 * good / every if every else 100.0
-        print(f"{good} of {every} can be probed, without the excluded functions: {share:.3f} %")
+        print(f"{good} of {every} can be probed, not counting excluded functions: {share:.3f} %")
     print(_summary(result))
     for verdict, count in report.verdicts.most_common():
         print(f"{count:>9}  {verdict}")
         _show_names(result.kinds(verdict))
     if report.judged:
-        print("on the host's own CPU:")
+        print("on the host's CPU:")
         for how, count in report.judged.most_common():
             print(f"{count:>9}  {how}")
     if _counts_refusals(result):
@@ -99,7 +102,7 @@ def show(result: Result) -> None:
 
 
 def _counts_refusals(result: Result) -> bool:
-    """Whether there are too many encodings to show them one by one."""
+    """Return whether there are too many encodings to list individually."""
     return result.survey is None and len(result.places) > MAX_SHOWN
 
 
@@ -109,7 +112,7 @@ def _summary(result: Result) -> str:
     refused = (f", {len(report.refused)} refused ({reasons} reason{'s' * (reasons != 1)})"
                if _counts_refusals(result) and report.refused else "")
     return (f"{sum(report.verdicts.values())} distinct encodings, "
-            f"{len(report.mismatches)} mismatches{refused}, {len(report.unshown)} not shown")
+            f"{len(report.mismatches)} mismatches{refused}, {len(report.unproven)} unproven")
 
 
 def _show_names(names: Counter[str]) -> None:
@@ -119,7 +122,7 @@ def _show_names(names: Counter[str]) -> None:
 
 
 def show_refusals(result: Result) -> None:
-    """What was refused, by reason."""
+    """Print the number of refused encodings for each reason."""
     refused = result.report.refused
     for reason, count in Counter(refused.values()).most_common():
         print(f"{count:>9}  refused: {reason}")
@@ -128,7 +131,7 @@ def show_refusals(result: Result) -> None:
 
 
 def show_mismatches(result: Result, summary: str) -> None:
-    """An example of each kind of mismatch, with a command that runs it again, and the summary."""
+    """Print an example of each kind of mismatch, a command that reproduces it, and the summary."""
     kinds = result.mismatched()
     for (verdict, name), some in list(kinds.items())[:MAX_KINDS]:
         m = some[0]
@@ -136,7 +139,7 @@ def show_mismatches(result: Result, summary: str) -> None:
               f"({m.verdict}, state {m.state})")
         for line in [*m.differences(), *m.source.splitlines()]:
             print(f"    {line}")
-        print(f"    again: {result.again(m)}")
+        print(f"    reproduce: {result.again(m)}")
         if len(some) > 1:
             print(f"    and {len(some) - 1} more of {name}, {verdict} (--json lists them)")
     if len(kinds) > MAX_KINDS:
@@ -146,8 +149,9 @@ def show_mismatches(result: Result, summary: str) -> None:
 
 
 def as_json(result: Result) -> dict[str, Any]:
+    """Return the report as a JSON object."""
     report = result.report
-    found: dict[str, Any] = {
+    report_json: dict[str, Any] = {
         "architecture": result.arch, "seed": result.seed,
         "verdicts": dict(report.verdicts.most_common()),
         "not_executed": {verdict: dict(result.kinds(verdict).most_common())
@@ -157,60 +161,66 @@ def as_json(result: Result) -> dict[str, Any]:
              "state": m.state, "differences": m.differences(), "again": result.again(m)}
             for m in report.mismatches
         ],
-        "not_shown": result.not_shown(),
+        "unproven": result.unproven(),
     }
     if report.judged:
-        found["host"] = dict(report.judged.most_common())
+        report_json["host"] = dict(report.judged.most_common())
     if result.survey is None:
-        found["refused"] = {code.hex(): reason for code, reason in report.refused.items()}
+        report_json["refused"] = {code.hex(): reason for code, reason in report.refused.items()}
         wrong = {m.code for m in report.mismatches}
-        found["encodings"] = [
+        report_json["encodings"] = [
             {"bytes": code.hex(), "place": place, "verdict": result.verdict(code),
              "result": MISMATCH if code in wrong else report.words[code]}
             for code, place in result.places.items()]
     else:
         good, every = result.survey.probeable
-        found["instructions"] = dict(result.survey.verdicts.most_common())
-        found["probeable"] = {"instructions": good, "of": every}
-    return found
+        report_json["instructions"] = dict(result.survey.verdicts.most_common())
+        report_json["probeable"] = {"instructions": good, "of": every}
+    return report_json
 
 
 def junit(result: Result, what: str = "kinst relocate") -> bytes:
-    """A test case for each place's function (or line), with how many encodings it stands for."""
+    """Return the report as JUnit XML, with a test case for each function or line of input.
+
+    The ``assertions`` of a test case are the number of its encodings.
+    """
     cases = Counter(place.partition("+")[0] for place in result.places.values())
     failures: dict[str, list[str]] = {}
     for m in result.report.mismatches:
         place = result.places[m.code]
         lines = [f"{place}: {m.code.hex(' ')}  {result.text(m.code)}", *m.differences(),
-                 f"again: {result.again(m)}"]
+                 f"reproduce: {result.again(m)}"]
         failures.setdefault(place.partition("+")[0], []).append("\n".join(lines))
-    unshown: dict[str, list[str]] = {}
-    for code, word in result.report.unshown.items():
+    unproven: dict[str, list[str]] = {}
+    for code, word in result.report.unproven.items():
         place = result.places[code]
-        unshown.setdefault(place.partition("+")[0], []).append(
+        unproven.setdefault(place.partition("+")[0], []).append(
             f"{place}: {code.hex(' ')}  {result.text(code)}  {word}")
     suite = ElementTree.Element(
         "testsuite", name=f"{what} {result.arch}", tests=str(len(cases)),
         failures=str(len(failures)), errors="0",
-        skipped=str(len(unshown.keys() - failures.keys())),
+        skipped=str(len(unproven.keys() - failures.keys())),
     )
     group = f"{what.split()[-1]}.{result.arch}"
     for name, count in cases.items():
         case = ElementTree.SubElement(suite, "testcase", classname=group, name=name,
                                       assertions=str(count))
         if name in failures:
-            failure = ElementTree.SubElement(case, "failure", message="not the same displaced")
+            failure = ElementTree.SubElement(case, "failure", message="differs when displaced")
             failure.text = "\n".join(failures[name])
-        elif name in unshown:
-            skipped = ElementTree.SubElement(case, "skipped", message="not shown")
-            skipped.text = "\n".join(unshown[name])
+        elif name in unproven:
+            skipped = ElementTree.SubElement(case, "skipped", message="unproven")
+            skipped.text = "\n".join(unproven[name])
     root = ElementTree.Element("testsuites")
     root.append(suite)
     return b'<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root)
 
 
 def _states(one: Finding) -> int:
-    """How many states a repetition needs; those that are made come by themselves."""
+    """Return the number of random states needed to reproduce a mismatch.
+
+    Constructed states are always tried, in addition to the random ones.
+    """
     state = one.state or 0
     if one.how == BY_MODULE:
         return 1 if state >= JUMPS else state % CALM + 1

@@ -1,27 +1,27 @@
-"""Virtual time in the unit that fits."""
+"""Formatting of virtual times in a suitable unit."""
 
 from collections.abc import Sequence
 
 UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1))
-DIGITS = 3  # behind the point, on an axis
+DIGITS = 3  # digits after the decimal point, on an axis
 
 
 def unit_of(nanoseconds: int) -> tuple[str, int]:
-    """The largest unit that a time has one of, and its nanoseconds."""
-    return next((one for one in UNITS if nanoseconds >= one[1]), UNITS[-1])
+    """Return the largest unit that is not longer than a time, and its length in nanoseconds."""
+    return next((unit for unit in UNITS if nanoseconds >= unit[1]), UNITS[-1])
 
 
 def exact(nanoseconds: int) -> str:
-    """A time with all its digits: ``30.006478 ms``."""
+    """Format a time with all its digits, like ``30.006478 ms``."""
     if nanoseconds < 0:
         return f"-{exact(-nanoseconds)}"
     name, size = unit_of(nanoseconds)
-    whole, rest = divmod(nanoseconds, size)
-    digits = f"{rest:0{len(str(size)) - 1}}".rstrip("0") if rest else ""
+    whole, remainder = divmod(nanoseconds, size)
+    digits = f"{remainder:0{len(str(size)) - 1}}".rstrip("0") if remainder else ""
     return f"{whole}.{digits} {name}" if digits else f"{whole} {name}"
 
 
 def along_axis(times: Sequence[float]) -> list[str]:
-    """Times on one axis, in one unit; the last is the largest."""
+    """Format the times on an axis in one unit, chosen by the last and largest time."""
     name, size = unit_of(int(times[-1]))
     return [f"{time / size:.{DIGITS}f}".rstrip("0").rstrip(".") + f" {name}" for time in times]

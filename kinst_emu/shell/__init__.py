@@ -1,1 +1,1 @@
-"""One session instead of a command each time: in a terminal, and in notebooks."""
+"""Interactive sessions with a kernel, in a terminal and in notebooks."""

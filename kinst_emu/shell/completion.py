@@ -1,7 +1,6 @@
-"""What can stand where the cursor is: members of the kernel's structures, its functions, types and
-probes.
+"""Completion of structure members and of a kernel's functions, types and probes.
 
-Only values that show the guest's memory are looked into: nothing is called for it.
+Only values that show guest memory are inspected; completion calls no other code.
 """
 
 import bisect
@@ -18,13 +17,13 @@ from emu.elf.symbols import STT_OBJECT
 from emu.host.errors import KinstError
 from kinst_emu.api.kernel_file import KernelFile
 
-MOST = 1000  # completions
+MOST = 1000  # maximum number of completions
 MEMBER = re.compile(r"([A-Za-z_]\w*)((?:\.\w+|\[-?\d+\]|\[\"\w+\"\]|\['\w+'\])*)\.(\w*)$")
 PART = re.compile(r"\.(\w+)|\[(-?\d+)\]|\[[\"'](\w+)[\"']\]")
 STRING = re.compile(r"(\w+)\(\s*[fr]?[\"']([^\"']*)$")
 LAST = re.compile(r"[\w.]*$")
 FUNCTION, VARIABLE, TYPE, TAG, PROBE = "function", "variable", "type", "tag", "probe"
-#: what the first string of a call names; a magic's word
+#: kind of name in the first string argument of a call; MAGIC has those in arguments of magics
 NAMED = {"call": FUNCTION, "evaluate": FUNCTION, "run": FUNCTION, "disas": FUNCTION,
          "instructions": FUNCTION, "prototype": FUNCTION, "symbol": FUNCTION, "explain": FUNCTION,
          "probe": PROBE, "variable": VARIABLE, "struct": TAG, "value": TYPE, "layout": TYPE,
@@ -37,47 +36,60 @@ PROVIDER = re.compile(r"(?:fbt|kinst)(?::\w*:|::)(\w*)$")
 
 @dataclass(frozen=True)
 class Completions:
-    """:param fragment: what is there already, and is replaced."""
+    """Completions of the text before the cursor.
+
+    :param fragment: text that a completion replaces.
+    """
 
     fragment: str
     found: Sequence[str]
 
 
 class KernelNames:
-    """The names of a kernel, sorted."""
+    """Sorted names of a kernel's functions, variables, types and structures."""
 
     def __init__(self, kernel: KernelFile) -> None:
         self._kernel = kernel
 
     @cached_property
     def functions(self) -> Sequence[str]:
+        """Names of the kernel's functions."""
         return sorted(self._kernel.functions())
 
     @cached_property
     def variables(self) -> Sequence[str]:
+        """Names of the kernel's variables."""
         return sorted(self._kernel.image.symbols.names((STT_OBJECT,)))
 
     @cached_property
     def types(self) -> Sequence[str]:
+        """Names of the kernel's types; empty without debug data."""
         try:
             return sorted(set(kernel_types(self._kernel.image, None).names()))
-        except KinstError:  # no debug data
+        except KinstError:  # The kernel has no debug data.
             return ()
 
     @cached_property
     def tags(self) -> Sequence[str]:
+        """Tags of the kernel's structures."""
         return [name.removeprefix("struct ") for name in self.types if name.startswith("struct ")]
 
 
 class KernelCompletion:
-    """:param names: the user's namespace."""
+    """Completer for the names in the user's kernel.
+
+    :param names: the user's namespace.
+    """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._user = names
         self._known: tuple[KernelFile, KernelNames] | None = None
 
     def complete(self, line: str) -> Completions | None:
-        """:param line: up to the cursor; None: nothing of ours stands there."""
+        """Return the completions at the end of a line, or None if it does not name kernel objects.
+
+        :param line: the line up to the cursor.
+        """
         if magic := MAGIC_LINE.match(line):
             kind = MAGIC.get(magic.group(1))
             return None if kind is None else self._named(kind, magic.group(2))
@@ -87,7 +99,7 @@ class KernelCompletion:
         return self.members(line) or self.probes(line)
 
     def members(self, line: str) -> Completions | None:
-        """Of a structure, behind a dot."""
+        """Return the members of a structure after a dot."""
         expression = MEMBER.search(line)
         if expression is None:
             return None
@@ -106,18 +118,18 @@ class KernelCompletion:
                 return None
             found = sorted(name for name in dir(value) if name.startswith(prefix))
         except (KinstError, AttributeError, IndexError, TypeError):
-            return None  # what is there so far is nothing that can be read
+            return None  # The expression before the dot cannot be read.
         return Completions(prefix, found[:MOST])
 
     def probes(self, line: str) -> Completions | None:
-        """Of a function, in a D program."""
-        there = PROVIDER.search(line)
-        return None if there is None else self._of(FUNCTION, there.group(1))
+        """Return the functions that a probe description in a D program can name."""
+        match = PROVIDER.search(line)
+        return None if match is None else self._of(FUNCTION, match.group(1))
 
     def _named(self, kind: str, text: str) -> Completions | None:
         if kind == PROBE:
             return self.probes(text)
-        if kind in (TYPE, TAG):  # a type's name may have two words
+        if kind in (TYPE, TAG):  # The name of a type may consist of two words.
             return self._of(kind, text)
         fragment = LAST.search(text)
         return self._of(kind, fragment.group() if fragment else "")
@@ -141,7 +153,7 @@ class KernelCompletion:
 
 
 def _beginning(names: Sequence[str], prefix: str) -> Iterator[str]:
-    """The sorted names with that beginning."""
+    """Yield the sorted names that start with a prefix."""
     first = bisect.bisect_left(names, prefix)
     for name in itertools.islice(names, first, first + MOST):
         if not name.startswith(prefix):

@@ -1,4 +1,4 @@
-"""The session in IPython: names, magics, completion, errors of one line."""
+"""IPython extension that provides a session: names, magics, completion and one-line errors."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ MATCHER = "kinst_emu"
 
 
 def load(ipython: InteractiveShell) -> Session:
-    """Give a running IPython the session; ``%load_ext kinst_emu`` does."""
+    """Add a session to a running IPython, as ``%load_ext kinst_emu`` does."""
     session = Session(ipython.user_ns)
     ipython.user_ns.update({"kinst_emu": kinst_emu, **session.verbs()})
     ipython.register_magics(KernelMagics(ipython, session))
@@ -40,14 +40,14 @@ def load(ipython: InteractiveShell) -> Session:
 
 
 def unload(ipython: InteractiveShell) -> None:
-    """Complete no names of the kernel's any more; ``%unload_ext kinst_emu``."""
+    """Stop completing names of the kernel, as ``%unload_ext kinst_emu`` does."""
     ipython.Completer.custom_matchers[:] = [
-        one for one in ipython.Completer.custom_matchers
-        if getattr(one, "matcher_identifier", "") != MATCHER]
+        matcher for matcher in ipython.Completer.custom_matchers
+        if getattr(matcher, "matcher_identifier", "") != MATCHER]
 
 
 def teach(ipython: Any, session: Session) -> None:
-    """Begin the lesson: each line that is executed is looked at."""
+    """Start the lesson, and check its current task after each line that is executed."""
     lesson = Lesson(session, ipython.user_ns)
     ipython.events.register("post_run_cell", lambda result: lesson.look(result.result))
     lesson.task()
@@ -55,7 +55,7 @@ def teach(ipython: Any, session: Session) -> None:
 
 def _one_line(shell: InteractiveShell, _kind: type[BaseException], error: BaseException,
               _trace: Any, tb_offset: int | None = None) -> list[str]:
-    """What is wrong, as the commands say it."""
+    """Show an error as one line, as the commands do."""
     line = f"{type(error).__name__}: {error}"
     shell._showtraceback(type(error), error, [line])
     return [line]

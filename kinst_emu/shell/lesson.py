@@ -1,8 +1,8 @@
-"""The tutorial, in a session: a task at a time, and whether it has been done is looked at.
+"""Tutorial in a session: one task at a time, each checked by its effect.
 
-A task is done by what is there afterwards: a probe that has fired, a state of the machine, an
-answer that was given.  Nothing of it is hard-coded for one kernel: what is right is asked of the
-machine, or of the kernel's tables.
+A task is done when its effect is visible: a probe has fired, the machine is in a certain state, or
+the right answer was given.  No answer is hard-coded for one kernel: the machine or the kernel's
+tables provide it.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,11 +18,13 @@ FUNCTION, WORD = "strlen", "hello"
 
 @dataclass
 class Pupil:
-    """What a task looks at.
+    """Progress of the learner, as examined by the checks of the tasks.
 
-    :param session: what the user works with, and ``names`` the user's namespace.
-    :param result: what the last line gave; ``answer``: what was given to ``answer()``.
-    :param digest: of the machine behind the call without probes.
+    :param session: the session in which the learner works.
+    :param names: the learner's namespace.
+    :param digest: digest of the machine after the call without probes.
+    :param result: value of the last line.
+    :param answer: argument of ``answer()`` in the last line.
     """
 
     session: Session
@@ -32,16 +34,18 @@ class Pupil:
     answer: object = None
 
     def any_of(self, kind: type[Any]) -> list[Any]:
-        """The user's values of a type."""
+        """Return the values of a type in the learner's namespace."""
         return [value for name, value in self.names.items()
                 if isinstance(value, kind) and not name.startswith("_")]
 
 
 @dataclass(frozen=True)
 class Task:
-    """:param done: whether it has been.
-    :param hint: what would do it.
-    :param behind: what is said when it is done.
+    """Task of the lesson.
+
+    :param hint: code that does the task.
+    :param done: checks whether the task is done.
+    :param behind: explanation that is printed when the task is done.
     """
 
     title: str
@@ -56,13 +60,13 @@ def _first(progress: Pupil) -> Any:
 
 
 def _breakpoint(progress: Pupil) -> bool:
-    """The byte, or bytes, that a probe has written over the first instruction."""
+    """Check whether the answer is the breakpoint that replaced the first instruction."""
     first = _first(progress)
     held = progress.session.machine.read(first.address, len(first.code))
-    given = progress.answer
-    if held == first.code or given is None:
+    answer = progress.answer
+    if held == first.code or answer is None:
         return False
-    return given in (held, held.hex(), held.hex(" "), int.from_bytes(held, "little"), held[0]
+    return answer in (held, held.hex(), held.hex(" "), int.from_bytes(held, "little"), held[0]
                      if len(held) == 1 else None)
 
 
@@ -72,7 +76,7 @@ def _fired(progress: Pupil) -> bool:
 
 
 def _pc_saved(progress: Pupil) -> bool:
-    """The interrupted pc, as the trap frame of a probe on the first instruction has it."""
+    """Check whether the answer is the pc that a probe on the first instruction saves."""
     from kinst_emu.explain.steps.explained import Asked, explain
 
     if progress.answer is None:
@@ -90,53 +94,59 @@ def _same_state(progress: Pupil) -> bool:
 
 
 TASKS = (
-    Task("A call", f"The kernel stands at its prompt. Call its function {FUNCTION} with a word of "
-         "five letters, and see what it gives.", f'call("{FUNCTION}", "{WORD}")',
+    Task("A call", f"The kernel is at its prompt. Call its function {FUNCTION} with a word of "
+         "five letters, and look at the result.", f'call("{FUNCTION}", "{WORD}")',
          lambda progress: progress.result == len(WORD),
          "The function ran on the emulated CPU, from its first instruction to its return."),
-    Task("Its instructions", f"Look at the instructions of {FUNCTION}. The column 'verdict' says "
-         "what becomes of each when a breakpoint displaces it. Which verdict has the first one? "
-         "Give it to answer(), in quotes.", f"%disas {FUNCTION}, then answer(\"...\")",
+    Task("Its instructions", f"Look at the instructions of {FUNCTION}. The column 'verdict' shows "
+         "how each one is handled when a breakpoint displaces it. What is the verdict on the first "
+         "instruction? Pass it to answer(), in quotes.", f"%disas {FUNCTION}, then answer(\"...\")",
          lambda progress: (isinstance(progress.answer, str)
                            and progress.answer == _first(progress).verdict.split()[0]),
-         "Copy: it does the same anywhere. Rewrite: other code for it there. Emulate: what it does "
-         "is done to the saved registers."),
-    Task("A probe", f"Put a probe on that instruction, keep it in p, and call {FUNCTION} again: "
+         "Copy: the instruction works at any address. Rewrite: other code does the same at the new "
+         "address. Emulate: the handler applies the effect to the saved registers."),
+    Task("A probe", f"Put a probe on that instruction, assign it to p, and call {FUNCTION} again: "
          "the probe fires.",
          f'p = probe("kinst::{FUNCTION}:0"); call("{FUNCTION}", "{WORD}")', _fired,
-         "The function gave the same, though its first instruction was not there."),
+         "The function returned the same value, although a breakpoint replaced its first "
+         "instruction."),
     Task("The breakpoint", f"The probe is still enabled. Read the bytes at {FUNCTION} in memory, "
-         "as many as its first instruction has, and give them to answer().",
+         "as many as its first instruction has, and pass them to answer().",
          f'answer(machine.read(kernel.symbol("{FUNCTION}"), N))', _breakpoint,
-         "That is the breakpoint: INT3, BRK or EBREAK. Executing it is an exception."),
-    Task("The trap frame", "Close the probe (p.close()), and have a firing explained. The kernel's "
-         "vector saves the interrupted registers in a trap frame. Which address does it have for "
-         "the program counter (rip, elr, sepc)? Give it to answer(), as a number.",
+         "That is the breakpoint: INT3, BRK or EBREAK. Executing it raises an exception."),
+    Task("The trap frame", "Close the probe (p.close()), and explain a firing. The kernel's vector "
+         "saves the interrupted registers in a trap frame. Which address does the frame have for "
+         "the program counter (rip, elr, sepc)? Pass it to answer(), as a number.",
          f"%explain {FUNCTION}:0 -c '{FUNCTION}(\"{WORD}\")', step 5; answer(0x...)",
          _pc_saved,
-         "On amd64 it is the address behind INT3; the other two save the breakpoint's own."),
-    Task("A step, and back", "Execute three instructions, one at a time, see what each changes, "
-         "and go back one.", "step(); step(); step(); back()",
+         "On amd64 it is the address after INT3; on arm64 and riscv64 it is the address of the "
+         "breakpoint itself."),
+    Task("A step, and back", "Execute three instructions, one at a time, look at what each one "
+         "changes, and go back by one.", "step(); step(); step(); back()",
          lambda progress: progress.session.stepped >= 3 and progress.session.gone_back >= 1,
-         "Time goes both ways here: the machine is a function of its inputs."),
-    Task("D", "Count the entries of all functions while the kernel turns a text into a number: a D "
-         "program in a cell, for the call strtoul(\"42\", 0, 10).",
+         "The machine can go back because every run from the same state is the same."),
+    Task("D", "Count the entries of all functions while the kernel converts a string to a number: "
+         "write a D program in a cell, for the call strtoul(\"42\", 0, 10).",
          "%%dtrace -c 'strtoul(\"42\", 0, 10)'   and below it:   fbt:::entry { @[probefunc] = "
          "count(); }",
          lambda progress: any("strtoul" in key for program in progress.any_of(Program)
                               for values in program.aggregations.values() for key in values),
-         "The clause was compiled, and ran at each firing, in the handler."),
-    Task("Nothing is disturbed", "The machine was kept in start when the lesson began, and its "
-         f"digest behind {FUNCTION}(\"{WORD}\") is known. Go back there, call it with a probe on "
-         "every instruction, close the probe, and be in the same state to the last bit.",
+         "The clause was compiled, and the handler executed it at each firing."),
+    Task("Nothing is disturbed", "When the lesson began, it kept the machine's state in start, and "
+         f"noted the digest after {FUNCTION}(\"{WORD}\"). Go back to that state, call the function "
+         "with a probe on every instruction, close the probe, and reach the same state to the last "
+         "bit.",
          f'machine.restore(start); p = probe("kinst::{FUNCTION}:"); call("{FUNCTION}", "{WORD}"); '
          "p.close()", _same_state,
-         "That is what kinst is for: to look at any instruction, and to have changed nothing."),
+         "That is the purpose of kinst: to observe any instruction without changing anything."),
 )
 
 
 class Lesson:
-    """:param names: the user's namespace, in which the session has its kernel and machine."""
+    """Lesson that takes the user of a session from task to task.
+
+    :param names: the user's namespace, which has the session's kernel and machine.
+    """
 
     def __init__(self, session: Session, names: dict[str, Any]) -> None:
         machine = session.machine
@@ -149,28 +159,32 @@ class Lesson:
 
     @property
     def ended(self) -> bool:
+        """Whether all tasks are done."""
         return self._at == len(TASKS)
 
     def task(self) -> None:
-        """Say the present task again."""
+        """Print the current task."""
         if self.ended:
-            print("The lesson is over. kinst quiz asks about what was in it.")
+            print("The lesson is over. To test what you have learned: kinst quiz.")
             return
         task = TASKS[self._at]
         print(f"\n{self._at + 1} of {len(TASKS)}. {task.title}\n{task.text}\n"
-              "(hint() says how, task() this again)")
+              "(hint() shows how, task() prints this again)")
 
     def hint(self) -> None:
-        """Say what would do it."""
+        """Print code that does the current task."""
         if not self.ended:
             print(TASKS[self._at].hint)
 
     def answer(self, given: object) -> None:
-        """What is asked for."""
+        """Answer the question of the current task."""
         self._progress.answer = given
 
     def look(self, result: object) -> None:
-        """Something was executed: whether the task is done now."""
+        """Check whether the line that was just executed has done the current task.
+
+        :param result: value of the line.
+        """
         if self.ended:
             return
         progress, task = self._progress, TASKS[self._at]

@@ -1,4 +1,4 @@
-"""What is typed with a percent sign: D programs, explanations, questions."""
+"""IPython magics of a session: D programs, explanations, and queries about the kernel."""
 
 import argparse
 import shlex
@@ -23,15 +23,19 @@ from kinst_emu.terminal.terminal import parse_count
 
 
 class MagicWords(argparse.ArgumentParser):
-    """The options of a magic: what is wrong with them is one line."""
+    """Argument parser of a magic, which reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise a KinstError with the parser's message."""
         raise KinstError(f"%{self.prog}: {message}")
 
 
 @magics_class
 class KernelMagics(Magics):
-    """:param session: what they work with."""
+    """IPython magics that work on a session.
+
+    :param session: the session.
+    """
 
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
         super().__init__(shell)
@@ -39,22 +43,24 @@ class KernelMagics(Magics):
 
     @line_magic
     def kinst(self, line: str) -> None:
-        """Open a kernel, or a recording: %kinst -k teaching/amd64, %kinst boot.rec."""
+        """Open a kernel or a recording: %kinst -k teaching/amd64, %kinst boot.rec."""
         parser = MagicWords("kinst", add_help=False)
         opening(parser)
         open_with(self._session, parser.parse_args(_words(line)))
 
-    # IPython would evaluate what stands in braces: a clause is no Python.
+    # Without this, IPython would evaluate the braces of a clause as Python.
     @no_var_expand
     @line_cell_magic
     def dtrace(self, line: str, cell: str | None = None) -> Program:
         """Run a D program.
 
-        %%dtrace [-c WORKLOAD] [-x OPTION[=VALUE]] [ARGUMENT ...], and below it the program: with -c
-        it traces a call ('strlen("hello")') or a command ('$ ls /') and ends; without, it stays
-        enabled: what is called and run from then on is traced, until traced.close().  %dtrace
-        takes the program from the line, with -n.  -c {NAME} is the text of a variable.  It is
-        ``traced`` afterwards: traced.records, traced.aggregations are Python values.
+        %%dtrace [-c WORKLOAD] [-x OPTION[=VALUE]] [ARGUMENT ...], with the program in the lines
+        below.  %dtrace takes the program from the line itself, with -n.
+
+        With -c, the program traces a call ('strlen("hello")') or a command ('$ ls /') and ends.
+        Without -c, it stays enabled and traces everything that is called and run until
+        traced.close().  -c {NAME} is the text of a variable.  The program is assigned to
+        ``traced``: traced.records and traced.aggregations are Python values.
         """
         parser = MagicWords("dtrace", add_help=False)
         parser.add_argument("-n", dest="program")
@@ -63,10 +69,10 @@ class KernelMagics(Magics):
         parser.add_argument("arguments", nargs="*")
         given = parser.parse_args(_words(line))
         if (cell is None) == (given.program is None):
-            raise KinstError("%dtrace: give a program: %%dtrace with the program below it, or "
+            raise KinstError("%dtrace: give one program: %%dtrace with the program below it, or "
                              "%dtrace -n 'PROGRAM'")
         options = {name: value if equals else True for name, equals, value in
-                   (one.partition("=") for one in given.options)}
+                   (option.partition("=") for option in given.options)}
         traced = self._session.trace(cell or given.program, *given.arguments, options=options)
         self._names["traced"] = traced
         if given.workload is not None:
@@ -92,30 +98,33 @@ class KernelMagics(Magics):
                                      parse_count(given.hit, "--hit"))
 
     def _text(self, given: str) -> str:
-        """``{NAME}``: the text of the user's variable; else as it is."""
+        """Return the text of the variable for ``{NAME}``, and any other text unchanged."""
         value = self._names.get(given[1:-1]) if given[:1] + given[-1:] == "{}" else None
         return value if isinstance(value, str) else given
 
     @line_magic
     def disas(self, line: str) -> Disassembly:
-        """The instructions of a function: %disas FUNCTION."""
+        """Show the instructions of a function: %disas FUNCTION."""
         return self._session.disas(_one("disas", "FUNCTION", line))
 
     @line_magic
     def layout(self, line: str) -> Lines:
-        """A type, a function, a variable: %layout struct thread, %layout malloc."""
+        """Show a type, function or variable in C: %layout struct thread, %layout malloc."""
         if not line.strip():
             raise KinstError("%layout: give a name, like struct thread")
         return self._session.layout(line.strip())
 
     @line_magic
     def stack(self, _line: str) -> Lines:
-        """How the machine came to where it is."""
+        """Show the call stack of the machine."""
         return self._session.stack()
 
     @line_magic
     def who_wrote(self, line: str) -> list[Written]:
-        """The last stores to a place before here, in a recording: %who_wrote proc0.p_flag."""
+        """Show the last stores to a place before the current position: %who_wrote proc0.p_flag.
+
+        This needs a recording.
+        """
         return self._session.who_wrote(_one("who_wrote", "PLACE", line))
 
 
@@ -129,5 +138,5 @@ def _words(line: str) -> list[str]:
 def _one(magic: str, what: str, line: str) -> str:
     words = line.split()
     if len(words) != 1:
-        raise KinstError(f"%{magic}: give one {what}")
+        raise KinstError(f"%{magic}: give exactly one {what}")
     return words[0]

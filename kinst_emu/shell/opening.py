@@ -1,4 +1,4 @@
-"""What a session begins with: a kernel that is booted, or a recording."""
+"""Options and setup of a session: a kernel to boot, or a recording to open."""
 
 import argparse
 from pathlib import Path
@@ -12,28 +12,32 @@ from kinst_emu.terminal.terminal import parse_size
 
 
 def opening(parser: argparse.ArgumentParser) -> None:
-    """What is worked with: of ``kinst shell``, and of ``%kinst``."""
+    """Add the options that choose a kernel or a recording, for ``kinst shell`` and ``%kinst``."""
     parser.add_argument("recording", nargs="?", metavar="RECORDING",
-                        help="look at this recording, instead of booting a kernel")
+                        help="open this recording instead of booting a kernel")
     kernel_option(parser, required=False)
-    parser.add_argument("--memory", metavar="SIZE", help=f"guest RAM ({MEMORY})")
-    parser.add_argument("--cpus", type=int, metavar="N", help="CPUs of the computer (1)")
+    parser.add_argument("--memory", metavar="SIZE", help=f"guest RAM (default: {MEMORY})")
+    parser.add_argument("--cpus", type=int, metavar="N", help="number of guest CPUs (default: 1)")
     parser.add_argument("--userland", action="store_true",
-                        help="with our userland: command(\"ls /\") gives its shell a command")
+                        help="boot kinst's userland: command(\"ls /\") runs a shell command")
     parser.add_argument("--files", type=Path, metavar="DIR",
-                        help="a folder whose files it has in /files; then with our userland, too")
+                        help="directory whose files appear in /files; implies --userland")
 
 
 def open_with(session: Session, given: argparse.Namespace) -> None:
-    """:raises KinstError: when it cannot be opened."""
+    """Open the chosen kernel or recording in a session.
+
+    :raises KinstError: when it cannot be opened.
+    """
     if given.recording is not None:
         for name in ("module", "userland", "files", "memory", "cpus"):
             if getattr(given, name) not in (None, False, []):
-                raise KinstError(f"--{name}: a recording has its own machine")
+                raise KinstError(f"--{name}: not possible with a recording, which has its own "
+                                 "machine")
         session.open_recording(Recording(given.recording, given.kernel))
         return
     if given.kernel is None:
-        raise KinstError("give a kernel (-k IMAGE; kinst images lists some), or a recording's file")
+        raise KinstError("give a kernel (-k IMAGE; kinst images lists some) or a recording")
     memory = given.memory or MEMORY
     parse_size(memory)
     cpus = 1 if given.cpus is None else given.cpus

@@ -1,7 +1,7 @@
-"""A kernel, a machine and a recording that one works with, and what is done with them.
+"""Interactive session: a kernel, a machine or a recording, and the operations on them.
 
-What the names mean is looked up in the user's own namespace each time: who opens another machine
-there, and calls it ``machine``, goes on with that one.
+Every operation looks up ``kernel``, ``machine`` and ``recording`` in the user's namespace: a user
+who assigns another machine to ``machine`` works with that machine from then on.
 """
 
 from collections.abc import MutableMapping
@@ -23,15 +23,19 @@ from kinst_emu.explain.steps.explained import Asked, explain
 from kinst_emu.shell.shown import AROUND, Disassembly, Explanation, Lines, Standing
 
 MOST_KEPT = 20  # states that back() can return to
-MOST_WRITES = 20
+MOST_WRITES = 20  # stores that who_wrote() returns
 COMMAND = "$"
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Something that has moved the machine.
+    """Operation that moved the machine, remembered for ``back``.
 
-    :param ran: whether it has only executed: then any instruction in it can be gone back to.
+    :param before: state before the operation.
+    :param what: description of the operation.
+    :param ran: whether it only executed instructions, so that ``back`` can go to any of them.
+    :param first: instruction count before the operation.
+    :param last: instruction count after the operation.
     """
 
     before: State
@@ -42,66 +46,79 @@ class Moved:
 
 
 class Session:
-    """:param names: the user's namespace."""
+    """Operations on the kernel, machine and recording in the user's namespace.
+
+    :param names: the user's namespace.
+    """
 
     def __init__(self, names: MutableMapping[str, Any]) -> None:
         self._names = names
-        self.stepped = self.gone_back = 0  # instructions, by step() and back()
+        self.stepped = self.gone_back = 0  # instructions executed by step(), and undone by back()
         self._moves: list[Moved] = []
         self._moved_machine: Machine | None = None
 
-    # -- what there is ----------------------------------------------------------------------------
+    # -- the user's names -------------------------------------------------------------------------
 
     @property
     def kernel(self) -> Kernel:
-        """:raises KinstError: when none is open."""
+        """Kernel that is open in the session.
+
+        :raises KinstError: when no kernel is open.
+        """
         found = self._names.get("kernel")
         if not isinstance(found, Kernel):
-            raise KinstError("no kernel is open: kernel = kinst_emu.open(\"teaching/amd64\"), or "
-                             "%kinst -k teaching/amd64")
+            raise KinstError("no kernel is open: use kernel = kinst_emu.open(\"teaching/amd64\"), "
+                             "or %kinst -k teaching/amd64")
         return found
 
     @property
     def machine(self) -> Machine:
-        """:raises KinstError: when none is there."""
+        """Machine that the operations work on.
+
+        :raises KinstError: when no machine is booted.
+        """
         found = self._names.get("machine")
         if not isinstance(found, Machine):
-            raise KinstError("no kernel is booted: boot()")
+            raise KinstError("no kernel is booted: use boot()")
         return found
 
     @property
     def recording(self) -> Recording | None:
-        """The one whose machine is looked at."""
+        """Recording to which the machine belongs, or None."""
         found = self._names.get("recording")
         return (found if isinstance(found, Recording)
                 and found.machine is self._names.get("machine") else None)
 
     def open_kernel(self, kernel: Kernel, memory: str) -> None:
-        """Boot a kernel, and give the names."""
+        """Boot a kernel, and assign it and its machine in the user's namespace."""
         self._names.update(kernel=kernel, machine=kernel.boot(memory), recording=None)
 
     def open_recording(self, recording: Recording) -> None:
+        """Assign a recording, its machine and its kernel in the user's namespace."""
         self._names.update(recording=recording, machine=recording.machine,
                            kernel=recording.machine.kernel)
 
     def verbs(self) -> dict[str, Any]:
-        """What is given to the user, by name."""
+        """Return the functions for the user's namespace, by name."""
         return {name: getattr(self, name) for name in (
             "boot", "call", "run", "command", "step", "back", "go", "here", "probe", "trace",
             "disas", "explain", "stack", "who_wrote", "layout", "variable", "struct")}
 
-    # -- what is done -----------------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------------
 
     def boot(self, memory: str = "512M") -> Machine:
-        """A machine with the kernel at its prompt; it is ``machine`` from now on."""
+        """Boot the kernel to its prompt, and assign the machine to ``machine``."""
         machine = self.kernel.boot(memory)
         self._names.update(machine=machine, recording=None)
         return machine
 
     def call(self, function: str, *arguments: object, unchecked: bool = False,
              limit: int = DEFAULT_LIMIT) -> Value:
-        """Call a function: ``call("strlen", "hello")``, or as ``kinst call`` takes it:
-        ``call('p = malloc(64, &M_TEMP, 2); free(p, &M_TEMP)')``."""
+        """Call a kernel function: ``call("strlen", "hello")``.
+
+        It also takes calls in the syntax of ``kinst call``:
+        ``call('p = malloc(64, &M_TEMP, 2); free(p, &M_TEMP)')``.
+        """
         machine = self.machine
         with self._moving(f"call({function!r})", ran=False):
             if "(" in function:
@@ -110,8 +127,12 @@ class Session:
 
     def run(self, *places: str | int, console: str | tuple[str, ...] = (),
             instructions: int = DEFAULT_LIMIT) -> Standing:
-        """Run until a place (``"strlen"``, ``"strlen+4"``, an address), a text on the console or a
-        number of instructions is reached."""
+        """Run the machine until one of the given conditions stops it.
+
+        :param places: places to stop at: ``"strlen"``, ``"strlen+4"``, or an address.
+        :param console: console text to stop at, or several.
+        :param instructions: maximum number of instructions to execute.
+        """
         machine = self.machine
         self._refuse_recorded("run", "go(position)")
         with self._moving("run()", ran=True):
@@ -121,7 +142,7 @@ class Session:
                           "instructions")
 
     def command(self, line: str) -> str:
-        """Give a command to our userland's shell; what it prints."""
+        """Run a command in the shell of kinst's userland, and return its output."""
         machine = self.machine
         with self._moving(f"command({line!r})", ran=False):
             ran = machine.command(line)
@@ -129,7 +150,7 @@ class Session:
         return text + ("" if not ran.status else f"\n[exit status {ran.status}]")
 
     def step(self, count: int = 1) -> Standing:
-        """Execute instructions, one or more; what they have changed."""
+        """Execute instructions, and return the new position and the changed registers."""
         _check(count)
         machine, before = self.machine, self._registers()
         if self.recording is not None:
@@ -141,113 +162,127 @@ class Session:
         return self._here("", before)
 
     def back(self, count: int = 1) -> Standing:
-        """Go back instructions.  A recording can go back anywhere.  A machine goes back through
-        what step() and run() have executed; a call, or a command, it goes back behind as a whole.
+        """Go back by a number of instructions.
+
+        A recording can go back to any position.  A machine can go back to any instruction that
+        step() or run() has executed; a call or a command is undone as a whole.
         """
         _check(count)
         machine, before = self.machine, self._registers()
         if self.recording is not None:
             left = self.recording.position.instructions - self.recording.start.instructions
             if count > left:
-                raise KinstError(f"only {left} instructions can be gone back")
+                raise KinstError(f"can go back by at most {left} instructions")
             self.gone_back += count
             self.recording.back(count)
             return self._here("", before)
         moves = self._known_moves()
         if not moves:
-            raise KinstError("there is nothing to go back to: step(), run() and call() remember "
-                             "where they began; with machine.record(FILE) all of it is kept")
+            raise KinstError("nothing to go back to: only step(), run(), call() and command() can "
+                             "be undone; to go back anywhere, use machine.record(FILE)")
         last = moves[-1]
         if not last.ran:
             moves.pop()
             machine.restore(last.before)
             self.gone_back += count
             return self._here(f"back before {last.what}", before)
-        target, number = machine.instructions - count, len(moves) - 1
-        while number >= 0 and moves[number].ran and target < moves[number].first:
-            number -= 1
-        if number < 0:
-            raise KinstError(f"only {machine.instructions - moves[0].first} instructions can be "
-                             "gone back")
-        if not moves[number].ran:
-            raise KinstError(f"{count} instructions ago is in the middle of {moves[number].what}, "
-                             "or before it: go back to behind it first")
-        found = moves[number]
-        del moves[number:]
-        machine.restore(found.before)
+        target, index = machine.instructions - count, len(moves) - 1
+        while index >= 0 and moves[index].ran and target < moves[index].first:
+            index -= 1
+        if index < 0:
+            raise KinstError("can go back by at most "
+                             f"{machine.instructions - moves[0].first} instructions")
+        if not moves[index].ran:
+            raise KinstError(f"going back by {count} instructions would end in the middle of "
+                             f"{moves[index].what}, or before it: first go back to its end")
+        move = moves[index]
+        del moves[index:]
+        machine.restore(move.before)
         self.gone_back += count
-        if target > found.first:
+        if target > move.first:
             machine.execute_again(target)
-            moves.append(Moved(found.before, found.what, True, found.first, target))
+            moves.append(Moved(move.before, move.what, True, move.first, target))
         return self._here("", before)
 
     def go(self, position: str | int) -> Standing:
-        """Send a recording to a position: ``"50%"``, ``"1.5s"``, ``"malloc#3"``, ``"panic"``, an
-        instruction count."""
+        """Move a recording to a position, forward or backward.
+
+        :param position: ``"50%"``, ``"1.5s"``, ``"malloc#3"``, ``"panic"``, or an instruction
+            count.
+        """
         if self.recording is None:
-            raise KinstError("go: is for a recording; a machine: run(\"strlen\")")
+            raise KinstError("go() needs a recording; to move a machine, use run(\"strlen\")")
         before = self._registers()
         self.recording.go(position)
         return self._here(str(self.recording.position), before)
 
     def here(self) -> Standing:
-        """Where the machine stands."""
+        """Return the current position of the machine."""
         return self._here("")
 
     def probe(self, wanted: str, fire: Fire | None = None, **options: Any) -> Probes:
-        """Enable probes until they are closed: ``p = probe("fbt::strlen:entry"); call(...);
-        p.records``; ``machine.probe`` says more."""
+        """Enable probes until they are closed, as ``machine.probe`` does.
+
+        For example: ``p = probe("fbt::strlen:entry"); call("strlen", "hello"); p.records``.
+        """
         return self.machine.probe(wanted, fire, **options)
 
     def trace(self, program: str, *arguments: object, **options: Any) -> Program:
-        """Enable a D program until it is closed; one that is enabled is ended.  ``%%dtrace`` does
-        it with a cell."""
+        """Enable a D program until it is closed, after closing the program that is enabled.
+
+        ``%%dtrace`` does the same with the program in a cell.
+        """
         machine = self.machine
         if machine.program is not None:
             machine.program.close()
         return machine.trace(program, *arguments, **options)
 
-    # -- what is asked ----------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def disas(self, function: str) -> Disassembly:
-        """The instructions of a function, and what a probe would do with each."""
-        found = self.kernel.instructions(function)
-        at = [number for number, one in enumerate(found)
+        """Return the instructions of a function, with the verdict of a probe on each."""
+        instructions = self.kernel.instructions(function)
+        indexes = [number for number, instruction in enumerate(instructions)
               if isinstance(self._names.get("machine"), Machine)
-              and one.address == self.machine.pc]
-        return Disassembly(function, found, at[0] if at else None)
+              and instruction.address == self.machine.pc]
+        return Disassembly(function, instructions, indexes[0] if indexes else None)
 
     def explain(self, place: str, call: str, clause: str = "", hit: int = 1) -> Explanation:
-        """One firing of the probe at ``FUNCTION:OFFSET``, step by step, on a machine of its own."""
+        """Explain one firing of the probe at ``FUNCTION:OFFSET``, step by step.
+
+        The firing happens on a separate machine.
+        """
         return Explanation(explain(self.kernel.image, Asked(place, call, hit, clause)))
 
     def stack(self) -> Lines:
-        """How the machine came to where it is."""
+        """Return the call stack of the machine."""
         return Lines(self.machine.stack())
 
     def who_wrote(self, place: str | int, most: int = MOST_WRITES) -> list[Written]:
-        """The last stores to a place before here, the last first; the recording stays where it is.
+        """Return the last stores to a place before the current position, most recent first.
+
+        The position of the recording does not change.
         """
         recording = self.recording
         if recording is None:
-            raise KinstError("who_wrote: needs a recording: with machine.record(\"x.rec\"): ..., "
-                             "then %kinst x.rec")
+            raise KinstError("who_wrote() needs a recording: make one with "
+                             "machine.record(\"x.rec\"), and open it with %kinst x.rec")
         here = recording.position
         found = [one for one, _number in zip(recording.who_wrote(place), range(most), strict=False)]
         recording.go(here)
         return found
 
     def layout(self, name: str) -> Lines:
-        """A type's layout, a function's prototype, a variable's type, as C writes them."""
+        """Return a type's layout, a function's prototype or a variable's type, in C syntax."""
         image = self.kernel.image
         return Lines(lines(image, kernel_types(image, None), name))
 
     def variable(self, name: str) -> Value:
-        """A variable of the kernel: ``variable("mp_ncpus")``, ``variable("proc0").p_comm``."""
+        """Return a kernel variable: ``variable("mp_ncpus")``, ``variable("proc0").p_comm``."""
         return self.machine.variable(name)
 
     def struct(self, tag: str, address: int) -> Value:
-        """A structure at an address: ``struct("thread", address).td_name``."""
+        """Return the structure at an address: ``struct("thread", address).td_name``."""
         return self.machine.struct(tag, address)
 
     # -- going back -------------------------------------------------------------------------------
@@ -256,20 +291,24 @@ class Session:
         return _Moving(self, what, ran)
 
     def begin(self) -> tuple[State, int] | None:
-        """What back() needs; None: nothing is moved here but by the recording."""
+        """Return the state and instruction count for ``back``; None on a recording."""
         if self.recording is not None:
             return None
         self._known_moves()
         return self.machine.keep(), self.machine.instructions
 
     def moved(self, begun: tuple[State, int] | None, what: str, ran: bool) -> None:
-        if begun is None or self.machine.instructions == begun[1]:  # it was refused
+        """Remember an operation for ``back``, unless it executed nothing.
+
+        :param begun: what ``begin`` returned before the operation.
+        """
+        if begun is None or self.machine.instructions == begun[1]:
             return
         self._moves.append(Moved(begun[0], what, ran, begun[1], self.machine.instructions))
         del self._moves[:-MOST_KEPT]
 
     def _known_moves(self) -> list[Moved]:
-        """Those that lead to where the machine stands: none, when something else has moved it."""
+        """Return the operations that led to the current state; empty if anything else moved it."""
         machine = self.machine
         if (machine is not self._moved_machine
                 or (self._moves and self._moves[-1].last != machine.instructions)):
@@ -277,7 +316,7 @@ class Session:
         self._moved_machine = machine
         return self._moves
 
-    # -- where it stands --------------------------------------------------------------------------
+    # -- current position -------------------------------------------------------------------------
 
     def _registers(self) -> dict[str, int]:
         return dict(self.machine.registers)
@@ -291,27 +330,27 @@ class Session:
     def _around(self, machine: Machine) -> Disassembly | None:
         name = machine.where(machine.pc).partition("+")[0]
         try:
-            found: list[Instruction] = machine.kernel.instructions(name)
-        except KinstError:  # assembly without a size
+            instructions: list[Instruction] = machine.kernel.instructions(name)
+        except KinstError:  # an assembly routine, whose symbol has no size
             return None
-        at = next((n for n, one in enumerate(found) if one.address == machine.pc), None)
-        if at is None:
+        index = next((n for n, one in enumerate(instructions) if one.address == machine.pc), None)
+        if index is None:
             return None
-        first = max(0, at - AROUND)
-        return Disassembly(name, found[first : at + AROUND + 1], at - first)
+        first = max(0, index - AROUND)
+        return Disassembly(name, instructions[first : index + AROUND + 1], index - first)
 
     def _refuse_recorded(self, what: str, instead: str) -> None:
         if self.recording is not None:
-            raise KinstError(f"{what}: a recording is looked at: {instead}")
+            raise KinstError(f"{what}() does not work on a recording: use {instead}")
 
 
 def _check(count: int) -> None:
     if count < 1:
-        raise KinstError(f"{count} instructions: give 1 or more")
+        raise KinstError(f"{count} instructions: must be 1 or more")
 
 
 class _Moving:
-    """What moves the machine is remembered, also when it fails on the way."""
+    """Context manager that remembers an operation for ``back``, even if it fails."""
 
     def __init__(self, session: Session, what: str, ran: bool) -> None:
         self._session, self._what, self._ran = session, what, ran

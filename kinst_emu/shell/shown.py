@@ -1,4 +1,4 @@
-"""What a session answers with: text in a terminal, tables and pictures in a notebook."""
+"""Results of a session: text in a terminal, tables and pictures in a notebook."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from kinst_emu.explain.view.pictures import pictures_of
 from kinst_emu.explain.view.text import text
 from kinst_emu.notebook import html
 
-PAGE_HEIGHT = 900  # pixels
-AROUND = 4  # instructions before and behind the one that is next
+PAGE_HEIGHT = 900  # height of an embedded page in pixels
+AROUND = 4  # instructions shown before and after the next one
 
 
 class Explanation:
-    """A firing explained: its steps, and the picture that moves."""
+    """Explanation of a firing, with its steps and an animated picture."""
 
     def __init__(self, explained: Explained) -> None:
         self.explained = explained
@@ -27,20 +27,20 @@ class Explanation:
 
     @property
     def steps(self) -> list[str]:
-        """The names of the steps that have a picture."""
+        """Names of the steps that have a picture."""
         return [step.name for _moment, step in self._pictures.steps]
 
     def svg(self, step: str = "frame") -> str:
-        """The picture of a step.
+        """Return the picture of a step as SVG.
 
-        :raises KeyError: when there is no such step.
+        :raises KeyError: when the firing has no such step.
         """
         return self._pictures.svg({one.name: moment for moment, one in self._pictures.steps}[step],
                                   step)
 
     @property
     def page(self) -> str:
-        """As ``kinst explain --html`` writes it."""
+        """HTML page, as ``kinst explain --html`` writes it."""
         return firing_page(self.explained)
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
@@ -50,9 +50,9 @@ class Explanation:
 
 @dataclass(frozen=True, repr=False)
 class Disassembly:
-    """Instructions of a function, and what a probe would do with each.
+    """Instructions of a function, with the verdict of a probe on each.
 
-    :param at: the number of the one that is next, where it is among them.
+    :param at: index of the instruction to be executed next; None if it is not among them.
     """
 
     function: str
@@ -78,10 +78,11 @@ class Disassembly:
 
 @dataclass(frozen=True, repr=False)
 class Standing:
-    """Where a machine stands.
+    """Position of a machine, with the code around it.
 
-    :param said: what has brought it there.
-    :param changed: registers that are not as they were, with their values then and now.
+    :param where: the pc, as ``function+offset``.
+    :param said: how the machine came there.
+    :param changed: changed registers, with their values before and after.
     """
 
     where: str
@@ -101,7 +102,7 @@ class Standing:
 
 
 class Lines(list[str]):
-    """Lines of text: a stack, the layout of a type."""
+    """Lines of text, like a stack or the layout of a type."""
 
     def __repr__(self) -> str:
         return "\n".join(self)

@@ -1,4 +1,4 @@
-"""IPython in a terminal, with a session in it."""
+"""IPython shell in a terminal, with a session."""
 
 import sys
 from importlib.util import find_spec
@@ -9,7 +9,9 @@ from kinst_emu.shell.session import Session
 
 
 def started() -> tuple[Any, Session]:
-    """:return: IPython's shell, whose ``mainloop`` has not begun, and the session.
+    """Create an IPython shell with a session.
+
+    :return: the shell, whose ``mainloop`` has not started, and the session.
     :raises KinstError: when IPython is not installed.
     """
     if find_spec("IPython") is None:

@@ -54,7 +54,7 @@ def test_a_kernel_that_is_not_there_is_one_line(tmp_path):
     write(tmp_path, PROJECT)
     result = pytest_of(tmp_path, "--kinst-kernel", "nowhere", "-k", "other")
     assert result.returncode == 1
-    assert "the fixture 'kernel': nowhere: no such file" in result.stdout
+    assert "fixture 'kernel': nowhere: no such file" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr
 
 
@@ -75,7 +75,8 @@ def test_a_relocation_that_goes_wrong_shows_both_states(monkeypatch):
 
 
 @pytest.mark.parametrize("code, says", [
-    ("", "no instruction"), (b"", "no instruction"), ("0f", "no whole instruction"),
+    ("", "contains no instruction"), (b"", "code is empty"),
+    ("0f", "not a complete amd64 instruction"),
     ("nonsense %rax", "is not an instruction"),
 ])
 def test_what_is_no_instruction_is_said(code, says):
@@ -88,5 +89,5 @@ def test_what_is_no_instruction_is_said(code, says):
 def test_an_architecture_that_there_is_not_is_said():
     from kinst_emu import KinstError, assert_relocates
 
-    with pytest.raises(KinstError, match="'mips' is not an architecture: amd64"):
+    with pytest.raises(KinstError, match="unknown architecture 'mips': choose one of amd64"):
         assert_relocates("mips", "00")

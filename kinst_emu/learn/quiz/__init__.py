@@ -1,1 +1,1 @@
-"""Exercises about breakpoints, trap frames and trampolines; each answer is what the machine did."""
+"""Quiz about breakpoints, trap frames and trampolines, with answers observed on the machine."""

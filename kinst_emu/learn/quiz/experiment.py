@@ -1,4 +1,4 @@
-"""Runs one instruction under a breakpoint, from a random state, on a kernel that waits."""
+"""Firings of probes on single instructions, from random states of a booted kernel."""
 
 import random
 from collections.abc import Sequence
@@ -19,21 +19,21 @@ from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.explain.record.seen_firing import SeenFiring
 
-MAX_STEPS = 5_000  # of a breakpoint, there and back
-TRIES = 2_000  # functions that are looked through for an instruction
+MAX_STEPS = 5_000  # maximum length of a firing in recorded steps
+TRIES = 2_000  # functions searched for an instruction
 MASK = (1 << 64) - 1
-BELOW = 0x1000  # bytes between the stack pointer and the memory that random pointers lead to
+BELOW = 0x1000  # bytes between the stack pointer and the memory that random pointers address
 ROOM = 0x400
-MAX_SIZE = 1 << 14  # bytes of a function
+MAX_SIZE = 1 << 14  # maximum size of a function in bytes
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A firing from a random state.
+    """Firing of a probe on an instruction, from a random state.
 
-    :param function: where the instruction is.
-    :param registers: before it, by name.
-    :param table: the function's instructions.
+    :param function: function that contains the instruction.
+    :param registers: registers before the instruction, by name.
+    :param table: instructions of the function.
     """
 
     function: Symbol
@@ -44,22 +44,22 @@ class Experiment:
 
     @property
     def after(self) -> dict[str, int]:
-        """The registers where the run goes on."""
+        """Registers at the point where execution resumes after the firing."""
         return self.firing.rows[self.firing.last].registers
 
 
 class Experimenter:
-    """Instructions of a kernel and what becomes of them, by chance.
+    """Chooser of random instructions, and runner of experiments on them.
 
-    :param machine: where a kernel waits; it is as before after each experiment.
+    :param machine: machine with a booted kernel; each experiment restores its state at the end.
     """
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine, self.trap = machine, TRAPS[machine.arch.name]
         self.facts = LABORATORIES[machine.arch.name]()
         self._base = machine.snapshot()
-        self._memory = (machine.sp - BELOW - ROOM) & ~15  # where random pointers lead to
-        # The stack pointer and what the kernel keeps in others stay.
+        self._memory = (machine.sp - BELOW - ROOM) & ~15  # target of random pointers
+        # The stack pointer and the registers that the kernel reserves keep their values.
         arch = machine.arch
         self._flags, self._bits = self.facts.flags
         kept = {arch.sp, arch.pc, machine.guest.threads.per_cpu, self.trap.status.name, self._flags,
@@ -71,25 +71,25 @@ class Experimenter:
         self._functions = [f for f in machine.image.symbols.functions()
                            if 0 < f.size <= MAX_SIZE and not exclusions.reason(f.name)]
         if not self._functions:
-            raise KinstError(f"{machine.image.path.name} for {machine.arch.name}: has no functions "
-                             "with a size: nothing can be asked about")
+            raise KinstError(f"{machine.image.path.name} for {machine.arch.name}: the symbol table "
+                             "has no usable functions, so there is nothing to ask about")
 
     def instruction(self, generator: random.Random, word: str) -> tuple[Symbol, ProbedInstruction]:
-        """One whose verdict has that word.
+        """Return a random function, and an instruction in it whose verdict starts with a word.
 
-        :raises KinstError: when none is found.
+        :raises KinstError: when no such instruction is found.
         """
         for _ in range(TRIES):
             function = generator.choice(self._functions)
-            found = [i for i in self._known(function) if summary(i.verdict).startswith(word)]
-            if found:
-                return function, generator.choice(found)
-        raise KinstError(f"{self.machine.image.path.name} for {self.machine.arch.name}: among "
-                         f"{TRIES} functions there is no instruction whose verdict is {word}: "
-                         "choose another --level or --arch")
+            matching = [i for i in self._known(function) if summary(i.verdict).startswith(word)]
+            if matching:
+                return function, generator.choice(matching)
+        raise KinstError(f"{self.machine.image.path.name} for {self.machine.arch.name}: no "
+                         f"instruction in {TRIES} functions has the verdict {word}: choose "
+                         "another --level or --arch")
 
     def _known(self, function: Symbol) -> Sequence[ProbedInstruction]:
-        """Instructions that every CPU model can execute."""
+        """Return a function's instructions that every CPU model can execute or that are refused."""
         try:
             table = self._table.instructions(function)
         except KinstError:
@@ -99,11 +99,11 @@ class Experimenter:
 
     def run(self, generator: random.Random, function: Symbol, instruction: ProbedInstruction
             ) -> Experiment | None:
-        """Fire a probe on it once, from a random state; None when it does not come to its end."""
+        """Run an instruction once under a probe, from a random state; None if that fails."""
         return self._run(function, instruction, self._state(generator))
 
     def reads_memory(self, one: Experiment) -> bool:
-        """Whether the instruction, at its own place, reads anything that is not in registers."""
+        """Return whether the instruction reads memory when it is executed in place."""
         machine, seen = self.machine, list[int]()
 
         def read(_uc: object, _access: int, address: int, *_more: object) -> None:
@@ -122,7 +122,7 @@ class Experimenter:
         return bool(seen)
 
     def _enter(self, instruction: ProbedInstruction, values: dict[str, int]) -> None:
-        """Registers as they are to be, at an instruction."""
+        """Set registers, and move the pc to an instruction."""
         for name, value in values.items():
             self.machine.write_register(name, value)
         self.machine.pc = instruction.address

@@ -1,7 +1,8 @@
-"""A page of questions that marks itself.
+"""Quiz page that grades answers in the browser.
 
-What it says to an answer is sealed with that answer: who reads the page's source finds neither the
-right one nor what is said to it.  Who calculates can open all of it; it is for learning.
+The response to each answer is encrypted with that answer, so that the source of the page shows
+neither the right answers nor the responses.  This is no protection against somebody who tries all
+answers by program; the page is meant for learning.
 """
 
 import base64
@@ -15,15 +16,19 @@ from kinst_emu.learn.quiz.marking import mark, wanted
 from kinst_emu.learn.quiz.questions import LEVELS, WORDS, Question
 from kinst_emu.report.page_file import page
 
-ROUNDS, SHOWN_ROUNDS = 1_000, 20_000  # of the hash that makes a key; for who wants it shown
-RIGHT, WRONG = b"right: ", b"wrong: "  # what an opened box begins with
-SHOW = "show"  # the answer of who wants it shown
+ROUNDS, SHOWN_ROUNDS = 1_000, 20_000  # hash rounds of a key: from an answer, from SHOW
+RIGHT, WRONG = b"right: ", b"wrong: "  # prefixes of decrypted responses
+SHOW = "show"  # encrypts the solution, for learners who ask for it
 
 
 @dataclass(frozen=True)
 class MarkedQuestion:
-    """:param boxes: what is said to an answer, sealed with it; ``shown``: sealed with SHOW.
-    :param bits: of the number that is wanted; 0: a word is.
+    """Question with encrypted responses, as embedded in a page.
+
+    :param wanted: expected form of the answer.
+    :param bits: width of the number that is the answer; 0 if the answer is a word.
+    :param boxes: responses to the right answer and to common mistakes, encrypted with them.
+    :param shown: right answer, encrypted with SHOW.
     """
 
     number: int
@@ -39,14 +44,16 @@ class MarkedQuestion:
 
 
 def marked_page(title: str, about: str, questions: Sequence[Question], seed: int) -> str:
-    """:param about: a sentence below the title.
-    :param seed: of the order of what is sealed.
+    """Return the HTML of a quiz page that grades answers in the browser.
+
+    :param about: sentence below the title.
+    :param seed: seed of the salts and of the order of the responses.
     """
-    found = [_marked(number, one, random.Random(f"{seed} {number}"))
+    marked = [_marked(number, one, random.Random(f"{seed} {number}"))
              for number, one in enumerate(questions, 1)]
     data = json.dumps([{"bits": one.bits, "salt": one.salt, "boxes": one.boxes, "shown": one.shown}
-                       for one in found])
-    return page("quiz.html", title, about, questions=found, data=data,
+                       for one in marked])
+    return page("quiz.html", title, about, questions=marked, data=data,
                 rounds=ROUNDS, shown_rounds=SHOWN_ROUNDS)
 
 
@@ -61,32 +68,35 @@ def _marked(number: int, question: Question, order: random.Random) -> MarkedQues
     return MarkedQuestion(
         number, LEVELS[question.level], question.text, question.picture, WORDS if is_word else (),
         wanted(question), 0 if is_word else question.bits, salt, tuple(boxes),
-        seal(RIGHT + f"It is {question.shown}. {question.why}".encode(),
+        seal(RIGHT + f"The answer is {question.shown}. {question.why}".encode(),
              key(salt, SHOW, SHOWN_ROUNDS)))
 
 
 def _normal(answer: int | str) -> str:
-    """As the page makes it of what was typed."""
+    """Return the text from which the page's script derives the key of an answer."""
     return answer if isinstance(answer, str) else str(answer)
 
 
 def key(salt: str, answer: str, rounds: int) -> bytes:
-    """SHA-256, again and again."""
-    made = hashlib.sha256(f"{salt} {answer}".encode()).digest()
+    """Derive a key from an answer by repeated SHA-256."""
+    digest = hashlib.sha256(f"{salt} {answer}".encode()).digest()
     for _ in range(rounds):
-        made = hashlib.sha256(made).digest()
-    return made
+        digest = hashlib.sha256(digest).digest()
+    return digest
 
 
 def seal(content: bytes, with_key: bytes) -> str:
-    """Base64 of the content, each byte changed by the key: by SHA-256 of it and a count."""
+    """Encrypt content with a key, and return it as Base64.
+
+    The key stream is SHA-256 of the key and a counter.
+    """
     return base64.b64encode(bytes(
         byte ^ mask for byte, mask in zip(content, _stream(with_key, len(content)), strict=True)
     )).decode()
 
 
 def opened(box: str, with_key: bytes) -> bytes | None:
-    """What is in a box; None: it is another one's."""
+    """Decrypt a response, or return None if the key does not fit."""
     sealed = base64.b64decode(box)
     content = bytes(byte ^ mask for byte, mask in zip(sealed, _stream(with_key, len(sealed)),
                                                        strict=True))
@@ -94,9 +104,9 @@ def opened(box: str, with_key: bytes) -> bytes | None:
 
 
 def _stream(with_key: bytes, size: int) -> bytes:
-    made = b""
+    stream = b""
     count = 0
-    while len(made) < size:
-        made += hashlib.sha256(with_key + count.to_bytes(4, "big")).digest()
+    while len(stream) < size:
+        stream += hashlib.sha256(with_key + count.to_bytes(4, "big")).digest()
         count += 1
-    return made[:size]
+    return stream[:size]

@@ -1,4 +1,4 @@
-"""Questions from fresh instructions of a kernel; the answers are what the machine did."""
+"""Quiz questions about a kernel's instructions, answered by executing them."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -18,27 +18,29 @@ from kinst_emu.explain.view.svg import svg
 from kinst_emu.learn.quiz.experiment import Experiment, Experimenter
 
 WORDS = ("copy", "rewrite", "emulate", "refuse")
-LEVELS = {1: "the verdict", 2: "the trap frame's pc", 3: "what is in the trampoline",
-          4: "where the run goes on", 5: "a register where the run goes on",
+LEVELS = {1: "the verdict", 2: "the pc in the trap frame", 3: "the contents of the trampoline",
+          4: "where execution resumes", 5: "a register where execution resumes",
           6: "a word of the trap frame"}
-TURN = (1, 2, 3, 4, 5)  # the levels, where none is chosen
-ATTEMPTS = 200  # instructions that are tried for one question
+TURN = (1, 2, 3, 4, 5)  # levels asked in turn when none is chosen
+ATTEMPTS = 200  # instructions tried for one question
 MASK = (1 << 64) - 1
 
 
-Mistakes = dict[int | str, str]  # another answer, and what who gives it has overlooked
+Mistakes = dict[int | str, str]  # explanations of wrong answers, by answer
 
 
 @dataclass(frozen=True)
 class Question:
-    """:param text: what is asked, in lines.
-    :param answer: a word, or a number.
-    :param why: how the answer comes about.
-    :param mistakes: other answers, and what has been overlooked by who gives them.
-    :param experiment: which the answer is from; None: none was needed.
-    :param bits: of a number.
-    :param kind: what of a trampoline is asked for.
-    :param picture: SVG, in which what is asked for is hidden; empty: there is none.
+    """Question of the quiz, with its answer and explanations.
+
+    :param text: lines of the question.
+    :param answer: a word or a number.
+    :param why: explanation of the answer.
+    :param mistakes: explanations of common wrong answers, by answer.
+    :param experiment: firing from which the answer was taken; None if none was needed.
+    :param bits: width of a number.
+    :param kind: which part of the trampoline a question of level 3 asks for.
+    :param picture: SVG of the firing with the answer hidden; empty if the question has no picture.
     """
 
     level: int
@@ -54,14 +56,15 @@ class Question:
 
     @property
     def shown(self) -> str:
-        """The answer as it is written."""
+        """Answer as text, with a number in hexadecimal."""
         return f"{self.answer:#x}" if isinstance(self.answer, int) else self.answer
 
 
 def questions(machine: UnicornMachine, seed: int, level: int | None,
               turn: Sequence[int] = TURN) -> Iterator[Question]:
-    """Without end; the levels in turn where none is given.
+    """Yield an endless series of quiz questions.
 
+    :param level: level of all questions; None: the levels of ``turn`` in turn.
     :raises KinstError: when the kernel has no instruction to ask about.
     """
     maker, number = _Maker(machine), 0
@@ -78,50 +81,51 @@ class _Maker:
         self._trap = trap_of(machine.guest, machine.arch.name)
         if self._trap.kernel_effects:
             raise KinstError(f"{machine.image.path}: {NO_TRAMPOLINES}: there is nothing to ask "
-                             "about; give another kernel")
+                             "about; choose another kernel")
         self._experimenter = Experimenter(machine)
         self._made: dict[int, Callable[[int, random.Random], Question | None]] = {
             1: self._verdict, 2: self._frame, 3: self._trampoline, 4: self._next, 5: self._register,
             6: self._word}
         self._words = words_of(machine.image)
-        self._absent = set[str]()  # verdicts that no instruction has
+        self._absent = set[str]()  # verdicts that no instruction of the kernel was found to have
 
     def question(self, level: int, number: int, generator: random.Random) -> Question:
+        """Return a random question of the given level."""
         for _ in range(ATTEMPTS):
             made = self._made[level](number, generator)
             if made is not None:
                 return made
-        raise KinstError(f"--level {level}: no instruction is found to ask about in {ATTEMPTS} "
+        raise KinstError(f"--level {level}: no suitable instruction was found in {ATTEMPTS} "
                          "attempts: choose another level")
 
     def _there(self, words: Sequence[str]) -> list[str]:
-        """Verdicts that the kernel's instructions have."""
-        there = [word for word in words if word not in self._absent]
-        if not there:
-            raise KinstError(f"the kernel has no instruction whose verdict is {' or '.join(words)}:"
-                             " choose another --level, or another kernel")
-        return there
+        """Return the given verdicts without those that no instruction was found to have."""
+        present = [word for word in words if word not in self._absent]
+        if not present:
+            raise KinstError("no instruction of the kernel has the verdict "
+                             f"{' or '.join(words)}: choose another --level, or another kernel")
+        return present
 
     def _experiment(self, generator: random.Random, *words: str) -> Experiment | None:
-        """One whose instruction does not fault."""
+        """Return a random experiment whose instruction does not fault, or None."""
         word = generator.choice(self._there(words))
         try:
             function, instruction = self._experimenter.instruction(generator, word)
         except KinstError:
             self._absent.add(word)
             return None
-        found = self._experimenter.run(generator, function, instruction)
-        if found is None or (isinstance(instruction.verdict, Copy | Rewrite) and (
-                found.after[self._arch.pc] != instruction.address + len(instruction.code))):
+        experiment = self._experimenter.run(generator, function, instruction)
+        if experiment is None or (isinstance(instruction.verdict, Copy | Rewrite) and (
+                experiment.after[self._arch.pc] != instruction.address + len(instruction.code))):
             return None
-        return found
+        return experiment
 
     def _line(self, one: Experiment) -> str:
         i = one.instruction
         return (f"{one.function.name}:{i.offset}, at {i.address:#x}: {i.code.hex(' ')}   "
                 f"{self._arch.disassemble(i.code, i.address)}")
 
-    # -- the kinds --------------------------------------------------------------------------------
+    # -- question levels --------------------------------------------------------------------------
 
     def _verdict(self, number: int, generator: random.Random) -> Question | None:
         word = generator.choice(self._there(WORDS))
@@ -131,41 +135,44 @@ class _Maker:
             except KinstError:
                 self._absent.add(word)
                 return None
-            text, answer, one = "", word, None
+            text, answer, experiment = "", word, None
             text = (f"{function.name}:{instruction.offset}, at {instruction.address:#x}: "
                     f"{instruction.code.hex(' ')}   "
                     f"{self._arch.disassemble(instruction.code, instruction.address)}")
             assert isinstance(instruction.verdict, Refuse)
-            why = f"It {instruction.verdict.reason}."
+            why = f"The instruction {instruction.verdict.reason}."
         else:
-            one = self._experiment(generator, word)
-            if one is None:
+            experiment = self._experiment(generator, word)
+            if experiment is None:
                 return None
-            text, code = self._line(one), one.instruction.code
-            firing = one.firing
+            text, code = self._line(experiment), experiment.instruction.code
+            firing = experiment.firing
             if not firing.slot:
                 answer, why = "emulate", (
-                    "It was not executed anywhere: what it does depends on its own place, or is to "
-                    "change where the run goes on; the handler did that to the saved registers.")
+                    "The instruction was never executed. It changes the control flow, or its "
+                    "effect depends on its address, so the handler applied the effect to the "
+                    "saved registers.")
             elif firing.trampoline.startswith(code):
-                answer, why = "copy", ("The trampoline begins with its very bytes: nothing in them "
-                                       "depends on where they are.")
+                answer, why = "copy", ("The trampoline begins with the same bytes: nothing in them "
+                                       "depends on their address.")
             else:
                 answer, why = "rewrite", (
-                    f"The trampoline begins with {firing.trampoline[: len(code)].hex(' ')}: what "
-                    "it refers to by distance is the same from there only with another distance.")
+                    f"The trampoline begins with {firing.trampoline[: len(code)].hex(' ')}: the "
+                    "instruction refers to an address relative to itself, so it needs other code "
+                    "at another address.")
         mistakes: Mistakes = {
-            "copy": "A copy elsewhere would not do the same, or must not be executed there.",
-            "emulate": "What is emulated decides where the run goes on, or cannot be executed "
-            "elsewhere in any form.",
-            "rewrite": "What is rewritten refers to memory by its distance from itself, and can do "
-            "so from elsewhere.",
-            "refuse": "What is refused cannot be probed at all: exclusive accesses, data, what is "
-            "no instruction."}
+            "copy": "A copy at another address would behave differently, or must not be executed "
+            "there.",
+            "emulate": "An instruction is emulated if it changes the control flow, or cannot be "
+            "executed at another address in any form.",
+            "rewrite": "An instruction is rewritten if it refers to an address relative to itself, "
+            "and other code can do the same from another address.",
+            "refuse": "An instruction is refused if it cannot be probed at all, like an exclusive "
+            "access, data in the code, or an invalid instruction."}
         mistakes.pop(answer)
         return Question(1, number, (
-            text, "A kinst probe on it: what becomes of the instruction? (copy, rewrite, emulate, "
-            "refuse)"), answer, why, mistakes, one)
+            text, "A kinst probe is placed on this instruction. How is the displaced instruction "
+            "handled? (copy, rewrite, emulate, refuse)"), answer, why, mistakes, experiment)
 
     def _frame(self, number: int, generator: random.Random) -> Question | None:
         one = self._experiment(generator, "copy", "emulate")
@@ -176,20 +183,20 @@ class _Maker:
         answer = int.from_bytes(one.firing.frames[0].before[offset : offset + size], "little")
         address, length = one.instruction.address, len(one.instruction.code)
         mistakes: Mistakes = {
-            address: "That is where the breakpoint is. What this CPU saves is after it.",
-            address + length: "That is the next instruction. The CPU does not know how long the "
-                              "displaced instruction was.",
-            address + 1: "One byte after it is saved where a breakpoint is a trap of one byte; "
-                         "here the CPU saves the breakpoint's own address.",
-            one.firing.rows[1].address: "That is the vector, which the CPU goes to; the frame has "
-                                        "what it comes from."}
+            address: "That is the address of the breakpoint. This CPU saves the address after it.",
+            address + length: "That is the address of the next instruction. The CPU does not know "
+                              "how long the displaced instruction was.",
+            address + 1: "That would be right if the breakpoint were a one-byte trap instruction; "
+                         "this CPU saves the address of the breakpoint itself.",
+            one.firing.rows[1].address: "That is the address of the vector, to which the CPU "
+                                        "jumps. The frame has the address from which it came."}
         mistakes.pop(answer, None)
-        behind = answer - address
-        why = ("The CPU saves the address of the breakpoint itself." if not behind else
-               f"The breakpoint has {behind} byte, and the CPU saves the address after it.")
+        distance = answer - address
+        why = ("The CPU saves the address of the breakpoint itself." if not distance else
+               f"The breakpoint is {distance} byte long, and the CPU saves the address after it.")
         return Question(2, number, (
-            self._line(one), f"A probe on it fires. What is {name} in the trap frame, when the "
-            "handler is called?"), answer, why, mistakes, one)
+            self._line(one), f"A probe on this instruction fires. What is the value of {name} in "
+            "the trap frame when the handler is called?"), answer, why, mistakes, one)
 
     def _trampoline(self, number: int, generator: random.Random) -> Question | None:
         one = self._experiment(generator, "rewrite", "copy")
@@ -198,61 +205,64 @@ class _Maker:
         firing, verdict, i = one.firing, one.instruction.verdict, one.instruction
         mistakes: Mistakes
         bits, kind = 64, ""
-        where = f"Its trampoline is at {firing.slot:#x}."
+        where = f"The trampoline is at {firing.slot:#x}."
         if isinstance(verdict, Rewrite) and verdict.displacement is not None:
             at, target = verdict.displacement
             bits, answer = 32, int.from_bytes(firing.trampoline[at : at + 4], "little")
             old = int.from_bytes(i.code[at : at + 4], "little")
             end = firing.slot + len(verdict.code)
             mistakes = {
-                old: f"That is the displacement at its own place; from the trampoline it would "
-                     f"lead to {end + signed(old, 32) & MASK:#x}.",
-                target - firing.slot & 0xFFFF_FFFF: "Displacements count from the end of the "
-                                                    "instruction, not from its start."}
-            question = (f"{where} Which 32 bits are the displacement in the copy?")
-            why = (f"It refers to {target & MASK:#x}; the copy ends at {end:#x}: the difference is "
-                   f"{answer:#x}.")
+                old: f"That is the displacement in the original instruction; at the trampoline's "
+                     f"address it would refer to {end + signed(old, 32) & MASK:#x}.",
+                target - firing.slot & 0xFFFF_FFFF: "A displacement is relative to the end of the "
+                                                    "instruction, not to its start."}
+            question = (f"{where} What is the 32-bit displacement in the rewritten instruction?")
+            why = (f"The instruction refers to {target & MASK:#x}, and the rewritten instruction "
+                   f"ends at {end:#x}: the difference is {answer:#x}.")
         elif isinstance(verdict, Rewrite) and verdict.data:
             known = firing.trampoline.find(verdict.data)
             if known < 0:
                 return None
             answer = int.from_bytes(firing.trampoline[known : known + len(verdict.data)], "little")
-            mistakes = {firing.slot: "That is the trampoline's own address."}
-            question = (f"{where} It is rewritten, to load a constant that comes after the "
-                        f"trampoline's code: which, of {8 * len(verdict.data)} bits?")
-            why = ("It computes an address from its own place; the constant is that address, "
-                   f"{answer:#x}.")
+            mistakes = {firing.slot: "That is the address of the trampoline."}
+            question = (f"{where} The instruction is rewritten to load a constant that is stored "
+                        f"after the trampoline's code. What is this {8 * len(verdict.data)}-bit "
+                        "constant?")
+            why = ("The instruction computes an address relative to itself; the constant is that "
+                   f"address, {answer:#x}.")
         elif generator.getrandbits(1):
             kind, end = "end", firing.slot + len(i.code)
             answer = firing.second or end
-            mistakes = {firing.slot: "That is where the displaced instruction itself is.",
-                        i.address + len(i.code): "That is where the run goes on in the end."}
-            question = (f"{where} It is copied there. What is the address of "
+            mistakes = {firing.slot: "That is the address of the displaced instruction.",
+                        i.address + len(i.code): "That is the address where execution finally "
+                                                 "resumes."}
+            question = (f"{where} The instruction is copied there. What is the address of "
                         + ("the second breakpoint?" if firing.second else
-                           "the jump back, after it?"))
-            why = f"What is copied there ends at {end:#x}."
+                           "the jump back that follows the copy?"))
+            why = f"The copied instruction ends at {end:#x}."
             if end != answer:
-                why += f" An instruction that does nothing fills up, so that it is {answer:#x}."
+                why += f" A no-op follows as padding, so that the address is {answer:#x}."
         elif firing.second:
             kind, bits = "word", 32
             answer = int.from_bytes(firing.trampoline[:4], "little")
-            mistakes = {int.from_bytes(firing.trampoline[:4], "big"): "Bytes are in the other "
-                        "order: the first is the lowest."}
-            question = (f"{where} It is copied there. Which word of 32 bits is at "
+            mistakes = {int.from_bytes(firing.trampoline[:4], "big"): "That has the bytes in the "
+                        "wrong order: the first byte is the least significant."}
+            question = (f"{where} The instruction is copied there. What is the 32-bit word at "
                         f"{firing.slot:#x} then?")
-            why = (f"Its bytes are {firing.trampoline[:4].hex(' ')}"
+            why = (f"The bytes of the word are {firing.trampoline[:4].hex(' ')}"
                    + ("" if len(i.code) == 4 else
-                      ": the instruction, and one that does nothing and fills up")
+                      ": the instruction, and a no-op as padding")
                    + ".")
         else:
             kind = "target"
-            behind = len(i.code) + len(self._trap.jump)
-            answer = int.from_bytes(firing.trampoline[behind : behind + 8], "little")
-            mistakes = {i.address: "The breakpoint is there: it would fire for ever.",
-                        firing.slot + behind: "That is where the word is."}
-            question = (f"{where} It is copied there, with a jump after it, and after that the "
-                        "address that it jumps to. Which?")
-            why = (f"The instruction has {len(i.code)} bytes: the next one is at {answer:#x}.")
+            target_offset = len(i.code) + len(self._trap.jump)
+            answer = int.from_bytes(firing.trampoline[target_offset : target_offset + 8], "little")
+            mistakes = {i.address: "That is the address of the breakpoint, which would fire "
+                        "forever.",
+                        firing.slot + target_offset: "That is where the word itself is stored."}
+            question = (f"{where} The instruction is copied there, followed by a jump and by the "
+                        "address to which it jumps. What is this address?")
+            why = (f"The instruction is {len(i.code)} bytes long: the next one is at {answer:#x}.")
         mistakes.pop(answer, None)
         return Question(3, number, (self._line(one), question), answer, why, mistakes, one, bits,
                         kind)
@@ -261,34 +271,34 @@ class _Maker:
         one = self._experiment(generator, "emulate")
         if one is None or one.after[self._arch.pc] == one.firing.rows[1].address:
             return None
-        if self._experimenter.reads_memory(one):  # which is not shown
+        if self._experimenter.reads_memory(one):  # The learner cannot see memory.
             return None
         answer = one.after[self._arch.pc]
         i = one.instruction
         behind = i.address + len(i.code)
         mistakes: Mistakes = {
-            behind: "That is the next instruction: this one goes elsewhere, with these registers.",
-            i.address: "That is where the breakpoint is: it would fire again and again."}
+            behind: "That is the next instruction: with these registers, this one jumps elsewhere.",
+            i.address: "That is the address of the breakpoint, which would fire forever."}
         for target in _numbers(self._arch.disassemble(i.code, i.address)):
-            mistakes.setdefault(target, "That is where the instruction may lead; with these "
-                                        "registers it does not.")
+            mistakes.setdefault(target, "The instruction can jump to this address, but does not "
+                                        "with these registers.")
         mistakes.pop(answer, None)
         return Question(4, number, (
-            self._line(one), *self._registers(one), "A probe on it fires, with these registers. At "
-            "which address does the run go on?"), answer,
-            f"{self._led(one, answer, behind)} It is emulated: the handler writes {answer:#x} "
-            "into the trap frame.", mistakes, one)
+            self._line(one), *self._registers(one), "A probe on this instruction fires with these "
+            "registers. At which address does execution resume?"), answer,
+            f"{self._led(one, answer, behind)} The instruction is emulated: the handler writes "
+            f"{answer:#x} into the trap frame.", mistakes, one)
 
     def _led(self, one: Experiment, answer: int, behind: int) -> str:
-        """What leads to an address."""
+        """Return a sentence that explains why execution resumes at an address."""
         i, arch = one.instruction, self._arch
         if answer == behind:
-            return "With these registers it goes on after itself."
+            return "With these registers, the next instruction follows."
         if answer in _numbers(arch.disassemble(i.code, i.address)):
-            return "With these registers it goes where it says."
+            return "With these registers, the instruction jumps to the address in its operand."
         held = [name for name, value in one.registers.items() if value == answer]
-        return f"It goes to what is in {' and '.join(held)}." if held else (
-            "It goes to an address that it computes.")
+        return f"The instruction jumps to the address in {' and '.join(held)}." if held else (
+            "The instruction jumps to an address that it computes.")
 
     def _register(self, number: int, generator: random.Random) -> Question | None:
         one = self._experiment(generator, "copy", "emulate")
@@ -297,16 +307,16 @@ class _Maker:
         kept = {self._arch.pc, self._trap.status.name}
         changed = [name for name, value in one.after.items()
                    if name not in kept and one.registers[name] != value]
-        if not changed or self._experimenter.reads_memory(one):  # which is not shown
+        if not changed or self._experimenter.reads_memory(one):  # The learner cannot see memory.
             return None
         name = generator.choice(changed)
         before, answer = one.registers[name], one.after[name]
         return Question(5, number, (
-            self._line(one), *self._registers(one), f"A probe on it fires, with these registers. "
-            f"What is {name} where the run goes on?"), answer,
-            f"Nothing of the probe is left: {name} is as the instruction at its own place leaves "
-            "it.", {before: f"That was {name} before: the displaced instruction is executed, too, "
-                    "and changes it."}, one)
+            self._line(one), *self._registers(one), f"A probe on this instruction fires with these "
+            f"registers. What is {name} where execution resumes?"), answer,
+            f"The probe leaves no trace: {name} has the value that the instruction produces in "
+            "place.", {before: f"That is {name} before the firing. The displaced "
+                    "instruction still takes effect, and changes it."}, one)
 
     def _word(self, number: int, generator: random.Random) -> Question | None:
         one = self._experiment(generator, "copy", "emulate")
@@ -319,38 +329,38 @@ class _Maker:
         if not fields:
             return None
         name = generator.choice(sorted(fields))
-        at = frame.address + fields[name]
+        address = frame.address + fields[name]
         answer = int.from_bytes(frame.before[fields[name] : fields[name] + 8], "little")
         now = frame.called.registers.get(name, answer)
-        mistakes: Mistakes = {at: "That is where the word is, not what is in it.",
-                              now: f"That is {name} now, in the handler; the frame has it as it "
-                                   "was at the breakpoint."}
+        mistakes: Mistakes = {address: "That is the address of the word, not its value.",
+                              now: f"That is {name} in the handler; the frame has its value at "
+                                   "the breakpoint."}
         mistakes.pop(answer, None)
         scenes = FiringScenes(one.firing, one.table, self._words,
                               steps(one.firing, one.table, self._words))
         moment = next(n for n, found in enumerate(scenes.moments) if found.handles == 0)
         return Question(6, number, (
-            self._line(one), *self._registers(one), "A probe on it fires, with these registers. "
-            f"The handler is called with the trap frame at {frame.address:#x}. What is in the word "
-            f"at {at:#x}?"), answer,
-            f"It is the frame's {name}: as it was at the breakpoint, {answer:#x}. The run goes on "
-            "with it.", mistakes, one, picture=svg(
-                scenes.scene(moment, "frame", hidden=at), firing_layout(scenes), styled=False))
+            self._line(one), *self._registers(one), "A probe on this instruction fires with these "
+            f"registers. The handler is called with the trap frame at {frame.address:#x}. What is "
+            f"the value of the word at {address:#x}?"), answer,
+            f"The word is the frame's {name}, with the value at the breakpoint: {answer:#x}. "
+            "Execution resumes with this value.", mistakes, one, picture=svg(
+                scenes.scene(moment, "frame", hidden=address), firing_layout(scenes), styled=False))
 
     def _registers(self, one: Experiment) -> list[str]:
-        """All of them, in lines."""
+        """Return the registers of an experiment as lines of text."""
         shown = [f"{name} = {value:#x}" for name, value in one.registers.items()
                  if name != self._arch.pc]
         return [", ".join(shown[at : at + 4]) for at in range(0, len(shown), 4)]
 
 
 def _numbers(text: str) -> list[int]:
-    """The addresses in a disassembled instruction."""
-    found = []
+    """Return the addresses in a disassembled instruction."""
+    addresses = []
     for word in text.replace(",", " ").replace("#", " ").replace("[", " ").split():
         if word.startswith("0x"):
             try:
-                found.append(int(word, 16))
+                addresses.append(int(word, 16))
             except ValueError:
                 continue
-    return found
+    return addresses

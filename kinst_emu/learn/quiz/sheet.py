@@ -1,4 +1,4 @@
-"""A sheet of questions for a class, and the answers behind them, as a page."""
+"""Printable page of questions for a class, followed by the answers."""
 
 from collections.abc import Sequence
 
@@ -7,5 +7,8 @@ from kinst_emu.report.page_file import page
 
 
 def sheet(title: str, about: str, questions: Sequence[Question]) -> str:
-    """:param about: a sentence below the title."""
+    """Return the HTML of a sheet of questions and answers.
+
+    :param about: sentence below the title.
+    """
     return page("sheet.html", title, about, questions=questions)

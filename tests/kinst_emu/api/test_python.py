@@ -90,7 +90,7 @@ def test_an_exception_in_a_probe_on_qemu_leaves_the_guest_at_the_instruction(mac
 def test_a_state_is_for_its_own_machine(machine):
     larger = kinst_emu.open(machine.kernel.path).boot(memory="96M")
     before = machine.digest()
-    with pytest.raises(kinst_emu.KinstError, match="of another kernel, or of a machine"):
+    with pytest.raises(kinst_emu.KinstError, match="belongs to another kernel, or to a machine"):
         machine.restore(larger.keep())
     assert machine.digest() == before
 
@@ -103,7 +103,7 @@ def test_probes_that_cannot_be_where_a_machine_goes_back_to_are_closed(arch):
     try:
         machine.restore(first)
     except kinst_emu.KinstError as error:
-        assert "the probes cannot be enabled here, and were closed" in str(error)
+        assert "the probes were closed because they cannot be enabled here" in str(error)
         probes.close()
     machine.close_probes()
     assert machine.run(console=kinst_emu.PROMPTS).reason is kinst_emu.StopReason.CONSOLE
@@ -127,7 +127,7 @@ def test_a_recording_of_an_odd_name_is_refused_in_one_line(machine, tmp_path, na
 
 
 def test_options_of_a_program_are_a_dictionary(machine):
-    with pytest.raises(TypeError, match="give a dictionary"):
+    with pytest.raises(TypeError, match="must be a dictionary"):
         machine.trace("BEGIN { exit(0); }", options="strsize=64")
 
 
@@ -135,7 +135,7 @@ def test_odd_places_and_paths_are_refused(machine):
     for place in (-1, 1 << 70, "strlen+x", "nowhere"):
         with pytest.raises(kinst_emu.KinstError):
             machine.run(place)
-    with pytest.raises(kinst_emu.KinstError, match="there are guest, direct, double"):
+    with pytest.raises(kinst_emu.KinstError, match="must be one of guest, direct, double"):
         machine.probe("kinst::strlen:0", trap_path="fast")
     state = machine.keep()
     machine.restore(state)

@@ -135,7 +135,7 @@ DIFFERENCE = re.compile(r"entry = (0x[0-9a-f]+) - (0x[0-9a-f]+) = (\d+)")
 def test_the_sums_that_lead_to_a_copy_are_right_and_end_at_its_probe(tmp_path, version, compiler):
     made = str(built(tmp_path, f"-gdwarf-{version}", compiler=tool(compiler)))
     text = answered("inline", "-k", made, "--dwarf", "check")
-    assert "DW_TAG_subprogram  (copies refer to it)" in text
+    assert "DW_TAG_subprogram  (the function its copies refer to)" in text
     origin = re.search(r"DW_AT_abstract_origin +<0x([0-9a-f]+)>", text)[1]
     assert f"<{origin}> DW_TAG_subprogram" in text
     assert re.search(r"DW_AT_call_line +14\n", text) and "boxes.c)" in text

@@ -46,7 +46,7 @@ def test_a_window_is_two_positions(text, parts):
 
 @pytest.mark.parametrize("text", ["", "malloc", "a:b:c", "fbt::malloc:entry"])
 def test_what_is_no_window_is_refused(text):
-    with pytest.raises(kinst_emu.KinstError, match="give FROM:TO"):
+    with pytest.raises(kinst_emu.KinstError, match="give two positions as FROM:TO"):
         window(text)
 
 
@@ -78,7 +78,7 @@ def test_the_recording_is_not_written_over(call, tmp_path):
     content = call.read_bytes()
     for words in (("--as", "json"), ()):
         refused(run("kinst", "replay", str(call), "--trace-insns", ":", "-o", str(call), *words),
-                "is the file that is read")
+                "is also the input file")
     assert call.read_bytes() == content
 
 
@@ -88,7 +88,7 @@ def test_a_trace_that_is_cut_off_is_shown_and_said_to_be(call, tmp_path):
     path.write_bytes(path.read_bytes()[:-5])
     shown = run("kinst", "trace", str(path))
     assert shown.returncode == 1 and "strlen" in shown.stdout
-    assert "ends early: it is cut off" in shown.stderr and "Traceback" not in shown.stderr
+    assert "ends early: the file is truncated" in shown.stderr and "Traceback" not in shown.stderr
 
 
 def test_where_a_register_came_from(call):
@@ -130,7 +130,7 @@ def test_runs_that_part_are_compared(call, arch, tmp_path):
     same = run("kinst", "diff", str(call), str(call))
     assert same.returncode == 0 and "are the same" in same.stdout, same.stderr
     found = run("kinst", "diff", str(call), str(other))
-    assert found.returncode == 1 and "the runs part" in found.stdout, found.stderr
+    assert found.returncode == 1 and "the runs diverge" in found.stdout, found.stderr
     assert "strlen" in found.stdout
     parts = json.loads(run("kinst", "diff", str(call), str(other), "--json").stdout)
     assert parts["addresses"][0] != parts["addresses"][1]
@@ -159,16 +159,16 @@ def test_builds_are_compared_by_their_calls(call, arch, tmp_path):
 
 @pytest.mark.parametrize("arch", ["arm64"])
 @pytest.mark.parametrize(("words", "said"), [
-    (("--registers",), "--registers: is for --trace-insns"),
-    (("--as", "text"), "--as: is for --trace-insns"),
-    (("--trace-insns", "x"), "give FROM:TO"),
+    (("--registers",), "--registers: works only with --trace-insns"),
+    (("--as", "text"), "--as: works only with --trace-insns"),
+    (("--trace-insns", "x"), "give two positions as FROM:TO"),
     (("--trace-insns", "end:start"), "before its start"),
     (("--trace-insns", ":", "--as", "perfetto"), "give a file with -o"),
-    (("--trace-insns", ":", "--to", "1"), "--to: is not for --trace-insns"),
-    (("--origin", "nothing", "--gdb", "1"), "--origin: is not for --gdb"),
-    (("--origin", "sp@start", "--to", "50%"), "give one"),
-    (("--trace-insns", ":", "--as", "tree", "--stores"), "cannot be shown with --as tree"),
-    (("--trace-insns", ":", "--json"), "--json: is not for --trace-insns"),
+    (("--trace-insns", ":", "--to", "1"), "--to: cannot be used with --trace-insns"),
+    (("--origin", "nothing", "--gdb", "1"), "--origin: cannot be combined with --gdb"),
+    (("--origin", "sp@start", "--to", "50%"), "give only one"),
+    (("--trace-insns", ":", "--as", "tree", "--stores"), "cannot be used with --as tree"),
+    (("--trace-insns", ":", "--json"), "--json: cannot be used with --trace-insns"),
     (("--origin", "nothing"), "the kernel has no 'nothing'"),
     (("--gdb", "http"), "give a port"),
     (("--who-wrote", "no->where"), "is no place in memory"),

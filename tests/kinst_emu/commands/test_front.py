@@ -96,12 +96,13 @@ def test_a_question_about_an_instruction_needs_no_hex(arch, code, row):
 
 @pytest.mark.parametrize("words, says", [
     (["--assemble", "frobnicate", "--arch", "amd64"], "is not an instruction of amd64"),
-    (["--assemble", " ; ", "--arch", "amd64"], "there is no instruction in it"),
-    (["--assemble", "nop", "--arch", "riscv64"], "knows no riscv64; give bytes with --encodings"),
+    (["--assemble", " ; ", "--arch", "amd64"], "the text contains no instruction"),
+    (["--assemble", "nop", "--arch", "riscv64"],
+     "does not support riscv64; give bytes with --encodings"),
     (["--assemble", ".fill 100,1,0x90", "--arch", "amd64"], "is not an instruction of amd64"),
     (["--assemble", "nop"], "--assemble needs --arch"),
     (["--assemble", "nop", "--encodings", "-", "--arch", "amd64"], "not both"),
-    (["--encodings", os.devnull, "--arch", "amd64"], "there is no instruction in it"),
+    (["--encodings", os.devnull, "--arch", "amd64"], "the file contains no instructions"),
 ])
 def test_nothing_to_relocate_is_no_success(words, says):
     refused(run("kinst", "relocate", *words), says)
@@ -131,11 +132,11 @@ def test_mismatches_are_grouped_by_kind(capsys):
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert lines[-1] == (f"{len(codes)} distinct encodings, {len(codes)} mismatches, 33 refused "
-                         "(2 reasons), 0 not shown")  # a reader sees it without scrolling
+                         "(2 reasons), 0 unproven")  # a reader sees it without scrolling
     assert [line.split(maxsplit=1) for line in lines if "refused: " in line] == [
         ["32", "refused: uses memory"], ["1", "refused: changes the interrupt flag"]]
     assert "and 63 more of add, copy" in text
-    assert text.count("again: ") == MAX_KINDS
+    assert text.count("reproduce: ") == MAX_KINDS
     assert f"{33 - MAX_KINDS} more kinds of instructions mismatch" in text
     assert len(relocate_report.as_json(result)["mismatches"]) == len(codes)
 
@@ -168,7 +169,7 @@ def test_another_memory_than_the_snapshots_is_refused(tmp_path):
     path = tmp_path / "snapshot"
     run("kinst", "boot", "-k", "teaching/amd64", "--memory", "64M", "--save", str(path))
     refused(run("kinst", "boot", "-k", "teaching/amd64", "--restore", str(path),
-                "--memory", "128M"), "is of a machine with 64M")
+                "--memory", "128M"), "has 64M of RAM")
 
 
 # -- help ----------------------------------------------------------------------------------------

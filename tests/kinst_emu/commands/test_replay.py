@@ -59,7 +59,7 @@ def test_a_recording_plays_to_the_recorded_state(boot):
     found = replayed(boot)
     assert found["same"] is True and found["problem"] == ""
     result = run("kinst", "replay", str(boot))
-    assert "teaching> " in result.stdout and "the state is the recorded one" in result.stdout
+    assert "teaching> " in result.stdout and "the state matches the recording" in result.stdout
 
 
 def test_positions_are_what_they_say(boot):
@@ -151,7 +151,7 @@ def test_a_state_that_was_saved_is_recorded_from(arch, tmp_path):
 @pytest.mark.parametrize("text, says", [
     ("x = 1", "no function workload"), ("def workload(m):\n    1 / 0\n", ":2: ZeroDivisionError"),
     ("def workload(", "SyntaxError"),
-    ("def workload(m):\n    m.restore(m.keep())\n", "cannot go back"),
+    ("def workload(m):\n    m.restore(m.keep())\n", "cannot return to a saved state"),
 ])
 def test_a_program_that_fails_is_one_line(tmp_path, text, says):
     program = tmp_path / "w.py"
@@ -167,10 +167,10 @@ def test_a_program_without_a_workload_leaves_no_recording_and_what_was_there_sta
     program, path = tmp_path / "w.py", tmp_path / "f.rec"
     program.write_text(text.replace("ran", str(tmp_path / "ran")))
     words = ["record", "-k", "teaching/amd64", "-o", str(path), str(program)]
-    refused(run("kinst", *words), "has no function workload(machine)")
+    refused(run("kinst", *words), "no function workload(machine)")
     assert not path.exists() and not (tmp_path / "ran").exists()
     path.write_bytes(b"mine")
-    refused(run("kinst", *words), "has no function workload(machine)")
+    refused(run("kinst", *words), "no function workload(machine)")
     assert path.read_bytes() == b"mine"
     assert sorted(tmp_path.iterdir()) == [path, program]
     refused(run("kinst", *words[:-1], str(tmp_path / "nothing.py")), "nothing.py: cannot be read")
@@ -285,9 +285,9 @@ def test_files_are_not_mixed_up(tmp_path):
     path = str(tmp_path / "same")
     for option in ("--save", "--restore"):
         refused(run("kinst", "boot", "-k", "teaching/amd64", "--record", path, option, path),
-                "is the snapshot's file, too")
+                "--save or --restore names the same file")
     refused(run("kinst", "record", "-k", "teaching/amd64", "-o", "/dev/null", "boot"),
-            "not a plain file")
+            "not a regular file")
 
 
 def test_a_file_that_is_no_recording_is_one_line(tmp_path):
@@ -307,10 +307,10 @@ def test_who_wrote_is_told_with_its_values(boot):
     assert before < last < replayed(boot, "--to", "strlen#2")["position"]["instructions"]
     assert found["writes"][1]["new"] == found["writes"][0]["old"]
     result = run("kinst", "replay", str(boot), "--who-wrote", "strlen")
-    assert result.returncode == 0 and result.stdout.startswith("nobody wrote to strlen")
+    assert result.returncode == 0 and result.stdout.startswith("no store to strlen")
     for words, says in ((["--who-wrote", "foo"], "'foo' is no place"),
                         (["--who-wrote", "0x123456789000"], "0x123456789000 is not "),
                         (["--who-wrote", "sp:99"], "1 to 64 bytes"),
-                        (["--who-wrote", "sp", "--to", "50%", "--before", "50%"], "give one"),
+                        (["--who-wrote", "sp", "--to", "50%", "--before", "50%"], "give only"),
                         (["--before", "50%"], "--before")):
         refused(run("kinst", "replay", str(boot), *words), says)

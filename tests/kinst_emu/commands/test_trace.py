@@ -65,7 +65,7 @@ def test_what_is_printed_is_appended_to_a_file(tmp_path):
 
 def test_qemu_gives_no_digest():
     refused(run("kdtrace", "--machine", "qemu", "--digest", "-k", "teaching/amd64", "-n",
-                "kinst::strlen:0", "-c", 'strlen("ab")'), "no --digest", "dtrace")
+                "kinst::strlen:0", "-c", 'strlen("ab")'), "with --digest", "dtrace")
 
 
 def test_a_brace_in_a_workload_is_only_that():
@@ -90,8 +90,8 @@ def test_a_program_is_printed_with_the_copies_of_inline_functions():
 
 
 def test_a_program_without_a_kernel_says_what_needs_one():
-    refused(run("kdtrace", "-n", "BEGIN", "-c", "strlen(0)"), "-c: is about a kernel", "dtrace")
-    refused(run("kdtrace", "-p", "1", "-n", "BEGIN"), "-p: is about a kernel", "dtrace")
+    refused(run("kdtrace", "-n", "BEGIN", "-c", "strlen(0)"), "-c: needs a kernel", "dtrace")
+    refused(run("kdtrace", "-p", "1", "-n", "BEGIN"), "-p: needs a kernel", "dtrace")
 
 
 PROGRAM = """fbt::strlen:entry { self->began = timestamp; trace(stringof(arg0)); }
@@ -125,7 +125,7 @@ def test_the_prompt_that_ends_a_boot_is_an_object_too():
 def test_a_script_that_is_too_long_or_nowhere_is_refused_with_one_line(tmp_path):
     path = tmp_path / "long.d"
     path.write_text("BEGIN { trace(1); exit(0); }" + " " * (1 << 22) + "END { trace(2); }")
-    refused(run("kdtrace", "-s", str(path)), "it has more than", "dtrace")
+    refused(run("kdtrace", "-s", str(path)), "it is larger than", "dtrace")
     closed = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m",
                              "kinst_emu.commands.kdtrace", "-s", "-"], capture_output=True,
                             text=True, check=False, timeout=60)

@@ -7,22 +7,22 @@ from xml.etree import ElementTree
 import pytest
 
 from kinst.verify.laboratory.comparing import compare
-from kinst.verify.laboratory.finding import Finding, not_shown
+from kinst.verify.laboratory.finding import Finding, unproven
 from tests.kinst_emu.commands.test_front import refused, run
 
 K = ["-k", "teaching/amd64"]
 
 
 @pytest.mark.parametrize("words, says", [
-    ([*K], "say what is to be judged"),
-    ([*K, "--all", "memcpy"], "say what is to be judged"),
-    ([*K, "memcpy", "--copies", "5"], "--copies is for --all"),
-    ([*K, "--all", "--part", "verdicts", "--store", "x.db"], "--store keeps what is executed"),
+    ([*K], "choose what to test"),
+    ([*K, "--all", "memcpy"], "choose what to test"),
+    ([*K, "memcpy", "--copies", "5"], "--copies: works only with --all"),
+    ([*K, "--all", "--part", "verdicts", "--store", "x.db"], "--store: keeps only the results"),
     ([*K, "memcpy"], "kinst.ko: no such module"),
     (["memcpy"], "give a kernel"),
-    ([*K, "memcpy", "--arch", "amd64"], "--arch is for --relocator"),
+    ([*K, "memcpy", "--arch", "amd64"], "--arch: works only with --relocator"),
     (["--arch", "amd64", "--relocator", "x", "--assemble", "nop", "--memory", "1G"],
-     "--memory: is not for --relocator"),
+     "--memory: cannot be used with --relocator"),
     (["--arch", "amd64", "--relocator", "/nowhere/x", "--assemble", "nop"], "cannot be run"),
     (["--arch", "amd64", "--relocator", "'", "--assemble", "nop"], "--relocator '"),
 ])
@@ -45,12 +45,12 @@ def test_what_faults_in_every_state_is_listed_and_the_exit_status_says_so(tmp_pa
     words = ["trial", "--arch", "amd64", "--encodings", str(codes), "--relocator",
              f"{sys.executable} {program}"]
     result = run("kinst", *words, "--junit", str(report))
-    assert result.returncode == 3 and "0 mismatches, 1 not shown" in result.stdout
-    assert "not shown: emulate, which faults in every state" in result.stdout
+    assert result.returncode == 3 and "0 mismatches, 1 unproven" in result.stdout
+    assert "unproven: emulate, which faults in every state" in result.stdout
     suite = ElementTree.parse(report).getroot()[0]
     assert suite.get("skipped") == "1" and suite.find("testcase/skipped") is not None
     found = json.loads(run("kinst", *words, "--json").stdout)
-    assert [(one["bytes"], one["verdict"]) for one in found["not_shown"]] == [("cd03", "emulate")]
+    assert [(one["bytes"], one["verdict"]) for one in found["unproven"]] == [("cd03", "emulate")]
 
 
 def test_json_has_a_verdict_and_a_result_for_each_encoding(tmp_path):
@@ -63,8 +63,8 @@ def test_json_has_a_verdict_and_a_result_for_each_encoding(tmp_path):
                         "0f0b": ("refuse: raises an exception", "refuse")}
 
 
-def test_what_is_not_shown_any_more_is_not_fixed():
+def test_what_is_unproven_now_is_not_fixed():
     wrong = Finding(b"\xc3", "copy", 0, "copy", "displaced", ("rax: 0 in place, 1 displaced",))
-    unshown = Finding(b"\xc3", not_shown("copy", "which faults in every state"))
-    found = compare([("f", wrong)], [("f", unshown)])
+    later = Finding(b"\xc3", unproven("copy", "which faults in every state"))
+    found = compare([("f", wrong)], [("f", later)])
     assert not found.fixed and sum(found.changed.values()) == 1

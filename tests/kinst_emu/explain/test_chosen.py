@@ -101,7 +101,7 @@ def test_a_clause_is_not_explained_where_there_is_no_breakpoint():
 
 @pytest.mark.parametrize("probe, says", [
     ("mix:entry", "fires"), ("nothing:entry", "nothing"), ("kinst::nothing:return", "nothing"),
-    ("io:::start", "of probes, those of kinst and fbt"), ("fbt::mix:entry", "mix")])
+    ("io:::start", "only probes of kinst and fbt"), ("fbt::mix:entry", "mix")])
 def test_a_probe_that_cannot_be_explained_is_refused_in_one_line(probe, says):
     refused(run("kinst", "explain", "-k", "teaching/amd64", probe, "-c", "account(1)", "--hit",
                 "99"), says)

@@ -50,10 +50,10 @@ def test_each_instruction_is_told_with_what_it_did():
     for one, following in itertools.pairwise(found):
         assert one.after == following.before and one.following == following.place
     calls = [one for one in found if one.text.startswith("call ") and "pc" not in one.text]
-    assert calls and all(f"gives {one.after[0]:#x}" in one.effect() or "+" in one.effect()
+    assert calls and all(f"returns {one.after[0]:#x}" in one.effect() or "+" in one.effect()
                          for one in calls)
-    assert any("is compared: taken" in one.effect() for one in found)
-    assert any("is written to" in one.effect() for one in found)
+    assert any(": branch taken" in one.effect() for one in found)
+    assert any(one.effect().startswith("writes ") for one in found)
 
 
 def test_another_register_in_the_narration_is_another_step():
@@ -117,7 +117,7 @@ def test_a_fault_in_a_helper_is_told_and_a_line_is_the_clause_s_own():
     asked = Asked("strlen:4", CALL, clause="{ trace(*(int *)0);\n trace(1); }")
     firing = explain(image, asked).firing
     found = firing.narration.instructions
-    assert any("faults, and ends the clause" in one.effect() for one in found)
+    assert any("faults and ends the clause" in one.effect() for one in found)
     assert {one.line for one in found} <= {0, 1}
     refused(run("kinst", "explain", "-k", "teaching/arm64", "strlen:0", "-c", CALL, "-n",
                 "{ trace(nothing); }"), "line 1:")

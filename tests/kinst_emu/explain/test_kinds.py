@@ -27,22 +27,22 @@ def test_runs_are_what_several_calls_are_asked_of():
 
 
 @pytest.mark.parametrize("words, says", [
-    (("--of", "firing", "strlen:0", *COMMAND), "a firing is explained of a call: -c 'strlen"),
-    (("--of", "firing", *CALL), "give the probed instruction, like strlen:4"),
-    (CALL, "give the probed instruction, like strlen:4"),
-    (("--of", "system-call", "open", *CALL), "a system-call is explained of a command: -c '$ cat"),
-    (("--of", "system-call", *COMMAND), "give the system call, like open"),
-    (COMMAND, "give the system call, like open"),
-    (("--of", "page-fault", *CALL), "a page-fault is explained of a command"),
-    (("page-fault", *CALL), "a page-fault is explained of a command"),
-    (("--of", "page-fault", "open", *COMMAND), "open: leave it out: a page-fault has no PLACE"),
-    (("--of", "context-switch", "page-fault", *COMMAND), "page-fault: leave it out"),
-    (("--of", "firing", "strlen:0", *TWO), "--of firing: not with --run and --schedule"),
-    (("--of", "runs", "strlen:0"), "--schedule, like 'A37 B A'"),
+    (("--of", "firing", "strlen:0", *COMMAND), "explaining a firing needs a call, e.g. -c 'strlen"),
+    (("--of", "firing", *CALL), "give the probed instruction, e.g. strlen:4"),
+    (CALL, "give the probed instruction, e.g. strlen:4"),
+    (("--of", "system-call", "open", *CALL), "explaining a system-call needs a command"),
+    (("--of", "system-call", *COMMAND), "give the system call to explain, e.g. open"),
+    (COMMAND, "give the system call to explain, e.g. open"),
+    (("--of", "page-fault", *CALL), "explaining a page-fault needs a command"),
+    (("page-fault", *CALL), "explaining a page-fault needs a command"),
+    (("--of", "page-fault", "open", *COMMAND), "open: a page-fault takes no PLACE"),
+    (("--of", "context-switch", "page-fault", *COMMAND), "page-fault: a context-switch takes"),
+    (("--of", "firing", "strlen:0", *TWO), "--of firing: cannot be combined with --run"),
+    (("--of", "runs", "strlen:0"), "--schedule, e.g. 'A37 B A'"),
     (("--of", "runs", *TWO), "give the probed instruction"),
-    (("--of", "page-fault"), "a page-fault is explained of a command"),
-    (("strlen:0",), "give what makes the probe fire"),
-    (("--of", "system-call", "page-fault", *COMMAND), "page-fault: is no system call: --of page"),
+    (("--of", "page-fault"), "explaining a page-fault needs a command"),
+    (("strlen:0",), "give a call that makes the probe fire"),
+    (("--of", "system-call", "page-fault", *COMMAND), "page-fault: not a system call"),
 ])
 def test_what_does_not_fit_is_one_line(words, says):
     done = explain(*words)
@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_one_line(words, says):
 
 def test_programs_are_of_a_kernel_that_has_some():
     done = run("kinst", "explain", "--arch", "amd64", "--of", "page-fault", *COMMAND)
-    assert done.returncode == 1 and "the teaching kernels have no programs" in done.stderr
+    assert done.returncode == 1 and "the teaching kernels cannot run programs" in done.stderr
 
 
 def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are():

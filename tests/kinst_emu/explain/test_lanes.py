@@ -73,8 +73,8 @@ def test_what_moves_is_what_stands(played):
 
 def test_one_trampoline_for_all_holds_what_the_other_thread_wrote(played):
     own, shared = played
-    assert own.outcome == "A gives 0x3; B gives 0x5" and "panics" in shared.outcome
-    (wrong,) = [n for n, row in enumerate(shared.rows) if "and not 'push rbp'" in row.text]
+    assert own.outcome == "A returns 0x3; B returns 0x5" and "panics" in shared.outcome
+    (wrong,) = [n for n, row in enumerate(shared.rows) if "instead of 'push rbp'" in row.text]
     assert drawn(shared.pictures(), wrong)["shared"] == ["the trampoline", "mov rbp, rsp"]
     right = next(n for n, row in enumerate(own.rows) if n > 5 and row.run == 0)
     assert drawn(own.pictures(), right)["shared"] == [

@@ -151,11 +151,11 @@ def test_a_picture_is_written_for_a_step_or_a_moment(tmp_path):
     root = ElementTree.parse(path).getroot()
     assert root.get("data-moment") == "0" and root.find(f"{SVG}desc").text.startswith("Moment 1 of")
     before = path.read_bytes()
-    refused(run(*words, "--at", "100000"), "there are moments 1 to")
-    refused(run(*words, "--at", "nowhere"), "there is no such step; there are function, patch")
-    refused(run(*words[:-2], "--at", "frame"), "--at: is for --svg")
-    refused(run(*words, "--steps"), "--steps: not with --svg")
-    refused(run(*words, "--what-if", "share"), "--what-if: not with --svg")
+    refused(run(*words, "--at", "100000"), "no such moment; give 1 to")
+    refused(run(*words, "--at", "nowhere"), "no such step; give one of function, patch")
+    refused(run(*words[:-2], "--at", "frame"), "--at: works only with --svg")
+    refused(run(*words, "--steps"), "--steps: cannot be used with --svg")
+    refused(run(*words, "--what-if", "share"), "--what-if: cannot be used with --svg")
     assert path.read_bytes() == before
 
 
@@ -182,9 +182,10 @@ def test_an_animation_has_every_moment_and_steps_are_shown_for_longer(tmp_path):
         assert gif.size == (1280, 720)
     assert len(times) == count == 8 and times[-1] == 5000
     assert {400, 2500} <= set(times) and times[0] == 2500
-    refused(run(*words, "--gif", str(path), "--what-if", "share"), "--what-if: not with --gif")
+    refused(run(*words, "--gif", str(path), "--what-if", "share"),
+            "--what-if: cannot be used with --gif")
     refused(run("kinst", "explain", "--arch", "all", "strlen:0", "-c", 'strlen("a")', "--gif",
-                str(path)), "--gif: is for one kernel")
+                str(path)), "--gif: works with one kernel only")
 
 
 def test_what_is_left_on_another_stack_is_nobody_s():

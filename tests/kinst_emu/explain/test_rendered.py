@@ -235,28 +235,28 @@ def test_the_gate_and_the_stack_are_those_of_the_machines_tables(arch):
     text = told(arch, place, call)
     machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)
     found = re.search(
-        r"vector 3\. Its gate in the interrupt descriptor table, at (0x\w+), leads to (0x\w+)\. "
-        r"It is .*? \(type (\d+)\).*? privilege level is (\d).*? \(IST\) is number (\d)", text)
+        r"vector 3\. Its gate in the interrupt descriptor table, at (0x\w+), points to (0x\w+)\. "
+        r"It is .*? \(type (\d+)\).*? privilege level is (\d).*? \(IST\) index is (\d)", text)
     at, target, kind, privilege, stack = (int(one, 0) for one in found.groups())
     low, high = struct.unpack("<QQ", machine.read(at, 16))
     assert target == low & 0xFFFF | (low >> 48) << 16 | high << 32
     assert (kind, privilege, stack) == (low >> 40 & 15, low >> 45 & 3, low >> 32 & 7)
     old, new = (int(one, 16) for one in re.search(r"rsp (0x\w+) (0x\w+)", text).groups())
-    saved = int(re.search(r"rip (0x\w+)", text[text.index("the CPU itself has saved"):])[1], 16)
+    saved = int(re.search(r"rip (0x\w+)", text[text.index("the CPU itself saves"):])[1], 16)
     assert saved == int(re.search(r"instruction at (0x\w+) is", text)[1], 16) + 1
     if arch == "amd64":
         assert stack == 0 and new == (old & ~15) - 40
         return
-    top, task = (int(one, 16) for one in re.search(
-        r"whose top, (0x\w+), the task state segment at (0x\w+) has", text).groups())
+    task, top = (int(one, 16) for one in re.search(
+        r"The task state segment at (0x\w+) holds its top, (0x\w+)\. ", text).groups())
     assert stack == 1 and top == machine.read_u64(task + 36) and new == top - 40
-    assert f"leaves the stack of the thread, at {old:#x}" in text
+    assert f"leaves the thread's stack, at {old:#x}, and" in text
 
 
 def test_a_call_is_told_with_the_word_that_it_pushes_and_the_frame_that_was_there():
     text = told("amd64", "fibonacci:35", "fibonacci(5)")
     value, at = re.search(
-        r"The return address, (0x\w+), is stored at (0x\w+), 8 below", text).groups()
+        r"The return address, (0x\w+), is stored at (0x\w+), 8 bytes below", text).groups()
     machine = booted(catalog.find("teaching/amd64"), MEMORY)
     caller = Caller(machine, 1_000_000)
     target = machine.symbol("fibonacci").address
@@ -266,4 +266,4 @@ def test_a_call_is_told_with_the_word_that_it_pushes_and_the_frame_that_was_ther
     stop(target, [5], "fibonacci")
     assert (int(at, 16), int(value, 16)) in seen
     assert re.search(rf"\* {at} 0x\w+ 0x10 {value}", text)  # ss was there
-    assert "moves these words down by 16 bytes first" in text
+    assert "first moves the saved words down by 16 bytes" in text

@@ -58,7 +58,7 @@ def test_a_switch_has_three_parts_that_the_recording_tells_apart(arch):
     assert [step.name for step in told] == ["call", "save", "space", "load", "after"]
     texts = [" ".join(part for part in step.parts if isinstance(part, str)) for step in told]
     assert "0xa000" in texts[2] and "0xb000" in texts[2]
-    assert told[2].title == "Another address space"
+    assert told[2].title == "The address space changes"
     assert "shell/one (process 7)" in texts[0] and "cat/two (process 8)" in texts[3]
     kept = [part for part in told[1].parts if isinstance(part, Table)][-1]
     assert kept.rows == ((f"{OLD:#x}", words.arch.sp, "0x1", "0x100"),
@@ -86,7 +86,7 @@ def test_its_pictures_move_and_a_stay_elsewhere_is_one_moment(arch):
     assert held == {OLD: 0x100, OLD + 8: 0x77, NEW: 0x900, NEW + 8: 0x5000}
     step = pictures.svg(*next((at, one.name) for at, one in pictures.steps if one.name == "load"))
     assert 'class="pane about" data-pane="registers"' in step
-    assert "is loaded what is kept of" in html.unescape(re.sub(r"<[^>]*>\s*", " ", step))
+    assert "load the saved registers of" in html.unescape(re.sub(r"<[^>]*>\s*", " ", step))
 
 
 class Machine:
@@ -131,4 +131,4 @@ def test_words_are_told_of_when_they_are_stored_to_though_they_stay():
 def test_what_is_no_way_is_told_in_a_line():
     explain = ["kinst", "explain", "-k", "teaching/amd64"]
     refused(run(*explain, "page-fault", "-c", "$ x"), "runs no programs")
-    refused(run(*explain, "context-switch", "-c", "$ x", "-n", "{ }"), "-n: is for a probe")
+    refused(run(*explain, "context-switch", "-c", "$ x", "-n", "{ }"), "-n: applies to a probe")

@@ -134,7 +134,7 @@ def test_a_store_to_a_device_is_explained_without_a_look_at_the_device(arch, pla
 
 
 @pytest.mark.parametrize(("place", "how", "said"), [
-    ("strtoul:0", "copy", "rightly"), ("strlen:12", "share", "no trampoline")])
+    ("strtoul:0", "copy", "copied unchanged anyway"), ("strlen:12", "share", "no trampoline")])
 def test_what_can_show_nothing_is_refused(place, how, said):
     refused(run("kinst", "explain", "-k", "teaching/arm64", place, "-c",
                 CALL if place.startswith("strtoul") else 'strlen("hello")', "--what-if", how), said)

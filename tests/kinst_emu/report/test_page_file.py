@@ -11,7 +11,7 @@ import pytest
 
 from images import catalog
 from kinst.verify.laboratory.encodings import Report
-from kinst.verify.laboratory.finding import Finding, not_shown
+from kinst.verify.laboratory.finding import Finding, unproven
 from kinst.verify.trial.verdicts import Example, Verdicts
 from kinst_emu.report.relocate_report import Result
 from kinst_emu.report.trial_page import page
@@ -27,8 +27,8 @@ def trial(tmp_path):
     """The page of a trial in which everything was found."""
     wrong = Finding(RET, "copy", 3, "copy", "displaced", ("rax: <0> in place, 1 displaced",),
                     source="fasttrap.c:1\nif (a && b)")
-    report = Report(Counter({"copy": 1, not_shown("copy", "why"): 1}), mismatches=[wrong],
-                    unshown={STORE: not_shown("copy", "why")})
+    report = Report(Counter({"copy": 1, unproven("copy", "why"): 1}), mismatches=[wrong],
+                    unproven={STORE: unproven("copy", "why")})
     result = Result("amd64", 1, {RET: "f+0x1", STORE: "<g>+0x2"}, report, None, "kinst trial -k k")
     verdicts = Verdicts(Counter({"copy": 7}), Counter({"another": 2}),
                         {"another": [Example("h+0x3", NOP, "a<b", "c&d")]}, 5, 1)
@@ -44,9 +44,9 @@ def test_a_trial_s_page_says_what_was_found(trial):
     assert "Content-Security-Policy" in text
     shown = html.unescape(re.sub(r"<[^>]*>", "", text))
     for words in ("Trial of kinst on teaching/amd64", "2 distinct encodings through the module, "
-                  "1 mishandled, 1 not shown", "ret: 1 mishandled", "f+0x1: c3 ret", "state 3",
-                  "rax: <0> in place, 1 displaced\nfasttrap.c:1\nif (a && b)\nagain: echo c3",
-                  "5 functions, 1 left out by both", "h+0x3: the module: a<b; ours: c&d",
+                  "1 mishandled, 1 unproven", "ret: 1 mishandled", "f+0x1: c3 ret", "state 3",
+                  "rax: <0> in place, 1 displaced\nfasttrap.c:1\nif (a && b)\nreproduce: echo c3",
+                  "5 functions, 1 left out by both", "h+0x3: module: a<b; kinst-emu: c&d",
                   "<g>+0x2"):
         assert words in shown, words
 

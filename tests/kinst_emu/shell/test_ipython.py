@@ -64,9 +64,10 @@ def test_every_magic_answers_and_shows_itself(ipython):
 
 
 @pytest.mark.parametrize(("line", "why"), [
-    ("%disas nosuch", "nosuch"), ("%disas", "give one FUNCTION"), ("%layout", "give a name"),
+    ("%disas nosuch", "nosuch"), ("%disas", "give exactly one FUNCTION"),
+    ("%layout", "give a name"),
     ("%who_wrote x", "needs a recording"), ("%explain strlen:0", "-c"),
-    ("%dtrace", "give a program"), ("%dtrace -n 'x'", "does not compile"),
+    ("%dtrace", "give one program"), ("%dtrace -n 'x'", "does not compile"),
     ("%kinst", "give a kernel"), ("%kinst -k no/such", "no/such"), ("%kinst no.rec", "no.rec"),
     ("%dtrace 'x", "no closing quotation"), ("call('strlen')", "takes 1 argument"),
     ("%dtrace -x nosuch -n 'BEGIN {}'", "nosuch")])
@@ -147,7 +148,7 @@ def test_stacks_are_a_flame_graph(ipython):
     assert isinstance(graph, FlameGraph)
     assert "strtoul" in is_html(graph._repr_html_()) and "<svg" in graph.svg
     assert 'sandbox="allow-scripts"' in graph._repr_html_()
-    with pytest.raises(kinst_emu.KinstError, match="no aggregation of counts by stack"):
+    with pytest.raises(kinst_emu.KinstError, match="not an aggregation of counts by stack"):
         ipython.user_ns["traced"].flame_graph("@x")
 
 

@@ -104,7 +104,7 @@ def test_it_marks_itself_in_a_browser(tmp_path):
                 assert give(page, number, given) == f"No. {why}"
             if isinstance(question.answer, int):
                 assert give(page, number, "1234567") in ("No. Try again.", "That is not "
-                                                         f"a number of {question.bits} bits, like "
+                                                         f"a {question.bits}-bit number, like "
                                                          "0x1f or 31.")
                 signed = question.answer - (1 << question.bits) * (
                     question.answer >> question.bits - 1)
@@ -127,5 +127,5 @@ def test_the_command_writes_it(tmp_path):
     done = run("kinst", "quiz", "--arch", "arm64", "--page", str(page), "--questions", "3",
                "--memory", "64M")
     assert done.returncode == 0 and done.stdout == "" and page.read_text().count("<form>") == 3
-    refused(run("kinst", "quiz", "--page", str(page), "--sheet", "3"), "not --sheet")
+    refused(run("kinst", "quiz", "--page", str(page), "--sheet", "3"), "cannot be combined with --sheet")
     refused(run("kinst", "quiz", "--page", str(tmp_path / "no" / "x.html")), "--page")

@@ -230,7 +230,7 @@ def test_answers_are_asked_for_and_counted():
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    (["--level", "7"], "there are 1 to 6"), (["--questions", "0"], "--questions"),
+    (["--level", "7"], "must be 1 to 6"), (["--questions", "0"], "--questions"),
     (["--sheet", "2000"], "1000"), (["--html", "x.html"], "--sheet"),
     (["--arch", "arm64", "-k", "teaching/arm64"], "-k"), (["--seed", "x"], "--seed"),
     (["--sheet", "2", "--questions", "2"], "--questions")])
