@@ -12,11 +12,14 @@ ACCESS_COST = 500
 
 
 class AcpiPower(Device):
+    """Registers of ACPI fixed hardware: power management events, sleep control, and a timer.
+
+    :param sleep: called when the guest requests S5 (power off).
+    """
     STATE = ("status", "enable", "control")
     size = 12
 
     def __init__(self, bus: Bus, sleep: Callable[[], None]) -> None:
-        """:param sleep: called when the guest asks for S5: off."""
         self._bus = bus
         self._sleep = sleep
         self.status = self.enable = 0

@@ -1,6 +1,6 @@
 """MC146818 real-time clock and CMOS memory, ports 70h and 71h.
 
-The calendar starts at a fixed date and follows virtual time.
+The clock starts at a fixed date and follows virtual time.
 """
 
 import datetime
@@ -14,6 +14,7 @@ B_BINARY, B_24H = 4, 2
 
 
 class Cmos(Device):
+    """The index and data ports of the real-time clock and CMOS memory."""
     STATE = ("index", "memory")
     size = 2
 

@@ -1,7 +1,7 @@
-"""The one interface of devices.
+"""Common interface of all devices.
 
-A device is given a ``Bus`` when it is made and answers reads and writes of its registers.  All
-that a snapshot must keep of it is in the attributes named in ``STATE``.
+A device receives a ``Bus`` when it is created, and handles reads and writes of its registers.  The
+attributes named in ``STATE`` are everything that a snapshot has to save.
 """
 
 import copy
@@ -15,35 +15,35 @@ MAX_LIST = 4096
 
 
 class Bus(Protocol):
-    """What a device may ask of its machine."""
+    """Services that a machine offers to its devices."""
 
     @property
     def now(self) -> int:
-        """Virtual nanoseconds."""
+        """Current virtual time in nanoseconds."""
 
     def spend(self, nanoseconds: int) -> None:
-        """Let virtual time pass: what a slow register access costs."""
+        """Advance virtual time by the cost of a slow register access."""
 
     def timer(self, name: str, callback: Callable[[], None]) -> Timer:
-        """Make an alarm."""
+        """Create a timer with a unique name."""
 
     def output(self, data: int) -> None:
-        """One byte for the console."""
+        """Send a byte to the console."""
 
     def read_memory(self, address: int, size: int) -> bytes:
-        """Read physical memory; only when a timer has run out.
+        """Read physical memory; allowed only in a timer callback.
 
-        :raises MemoryAccessError: when the range is not RAM.
+        :raises MemoryAccessError: if the range is not RAM.
         """
 
     def write_memory(self, address: int, data: bytes) -> None:
-        """Write to physical memory; only when a timer has run out.
+        """Write physical memory; allowed only in a timer callback.
 
-        :raises MemoryAccessError: when the range is not RAM.
+        :raises MemoryAccessError: if the range is not RAM.
         """
 
     def interrupts_changed(self) -> None:
-        """Tell that an interrupt line of the CPU may have changed."""
+        """Report that an interrupt line of the CPU may have changed."""
 
 
 class Device(ABC):
@@ -54,51 +54,52 @@ class Device(ABC):
 
     @abstractmethod
     def read(self, offset: int, size: int) -> int:
-        """The register at byte ``offset``, ``size`` bytes wide."""
+        """Read ``size`` bytes from the register at byte ``offset``."""
 
     @abstractmethod
     def write(self, offset: int, size: int, value: int) -> None:
-        """Set the register at byte ``offset``."""
+        """Write ``size`` bytes to the register at byte ``offset``."""
 
     def kept(self) -> tuple[str, ...]:
-        """The names of the attributes that a snapshot has of it."""
+        """Return the names of the attributes that a snapshot saves."""
         return self.STATE
 
     def state(self) -> dict[str, Any]:
-        """JSON-able state; bytes-like attributes as hexadecimal text."""
+        """Return the state as JSON-compatible values; bytes become hexadecimal text."""
         return {
             name: {"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray)
-            else copy.deepcopy(value)  # it goes on changing in the device
+            else copy.deepcopy(value)  # the device continues to modify its own object
             for name in self.kept()
             for value in (getattr(self, name),)
         }
 
     def keep(self) -> list[Any]:
-        """What ``put_back`` takes: the same as ``state``, for memory only, and quicker."""
+        """Return a copy of the state for ``put_back``; faster than ``state``, but not for JSON."""
         return [copied(getattr(self, name)) for name in self.kept()]
 
     def put_back(self, kept: list[Any]) -> None:
+        """Restore a state returned by ``keep``."""
         for name, value in zip(self.kept(), kept, strict=True):
             setattr(self, name, copied(value))
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take on a state.
+        """Restore a state returned by ``state``, which may come from an untrusted file.
 
-        :raises ValueError: when it is not one of such a device.
-        :raises KeyError: when something is missing.
+        :raises ValueError: if the state does not fit this device.
+        :raises KeyError: if an attribute is missing.
         """
         own = self.state()
         for name in self.kept():
             value = state[name]
             if not _alike(own[name], value):
-                raise ValueError(f"{name} is not what it should be")
+                raise ValueError(f"invalid value of the device attribute {name}")
             if isinstance(value, dict) and "hex" in value:
                 value = bytearray.fromhex(value["hex"])
             setattr(self, name, copy.deepcopy(value))
 
 
 def copied(value: Any) -> Any:
-    """A copy of what a device's state is made of, down to its numbers."""
+    """Copy a value of a device's state recursively."""
     if isinstance(value, list):
         return [copied(item) for item in value] if value and not isinstance(value[0], int) \
             else value[:]
@@ -108,17 +109,17 @@ def copied(value: Any) -> Any:
 
 
 def number(value: object, end: int = 1 << 63) -> int:
-    """A count of a state, from a file.
+    """Check that a value from a file is a number from 0 to ``end - 1``, and return it.
 
-    :raises ValueError: when it is none below ``end``.
+    :raises ValueError: if the value is not such a number.
     """
     if type(value) is not int or not 0 <= value < end:
-        raise ValueError("not a count of a state")
+        raise ValueError("invalid number in a device state")
     return value
 
 
 def _alike(own: object, other: object) -> bool:
-    """Whether a value from a file has the shape of the device's own."""
+    """Whether a value from a file has the same structure as the device's own."""
     if isinstance(own, dict):
         return isinstance(other, dict) and own.keys() == other.keys() and all(
             _alike(own[key], other[key]) for key in own
@@ -128,7 +129,7 @@ def _alike(own: object, other: object) -> bool:
             return False
         if own and isinstance(own[0], int | dict):
             return len(own) == len(other) and all(map(_alike, own, other))
-        # A list that grows and shrinks: of numbers, or of pairs of numbers.
+        # A list of variable length, of numbers or of pairs of numbers.
         return all(
             isinstance(item, int)
             or (isinstance(item, list) and len(item) == 2 and all(isinstance(i, int) for i in item))
@@ -140,12 +141,13 @@ def _alike(own: object, other: object) -> bool:
 
 
 class Line:
-    """An interrupt line from a device to a controller's input."""
+    """Interrupt line from a device to an input of an interrupt controller."""
 
     def __init__(self, sink: Callable[[int, bool], None], number: int) -> None:
         self._sink = sink
         self.number = number
 
     def set(self, level: bool) -> None:
+        """Set the level of the line."""
         self._sink(self.number, level)
 

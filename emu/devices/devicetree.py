@@ -1,4 +1,4 @@
-"""Writes flattened device trees (Devicetree Specification v0.4, chapter 5)."""
+"""Flattened device trees (Devicetree Specification v0.4, chapter 5)."""
 
 import struct
 from typing import Self
@@ -10,7 +10,7 @@ BEGIN_NODE, END_NODE, PROP, END = 1, 2, 3, 9
 
 
 def cells64(*values: int) -> bytes:
-    """Big-endian 64-bit numbers, two cells each."""
+    """Encode numbers as big-endian 64-bit values, two cells each."""
     return struct.pack(f">{len(values)}Q", *values)
 
 
@@ -29,7 +29,7 @@ def _encode(value: Value) -> bytes:
 
 
 class DeviceNode:
-    """A node: properties, then children, in the order they were added."""
+    """Device tree node with properties and child nodes, in the order they were added."""
 
     def __init__(self, name: str, **properties: Value) -> None:
         self.name = name
@@ -38,29 +38,30 @@ class DeviceNode:
         self.set(**properties)
 
     def set(self, **properties: Value) -> Self:
-        """Set properties; in a keyword ``_`` is ``-``, ``__`` is ``,``, ``N_`` is ``#``."""
+        """Set properties; in a keyword, ``_`` means ``-``, ``__`` a comma, and ``N_`` a ``#``."""
         for key, value in properties.items():
             name = key.replace("N_", "#").replace("__", ",").replace("_", "-")
             self.properties[name] = value
         return self
 
     def add(self, *children: "DeviceNode") -> Self:
+        """Append child nodes."""
         self.children += children
         return self
 
 
 def cpu_node(number: int, count: int, **properties: Value) -> DeviceNode:
-    """A node of /cpus (Devicetree Specification, 3.8)."""
+    """Create a child node of /cpus (Devicetree Specification, 3.8)."""
     node = DeviceNode(f"cpu@{number}", device_type="cpu", reg=number, **properties)
     if count > 1:
-        # Spelled otherwise, a kernel finds no CPU, and takes the one that it runs on: so it was
-        # with one, and what was recorded holds.
+        # With the misspelled "device-type", a kernel finds no CPU, and uses the one it runs on.
+        # A single CPU's node keeps the misspelling, so that existing recordings remain valid.
         node.properties["device_type"] = node.properties.pop("device-type")
     return node
 
 
 def flatten(root: DeviceNode) -> bytes:
-    """The blob a boot loader hands to a kernel."""
+    """Serialize a device tree into the blob that a boot loader passes to a kernel."""
     strings = bytearray()
     offsets: dict[str, int] = {}
     out = bytearray()

@@ -1,8 +1,8 @@
 """Arm Generic Interrupt Controller v2 (IHI 0048B), with an interface for each CPU.
 
-Interrupts are level-sensitive, or edge-triggered where GICD_ICFGR says so.  Sets of interrupts
-are integers, one bit each.  The first 32 are each CPU's own: the registers that tell of them are
-banked (3.1.2).
+Interrupts are level-sensitive, or edge-triggered where GICD_ICFGR says so.  Sets of interrupts are
+integers with one bit per interrupt.  The first 32 interrupts are private to each CPU, and their
+registers are banked (3.1.2).
 """
 
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from typing import Any
 from emu.devices.device import Device
 
 LINES = 128
-OWN = 32  # interrupts that every CPU has for itself: 16 that CPUs send, 16 of its peripherals
-SENT = 16
+OWN = 32  # private interrupts of each CPU: 16 software-generated ones, 16 from its peripherals
+SENT = 16  # software-generated interrupts (SGIs)
 SPURIOUS = 1023
 CTLR, TYPER, IIDR, IGROUPR, ISENABLER, ICENABLER = 0, 4, 8, 0x80, 0x100, 0x180
 ISPENDR, ICPENDR, ISACTIVER, ICACTIVER = 0x200, 0x280, 0x300, 0x380
@@ -24,13 +24,13 @@ SETS = ("enabled", "pending", "active", "levels", "edge", "group")
 
 
 class Distributor(Device):
-    """GICD: which interrupts there are, and their state.
+    """GIC distributor (GICD): the interrupts and their state.
 
-    :param cpus: how many CPUs there are.
-    :param present: gives the number of the one whose turn it is.
+    :param cpus: number of CPUs.
+    :param present: returns the number of the CPU that has the turn.
     """
 
-    # Of the banked ones, what these have is the first CPU's; ``others`` is the others'.
+    # For private interrupts, these contain the state of CPU 0; ``others``, that of the other CPUs.
     STATE = ("control", "enabled", "pending", "active", "levels", "edge", "priority", "group",
              "targets")
     size = 0x1000
@@ -47,18 +47,19 @@ class Distributor(Device):
         self.others: list[dict[str, Any]] = [
             {**dict.fromkeys(SETS, 0), "enabled": 0xFFFF, "edge": 0xFFFF, "priority": [0] * OWN}
             for _ in range(cpus - 1)]
-        # Of the interrupts that CPUs have sent to each: a set of senders.
+        # For each CPU and SGI, the set of CPUs that have sent it.
         self.senders = [{"of": [0] * SENT} for _ in range(cpus)]
 
     def kept(self) -> tuple[str, ...]:
         return (*self.STATE, "others", "senders") if self.others else self.STATE
 
     def bits(self, name: str, cpu: int) -> int:
-        """A set, as a CPU sees it."""
+        """Return a set of interrupts as seen by a CPU."""
         bits: int = getattr(self, name)
         return bits if cpu == 0 else bits & ~OWN_BITS | self.others[cpu - 1][name]
 
     def put(self, name: str, cpu: int, bits: int) -> None:
+        """Change a set of interrupts as seen by a CPU."""
         if cpu == 0:
             setattr(self, name, bits)
         else:
@@ -66,11 +67,11 @@ class Distributor(Device):
             self.others[cpu - 1][name] = bits & OWN_BITS
 
     def set_line(self, number: int, level: bool) -> None:
-        """A peripheral's interrupt that all CPUs share."""
+        """Set the line of a peripheral interrupt that all CPUs share."""
         self._set_line(0, number, level)
 
     def set_private(self, cpu: int, number: int, level: bool) -> None:
-        """A CPU's own peripheral's, by number from 0."""
+        """Set the line of a CPU's private peripheral interrupt, numbered from 0."""
         self._set_line(cpu, SENT + number, level)
 
     def _set_line(self, cpu: int, number: int, level: bool) -> None:
@@ -81,16 +82,17 @@ class Distributor(Device):
         self._changed()
 
     def waiting(self, cpu: int) -> int:
-        """Pending in the specification's sense: latched, or a level that is up."""
+        """Return the pending interrupts of a CPU: latched ones, and those whose level is high."""
         return self.bits("pending", cpu) | self.bits("levels", cpu) & ~self.bits("edge", cpu)
 
     def priority_of(self, cpu: int, number: int) -> int:
+        """Return the priority of an interrupt for a CPU; 0 is the highest."""
         if cpu and number < OWN:
             return int(self.others[cpu - 1]["priority"][number])
         return self.priority[number]
 
     def best(self, cpu: int) -> tuple[int, int]:
-        """Number and priority of the highest waiting, enabled, inactive interrupt of a CPU."""
+        """Return a CPU's highest enabled, inactive, pending interrupt, and its priority."""
         best, level = SPURIOUS, 0x100
         if self.control & 1:
             ready = (self.waiting(cpu) & self.bits("enabled", cpu)
@@ -107,9 +109,9 @@ class Distributor(Device):
         return number < OWN or self._cpus == 1 or bool(self.targets[number] >> cpu & 1)
 
     def acknowledge(self, cpu: int, number: int) -> int:
-        """A CPU takes a waiting interrupt.
+        """Make a pending interrupt of a CPU active.
 
-        :return: its number, and who has sent it (GICC_IAR).
+        :return: the value of GICC_IAR: the interrupt number and, for an SGI, its sender.
         """
         sender = 0
         self.put("active", cpu, self.bits("active", cpu) | 1 << number)
@@ -123,6 +125,7 @@ class Distributor(Device):
         return number | sender << 10
 
     def deactivate(self, cpu: int, number: int) -> None:
+        """Make an interrupt of a CPU inactive."""
         self.put("active", cpu, self.bits("active", cpu) & ~(1 << number))
 
     def _word(self, bits: int, offset: int) -> int:
@@ -168,7 +171,7 @@ class Distributor(Device):
         elif bank == ICENABLER:
             self.put("enabled", cpu, self.bits("enabled", cpu) & (~bits | 0xFFFF))
         elif bank in (ISPENDR, ICPENDR) and self._cpus > 1 and offset & 0x7F < 2:
-            pass  # of what CPUs send, that is read only (4.3.7)
+            pass  # these registers are read-only for SGIs (4.3.7)
         elif bank == ISPENDR:
             self.put("pending", cpu, self.bits("pending", cpu) | bits)
         elif bank == ICPENDR:
@@ -201,7 +204,7 @@ class Distributor(Device):
                 self.targets[offset - ITARGETSR + i] = byte
 
     def _send(self, sender: int, value: int) -> None:
-        """A CPU sends an interrupt (4.3.15): to those in a list, all others, or itself."""
+        """Send an SGI (4.3.15) to a list of CPUs, to all but the sender, or to the sender."""
         everybody = (1 << self._cpus) - 1
         filtered = value >> 24 & 3
         targets = {0: value >> 16 & 0xFF, 1: everybody & ~(1 << sender), 2: 1 << sender}.get(
@@ -217,7 +220,7 @@ class Distributor(Device):
 
 
 class CpuInterface(Device):
-    """GICC: acknowledging and ending interrupts, the priority mask, the IRQ line."""
+    """GIC CPU interface (GICC): acknowledging and ending interrupts, priority mask, IRQ line."""
 
     STATE = ("control", "mask", "binary_point", "running")
     size = 0x2000
@@ -227,7 +230,7 @@ class CpuInterface(Device):
         self._distributor, self._cpu = distributor, cpu
         self._changed = changed
         self.control = self.mask = self.binary_point = 0
-        self.running: list[list[int]] = []  # number and priority, innermost last
+        self.running: list[list[int]] = []  # [number, priority] of active ones, innermost last
 
     def _candidate(self) -> int:
         number, priority = self._distributor.best(self._cpu)
@@ -238,7 +241,7 @@ class CpuInterface(Device):
 
     @property
     def asserted(self) -> bool:
-        """The IRQ line of the CPU."""
+        """Whether the CPU's IRQ line is asserted."""
         return bool(self.control & 1) and self._candidate() != SPURIOUS
 
     def read(self, offset: int, size: int) -> int:
@@ -253,10 +256,10 @@ class CpuInterface(Device):
             if number == SPURIOUS:
                 return number
             d = self._distributor
-            told = d.acknowledge(self._cpu, number)
+            acknowledged = d.acknowledge(self._cpu, number)
             self.running.append([number, d.priority_of(self._cpu, number)])
             self._changed()
-            return told
+            return acknowledged
         if offset == C_RPR:
             return self.running[-1][1] if self.running else 0xFF
         if offset == C_HPPIR:

@@ -6,7 +6,7 @@ from emu.devices.device import Bus, Device, Line
 
 FREQUENCY = 1_193_182  # Hz
 SECOND = 1_000_000_000
-ACCESS_COST = 500  # ns: an ISA bus access is slow, and a loop that polls it ends soon
+ACCESS_COST = 500  # ns; an ISA access is slow, so that a polling loop needs few iterations
 
 
 class _Channel:
@@ -14,10 +14,10 @@ class _Channel:
         self.mode = 3
         self.access = 3
         self.reload = 0x10000
-        self.start = 0  # ns when the count began
+        self.start = 0  # virtual time in ns at which the count began
         self.low_next = True
         self.write_low = 0
-        self.latched = bytearray()  # what was latched and not read yet
+        self.latched = bytearray()  # latched bytes that were not read yet
 
     def ticks(self, now: int) -> int:
         return (now - self.start) * FREQUENCY // SECOND
@@ -44,7 +44,7 @@ FIELDS = ("mode", "access", "reload", "start", "low_next", "write_low")
 
 
 class I8254(Device):
-    """Ports 40h to 43h; channel 0 drives IRQ 0, channel 2 the speaker gate."""
+    """The timer's ports 40h to 43h; channel 0 drives IRQ 0, channel 2 the speaker."""
 
     STATE = ("channel_state", "speaker")
     size = 4
@@ -58,6 +58,7 @@ class I8254(Device):
 
     @property
     def channel_state(self) -> list[dict[str, object]]:
+        """State of the three channels, for snapshots."""
         return [{name: getattr(c, name) for name in FIELDS} | {"latched": c.latched.hex()}
                 for c in self.channels]
 
@@ -143,12 +144,13 @@ class I8254(Device):
             channel.latched = both if channel.access == 3 else both[channel.access - 1 :][:1]
 
     def gate(self) -> int:
-        """Port 61h: gate, speaker, refresh toggle, output of channel 2."""
+        """Return the value of port 61h: gate, speaker, refresh toggle, output of channel 2."""
         self._bus.spend(ACCESS_COST)
         refresh = self._bus.now // 15085 & 1
         return self.speaker & 3 | refresh << 4 | int(self.channels[2].output(self._bus.now)) << 5
 
     def set_gate(self, value: int) -> None:
+        """Write port 61h: the gate of channel 2, and the speaker."""
         if value & 1 and not self.speaker & 1:
             self.channels[2].start = self._bus.now
         self.speaker = value & 3

@@ -1,15 +1,16 @@
-"""A masked pair of Intel 8259A controllers: GENERIC programs them and uses the APICs instead."""
+"""A masked pair of Intel 8259A interrupt controllers; GENERIC sets them up but uses the APICs."""
 
 from emu.devices.device import Device
 
 
 class I8259(Device):
+    """Intel 8259A interrupt controller that never raises an interrupt."""
     STATE = ("mask", "words")
     size = 2
 
     def __init__(self) -> None:
         self.mask = 0xFF
-        self.words = 0  # initialization command words still to come
+        self.words = 0  # initialization command words that are still expected
 
     def read(self, offset: int, size: int) -> int:
         return self.mask if offset else 0

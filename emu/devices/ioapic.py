@@ -1,4 +1,4 @@
-"""I/O APIC (Intel 82093AA data sheet): 24 pins, sent to local APICs."""
+"""I/O APIC (Intel 82093AA data sheet) with 24 pins, which sends interrupts to local APICs."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,15 @@ MASKED, LEVEL, REMOTE_IRR, ACTIVE_LOW = 1 << 16, 1 << 15, 1 << 14, 1 << 13
 
 
 class IoApic(Device):
+    """The registers and pins of an I/O APIC.
+
+    :param send: called with the low half of a pin's redirection entry, and its destination.
+    :param identity: the APIC ID.
+    """
     STATE = ("select", "redirection", "levels", "identity")
     size = 0x1000
 
     def __init__(self, send: Callable[[int, int], None], identity: int) -> None:
-        """:param send: is given a pin's entry, the low half and the destination of the high one."""
         self._send = send
         self.select = 0
         self.identity = identity << 24
@@ -22,7 +26,7 @@ class IoApic(Device):
         self.levels = 0
 
     def set_line(self, pin: int, level: bool) -> None:
-        """The device's line, before the pin's polarity."""
+        """Set the level of a pin's interrupt line, before polarity is applied."""
         before = self.levels >> pin & 1
         self.levels = self.levels | 1 << pin if level else self.levels & ~(1 << pin)
         entry = self.redirection[pin]
@@ -41,7 +45,7 @@ class IoApic(Device):
             self._message(entry)
 
     def end_of_interrupt(self, vector: int) -> None:
-        """A local APIC ended this vector."""
+        """Handle the end of an interrupt in a local APIC."""
         for pin, entry in enumerate(self.redirection):
             if entry & LEVEL and entry & 0xFF == vector:
                 self.redirection[pin] &= ~REMOTE_IRR

@@ -6,9 +6,9 @@ from emu.devices.device import Bus, Device
 
 TICK = 10  # ns: a bus clock of 100 MHz
 ID, VERSION, TPR, PPR, EOI, LDR, DFR, SVR = 0x20, 0x30, 0x80, 0xA0, 0xB0, 0xD0, 0xE0, 0xF0
-LOGICAL = 1 << 11  # of a message's destination
+LOGICAL = 1 << 11  # logical destination mode of a message
 ASSERT = 1 << 14
-FIXED, LOWEST, NMI, INIT, START = 0, 1, 4, 5, 6  # what is delivered
+FIXED, LOWEST, NMI, INIT, START = 0, 1, 4, 5, 6  # delivery modes
 ISR, TMR, IRR, ESR, ICR_LOW, ICR_HIGH = 0x100, 0x180, 0x200, 0x280, 0x300, 0x310
 LVT_TIMER, LVT_FIRST, LVT_LAST, INITIAL, CURRENT, DIVIDE = 0x320, 0x320, 0x370, 0x380, 0x390, 0x3E0
 MASKED, PERIODIC = 1 << 16, 1 << 17
@@ -16,10 +16,11 @@ SOFTWARE_ENABLE = 1 << 8
 
 
 class LocalApic(Device):
-    """One CPU's.
+    """Local APIC of a CPU.
 
-    :param number: of the CPU, which is its ID.
-    :param send: sends a message to other CPUs: what is in the interrupt command register.
+    :param number: number of the CPU, which is also the APIC ID.
+    :param send: called with the interrupt command register and the destination to send a message;
+        None: there are no other CPUs.
     """
 
     STATE = ("registers", "irr", "isr", "timer_start", "timer_initial")
@@ -28,7 +29,7 @@ class LocalApic(Device):
     def __init__(self, bus: Bus, number: int = 0,
                  send: Callable[[int, int], None] | None = None) -> None:
         self._bus, self.number, self._send = bus, number, send
-        self.urgent = False  # an NMI waits
+        self.urgent = False  # an NMI is pending
         self._alarm = bus.timer(f"lapic{number or ''}", self._ring)
         self.reset()
 
@@ -36,7 +37,7 @@ class LocalApic(Device):
         return self.STATE if self._send is None else (*self.STATE, "urgent")
 
     def reset(self) -> None:
-        """As it is at power-on, or behind INIT."""
+        """Reset to the state after power-on or INIT."""
         self._alarm.cancel()
         self.urgent = False
         self.registers = {str(r): 0 for r in (TPR, LDR, ICR_LOW, ICR_HIGH, DIVIDE, ESR)}
@@ -48,18 +49,18 @@ class LocalApic(Device):
     # -- interrupts ---------------------------------------------------------------------------
 
     def request(self, vector: int) -> None:
-        """An interrupt message arrives."""
+        """Request an interrupt, if the APIC is enabled and the vector is valid."""
         if vector >= 16 and self.registers[str(SVR)] & SOFTWARE_ENABLE:
             self.irr |= 1 << vector
             self._bus.interrupts_changed()
 
     def urge(self) -> None:
-        """An NMI arrives."""
+        """Request a non-maskable interrupt (NMI)."""
         self.urgent = True
         self._bus.interrupts_changed()
 
     def is_meant(self, destination: int, logical: bool) -> bool:
-        """Whether a message is for it (SDM, "Determining IPI Destination")."""
+        """Whether a message is addressed to this APIC (SDM, "Determining IPI Destination")."""
         if not logical:
             return destination in (self.number, 0xFF)
         own = self.registers[str(LDR)] >> 24
@@ -73,14 +74,14 @@ class LocalApic(Device):
         return max(self.registers[str(TPR)] >> 4, serving >> 4)
 
     def pending(self) -> int | None:
-        """The vector that waits for the CPU."""
+        """Return the vector of the interrupt to deliver to the CPU, or None."""
         if not self.irr:
             return None
         vector = self.irr.bit_length() - 1
         return vector if vector >> 4 > self._priority else None
 
     def acknowledge(self) -> int:
-        """The CPU takes the pending interrupt."""
+        """Move the highest requested interrupt into service, and return its vector."""
         vector = self.irr.bit_length() - 1
         self.irr &= ~(1 << vector)
         self.isr |= 1 << vector
@@ -102,7 +103,7 @@ class LocalApic(Device):
         self.ring()
 
     def ring(self) -> None:
-        """The timer's interrupt comes now, beside when it is due."""
+        """Request the timer interrupt now, without changing the timer's deadline."""
         lvt = self.registers[str(LVT_TIMER)]
         if not lvt & MASKED:
             self.request(lvt & 0xFF)

@@ -1,6 +1,6 @@
 """NS16550A serial port (National Semiconductor PC16550D data sheet, section 8).
 
-Sending takes no time.  Registers are bytes, ``stride`` apart.
+Sending takes no time.  Registers are bytes at consecutive addresses.
 """
 
 from emu.devices.device import Bus, Line
@@ -76,7 +76,7 @@ class Ns16550(SerialPort):
             if self.mcr & MCR_LOOPBACK:  # DTR, RTS, OUT1, OUT2 come back as DSR, CTS, RI, DCD
                 m = self.mcr
                 return (m & 1) << 5 | (m & 2) << 3 | (m & 4) << 4 | (m & 8) << 4
-            return 0xB0  # a terminal is there: carrier, ready, clear to send
+            return 0xB0  # as with a connected terminal: carrier, ready, clear to send
         elif offset == 7:
             return self.scratch
         self._update()

@@ -1,5 +1,4 @@
-"""PCI configuration mechanism 1 (PCI Local Bus specification, 3.2.2.3.2), and what is on the
-bus."""
+"""PCI configuration mechanism 1 (PCI Local Bus specification, 3.2.2.3.2), and PCI functions."""
 
 import struct
 from collections.abc import Sequence
@@ -10,24 +9,29 @@ from emu.devices.device import Bus, Device, number
 ADDRESS, DATA = 0, 4
 ACCESS_COST = 500  # ns
 ENABLED = 1 << 31
-HEADER = 64  # bytes of configuration space that a function has
+HEADER = 64  # bytes of a function's configuration space
 COMMAND, BASE, LINE = 0x04, 0x10, 0x3C
-IO_SPACE = 1  # of the command register, and a base address register of ports
+IO_SPACE = 1  # bit of the command register, and of a base address register for I/O ports
 BRIDGE = 0x060000  # class code: a host bridge
 INTEL, HOST = 0x8086, 0x1237
 
 
 class PciFunction(Device):
-    """A function of the bus: its configuration space (6.1), and ports where its first base address
-    register has them."""
+    """PCI function: a configuration space (6.1), and optional I/O ports.
+
+    The first base address register contains the address of the ports.
+
+    :param kind: the class code.
+    :param base: address of the ports, as set by firmware.
+    :param interrupt: interrupt line, as set by firmware.
+    """
 
     STATE: ClassVar[tuple[str, ...]] = ("command", "base", "line")
     size = HEADER
-    ports = 0  # bytes of its base address register; a power of two
+    ports = 0  # number of I/O ports, a power of two
 
     def __init__(self, vendor: int, device: int, kind: int, subsystem: tuple[int, int] = (0, 0),
                  base: int = 0, interrupt: int = 0) -> None:
-        """:param kind: the class code; ``base`` and ``interrupt``: what firmware has set."""
         self.command = IO_SPACE if base else 0
         self.base, self.line = base, interrupt
         self._fixed = bytearray(HEADER)
@@ -58,24 +62,26 @@ class PciFunction(Device):
             number(state[name], end)
 
     def read_port(self, offset: int, size: int) -> int:
+        """Read ``size`` bytes from the I/O ports at an offset; all ones by default."""
         return (1 << 8 * size) - 1
 
     def write_port(self, offset: int, size: int, value: int) -> None:
-        """Most have none."""
+        """Write ``size`` bytes to the I/O ports at an offset; ignored by default."""
 
     def offset_of(self, port: int) -> int | None:
-        """Which of its ports a port is."""
+        """Return the offset of an I/O port in this function's ports, or None."""
         if self.ports and self.command & IO_SPACE and 0 <= port - self.base < self.ports:
             return port - self.base
         return None
 
 
 class PciConfiguration(Device):
-    """Ports CF8h (address) and CFCh (data); where no device is, which may be everywhere, all reads
-    as ones.
+    """PCI configuration ports CF8h (address) and CFCh (data).
 
-    :param functions: function 0 of the devices 1, 2, ... of bus 0.  Where there is one, device 0 is
-        a host bridge.
+    The registers of a function that does not exist read as all ones.
+
+    :param functions: function 0 of the devices 1, 2, ... on bus 0.  If there are any, device 0 is a
+        host bridge; otherwise the bus is empty.
     """
 
     STATE = ("address",)
@@ -87,7 +93,10 @@ class PciConfiguration(Device):
         self._functions = (PciFunction(INTEL, HOST, BRIDGE), *functions) if functions else ()
 
     def _addressed(self) -> PciFunction | None:
-        """Bits of the address: 31 enabled, 23:16 bus, 15:11 device, 10:8 function, 7:2 register."""
+        """Return the function that the address register selects, or None.
+
+        The register's bits: 31 enabled, 23:16 bus, 15:11 device, 10:8 function, 7:2 register.
+        """
         device = self.address >> 11 & 31
         if (not self.address & ENABLED or self.address & 0xFF0700
                 or device >= len(self._functions)):
@@ -98,21 +107,21 @@ class PciConfiguration(Device):
         self._bus.spend(ACCESS_COST)
         if offset < DATA and size == 4:
             return self.address
-        found = self._addressed() if offset >= DATA else None
-        if found is None:
+        function = self._addressed() if offset >= DATA else None
+        if function is None:
             return (1 << 8 * size) - 1
         register = (self.address & 0xFC) + offset - DATA
-        return found.read(register, size) if register < HEADER else 0
+        return function.read(register, size) if register < HEADER else 0
 
     def write(self, offset: int, size: int, value: int) -> None:
         self._bus.spend(ACCESS_COST)
         if offset == ADDRESS and size == 4:
             self.address = value & 0x80FFFFFC
-        elif offset >= DATA and (found := self._addressed()) is not None:
-            found.write((self.address & 0xFC) + offset - DATA, size, value)
+        elif offset >= DATA and (function := self._addressed()) is not None:
+            function.write((self.address & 0xFC) + offset - DATA, size, value)
 
     def port(self, port: int) -> tuple[PciFunction, int] | None:
-        """The function that has a port, and which of its ports it is."""
+        """Return the function that has an I/O port, and the offset of the port, or None."""
         for function in self._functions:
             offset = function.offset_of(port)
             if offset is not None:
@@ -120,14 +129,14 @@ class PciConfiguration(Device):
         return None
 
     def state(self) -> dict[str, Any]:
-        """With the functions', where there are some."""
+        """Return the state of the configuration ports and of the functions, if there are any."""
         if not self._functions:
             return super().state()
         return super().state() | {
-            "functions": {str(i): one.state() for i, one in enumerate(self._functions)}}
+            "functions": {str(i): function.state() for i, function in enumerate(self._functions)}}
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
         number(state["address"], 1 << 32)
-        for i, one in enumerate(self._functions):
-            one.restore(state["functions"][str(i)])
+        for i, function in enumerate(self._functions):
+            function.restore(state["functions"][str(i)])

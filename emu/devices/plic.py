@@ -1,5 +1,7 @@
-"""RISC-V platform-level interrupt controller (PLIC specification 1.0.0): of each hart, a context of
-M-mode, which nobody uses here, and one of S-mode."""
+"""RISC-V platform-level interrupt controller (PLIC specification 1.0.0).
+
+Each hart has an M-mode context, which is not used, and an S-mode context.
+"""
 
 from collections.abc import Callable
 
@@ -7,16 +9,16 @@ from emu.devices.device import Device
 
 SOURCES = 64
 PRIORITY, PENDING, ENABLE, CONTEXT = 0, 0x1000, 0x2000, 0x200000
-ENABLE_STEP, CONTEXT_STEP = 0x80, 0x1000  # bytes a context
+ENABLE_STEP, CONTEXT_STEP = 0x80, 0x1000  # bytes per context
 
 
 class Plic(Device):
-    """Level-triggered sources with a gateway each.
+    """PLIC with level-triggered sources, each with its own gateway.
 
-    :param harts: how many there are.
+    :param harts: number of harts.
     """
 
-    # What ``enabled`` and ``threshold`` have is the first hart's; ``others`` is the others'.
+    # ``enabled`` and ``threshold`` are those of hart 0; ``others`` contains those of other harts.
     STATE = ("priority", "levels", "claimed", "enabled", "threshold")
     size = 0x600000
 
@@ -33,6 +35,7 @@ class Plic(Device):
         return (*self.STATE, "others") if self.others else self.STATE
 
     def set_line(self, source: int, level: bool) -> None:
+        """Set the level of a source's interrupt line."""
         old = self.levels
         self.levels = old | 1 << source if level else old & ~(1 << source)
         if old != self.levels:
@@ -63,11 +66,11 @@ class Plic(Device):
         return best
 
     def asserted(self, hart: int) -> bool:
-        """The external interrupt line of a hart."""
+        """Whether the external interrupt line of a hart is asserted."""
         return self._best(hart) != 0
 
     def _hart(self, offset: int, step: int) -> tuple[int | None, int]:
-        """Whose S-mode context is at an offset, and the offset in it."""
+        """Return the hart whose S-mode context is at an offset, or None, and the offset in it."""
         context = offset // step
         hart = context // 2 if context % 2 and context // 2 <= len(self.others) else None
         return hart, offset % step

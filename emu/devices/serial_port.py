@@ -1,7 +1,7 @@
-"""The far end of a serial port: what is typed there arrives byte by byte, as over a line.
+"""Serial ports whose input arrives byte by byte, as over a serial line.
 
-A key pressed at the moment a prompt appears reaches the guest a little later, as from a person:
-the guest has then begun to wait for it.
+A key pressed when a prompt appears reaches the guest a little later, as if a person had typed it:
+by then the guest waits for input.
 """
 
 from abc import abstractmethod
@@ -13,9 +13,11 @@ BYTE_TIME = 1_000_000  # ns between bytes
 
 
 class SerialPort(Device):
-    """A serial port: what the guest sends goes to the console, what is typed comes in by
-    ``receive``.  A subclass has ``waiting`` (typed, still on its way) and ``fifo`` (arrived, not
-    read) in its STATE."""
+    """Serial port between the guest and its console.
+
+    The guest's output goes to the console; typed bytes arrive through ``receive``.  The STATE of a
+    subclass has to include ``waiting`` (typed, not arrived) and ``fifo`` (arrived, not read).
+    """
 
     fifo: bytearray
 
@@ -26,17 +28,17 @@ class SerialPort(Device):
 
     @abstractmethod
     def receive(self, byte: int) -> bool:
-        """Take a byte from the line; false when there is no room for it now."""
+        """Receive a byte from the line; return False if there is no room for it now."""
 
     def type(self, data: bytes) -> None:
-        """Keys pressed at the terminal."""
+        """Type keys at the terminal."""
         if data and not self.waiting:
             self._arrival.set(self._bus.now + FIRST_KEY)
         self.waiting += data
 
     @property
     def keys_left(self) -> bool:
-        """Whether something that was typed has not been read by the guest yet."""
+        """Whether there are typed bytes that the guest has not read yet."""
         return bool(self.waiting or self.fifo)
 
     def _arrive(self) -> None:

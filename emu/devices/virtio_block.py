@@ -1,8 +1,8 @@
-"""A block device of Virtio's (Virtio 1.2, 5.2), whichever way it is attached.
+"""Virtio block device (Virtio 1.2, 5.2), independent of its transport.
 
-What the guest writes is kept here, beside the image, which stays as it is.  A request is carried
-out when the device's time has come, one after the other: so many nanoseconds after it was told of,
-and one more for each byte.
+The device keeps what the guest writes in memory; the disk image does not change.  It carries out
+one request at a time, LATENCY ns after the driver's notification.  Before the next request, it
+takes that time again and 1 ns for each transferred byte.
 """
 
 import struct
@@ -15,23 +15,26 @@ from emu.host.errors import MemoryAccessError
 from emu.host.input_file import Content
 
 SECTOR = 512
-BLOCK = 4096  # bytes that are kept together when one of them was written
+BLOCK = 4096  # bytes in the unit of storage for written data
 LATENCY = 20_000  # ns
-MAX_SEGMENTS = 126  # of data, in a queue of 128
+MAX_SEGMENTS = 126  # data segments of a request, in a queue of 128
 DEVICE_TYPE = 2
-SEG_MAX, BLK_SIZE, FLUSH = 1 << 2, 1 << 6, 1 << 9  # features
-IN, OUT, SYNC, GET_ID = 0, 1, 4, 8  # kinds of requests
+SEG_MAX, BLK_SIZE, FLUSH = 1 << 2, 1 << 6, 1 << 9  # feature bits
+IN, OUT, SYNC, GET_ID = 0, 1, 4, 8  # request types
 OK, IO_ERROR, UNSUPPORTED = 0, 1, 2
-DRIVER_OK, NEEDS_RESET = 4, 0x40  # of the device's status
+DRIVER_OK, NEEDS_RESET = 4, 0x40  # bits of the device status
 QUEUE_INTERRUPT, CONFIGURATION_INTERRUPT = 1, 2
-CONFIGURATION = struct.Struct("<QIIHBBI")  # up to the size of a block
+CONFIGURATION = struct.Struct("<QIIHBBI")  # up to and including blk_size
 NAME = b"kinst".ljust(20, b"\0")
 
 
 class VirtioBlock(Device):
-    """Its registers are the configuration; what a transport has is in attributes.
+    """Block device whose registers are its configuration space.
 
-    :param content: the image, of whole sectors.
+    A transport also uses its queue and its attributes ``status``, ``features`` and ``interrupts``.
+
+    :param name: unique name of the device's timer.
+    :param content: the disk image, a whole number of sectors.
     """
 
     STATE = ("status", "features", "interrupts")
@@ -40,19 +43,19 @@ class VirtioBlock(Device):
     def __init__(self, bus: Bus, name: str, content: Content, line: Line) -> None:
         self._bus, self._line, self._content = bus, line, content
         self.status = self.features = self.interrupts = 0
-        self.trouble = ""  # what the driver has done that it must not
+        self.trouble = ""  # how the driver has violated the specification; empty: not at all
         self.queue = VirtQueue(bus)
-        self._written: dict[int, bytes] = {}  # by number of the block
-        self._shown: dict[str, str] = {}  # the same, as a state has it
+        self._written: dict[int, bytes] = {}  # changed blocks by block number
+        self._shown: dict[str, str] = {}  # the same, as saved in snapshots
         self._timer = bus.timer(name, self._ring)
         self._configuration = CONFIGURATION.pack(
             len(content) // SECTOR, 0, MAX_SEGMENTS, 0, 0, 0, SECTOR)
         self.size = len(self._configuration)
 
-    # -- what a transport asks --------------------------------------------------------------------
+    # -- interface for transports -----------------------------------------------------------------
 
     def reset(self) -> None:
-        """The driver starts anew; what was written stays."""
+        """Reset the device for the driver; the content of the disk stays."""
         self.status = self.features = 0
         self.trouble = ""
         self.queue.reset()
@@ -60,11 +63,12 @@ class VirtioBlock(Device):
         self.acknowledge(~0)
 
     def notify(self) -> None:
-        """The driver says that there are requests."""
+        """Handle the driver's notification that requests are available."""
         if self.status & DRIVER_OK and not self.trouble:
             self._timer.set(min(self._timer.when, self._bus.now + LATENCY))
 
     def acknowledge(self, interrupts: int) -> None:
+        """Clear interrupt causes, and lower the line when none is left."""
         self.interrupts &= ~interrupts
         self._line.set(self.interrupts != 0)
 
@@ -72,7 +76,7 @@ class VirtioBlock(Device):
         return int.from_bytes(self._configuration[offset : offset + size], "little")
 
     def write(self, offset: int, size: int, value: int) -> None:
-        """There is nothing to be set."""
+        """Ignore a write: the configuration space is read-only."""
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -96,10 +100,10 @@ class VirtioBlock(Device):
             self._interrupt(CONFIGURATION_INTERRUPT)
 
     def _carry_out(self, chain: Chain) -> int:
-        """:return: bytes that were written to the chain."""
+        """Carry out a request, and return the number of bytes written to its chain."""
         room = sum(length for _address, length in chain.writable)
         if len(chain.readable) < 16 or not room:
-            raise QueueError("a request without a head, or without room for its status")
+            raise QueueError("a request without a header, or without room for its status")
         kind, _reserved, sector = struct.unpack("<IIQ", chain.readable[:16])
         data, out, status = b"", chain.readable[16:], OK
         if kind == IN:
@@ -119,28 +123,31 @@ class VirtioBlock(Device):
         return act(sector * SECTOR, size), OK
 
     def _fill(self, chain: Chain, data: bytes, status: int) -> int:
-        """The status is the last byte of what can be written."""
+        """Write a request's data, zero-padded, and its status in the last writable byte.
+
+        :return: number of bytes written to the chain.
+        """
         room = sum(length for _address, length in chain.writable)
-        whole = data.ljust(room - 1, b"\0") if data else b""
+        padded = data.ljust(room - 1, b"\0") if data else b""
         at = 0
         for address, length in chain.writable:
-            piece = whole[at : at + length]
+            piece = padded[at : at + length]
             if piece:
                 self._bus.write_memory(address, piece)
             at += length
         address, length = chain.writable[-1]
         self._bus.write_memory(address + length - 1, bytes((status,)))
-        return len(whole) + 1
+        return len(padded) + 1
 
     def content(self, at: int, size: int) -> bytes:
-        """What the disk holds now."""
-        found = bytearray(self._content[at : at + size])
+        """Return bytes of the disk, including what the guest has written."""
+        content = bytearray(self._content[at : at + size])
         for block_number in range(at // BLOCK, (at + size + BLOCK - 1) // BLOCK):
             block, base = self._written.get(block_number), block_number * BLOCK
             if block is not None:
                 begin, end = max(base, at), min(base + len(block), at + size)
-                found[begin - at : end - at] = block[begin - base : end - base]
-        return bytes(found)
+                content[begin - at : end - at] = block[begin - base : end - base]
+        return bytes(content)
 
     def _store(self, at: int, data: bytes) -> bytes:
         end = at + len(data)
@@ -159,7 +166,7 @@ class VirtioBlock(Device):
 
     @property
     def written(self) -> dict[int, bytes]:
-        """What differs from the image: byte offsets, and what is there."""
+        """Blocks that the guest has written, by byte offset."""
         return {at * BLOCK: block for at, block in self._written.items()}
 
     # -- snapshots --------------------------------------------------------------------------------
@@ -184,7 +191,7 @@ class VirtioBlock(Device):
             left = len(self._content) - block_number * BLOCK
             if (block_number < 0 or left <= 0 or len(block) != min(BLOCK, left)
                     or str(block_number) != key):
-                raise ValueError("a block that the disk has not")
+                raise ValueError("a written block is not a block of the disk")
             blocks[block_number] = block
         self.queue.restore(queue)
         self.trouble = trouble

@@ -1,4 +1,4 @@
-"""Virtio over MMIO (Virtio 1.2, 4.2): the registers in front of a device."""
+"""Virtio over MMIO (Virtio 1.2, 4.2), for a block device."""
 
 from typing import Any
 
@@ -7,14 +7,15 @@ from emu.devices.virtio_block import DEVICE_TYPE, NEEDS_RESET, VirtioBlock
 from emu.devices.virtio_queue import MAX_SIZE
 
 MAGIC, VERSION, VENDOR = 0x74726976, 2, int.from_bytes(b"KNST", "little")
-VERSION_1 = 1 << 32  # a feature
-FEATURES_OK = 8  # of the status
+VERSION_1 = 1 << 32  # feature bit
+FEATURES_OK = 8  # bit of the device status
 CONFIGURATION = 0x100
-# Offsets of the addresses' lower halves: the queue's attributes.
+# Offsets of the low halves of the queue's addresses, with the attributes of VirtQueue
 ADDRESSES = {0x80: "descriptors", 0x90: "available", 0xA0: "used"}
 
 
 class VirtioMmio(Device):
+    """MMIO transport registers of a block device."""
     STATE = ("device_half", "driver_half", "selected")
     size = 0x200
 

@@ -1,5 +1,4 @@
-"""Virtio over PCI with the legacy interface (Virtio 1.2, 4.1.4.10): ports in front of a device, and
-its configuration space."""
+"""Virtio over PCI with the legacy interface (Virtio 1.2, 4.1.4.10), for a block device."""
 
 from typing import Any
 
@@ -9,35 +8,37 @@ from emu.devices.virtio_block import DEVICE_TYPE, VirtioBlock
 from emu.devices.virtio_queue import DESCRIPTOR, MAX_SIZE
 
 VENDOR, LEGACY_BLOCK = 0x1AF4, 0x1001
-STORAGE = 0x010000  # class code: SCSI storage, as every legacy block device has
-CONFIGURATION = 0x14  # behind the registers
+STORAGE = 0x010000  # class code: SCSI storage, as for every legacy block device
+CONFIGURATION = 0x14  # offset of the device configuration, after the transport registers
 PAGE = 4096
 ACCESS_COST = 500  # ns
 
 
 class VirtioPci(PciFunction):
-    """The ports are those of the first base address register."""
+    """PCI function that gives access to a block device through I/O ports.
+
+    :param base: address of the ports, as set by firmware.
+    :param interrupt: interrupt line, as set by firmware.
+    """
 
     STATE = (*PciFunction.STATE, "selected")
     ports = 64
 
     def __init__(self, bus: Bus, block: VirtioBlock, base: int, interrupt: int) -> None:
-        """:param base: where firmware has put the ports; ``interrupt``: the line that it knows."""
         super().__init__(VENDOR, LEGACY_BLOCK, STORAGE, subsystem=(VENDOR, DEVICE_TYPE),
                          base=base, interrupt=interrupt)
         self._bus, self.block = bus, block
         self.selected = 0
-
 
     def read_port(self, offset: int, size: int) -> int:
         block, queue = self.block, self.selected == 0
         self._bus.spend(ACCESS_COST)
         if offset >= CONFIGURATION:
             return block.read(offset - CONFIGURATION, size)
-        if offset == 0x13:  # reading it is to acknowledge
-            found = block.interrupts
+        if offset == 0x13:  # ISR status: a read acknowledges the interrupts
+            causes = block.interrupts
             block.acknowledge(~0)
-            return found
+            return causes
         return {0x00: block.FEATURES, 0x04: block.features,
                 0x08: block.queue.descriptors // PAGE if queue else 0,
                 0x0C: MAX_SIZE if queue else 0, 0x0E: self.selected, 0x12: block.status,
@@ -63,7 +64,7 @@ class VirtioPci(PciFunction):
                     self.selected = 0
 
     def _place(self, frame: int) -> None:
-        """One page frame number says where all of the queue is (2.7.2)."""
+        """Set the addresses of the whole queue from its page frame number (2.7.2)."""
         queue = self.block.queue
         queue.size, queue.ready, queue.taken = MAX_SIZE, frame != 0, 0
         queue.descriptors = frame * PAGE

@@ -1,7 +1,7 @@
-"""A split virtqueue (Virtio 1.2, 2.7), as the device sees it.
+"""Split virtqueue (Virtio 1.2, 2.7), as seen by the device.
 
-All of it lies in the guest's memory and can be anything: what cannot be followed is a
-``QueueError``, and one chain has at most ``MAX_SIZE`` pieces and ``MAX_BYTES``.
+The queue is in guest memory and may contain anything.  Invalid content raises a ``QueueError``; a
+chain is limited to ``MAX_SIZE`` descriptors and ``MAX_BYTES`` bytes.
 """
 
 import struct
@@ -11,23 +11,23 @@ from emu.devices.device import Bus
 from emu.host.errors import MemoryAccessError
 
 MAX_SIZE = 128  # descriptors
-MAX_BYTES = 4 << 20  # of one chain
+MAX_BYTES = 4 << 20  # bytes in a chain
 DESCRIPTOR = struct.Struct("<QIHH")  # address, length, flags, next
 NEXT, WRITE, INDIRECT = 1, 2, 4
-NO_INTERRUPT = 1  # of the available ring's flags
+NO_INTERRUPT = 1  # flag of the available ring
 
 
 class QueueError(Exception):
-    """The driver has broken the rules: the device must be reset."""
+    """The driver has violated the specification; the device must be reset."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A request.
+    """Request, as a chain of descriptors.
 
-    :param head: its first descriptor.
-    :param readable: what the driver has put into it.
-    :param writable: (address, bytes) of the pieces that the device fills.
+    :param head: index of the first descriptor.
+    :param readable: content of the buffers that the device reads.
+    :param writable: (physical address, bytes) of the buffers that the device writes.
     """
 
     head: int
@@ -37,7 +37,7 @@ class Chain:
 
 @dataclass
 class VirtQueue:
-    """Where the driver has put the queue, and how far it was read."""
+    """Addresses of a virtqueue, and how far the device has read it."""
 
     bus: Bus
     size: int = MAX_SIZE
@@ -45,30 +45,31 @@ class VirtQueue:
     descriptors: int = 0  # physical addresses
     available: int = 0
     used: int = 0
-    taken: int = 0  # of the available ring, modulo 2^16
+    taken: int = 0  # entries of the available ring that were taken, modulo 2^16
 
     def reset(self) -> None:
+        """Forget the addresses, and disable the queue."""
         self.size, self.ready = MAX_SIZE, False
         self.descriptors = self.available = self.used = self.taken = 0
 
     def waiting(self) -> bool:
-        """Whether there is a request.
+        """Whether a request is waiting.
 
-        :raises QueueError:
+        :raises QueueError: if the queue is invalid.
         """
         if not self.ready:
             return False
         if not 0 < self.size <= MAX_SIZE or self.size & self.size - 1:
-            raise QueueError(f"a queue of {self.size} descriptors")
+            raise QueueError(f"invalid queue size {self.size}")
         behind = self._number(self.available + 2) - self.taken & 0xFFFF
         if behind > self.size:
-            raise QueueError(f"{behind} requests in a queue of {self.size}")
+            raise QueueError(f"{behind} requests are waiting in a queue of {self.size}")
         return behind > 0
 
     def take(self) -> Chain | None:
-        """The next request.
+        """Take the next request from the available ring, or return None.
 
-        :raises QueueError:
+        :raises QueueError: if the queue or the request is invalid.
         """
         if not self.waiting():
             return None
@@ -77,33 +78,34 @@ class VirtQueue:
         total, at = 0, head
         for _ in range(self.size):
             if at >= self.size:
-                raise QueueError(f"descriptor {at} of {self.size}")
+                raise QueueError(f"descriptor {at} is outside a queue of {self.size}")
             address, length, flags, following = DESCRIPTOR.unpack(
                 self._bytes(self.descriptors + DESCRIPTOR.size * at, DESCRIPTOR.size))
             total += length
             if flags & INDIRECT or not length or total > MAX_BYTES:
-                raise QueueError(f"descriptor {at} has {length} bytes, and flags {flags:#x}")
+                raise QueueError(f"descriptor {at} is invalid: {length} bytes, flags {flags:#x}")
             if flags & WRITE:
-                self._bytes(address, length)  # or it is no RAM
+                self._bytes(address, length)  # raises QueueError if the buffer is not in RAM
                 writable.append((address, length))
             elif writable:
-                raise QueueError("a piece to read behind one to write")
+                raise QueueError("a readable descriptor follows a writable one")
             else:
                 readable += self._bytes(address, length)
             if not flags & NEXT:
                 break
             at = following
         else:
-            raise QueueError("descriptors in a circle")
+            raise QueueError("the descriptors form a circle")
         self.taken = self.taken + 1 & 0xFFFF
         return Chain(head, bytes(readable), tuple(writable))
 
     def give(self, head: int, written: int) -> bool:
-        """A request is done.
+        """Mark a request as completed in the used ring.
 
-        :param written: bytes that were written to it.
-        :return: whether the driver wants to be told.
-        :raises QueueError:
+        :param head: index of the request's first descriptor.
+        :param written: number of bytes written to the request.
+        :return: whether the driver requests an interrupt.
+        :raises QueueError: if the used ring is not in RAM.
         """
         try:
             done = self._number(self.used + 2)
@@ -126,9 +128,11 @@ class VirtQueue:
     # -- snapshots --------------------------------------------------------------------------------
 
     def state(self) -> list[int]:
+        """Return the state as a list of numbers."""
         return [self.size, int(self.ready), self.descriptors, self.available, self.used,
                 self.taken]
 
     def restore(self, state: list[int]) -> None:
+        """Restore a state returned by ``state``."""
         self.size, ready, self.descriptors, self.available, self.used, taken = state
         self.ready, self.taken = bool(ready), taken & 0xFFFF

@@ -1,10 +1,10 @@
-"""Files that are added to: what cannot be written says which file it was."""
+"""Append-only text files whose write errors name the file."""
 
 import io
 
 
 class _NamedFile(io.FileIO):
-    """An error of a file that is open has no name of its own."""
+    """File that adds its name to write errors, which an open descriptor alone does not have."""
 
     def write(self, data: object, /) -> int:
         try:
@@ -15,10 +15,10 @@ class _NamedFile(io.FileIO):
 
 
 def appending(name: str, errors: str) -> io.TextIOWrapper:
-    """A file of text (UTF-8) whose end is written to.
+    """Open a UTF-8 text file for appending.
 
-    :param errors: what becomes of what is no text, as ``open`` takes it.
-    :raises OSError: here, when it cannot be opened; of its methods, with its name.
+    :param errors: handling of characters that cannot be encoded, as for ``open``.
+    :raises OSError: if the file cannot be opened or, in its methods, written; with its name.
     """
     raw = _NamedFile(name, "ab")
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors=errors,

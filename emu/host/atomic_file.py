@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written under a temporary name, then renamed."""
+"""Atomic replacement of files: write under a temporary name, then rename."""
 
 import contextlib
 import glob
@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 PART = ".part"
-ABANDONED = 3600  # seconds since a writer that is gone has written last
+ABANDONED = 3600  # seconds without a write after which a temporary file counts as abandoned
 
 
 def _drop_abandoned(path: Path, present: Path) -> None:
-    """Remove what writers of ``path`` have left that were killed."""
+    """Remove temporary files of ``path`` that killed writers have left."""
     now = present.stat().st_mtime
     for other in path.parent.glob(f".{glob.escape(path.name)}.*{PART}"):
-        with contextlib.suppress(OSError):  # another writer was faster, or it is another user's
+        with contextlib.suppress(OSError):  # removed by another writer, or owned by another user
             if now - other.stat().st_mtime > ABANDONED:
                 other.unlink()
 
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An error of writing names the file that the user knows, not none or a temporary one."""
+    """Make errors name ``path`` where they name no file or a temporary one."""
     try:
         yield
     except OSError as error:
@@ -35,11 +35,12 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
-    """A file to write, which becomes ``path`` when all went well.  What is no file, as
-    ``/dev/stdout`` or a pipe, is written to.
+    """Yield a file to write, which replaces ``path`` on success.
 
-    :param mode: who may do what with it; None: as with any new file.
-    :raises OSError: when it cannot be written, with the name of ``path``.
+    Anything but a regular file, such as ``/dev/stdout`` or a pipe, is written directly.
+
+    :param mode: permission bits; None: as for any new file.
+    :raises OSError: if the file cannot be written, with the name of ``path``.
     """
     with naming(path):
         if path.exists() and not path.is_file() and not path.is_dir():
@@ -59,13 +60,13 @@ def _renamed(path: Path, mode: int | None) -> Iterator[BinaryIO]:
             _drop_abandoned(path, Path(temporary))
             yield file
             file.flush()
-            os.fsync(file.fileno())  # or a crash may leave a file of the right length and zeros
+            os.fsync(file.fileno())  # otherwise a crash may leave zeros instead of the content
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask if mode is None else mode)
         os.replace(temporary, path)
     except BaseException:
-        if os.getpid() == owner:  # in a forked process it is still written by the other one
-            with contextlib.suppress(FileNotFoundError):  # the cache was emptied meanwhile
+        if os.getpid() == owner:  # a forked process must not remove its parent's file
+            with contextlib.suppress(FileNotFoundError):  # the cache may have been emptied
                 os.unlink(temporary)
         raise

@@ -1,26 +1,26 @@
-"""JSON from files of others: what it may become in memory is bounded before it is read."""
+"""JSON from untrusted files, with its size in memory bounded before it is parsed."""
 
 import json
 import re
 from typing import Any
 
-STRUCTURE = b",[{"  # as many of these, and one more, has a text values at the most
+STRUCTURE = b",[{"  # a text has at most one more value than these characters
 STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 def read_json(text: bytes, most: int) -> Any:
-    """What a text says.
+    """Parse JSON text if it has at most a given number of values.
 
-    :param most: values that it may have, keys not counted: each takes about 100 bytes.
-    :raises ValueError: when it has more, or is no JSON.
-    :raises RecursionError: when its values lie too deep in each other.
+    :param most: maximum number of values, not counting keys; each takes about 100 bytes.
+    :raises ValueError: if the text has more values or is not JSON.
+    :raises RecursionError: if the values are nested too deeply.
     """
     check(text, most)
     return json.loads(text)
 
 
 def fits(text: bytes, most_values: int, most_bytes: int) -> bool:
-    """Whether a text that is about to be written can be read again within these limits."""
+    """Whether JSON text that is about to be written is within the limits for reading it."""
     try:
         check(text, most_values)
     except ValueError:
@@ -29,12 +29,12 @@ def fits(text: bytes, most_values: int, most_bytes: int) -> bool:
 
 
 def check(text: bytes, most: int) -> None:
-    """Count the values of a text.
+    """Check the number of values in JSON text.
 
-    :raises ValueError: when it may have more.
+    :raises ValueError: if there may be more than ``most``.
     """
     if sum(text.count(bytes([mark])) for mark in STRUCTURE) < most:
         return
     plain = STRING.sub(b"", text)
     if sum(plain.count(bytes([mark])) for mark in STRUCTURE) >= most:
-        raise ValueError(f"JSON of more than {most} values")
+        raise ValueError(f"JSON has more than {most} values")

@@ -1,4 +1,4 @@
-"""Processes that are made by this one, and end with it, whatever ends it."""
+"""Child processes that end with this process, whatever ends it."""
 
 import contextlib
 import ctypes
@@ -9,19 +9,19 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-JOIN = 5  # seconds
+JOIN = 5  # seconds to wait for a killed process or a pool's thread
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG: linux/prctl.h
 _libc = ctypes.CDLL(None)
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Processes that are made inside the ``with`` never get a SIGINT: an interrupt from the
-    terminal is for the process that makes them, which then ends them.
+    """Block SIGINT in the processes that are started inside the ``with``.
 
-    An interrupt that comes meanwhile is taken at the end.  Blocking it in this thread is not
-    enough: the system gives it to another thread, and Python then runs the handler in the main
-    thread.  An exception in the middle of starting a thread would leave a pool that cannot end.
+    An interrupt from the terminal is for the process that starts them, which then ends them.  If it
+    arrives inside the ``with``, it is handled at the end.  Blocking SIGINT in this thread is not
+    enough: the system delivers it to another thread, and Python then runs the handler in the main
+    thread.  There, an exception while a thread is being started would leave a pool that cannot end.
     """
     came: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
@@ -41,15 +41,15 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_pool(pool: ProcessPoolExecutor) -> Iterator[None]:
-    """Kill the processes of a pool at the end of the ``with``, whatever they do then."""
+    """Kill the processes of a pool at the end of the ``with``, even if they are busy."""
     others = multiprocessing.active_children()
     try:
         yield
     finally:
-        # Python's own exit would meet this thread while it closes what they share.
+        # Wait for this thread below: it must not close shared objects while Python exits.
         thread = getattr(pool, "_executor_manager_thread", None)
         pool.shutdown(wait=False, cancel_futures=True)
-        own = [one for one in multiprocessing.active_children() if one not in others]
+        own = [child for child in multiprocessing.active_children() if child not in others]
         for process in own:
             process.kill()
         for process in own:
@@ -59,11 +59,12 @@ def ended_pool(pool: ProcessPoolExecutor) -> Iterator[None]:
 
 
 def end_with(parent: int) -> None:
-    """Have this process killed when its parent ends, or end it when that has happened already.
+    """Have the kernel kill this process when its parent ends.
 
-    To the kernel the parent is the thread that has made this process: it must not end before.
+    If the parent has ended already, exit at once.  To the kernel, the parent is the thread that
+    started this process: that thread must live as long as the process is needed.
 
-    :param parent: its process ID.
+    :param parent: process ID of the parent.
     """
     _libc.prctl(DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:

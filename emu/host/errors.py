@@ -1,8 +1,8 @@
-"""What can go wrong in the machine, as one clear line each."""
+"""Exceptions with a one-line message for the user."""
 
 
 class KinstError(Exception):
-    """An error meant for the user: its text says what, where, and what to do."""
+    """An error for the user; the message says what failed, where, and what to do."""
 
 
 class ImageError(KinstError):
@@ -18,4 +18,4 @@ class MemoryAccessError(KinstError):
 
 
 class MachineError(KinstError):
-    """The machine cannot do what was asked."""
+    """The machine cannot carry out a request."""

@@ -1,4 +1,4 @@
-"""What made a thing that is kept: the content of our code, and the versions of others'."""
+"""Fingerprints of the code that has produced a cached result: our files, and library versions."""
 
 import functools
 import hashlib
@@ -15,17 +15,17 @@ SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 
 @functools.cache
 def fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -> str:
-    """Sixteen hexadecimal digits that change when any of it does.
+    """Return 16 hexadecimal digits that change with the given modules and distributions.
 
-    :param modules: dotted names; of a package, the files in its own folder.
-    :param distributions: whose installed version counts.
-    :raises ImportError: when a module is not there.
+    :param modules: dotted names of modules; a package stands for the files in its own directory.
+    :param distributions: distributions whose installed version counts.
+    :raises ImportError: if a module or distribution is not installed.
     """
     digest = hashlib.sha256()
     for name in modules:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
-            raise ImportError(f"there is no module {name}")
+            raise ImportError(f"module {name} cannot be found")
         origin = Path(spec.origin)
         files = [origin] if spec.submodule_search_locations is None else sorted(
             path for path in origin.parent.iterdir() if path.name.endswith(SUFFIXES))
@@ -38,7 +38,7 @@ def fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -
 
 
 def machine_modules(arch: str) -> tuple[str, ...]:
-    """The packages that decide what a machine of an architecture does, for ``fingerprint``."""
+    """Return the packages that determine how a machine behaves, for ``fingerprint``."""
     return tuple(f"emu.{name}" for name in (
         "host", "arch", "elf", "guest", "guests", "guests.teaching", "guests.freebsd",
         "guests.illumos.amd64", "machine", "devices", "unicorn", arch, f"unicorn.{arch}",
@@ -47,8 +47,10 @@ def machine_modules(arch: str) -> tuple[str, ...]:
 
 @functools.cache
 def our_code() -> str:
-    """Sixteen hexadecimal digits that change when any Python module of ours does; native ones
-    differ from machine to machine where each has built its own."""
+    """Return 16 hexadecimal digits that change with any of this project's Python modules.
+
+    Native modules are left out, since each host may have built its own.
+    """
     digest = hashlib.sha256()
     for name in OURS:
         spec = importlib.util.find_spec(name)
@@ -61,10 +63,12 @@ def our_code() -> str:
 
 
 def version_of(distribution: str) -> str:
-    """An installed version, as the name of its metadata's folder has it (PyPA, "Recording installed
-    projects"); loading importlib.metadata takes 40 ms, a third of a command's start.
+    """Return the installed version of a distribution.
 
-    :raises ImportError: when it is not installed.
+    It is read from the name of the metadata directory (PyPA, "Recording installed projects"), since
+    importing importlib.metadata takes 40 ms, a third of a command's start time.
+
+    :raises ImportError: if the distribution is not installed.
     """
     begin = distribution.replace("-", "_").lower() + "-"
     for folder in sys.path:

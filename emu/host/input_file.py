@@ -1,5 +1,4 @@
-"""Files that a run is made from.  Their bytes are taken once; what becomes of the file afterwards
-changes nothing, or is an error."""
+"""Input files of a run, read so that later changes have no effect or raise an error."""
 
 import contextlib
 import mmap
@@ -19,36 +18,39 @@ State = tuple[int, int, int, int, int]
 
 
 def state_of(descriptor: int) -> State:
-    """What changes when somebody changes a file: its device and inode, size, and the times (ns) of
-    the last change of its content and of what is known about it."""
-    found = os.fstat(descriptor)
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    """Return values that change when a file changes.
+
+    These are its device, inode and size, and the times (ns) of the last change of its content and
+    of its metadata.
+    """
+    status = os.fstat(descriptor)
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @contextlib.contextmanager
 def opened(path: Path, most: int) -> Iterator[int]:
-    """The descriptor of a file.
+    """Open a regular file, and yield its descriptor.
 
-    :param most: bytes that it may have.
-    :raises ImageError: when it cannot be read, is no file, is empty, or has more.
+    :param most: maximum size in bytes.
+    :raises ImageError: if the file cannot be read, is not a regular file, is empty or too large.
     """
     try:
-        # Opening a FIFO would wait for somebody who writes to it.
+        # Without O_NONBLOCK, opening a FIFO would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:  # from Python: a zero byte, half a surrogate pair
-        raise ImageError(f"{str(path)!r}: no file can have this name") from None
+    except ValueError:  # raised by Python for a zero byte or half of a surrogate pair
+        raise ImageError(f"{str(path)!r}: not a valid file name") from None
     try:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
             raise ImageError(f"{path}: is a directory, not a file")
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise ImageError(f"{path}: is not a regular file")
-        if not found.st_size:
+        if not status.st_size:
             raise ImageError(f"{path}: is empty")
-        if found.st_size > most:
-            raise ImageError(f"{path}: has {found.st_size} bytes: at most {most} are possible here")
+        if status.st_size > most:
+            raise ImageError(f"{path}: has {status.st_size} bytes; the limit is {most}")
         yield descriptor
     finally:
         os.close(descriptor)
@@ -56,9 +58,9 @@ def opened(path: Path, most: int) -> Iterator[int]:
 
 @dataclass(frozen=True, eq=False)
 class InputFile:
-    """A copy of a file's bytes.
+    """Copy of a file's content.
 
-    :param state: tells the file from another one, and from itself when it has been changed.
+    :param state: identifies the file and its version (``state_of``).
     """
 
     path: Path
@@ -67,13 +69,13 @@ class InputFile:
 
 
 def taken(path: Path, most: int, magic: bytes = b"") -> InputFile:
-    """Copy a file.
+    """Copy a file into memory.
 
-    :param most: bytes that it may have.
-    :param magic: what it must begin with: of one that begins otherwise, only as many bytes are
-        returned.
-    :raises ImageError: when it cannot be read, is no file, is empty, has more, or is changed
-        meanwhile.
+    :param most: maximum size in bytes.
+    :param magic: expected first bytes; of a file that begins otherwise, only as many bytes as the
+        magic has are returned.
+    :raises ImageError: if the file cannot be read, is not a regular file, is empty or too large, or
+        changes while it is read.
     """
     with opened(path, most) as descriptor:
         before = state_of(descriptor)
@@ -81,19 +83,19 @@ def taken(path: Path, most: int, magic: bytes = b"") -> InputFile:
         if content == magic:
             content = _read(path, descriptor, 0, before[2])
             if len(content) < before[2] or state_of(descriptor) != before:
-                raise ImageError(f"{path}: was changed while it was read; try again")
+                raise ImageError(f"{path}: changed while it was read; try again")
         return InputFile(path, content, before)
 
 
 def _read(path: Path, descriptor: int, at: int, size: int) -> memoryview:
-    """As many bytes as there are, in memory of nobody else's."""
+    """Read up to ``size`` bytes at an offset into private memory."""
     if not size:
         return memoryview(b"")
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if size >= LARGE:
-            with contextlib.suppress(OSError):  # a kernel without large pages
-                memory.madvise(mmap.MADV_HUGEPAGE)  # its pages come at once, not one by one
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                memory.madvise(mmap.MADV_HUGEPAGE)  # one page fault per huge page
         view, done = memoryview(memory), 0
         while done < size and (count := os.preadv(descriptor, [view[done:]], at + done)):
             done += count
@@ -103,10 +105,9 @@ def _read(path: Path, descriptor: int, at: int, size: int) -> memoryview:
 
 
 class HeldFile:
-    """A file that is too large to be copied: it is kept open.  Reading it after somebody has
-    changed it is an error.
+    """Open file that is too large to be copied; reading it after a change raises an error.
 
-    :raises ImageError: here, as ``taken``.
+    :raises ImageError: if the file cannot be used, as for ``taken``.
     """
 
     def __init__(self, path: Path, most: int) -> None:
@@ -117,28 +118,29 @@ class HeldFile:
         self.close = weakref.finalize(self, os.close, self._descriptor)
 
     def __len__(self) -> int:
+        """Size of the file in bytes."""
         return self._state[2]
 
     def __getitem__(self, part: slice) -> bytes:
-        """Bytes of the file.
+        """Read a slice of the file.
 
-        :raises ImageError: when it is not what it was.
+        :raises ImageError: if the file has changed since it was opened.
         """
         begin, end, _step = part.indices(len(self))
         content = bytes(_read(self.path, self._descriptor, begin, max(end - begin, 0)))
         if state_of(self._descriptor) != self._state:
-            raise ImageError(f"{self.path}: was changed while it was used: what has run with it is "
-                             "not to be trusted; run it again")
+            raise ImageError(f"{self.path}: changed while it was in use, so the results of this "
+                             "run cannot be trusted; run it again")
         return content
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self.path}: an open file cannot be copied")
 
 
-Content = memoryview | HeldFile  # what a disk's bytes are in
+Content = memoryview | HeldFile  # content of a disk
 
 
 def pieces(content: Content) -> Iterator[bytes | memoryview]:
-    """All of it, in the order of the file, without having it twice."""
+    """Yield the content in order, 1 MiB at a time, without a second copy of the whole."""
     for at in range(0, len(content), PART):
         yield content[at : at + PART]

@@ -1,4 +1,4 @@
-"""Who is told of work that may take longer than a moment: the command line, when there is one."""
+"""Progress hook for long operations; does nothing until the command line installs one."""
 
 import contextlib
 from collections.abc import Callable
@@ -8,7 +8,10 @@ Working = Callable[[str], AbstractContextManager[None]]
 
 
 class Progress:
-    """:ivar working: is entered with what is done, and left when it is."""
+    """Holder of the progress hook.
+
+    :ivar working: returns a context manager for an operation; its argument describes the operation.
+    """
 
     working: Working = staticmethod(lambda text: contextlib.nullcontext())
 

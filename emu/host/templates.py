@@ -1,5 +1,4 @@
-"""Text that is written through templates, the files of a package's folder ``templates``: what is
-put into them is escaped."""
+"""Jinja templates in the ``templates`` directory of a package; inserted values are escaped."""
 
 import functools
 from typing import TYPE_CHECKING
@@ -10,8 +9,8 @@ if TYPE_CHECKING:
 
 @functools.cache
 def templates(package: str) -> "Environment":
-    """The templates of a package; one that is given no value for a name is an error."""
-    import jinja2  # most commands write nothing through it
+    """Return the Jinja environment for a package's templates; an undefined name is an error."""
+    import jinja2  # imported late, since most commands do not need it
 
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package), autoescape=True, trim_blocks=True,

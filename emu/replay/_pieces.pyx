@@ -1,22 +1,23 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""Codes the guest's flow (``emu/unicorn/_flow.pyx``) in few bits, and decodes it.
+"""Compression of the guest's control flow (``emu/unicorn/_flow.pyx``).
 
-A piece of code (address, instructions) has a number, in the order of first appearance.  The next
-piece is guessed from the two before it, then from the one before it: what it was the last time.  A
-chunk is a sequence of
+Each distinct piece of code (address, instructions) gets a number, in order of first appearance.
+The next piece is predicted from the last two, and else from the last one: the prediction is the
+piece that followed them the last time.  A chunk is a sequence of tokens:
 
-    varint R: so many pieces were as guessed from the two before; then a varint:
-    0           the chunk ends
-    1           a new piece: zigzag(address - the one before's), instructions
-    2           the thread is from here on: a value
-    3           the skew is from here on: zigzag(value - the one before)
-    4           an exception or an interrupt was delivered, or answered
-    5           the piece guessed from the one before
+    varint R: number of pieces that the last two predicted correctly; then a varint:
+    0           end of the chunk
+    1           new piece: zigzag(address - address of the previous piece), instructions
+    2           new thread: its value
+    3           new skew: zigzag(value - previous value)
+    4           an exception or interrupt was delivered or emulated
+    5           the piece predicted from the last one
     6 + n       piece number n
 
-Varints are of seven bits a byte, the lowest first (LEB128).  The state goes from chunk to chunk.
-What followed two pieces, ``a`` and then ``b`` (their numbers, and 1; 0: none), is kept in the place
-((a << 32 | b) * 0x9E3779B97F4A7C15 mod 2**64) >> 46, whatever else is kept there.
+Varints have seven bits per byte, lowest bits first (LEB128).  The state is carried over from chunk
+to chunk.  The prediction after two pieces, ``a`` and then ``b`` (piece number plus 1, or 0 for
+none), is stored in the slot ((a << 32 | b) * 0x9E3779B97F4A7C15 mod 2**64) >> 46; a collision
+overwrites the previous content.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -27,8 +28,8 @@ from libc.string cimport memcpy
 from emu.unicorn._flow import FlowKind
 
 cpdef enum PieceLimit:
-    MAX_PIECES = 1 << 26  # different ones
-    MAX_INSTRUCTIONS = 1 << 20  # of a piece
+    MAX_PIECES = 1 << 26  # maximum number of distinct pieces
+    MAX_INSTRUCTIONS = 1 << 20  # maximum number of instructions in a piece
 
 cdef enum:
     GUESSES = 1 << 18
@@ -63,15 +64,15 @@ cdef inline uint64_t unzigzag(uint64_t value) noexcept nogil:
 
 
 cdef class _Known:
-    """The pieces, and what followed what; both sides keep it in the same way."""
+    """The numbered pieces and the predictions; coder and decoder update them identically."""
 
     cdef Entry *pieces  # count and value
-    cdef uint32_t *after_one  # piece -> the one that followed it, and 1
+    cdef uint32_t *after_one  # piece number -> number plus 1 of the piece that followed it
     cdef uint32_t used
     cdef uint32_t room
-    cdef uint32_t *after_two  # hash of two pieces -> the same
-    cdef uint32_t one  # the last piece, and 1; 0: there was none
-    cdef uint32_t two
+    cdef uint32_t *after_two  # slot for two pieces -> number plus 1 of the piece that followed them
+    cdef uint32_t one  # number plus 1 of the last piece, or 0 for none
+    cdef uint32_t two  # the same for the piece before it
     cdef uint64_t skew
 
     def __cinit__(self):
@@ -90,7 +91,7 @@ cdef class _Known:
         if self.used == self.room:
             room = self.room * 2 if self.room else 1 << 12
             if room > <uint32_t>MAX_PIECES:
-                raise ValueError("too many different pieces of code")
+                raise ValueError("too many distinct pieces of code")
             grown = realloc(self.pieces, room * sizeof(Entry))
             if grown == NULL:
                 raise MemoryError
@@ -115,7 +116,7 @@ cdef class _Known:
         return self.after_one[self.one - 1] if self.one else 0
 
     cdef inline void follow(self, uint32_t piece) noexcept nogil:
-        """:param piece: its number, and 1."""
+        """Record the next piece, given as its number plus 1."""
         self.by_two()[0] = piece
         if self.one:
             self.after_one[self.one - 1] = piece
@@ -126,11 +127,11 @@ cdef class _Known:
 
 
 cdef class PieceCoder(_Known):
-    """Codes a flow, chunk by chunk."""
+    """Coder that compresses a flow chunk by chunk."""
 
-    cdef uint32_t *numbers  # open addressing: a piece's number, and 1
+    cdef uint32_t *numbers  # hash table with open addressing: piece number plus 1, or 0
     cdef uint64_t mask
-    cdef public uint64_t instructions  # coded so far
+    cdef public uint64_t instructions  # number of instructions coded so far
 
     def __cinit__(self):
         self.mask = (1 << 14) - 1
@@ -166,9 +167,9 @@ cdef class PieceCoder(_Known):
         return 0
 
     def code(self, bytes entries not None):
-        """A chunk of whole entries, coded.
+        """Compress flow entries (16 bytes each) into a chunk.
 
-        :raises ValueError: for what are none.
+        :raises ValueError: if the entries are invalid.
         """
         cdef Py_ssize_t total = len(entries) // ENTRY, i
         cdef const char *data = PyBytes_AS_STRING(entries)
@@ -179,7 +180,7 @@ cdef class PieceCoder(_Known):
         cdef uint8_t *out
         cdef uint8_t *w
         if len(entries) % ENTRY:
-            raise ValueError("entries of 16 bytes are coded")
+            raise ValueError("the length of flow entries must be a multiple of 16 bytes")
         out = w = <uint8_t *>calloc(total + 1, LONGEST_TOKEN)
         if out == NULL:
             raise MemoryError
@@ -201,7 +202,7 @@ cdef class PieceCoder(_Known):
                     run = 0
                     continue
                 if entry.kind != PIECE or not 0 < entry.count <= <uint32_t>MAX_INSTRUCTIONS:
-                    raise ValueError("an entry of no kind")
+                    raise ValueError("invalid flow entry")
                 self.instructions += entry.count
                 at = self.place(entry.value, entry.count)
                 piece = self.numbers[at]
@@ -240,9 +241,9 @@ cdef class PieceCoder(_Known):
 
 
 cdef class PieceDecoder(_Known):
-    """Decodes what a ``PieceCoder`` has coded, chunk by chunk, in the same order.
+    """Decoder for the chunks of a ``PieceCoder``, which must be decoded in their original order.
 
-    :raises ValueError: for what it cannot have coded; nothing more can be decoded then.
+    After a ValueError nothing more can be decoded.
     """
 
     cdef const uint8_t[:] content
@@ -254,7 +255,7 @@ cdef class PieceDecoder(_Known):
         cdef uint8_t byte
         while True:
             if self.at >= self.content.shape[0] or shift > 63:
-                raise ValueError("a chunk that is cut off")
+                raise ValueError("the chunk is truncated")
             byte = self.content[self.at]
             self.at += 1
             value |= <uint64_t>(byte & 0x7F) << shift
@@ -263,9 +264,10 @@ cdef class PieceDecoder(_Known):
             shift += 7
 
     def decode(self, bytes content not None, uint64_t most):
-        """The entries of a chunk: u64 value, u32 count, u32 kind.
+        """Return the entries of a chunk: u64 value, u32 count, u32 kind each.
 
-        :param most: entries; more are none that was coded.
+        :param most: maximum number of entries.
+        :raises ValueError: if the chunk has more entries or is invalid.
         """
         cdef uint64_t run, op, used = 0, room = 1 << 12, count
         cdef uint32_t piece
@@ -279,7 +281,7 @@ cdef class PieceDecoder(_Known):
             while True:
                 run, op = self.take(), self.take()
                 if run >= most - used:
-                    raise ValueError("a chunk of too much")
+                    raise ValueError("the chunk has too many entries")
                 if used + run + 1 > room:
                     while used + run + 1 > room:
                         room *= 2
@@ -290,13 +292,13 @@ cdef class PieceDecoder(_Known):
                 for i in range(run):
                     piece = self.by_two()[0]
                     if not 0 < piece <= self.used:
-                        raise ValueError("a guess where there is none")
+                        raise ValueError("the chunk uses a prediction that does not exist")
                     out[used] = self.pieces[piece - 1]
                     used += 1
                     self.follow(piece)
                 if op == OP_END:
                     if self.at != self.content.shape[0]:
-                        raise ValueError("a chunk with something behind it")
+                        raise ValueError("extra bytes after the end of the chunk")
                     return PyBytes_FromStringAndSize(<char *>out, used * sizeof(Entry))
                 out[used].count = 0
                 if op == OP_THREAD:
@@ -311,7 +313,7 @@ cdef class PieceDecoder(_Known):
                         i = self.last_address() + unzigzag(self.take())
                         count = self.take()
                         if not 0 < count <= <uint64_t>MAX_INSTRUCTIONS:
-                            raise ValueError("a piece of no length")
+                            raise ValueError("a piece has an invalid number of instructions")
                         self.add(i, <uint32_t>count)
                         piece = self.used
                     elif op == OP_LAST:
@@ -319,7 +321,7 @@ cdef class PieceDecoder(_Known):
                     else:
                         piece = <uint32_t>(op - OP_PIECE) + 1 if op - OP_PIECE < self.used else 0
                     if not 0 < piece <= self.used:
-                        raise ValueError("a piece that is not there")
+                        raise ValueError("the chunk uses a piece that does not exist")
                     out[used] = self.pieces[piece - 1]
                     self.follow(piece)
                 used += 1

@@ -1,10 +1,10 @@
-"""The way that a recorded run takes through the code, and the file it is kept in.
+"""Control flow of a recorded run, and the trace files that store it.
 
-A flow is a sequence of entries: pieces of straight code (an address, and how many instructions from
-there on were executed), and between them what is so from there on: the thread, virtual time beyond
-the instructions, that an exception or interrupt was taken.  The file has parts
-(``emu/replay/parts.py``): HEAD, once; FLOW, coded entries (``_pieces.pyx``); STEPS, what single
-instructions did; TAIL, where it ends and what its threads are called.
+A flow is a sequence of entries.  A piece of straight-line code is an address and the number of
+instructions executed from there.  Other entries report a change from that point on: the running
+thread, the virtual time beyond the instruction count, or an exception or interrupt that was taken.
+The file has parts (``emu/replay/parts.py``): HEAD, once; FLOW, coded entries (``_pieces.pyx``);
+STEPS, the effects of single instructions; TAIL, the end position and the names of the threads.
 """
 
 import json
@@ -30,12 +30,12 @@ HEAD, FLOW, STEPS, TAIL = b"FLOW", b"PCES", b"STEP", b"TAIL"
 ENTRY = struct.Struct("<QII")  # value, count, FlowKind
 PIECE, THREAD, SKEW, TAKEN = (int(kind) for kind in (
     FlowKind.FLOW_PIECE, FlowKind.FLOW_THREAD, FlowKind.FLOW_SKEW, FlowKind.FLOW_TAKEN))
-CHUNK = 2_000_000  # instructions between two looks at where the thread is kept
-MOST = 1 << 17  # entries of a part; the engine gives half as many at once
-MAX_FLOW = 1 << 26  # bytes of a part of entries
-MAX_STEPS = 1 << 26  # bytes of a part of steps, and of values in it
-MAX_STEP_VALUES = 1 << 22
-MOST_STEPS = 1 << 14  # in a part
+CHUNK = 2_000_000  # instructions between checks of where the running thread is stored
+MOST = 1 << 17  # maximum entries in a part; the engine delivers at most half as many at once
+MAX_FLOW = 1 << 26  # bytes of entries in a part
+MAX_STEPS = 1 << 26  # bytes of a STEPS part
+MAX_STEP_VALUES = 1 << 22  # JSON values in a STEPS part
+MOST_STEPS = 1 << 14  # instructions in a STEPS part
 MAX_TAIL = 1 << 24  # bytes
 MAX_NAMES = 1 << 16
 MAX_NAME = 64
@@ -45,10 +45,11 @@ AGAIN = "trace it again"
 
 @dataclass(frozen=True)
 class Executed:
-    """What one instruction did.
+    """Effects of one executed instruction.
 
-    :param registers: those that it changed, after it.
-    :param stores: (virtual address where it is known, else None, physical address, bytes).
+    :param position: instruction count before it.
+    :param registers: new values of the registers that it changed.
+    :param stores: (virtual address or None if it is unknown, physical address, bytes).
     """
 
     position: int
@@ -57,19 +58,20 @@ class Executed:
     stores: tuple[tuple[int | None, int, bytes], ...]
 
 
-Piece = bytes | list[Executed]  # whole entries, or steps of those before
+Piece = bytes | list[Executed]  # flow entries, or the effects of instructions in earlier entries
 
 
 def flow(player: Player, end: Position | int) -> Iterator[bytes]:
-    """The flow from where a player stands to a position, or a count of instructions: whole entries,
-    now and then.
+    """Yield the flow from the player's position to a position or an instruction count.
 
-    :raises KeyboardInterrupt: by the user's wish.
+    Each item holds one or more complete entries.
+
+    :raises KeyboardInterrupt: if the user interrupts the run.
     """
     machine = player.machine
-    found: list[bytes] = []
+    entries: list[bytes] = []
     words = thread_words(machine)
-    collected = Flow(machine.engine, found.append, words)
+    collected = Flow(machine.engine, entries.append, words)
     try:
         last = end.instructions if isinstance(end, Position) else end
         while (here := player.position).instructions < last or (
@@ -84,20 +86,22 @@ def flow(player: Player, end: Position | int) -> Iterator[bytes]:
             if (now := newer(words, thread_words(machine))) != words:
                 words = now
                 collected.watch_words(words)
-            yield from found
-            found.clear()
+            yield from entries
+            entries.clear()
     finally:
         collected.close()
-    yield from found
+    yield from entries
 
 
 @dataclass(frozen=True)
 class Head:
-    """:param begin: where the flow begins.
-    :param thread: that runs there: the address of its ``struct thread``; 0: there is none yet.
-    :param stack: what is on the stack there, outer ones first: (an address in a function, the
-        address that its callee returns to; None: it is not known).
-    :param steps: whether what single instructions did comes behind their entries.
+    """Header of a trace file.
+
+    :param begin: position at which the flow begins.
+    :param thread: address of the ``struct thread`` running there; 0: no thread exists yet.
+    :param stack: call stack there, outermost function first: (address in a function, address to
+        which its callee returns; None: unknown).
+    :param steps: whether the effects of single instructions follow their entries.
     """
 
     architecture: str
@@ -110,16 +114,19 @@ class Head:
 
 @dataclass(frozen=True)
 class Tail:
-    """:param threads: their names, by the address of their ``struct thread``."""
+    """End of a trace file.
+
+    :param threads: names of the threads, by the address of their ``struct thread``.
+    """
 
     end: Position
     threads: dict[int, str]
 
 
 class FlowWriter:
-    """Writes a flow to a file, as it comes.
+    """Writer that adds a flow to a trace file as it is produced.
 
-    :raises ReplayError: here and later, when it cannot be written.
+    :raises ReplayError: here and in later calls, if the file cannot be written.
     """
 
     def __init__(self, path: Path, head: Head) -> None:
@@ -131,13 +138,16 @@ class FlowWriter:
 
     @property
     def size(self) -> int:
+        """Number of bytes written."""
         return self._writer.size
 
     @property
     def instructions(self) -> int:
+        """Number of instructions written."""
         return self._coder.instructions
 
     def write(self, piece: Piece) -> None:
+        """Write flow entries or the effects of instructions."""
         if isinstance(piece, bytes):
             self._writer.write(FLOW, self._coder.code(piece))
         else:
@@ -150,26 +160,28 @@ class FlowWriter:
                     check(text, MAX_STEP_VALUES)
                 except ValueError:
                     raise ReplayError(f"{self._writer.path}: {MOST_STEPS} instructions have "
-                                      "changed too much for a trace of steps") from None
+                                      "too many effects for a trace of steps") from None
                 self._writer.write(STEPS, text)
 
     def end(self, tail: Tail) -> None:
+        """Write the end of the trace, and close the file."""
         self._writer.write(TAIL, json.dumps({
             "end": position_to_json(tail.end),
             "threads": {str(at): name for at, name in tail.threads.items()}}).encode())
         self._writer.close()
 
     def close(self) -> None:
+        """Close the file; without a call of ``end``, the trace counts as truncated."""
         self._writer.close()
 
 
 @dataclass
 class FlowFile:
-    """A flow in a file.
+    """A trace file that is being read.
 
-    :ivar tail: None where the writer did not come to it.
-    :ivar problem: why the file ends before its end; empty: it does not.
-    :raises ReplayError: when it is none, or damaged within a part.
+    :ivar tail: the end of the trace; None if the writer did not reach it.
+    :ivar problem: why reading stopped before the end of the trace; empty if it did not.
+    :raises ReplayError: if the file is not a trace, or a part of it is damaged.
     """
 
     path: Path
@@ -180,15 +192,15 @@ class FlowFile:
         self._reader = reader = PartReader(self.path)
         self.problem = reader.problem
         if not reader.parts or reader.parts[0][0] != HEAD:
-            raise ReplayError(f"{self.path}: is no instruction trace (kinst replay --trace-insns "
-                              "writes one)")
+            raise ReplayError(f"{self.path}: not an instruction trace; create one with kinst "
+                              "replay --trace-insns")
         try:
             self.head = _head(reader.json(reader.parts[0]))
             if reader.parts[-1][0] == TAIL:
                 self.tail = _tail(reader.json(
                     reader.parts[-1], MAX_TAIL, 2 * MAX_NAMES + FEW_VALUES))
             elif not self.problem:
-                self.problem = "it is cut off"
+                self.problem = "the file is truncated"
         except SHAPE as error:
             raise self._damaged(error) from None
 
@@ -196,7 +208,7 @@ class FlowFile:
         return ReplayError(f"{self.path}: damaged ({type(error).__name__} in a part); {AGAIN}")
 
     def pieces(self) -> Iterator[Piece]:
-        """What was written, in its order."""
+        """Yield the flow entries and instruction effects in the order they were written."""
         decoder = PieceDecoder()
         for part in self._reader.parts[1:]:
             try:
@@ -215,9 +227,9 @@ def _head(row: Any) -> Head:
                 row["thread"], stack, row["steps"] is True)
     if not all(type(number) is int for at, back in stack for number in (at, back or 0)) \
             or type(head.thread) is not int or len(stack) > MAX_STACK:
-        raise ValueError("a stack of no kind")
+        raise ValueError("invalid stack or thread")
     if head.architecture not in ARCHITECTURES or not BUILD_ID.fullmatch(head.build_id):
-        raise ValueError("of no kernel")
+        raise ValueError("invalid architecture or build ID")
     return head
 
 
@@ -232,9 +244,9 @@ def _step(row: Any) -> Executed:
     position, pc, registers, stores = row
     if not (type(position) is type(pc) is int and isinstance(registers, dict)
             and all(type(value) is int for value in registers.values())):
-        raise ValueError("a step of no kind")
+        raise ValueError("invalid step")
     if not all((at is None or type(at) is int) and type(physical) is int
                for at, physical, _data in stores):
-        raise ValueError("a store of no kind")
+        raise ValueError("invalid store")
     return Executed(position, pc, registers, tuple(
         (at, physical, bytes.fromhex(data)) for at, physical, data in stores))

@@ -1,7 +1,8 @@
-"""What comes into a machine from outside, and when: the one channel that a recording keeps.
+"""Inputs that a machine receives from outside, and the positions at which it receives them.
 
-A run is a function of where it starts and of these inputs.  A position is an instruction count; a
-CPU that waits for an interrupt executes none, and then it is also a virtual time.
+A run is determined by its start and these inputs, so a recording stores nothing else about it.
+A position is an instruction count and a virtual time: a CPU that waits for an interrupt executes
+no instructions, but time passes.
 """
 
 import re
@@ -14,26 +15,27 @@ from emu.machine.machine import MAX_CONSOLE, Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.schedule import MOST_CPUS
 
-# What an input does: keys are typed, a register, a vector register or physical memory is written;
-# it is another CPU's turn, the CPU is off, or its timer rings; or the machine was to go on, and
-# could not execute the next instruction.
+# Kinds of inputs: type keys; write a register, a vector register or physical memory; give the turn
+# to a CPU; switch the CPU off; make its timer expire; and STUCK: the machine was run, but could not
+# execute the next instruction.
 TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK = (
     "type", "register", "vector", "memory", "turn", "off", "timer", "stuck")
 KINDS = (TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK)
 MAX_INPUT = 64 << 20  # bytes
-SLACK = 1 << 16  # bytes that a guest may write before a run that has too many ends
+SLACK = 1 << 16  # bytes that a guest may print beyond the limit before its run ends
 ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """A moment of a run, between two instructions.
+    """A moment in a run, between two instructions.
 
-    :param instructions: executed since the start of the boot.
-    :param time: virtual nanoseconds since then.
-    :param awake: False: the CPU waits for an interrupt; it goes on behind that.
-    :param cpu: the number of the one whose turn it is; it follows from the rest, and from inputs
-        that are given there.
+    :param instructions: instructions executed since the start of the boot.
+    :param time: virtual nanoseconds since the start of the boot.
+    :param awake: False while the CPU waits for an interrupt.  At the same count and time, waiting
+        comes before awake.
+    :param cpu: number of the CPU that has the turn.  It follows from the other fields and from
+        inputs at this position, so comparisons ignore it.
     """
 
     instructions: int
@@ -48,8 +50,11 @@ class Position:
 
 @dataclass(frozen=True)
 class Input:
-    """:param name: of a register; of memory, the physical address in hexadecimal.
-    :param value: what is typed or written, little-endian; of a register 8 bytes.
+    """An input that a machine receives at a position.
+
+    :param kind: one of KINDS.
+    :param name: name of the register, physical address in hexadecimal, or number of the CPU.
+    :param value: typed or written bytes, little-endian; 8 bytes for a register.
     """
 
     position: Position
@@ -59,13 +64,13 @@ class Input:
 
 
 class ReplayError(KinstError):
-    """A recording cannot be made, read or followed."""
+    """A recording cannot be made, read or replayed."""
 
 
 def position_of(machine: UnicornMachine) -> Position:
-    """Where a machine stands.
+    """Return the current position of a machine.
 
-    Its clock, as devices see it, goes by blocks; a position's goes by instructions.
+    The clock that devices see advances per block; the time of a position, per instruction.
     """
     engine, waiting = machine.engine, machine.waiting
     return Position(engine.instructions,
@@ -74,9 +79,10 @@ def position_of(machine: UnicornMachine) -> Position:
 
 
 def give(machine: UnicornMachine, one: Input) -> None:
-    """Give a machine an input.
+    """Give an input to a machine.
 
-    :raises KinstError: when there is no such register or memory.
+    :raises KinstError: if the register or memory does not exist.
+    :raises ReplayError: for STUCK, if the machine does execute the next instruction.
     """
     if one.kind == TYPE:
         machine.type(one.value)
@@ -94,28 +100,29 @@ def give(machine: UnicornMachine, one: Input) -> None:
     elif one.kind == STUCK:
         stop = machine.run(Until(instructions=one.position.instructions + 1))
         if stop.reason is not StopReason.UNHANDLED:
-            raise ReplayError(f"the run parted from its recording: at {position_of(machine)} "
-                              f"({stop}), where the recording cannot go on")
+            raise ReplayError(f"the replay diverged from the recording: it reached "
+                              f"{position_of(machine)} ({stop}), but the recorded run "
+                              "stopped before that")
     else:
         machine.write_physical(int(one.name, 16), one.value)
 
 
 def check_console(machine: UnicornMachine) -> None:
-    """Refuse a guest that writes more than can have been recorded.
+    """Check that a guest has not printed more than a recording allows.
 
-    A recorder begins no run after ``MAX_CONSOLE`` bytes, and a run ends after as many.
+    A recorder starts no run after ``MAX_CONSOLE`` bytes, and a run ends after ``MAX_CONSOLE`` more.
 
-    :raises ReplayError: when the guest has written more than both.
+    :raises ReplayError: if the guest has printed more than both together.
     """
     if len(machine.console.text) > 2 * MAX_CONSOLE + SLACK:
-        raise ReplayError("the guest writes more to its console than can have been recorded")
+        raise ReplayError("the guest printed more to its console than a recording allows")
 
 
 def reach(machine: UnicornMachine, position: Position) -> Stop | None:
-    """Run a machine to a position, without inputs.
+    """Run a machine to a position, without giving it inputs.
 
-    :return: why it ended early: the user's wish; None: it is there.
-    :raises ReplayError: when the run does not come there.
+    :return: the stop if the user interrupted the run; None if the position was reached.
+    :raises ReplayError: if the run does not reach the position.
     """
     while (here := position_of(machine)) != position:
         stop = machine.run(Until(instructions=position.instructions,
@@ -126,40 +133,50 @@ def reach(machine: UnicornMachine, position: Position) -> Stop | None:
         there = position_of(machine)
         if there == here or there.instructions > position.instructions:
             raise ReplayError(
-                f"the run parted from its recording: at {there} ({stop}), where the recording "
-                f"comes to {position}")
+                f"the replay diverged from the recording: it reached {there} ({stop}), but the "
+                f"recording continues to {position}")
     return None
 
 
 def position_to_json(p: Position) -> list[int | bool]:
-    """The first CPU's number is left out, as it was when there was no other."""
+    """Convert a position to JSON.
+
+    The number of CPU 0 is left out, so that recordings with one CPU keep their format.
+    """
     return [p.instructions, p.time, p.awake, *([p.cpu] if p.cpu else [])]
 
 
 def position_from_json(row: Sequence[Any]) -> Position:
-    """:raises ValueError: when it is none."""
+    """Convert JSON to a position.
+
+    :raises ValueError: if the JSON is not a position.
+    """
     instructions, time, awake, *more = row
     cpu = more[0] if len(more) == 1 else 0
     if not (type(instructions) is type(time) is type(cpu) is int and isinstance(awake, bool)
             and len(more) <= 1 and 0 <= cpu < MOST_CPUS
             and 0 <= instructions < 1 << 63 and 0 <= time < 1 << 63):
-        raise ValueError("a position of no kind")
+        raise ValueError("invalid position")
     return Position(instructions, time, awake, cpu)
 
 
 def to_json(one: Input) -> list[Any]:
+    """Convert an input to JSON."""
     return [*position_to_json(one.position), one.kind, one.name, one.value.hex()]
 
 
 def from_json(row: Sequence[Any]) -> Input:
-    """:raises ValueError: when it is none."""
-    *position, kind, name, value = row
+    """Convert JSON to an input.
+
+    :raises ValueError: if the JSON is not an input.
+    """
+    *position_row, kind, name, value = row
     if kind not in KINDS or not isinstance(name, str):
-        raise ValueError("an input of no kind")
+        raise ValueError("invalid kind or name of an input")
     if (kind == MEMORY and not ADDRESS.fullmatch(name)) or len(name) > 32:
-        raise ValueError("an address or a register of no kind")
+        raise ValueError("invalid address or name of an input")
     if kind in (TURN, OFF, TIMER) and not (name.isdecimal() and int(name) < MOST_CPUS):
-        raise ValueError("a turn of no CPU")
+        raise ValueError("invalid CPU number of an input")
     if kind == TURN and len(value) != 10:
-        raise ValueError("a turn of no kind")
-    return Input(position_from_json(position), kind, name, bytes.fromhex(value))
+        raise ValueError("invalid value of a turn")
+    return Input(position_from_json(position_row), kind, name, bytes.fromhex(value))

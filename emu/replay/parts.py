@@ -1,9 +1,9 @@
-"""The file of a recording: parts one behind the other, of which a writer that is killed leaves all
-but the last.
+"""Parts, the file format of recordings and traces; a killed writer loses only the last part.
 
-Layout: the magic and a u32 format version; then parts, each of a kind (four letters), a u32 length,
-a checksum, and a zstd frame of that length.  The checksum (BLAKE2b, 16 bytes) is over the one
-before it, kind, length and frame: parts cannot be left out or change places.  Little-endian.
+Layout, little-endian: the magic and a u32 format version; then parts, each with a kind (four
+letters), a u32 length, a checksum, and a zstd frame of that length.  The checksum (BLAKE2b, 16
+bytes) covers the previous checksum and the kind, length and frame of its part, so that parts cannot
+be removed or reordered.
 """
 
 import hashlib
@@ -26,16 +26,16 @@ MAGIC, FORMAT = b"KINSTREC", 2
 HEAD = struct.Struct("<8sI")
 PART = struct.Struct("<4sI16s")
 LEVEL = 3
-MAX_PART = 1 << 30  # bytes of a part, uncompressed
+MAX_PART = 1 << 30  # bytes in a part, uncompressed
 MAX_FILE = 16 << 30  # bytes
 MAX_HEAD = 64 << 20
-MAX_ROW = 4 << 20  # bytes of a small part of JSON, and of values in it
-FEW_VALUES = 1 << 16
+MAX_ROW = 4 << 20  # bytes in a small JSON part
+FEW_VALUES = 1 << 16  # JSON values in a small JSON part
 PIECE = 1 << 20
 AGAIN = "record it again"
 
 
-Part = tuple[bytes, int, int]  # its kind, where its frame begins and ends
+Part = tuple[bytes, int, int]  # kind, start offset and end offset of the frame
 
 
 def _checksum(before: bytes, kind: bytes, frame: bytes | memoryview) -> bytes:
@@ -46,11 +46,12 @@ def _checksum(before: bytes, kind: bytes, frame: bytes | memoryview) -> bytes:
 
 
 class PartWriter:
-    """Writes a recording.  The file is there when its first parts are written, in the place of what
-    had its name before, and then grows: parts are compressed and written while the machine runs on.
+    """Writer that compresses and appends parts to a file in a background thread.
 
-    :param first: the kinds and contents of parts without which the file would be of no use.
-    :raises ReplayError: here and later, when it cannot be written.
+    The file is created with its first parts, and replaces any earlier file of that name.
+
+    :param first: kinds and contents of the parts without which the file would be useless.
+    :raises ReplayError: here and in later calls, if the file cannot be written.
     """
 
     def __init__(self, path: Path, first: Iterable[tuple[bytes, bytes]]) -> None:
@@ -80,12 +81,16 @@ class PartWriter:
         return PART.pack(kind, len(frame), self._chain) + frame
 
     def write(self, kind: bytes, content: bytes) -> None:
-        """Add a part."""
+        """Append a part to the file.
+
+        :raises ReplayError: if the file is closed, cannot be written, or was opened by another
+            process.
+        """
         if self._file < 0:
-            raise ReplayError(f"{self.path}: the recording has ended")
+            raise ReplayError(f"{self.path}: cannot be written: the file is closed")
         if os.getpid() != self._process:
-            raise ReplayError(f"{self.path}: is written by process {self._process}, which has "
-                              "forked: it goes on there")
+            raise ReplayError(f"{self.path}: cannot be written by this process, which was forked "
+                              f"from process {self._process}")
         while self._waiting and self._waiting[0].done():
             self._waiting.pop(0).result()
         self._raise()
@@ -93,7 +98,7 @@ class PartWriter:
 
     def _add(self, kind: bytes, content: bytes) -> None:
         if self._error is not None:
-            return  # what comes behind a part that is not there says nothing
+            return  # a part after a missing one would be useless
         data = memoryview(self._made(kind, content))
         try:
             while data:
@@ -114,6 +119,7 @@ class PartWriter:
             raise ReplayError(str(self._error))
 
     def close(self) -> None:
+        """Wait until all parts are written, and close the file."""
         try:
             self.flush()
         finally:
@@ -124,10 +130,10 @@ class PartWriter:
 
 
 class PartReader:
-    """The parts of a file, up to where it ends or is damaged.
+    """Reader for the parts of a file, up to its end or to the first damaged part.
 
-    :ivar problem: why it ends before its end; empty: it does not.
-    :raises ReplayError: when it is no recording, or of another version.
+    :ivar problem: why reading stopped before the end of the file; empty if it did not.
+    :raises ReplayError: if the file has another format or version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -141,8 +147,8 @@ class PartReader:
             raise ReplayError(f"{path}: not a recording")
         version = HEAD.unpack_from(self._data)[1]
         if version != FORMAT:
-            raise ReplayError(f"{path}: a recording of format {version}, this program reads "
-                              f"{FORMAT}; {AGAIN}")
+            raise ReplayError(f"{path}: recording format {version} is not supported; this program "
+                              f"reads format {FORMAT}; {AGAIN}")
         self.parts = list(self._parts())
 
     def _parts(self) -> Iterator[Part]:
@@ -151,56 +157,59 @@ class PartReader:
         at = HEAD.size
         while at < len(data):
             if at + PART.size > len(data):
-                self.problem = "it is cut off"
+                self.problem = "the file is truncated"
                 return
             kind, length, checksum = PART.unpack_from(data, at)
             begin, end = at + PART.size, at + PART.size + length
             if end > len(data):
-                self.problem = "it is cut off"
+                self.problem = "the file is truncated"
                 return
             chain = _checksum(chain, kind, data[begin:end])
             if chain != checksum:
-                self.problem = f"it is damaged at byte {at}"
+                self.problem = f"the file is damaged at byte {at}"
                 return
             yield kind, begin, end
             at = end
 
     def content(self, part: Part, most: int | None = None) -> bytes:
-        """:param most: bytes; None: 1 GiB.
-        :raises ReplayError: when it is no frame, or of more.
+        """Return the uncompressed content of a part.
+
+        :param most: maximum number of bytes; None: 1 GiB.
+        :raises ReplayError: if the part is damaged or larger.
         """
         most = MAX_PART if most is None else most
-        found = self._read(part, most + 1)
-        if len(found) > most:
+        content = self._read(part, most + 1)
+        if len(content) > most:
             raise ReplayError(f"{self.path}: damaged at byte {part[1]}; {AGAIN}")
-        return found
+        return content
 
     def json(self, part: Part, most: int = MAX_ROW, values: int = FEW_VALUES) -> Any:
-        """What a part of JSON says.
+        """Return the value of a JSON part.
 
-        :param most: bytes.
-        :raises ReplayError: as ``content``.
-        :raises ValueError: when it has more values, or is no JSON.
-        :raises RecursionError: when its values lie too deep in each other.
+        :param most: maximum number of bytes.
+        :param values: maximum number of JSON values.
+        :raises ReplayError: if the part is damaged or larger.
+        :raises ValueError: if the part has more values or is not JSON.
+        :raises RecursionError: if the values are nested too deeply.
         """
         return read_json(self.content(part, most), values)
 
     def beginning(self, part: Part, size: int) -> bytes:
-        """The first bytes of a part.
+        """Return the first bytes of a part.
 
-        :raises ReplayError: when it is no frame.
+        :raises ReplayError: if the part is damaged.
         """
         return self._read(part, size)
 
     def _read(self, part: Part, wanted: int) -> bytes:
-        """The first bytes of a part.  A frame may claim any size; what is read of it is bounded."""
+        """Decompress up to ``wanted`` bytes of a part, whatever size the frame claims."""
         _kind, begin, end = part
-        found = bytearray()
+        content = bytearray()
         try:
             with zstandard.ZstdDecompressor().stream_reader(self._data[begin:end]) as reader:
-                while len(found) < wanted and (
-                        piece := reader.read(min(PIECE, wanted - len(found)))):
-                    found += piece
+                while len(content) < wanted and (
+                        piece := reader.read(min(PIECE, wanted - len(content)))):
+                    content += piece
         except zstandard.ZstdError:
             raise ReplayError(f"{self.path}: damaged at byte {begin}; {AGAIN}") from None
-        return bytes(found)
+        return bytes(content)

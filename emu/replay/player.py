@@ -1,4 +1,4 @@
-"""Plays a recording: to any position, forwards or back."""
+"""Replay of a recording to any position, forward or backward."""
 
 import bisect
 from collections.abc import Callable
@@ -15,18 +15,21 @@ from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 
-KEPT = 4  # states in memory
-CLOSE = 2_000_000  # instructions: where one goes back to, the next step back is not far
+KEPT = 4  # machine states kept in memory
+CLOSE = 2_000_000  # instructions; a backward seek keeps a state this far before its target
 
 
 def _wish(stop: Stop | None) -> Stop | None:
-    """A stop, if it is the user's wish."""
+    """Return a stop if the user interrupted the run, else None."""
     return stop if stop is not None and stop.reason is StopReason.INTERRUPTED else None
 
 
 @dataclass(frozen=True)
 class _State:
-    """:param given: how many inputs the machine has been given."""
+    """Machine state at a position of the replay.
+
+    :param given: number of inputs that the machine has received.
+    """
 
     position: Position
     given: int
@@ -34,38 +37,39 @@ class _State:
 
 
 class Player:
-    """A machine on a recording.
+    """Replay of a recording on a machine.
 
-    The inputs of a position are given when the machine is to go on from it.
+    The inputs of a position are given when the machine continues from it.
 
-    :param machine: as it was when the recording began (of a recording with a state of its own, any
-        of its memory's size).
-    :raises ReplayError: here and later, when it is another one's, or the run parts from the
-        recording.
+    :param machine: a machine in the state in which the recording began.  If the recording contains
+        its own start state, any machine with the same memory size.
+    :raises ReplayError: here and in later calls, if the machine does not match the recording or the
+        replay diverges from it.
     """
 
     def __init__(self, recording: Recording, machine: UnicornMachine) -> None:
         start = recording.start
         if machine.arch.name != start.architecture or not machine.image.is_known_as(start.build_id):
             raise ReplayError(
-                f"{recording.path}: is of another kernel ({start.architecture}, build id "
-                f"{start.build_id[:16]}), not of {machine.image.path}; give its own kernel")
+                f"{recording.path}: made with another kernel ({start.architecture}, build id "
+                f"{start.build_id[:16]}), not with {machine.image.path}; use that kernel")
         self.recording, self.machine = recording, machine
         if machine.memory != start.memory:
-            raise ReplayError(f"{recording.path}: is of a machine with {start.memory >> 20} MiB")
+            raise ReplayError(f"{recording.path}: made on a machine with {start.memory >> 20} MiB "
+                              "of RAM; use a machine of that size")
         self._checkpoints = [(n, p) for n, (p, _part, _given) in enumerate(recording.checkpoints)]
         self._first: _State | None = None
         if start.kind == STATE:
             if not self._checkpoints or self._checkpoints[0][1] != start.position:
-                raise ReplayError(f"{recording.path}: it was cut off before its first state")
+                raise ReplayError(f"{recording.path}: truncated before its first state")
             self._put(0)
             self._checkpoints.pop(0)
         if start.digest is not None and machine.digest() != start.digest:
             raise ReplayError(
-                f"{recording.path}: starts from a boot that another version of this program has "
-                "made, and that is not the same one here; record it again")
+                f"{recording.path}: starts from a boot by another version of this program, which "
+                "differs from the boot by this version; record it again")
         if position_of(machine) != start.position:
-            raise ReplayError(f"{recording.path}: starts at {start.position}, the machine stands "
+            raise ReplayError(f"{recording.path}: starts at {start.position}, but the machine is "
                               f"at {position_of(machine)}")
         self._given = 0
         self._kept: list[_State] = []
@@ -77,43 +81,45 @@ class Player:
 
     @property
     def position(self) -> Position:
+        """Current position of the machine."""
         return position_of(self.machine)
 
     @property
     def at_end(self) -> bool:
-        """Whether all that is recorded was played."""
+        """Whether the whole recording was replayed, including its last inputs."""
         return self.position == self.recording.last and self._given == len(self.recording.inputs)
 
-    # -- forwards ---------------------------------------------------------------------------------
+    # -- forward ----------------------------------------------------------------------------------
 
     def _next(self) -> Position:
-        """Where the machine is given something next, or the recording ends."""
+        """Return the position of the next input, or the end of the recording."""
         inputs = self.recording.inputs
         return inputs[self._given].position if self._given < len(inputs) else self.recording.last
 
     def give(self) -> bool:
-        """Give the machine the inputs of this position; whether there were some."""
+        """Give the machine the inputs of this position, and return whether there were any."""
         inputs, before = self.recording.inputs, self._given
         while self._given < len(inputs) and inputs[self._given].position == self.position:
             ends = self.recording.ends
             end = ends[bisect.bisect_right(ends, self._given)]
-            for one in inputs[self._given : end]:
+            for recorded in inputs[self._given : end]:
                 try:
-                    give(self.machine, one)
+                    give(self.machine, recorded)
                 except KinstError as error:
-                    raise ReplayError(f"{self.recording.path}: an input that cannot be: "
+                    raise ReplayError(f"{self.recording.path}: invalid input: "
                                       f"{error}") from None
             self._given = end
         return self._given > before
 
     def advance(self, position: Position) -> Stop | None:
-        """Go on to a position.
+        """Run forward to a position.
 
-        :return: why it ended early: the user's wish.
+        :return: the stop if the user interrupted the run, else None.
+        :raises ReplayError: if the position lies after the end of the recording.
         """
         if position > self.recording.last:
-            raise ReplayError(f"{self.recording.path}: ends at {self.recording.last}, before "
-                              f"{position}")
+            raise ReplayError(f"{self.recording.path}: the recording ends at "
+                              f"{self.recording.last}, before {position}")
         while self.position != position:
             if self.give():
                 continue
@@ -126,9 +132,9 @@ class Player:
         return None
 
     def run(self, until: Until) -> Stop | None:
-        """Go on until something is reached, or the recording ends.
+        """Run forward until a condition is met or the recording ends.
 
-        :return: what ended it; None: the recording's end was reached, its last inputs given.
+        :return: the stop; None if the recording ended and its last inputs were given.
         """
         machine = self.machine
         while True:
@@ -155,24 +161,26 @@ class Player:
                 if until.time is not None and there.time >= until.time:
                     return Stop(StopReason.TIME, machine.pc)
                 if there.instructions > target.instructions or there == here:
-                    raise ReplayError(f"the run parted from its recording: at {there} ({stop}), "
-                                      f"where the recording comes to {target}")
+                    raise ReplayError("the replay diverged from the recording: it reached "
+                                      f"{there} ({stop}), but the recording continues to {target}")
 
     # -- to any position --------------------------------------------------------------------------
 
     def seek(self, position: Position | int) -> Stop | None:
-        """Go to a position, from the nearest state that is known before it.
+        """Move to a position, from the nearest known state before it.
 
-        :param position: a count of instructions means the moment when the CPU is to execute the
-            next one.
-        :return: why it ended early: the user's wish.
+        :param position: an instruction count stands for the moment at which the CPU is about to
+            execute the next instruction.
+        :return: the stop if the user interrupted the run, else None.
+        :raises ReplayError: if the position is not part of the recording.
         """
         recording = self.recording
         count = position.instructions if isinstance(position, Position) else position
         if count < recording.start.position.instructions:
-            raise ReplayError(f"{recording.path}: begins at {recording.start.position}")
+            raise ReplayError(f"{recording.path}: the recording begins at "
+                              f"{recording.start.position}")
         if count > recording.last.instructions:
-            raise ReplayError(f"{recording.path}: ends at {recording.last}")
+            raise ReplayError(f"{recording.path}: the recording ends at {recording.last}")
         stop = self._near(
             lambda p: p <= position if isinstance(position, Position) else p.instructions < count,
             Until(instructions=count - CLOSE) if count > CLOSE else None)
@@ -185,18 +193,22 @@ class Player:
         return None
 
     def seek_time(self, time: int) -> Stop | None:
-        """Go to a virtual time, to the first moment when the machine can be looked at."""
+        """Move to the first moment at or after a virtual time at which the machine can stop.
+
+        :return: the stop if the user interrupted the run, else None.
+        :raises ReplayError: if the time is not part of the recording.
+        """
         if not self.recording.start.position.time <= time <= self.recording.last.time:
-            raise ReplayError(f"{self.recording.path}: is of the virtual time from "
+            raise ReplayError(f"{self.recording.path}: covers only the virtual time from "
                               f"{self.recording.start.position.time / 1e9:.9f} s to "
                               f"{self.recording.last.time / 1e9:.9f} s")
         return self._near(lambda p: p.time < time, None) or _wish(self.run(Until(time=time)))
 
     def _near(self, before: Callable[[Position], bool], near: Until | None) -> Stop | None:
-        """Go to a state before a place, if one is nearer to it than the present one.
+        """Restore a known state before a target, unless the current position is nearer to it.
 
-        :param before: whether a position comes before it.
-        :param near: close to the place: of a step back, a state is kept there.
+        :param before: whether a position comes before the target.
+        :param near: a point shortly before the target; on the way back, a state is kept there.
         """
         first = self._first
         assert first is not None
@@ -227,24 +239,24 @@ class Player:
         self._kept.append(self._state())
 
     def _put(self, number: int) -> None:
-        """Go to the state of a checkpoint: the start's memory, and what differs."""
-        found = self.recording.checkpoint(number)
+        """Restore a checkpoint: the memory of the start, and the pages that differ from it."""
+        checkpoint = self.recording.checkpoint(number)
         machine = self.machine
-        if self._first is not None:  # what a checkpoint differs from
+        if self._first is not None:  # a checkpoint has only the pages that differ from this state
             machine.restore(self._first.snapshot)
         view = machine.memory_part.view
-        for page, content in found.pages.items():
+        for page, content in checkpoint.pages.items():
             view[page * PAGE : (page + 1) * PAGE] = content
         try:
-            machine.restore_state(found.state)
+            machine.restore_state(checkpoint.state)
         except snapshot.DAMAGE as error:
-            raise ReplayError(f"{self.recording.path}: a damaged checkpoint "
+            raise ReplayError(f"{self.recording.path}: a checkpoint is damaged "
                               f"({type(error).__name__}); record it again") from None
 
     def advance_to_end(self) -> Stop | None:
-        """Go on to where the recording ends, its last inputs given.
+        """Run forward to the end of the recording, and give its last inputs.
 
-        :return: why it ended early: the user's wish.
+        :return: the stop if the user interrupted the run, else None.
         """
         stop = self.advance(self.recording.last)
         if stop is None:
@@ -252,7 +264,11 @@ class Player:
         return stop
 
     def difference(self) -> str:
-        """At the end: how the state there is not the recorded one; empty: it is."""
+        """Compare the machine's state with the recorded state at the end of the recording.
+
+        :return: a description of the difference; empty if the states are the same or the recording
+            has no digest.
+        """
         end = self.recording.end
         if end is None or end.digest is None:
             return ""

@@ -1,8 +1,8 @@
-"""A recording: where a run starts, what came in, and what is kept on the way.
+"""Recordings: the start of a run, its inputs, and states saved on the way.
 
-The parts of the file (``emu/replay/parts.py``): START, once; a DISK for each that the machine has,
-a memory disk first; INPUTS, when the machine is to run again; MARK, so far it came; CHECKPOINT, the
-state there and the pages that differ from the start; END, the state that the run ended in.
+The parts of the file (``emu/replay/parts.py``): START, once; DISK, one for each disk, the memory
+disk first; INPUTS, given before the machine runs on; MARK, a position that the run has reached;
+CHECKPOINT, the state there and the pages that differ from the start; END, the final state.
 """
 
 import functools
@@ -63,41 +63,47 @@ from emu.unicorn.wired_machine import Go
 
 START, DISK, INPUTS, MARK, CHECKPOINT, END = b"STRT", b"DISK", b"INPT", b"MARK", b"CHCK", b"DONE"
 MARK_EVERY = 25_000_000  # instructions
-# A checkpoint is made when the run is this part longer than at the last one, but not before so
-# many instructions: seeking costs a part of what is recorded, and the file grows ever slower.
+# A checkpoint is made when the run has grown by this fraction (1/GROWTH) since the last one, and by
+# at least FIRST instructions: seeking then costs a fraction of the run, and the file grows ever
+# more slowly.
 GROWTH, FIRST = 4, 40_000_000
 ZERO = bytes(PAGE)
 BUILD_ID = re.compile(r"[0-9A-Za-z-]{0,160}")
-MODULE = re.compile(r"[0-9A-Za-z_.-]{1,64}")  # the name of a file
-ONE_CPU = ((0, 0),)  # the schedule of a machine with one
+MODULE = re.compile(r"[0-9A-Za-z_.-]{1,64}")  # a file name
+ONE_CPU = ((0, 0),)  # the schedule of a machine with one CPU
 FLAGS = re.compile("[A-Za-z]{0,52}")
-MAX_DISKS_SIZE = 1 << 30  # bytes, of all of a recording's
+MAX_DISKS_SIZE = 1 << 30  # bytes of all disks together
 MAX_KERNEL = 4096  # characters of a path: Linux's own limit
 MAX_PAGES = (MAX_PART - MAX_HEAD - 4) // PAGE
 MAX_INPUTS = 1 << 18
-ROW = 256  # bytes of JSON that an input takes beside its value, at the most
-INPUT_VALUES = 10  # of JSON, for each, with the brackets
-MAX_INPUT_BYTES = 256 << 20  # of JSON, of all of a recording's
-# What a checkpoint begins with: the length of its head, and that up to its position.
+ROW = 256  # maximum bytes of JSON for an input, without its value
+INPUT_VALUES = 10  # JSON values and brackets for an input
+MAX_INPUT_BYTES = 256 << 20  # bytes of JSON for all inputs together
+# Start of a checkpoint: the length of its JSON header, and the header up to the position.
 POSITION = re.compile(rb'.{4}\{"position": (\[[0-9a-z, ]{1,96}\]).*', re.DOTALL)
 MAX_POSITION = 128  # bytes
 
 
 @dataclass(frozen=True)
 class Start:
-    """:param kind: one of STARTS.
-    :param build_id: of the kernel's image.
+    """Start of a recorded run: the machine, the kernel and the initial position.
+
+    :param kind: one of STARTS.
+    :param build_id: build ID of the kernel image.
     :param memory: bytes of RAM.
-    :param workload: what was recorded, for people.
-    :param digest: of the state at the start (``UnicornMachine.digest``), where the recording has
-        not made it itself.
-    :param modules: the names and build ids of the modules behind the kernel, in their order.
-    :param schedule: which CPU's turn it was from which count of instructions on.
-    :param environment: what the boot loader was told; ``flags`` also.
-    :param memory_disk: whether there is one; and how many other ``disks``.  The file has them.
-    :param cpus: how many the machine has, and ``turn``, the instructions of one's turn.
-    :param kernel: where the kernel's file was; empty: not known.  A hint from outside: what is
-        there counts only when its build id is this one.
+    :param workload: description of what was recorded.
+    :param digest: digest of the initial state (``UnicornMachine.digest``); None unless the run
+        starts from a boot to the prompt.
+    :param modules: names and build IDs of the kernel modules, in load order.
+    :param schedule: (instruction count, CPU that has the turn from there on).
+    :param environment: assignments in the kernel environment.
+    :param flags: boot flags.
+    :param memory_disk: whether the machine has a memory disk; the file contains its content.
+    :param disks: number of other disks; the file contains their content.
+    :param cpus: number of CPUs.
+    :param turn: instructions in a CPU's turn.
+    :param kernel: path of the kernel file; empty: unknown.  An untrusted hint: a file there is used
+        only if it has this build ID.
     """
 
     kind: str
@@ -120,8 +126,10 @@ class Start:
 
 @dataclass(frozen=True)
 class End:
-    """:param stop: why the run ended, as a person reads it.
-    :param digest: of the machine's state there (``digest_of``); None where probes were enabled.
+    """End of a recorded run.
+
+    :param stop: why the run ended, as text.
+    :param digest: digest of the machine's state (``digest_of``); None if probes were enabled.
     """
 
     position: Position
@@ -131,9 +139,9 @@ class End:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state on the way.
+    """Machine state saved during a recorded run.
 
-    :param pages: what differs from the start, by the pages' numbers.
+    :param pages: pages that differ from the start, by page number.
     """
 
     position: Position
@@ -142,32 +150,32 @@ class Checkpoint:
 
 
 def pages_of(machine: UnicornMachine) -> dict[int, bytes]:
-    """All pages that hold something."""
-    memory, found = machine.memory_part, {}
+    """Return all memory pages that contain a nonzero byte, by page number."""
+    memory, pages = machine.memory_part, {}
     for first, count in memory.used():
         for page in range(first, first + count):
             data = memory.page(page)
             if data != ZERO:
-                found[page] = data
-    return found
+                pages[page] = data
+    return pages
 
 
 def changed_pages(machine: UnicornMachine, first: Mapping[int, bytes]) -> list[int]:
-    """The numbers of the pages that are not what they were.
+    """Return the sorted numbers of the memory pages that have changed.
 
-    :param first: what they were; those that held nothing are not in it.
+    :param first: the original pages, without those that contained only zeros.
     """
-    memory, found, gone = machine.memory_part, [], set(first)
+    memory, changed, gone = machine.memory_part, [], set(first)
     for begin, count in memory.used():
         for page in range(begin, begin + count):
             gone.discard(page)
             if memory.page(page) != first.get(page, ZERO):
-                found.append(page)
-    return sorted([*found, *gone])  # what is not used any more is zero again
+                changed.append(page)
+    return sorted([*changed, *gone])  # a page that is no longer used is zero again
 
 
 def digest_of(machine: UnicornMachine, first: Mapping[int, bytes]) -> str:
-    """BLAKE2b over a machine's state and what of its memory is not what it was at the start."""
+    """Return the BLAKE2b digest of a machine's state and the pages that differ from ``first``."""
     state = json.dumps(snapshot.to_json(machine.state()), sort_keys=True)
     digest = hashlib.blake2b(state.encode(), digest_size=32)
     for page in changed_pages(machine, first):
@@ -177,21 +185,24 @@ def digest_of(machine: UnicornMachine, first: Mapping[int, bytes]) -> str:
 
 
 class Recorder:
-    """Records a machine from now on.  It may end with its context, whatever happens.
+    """Recorder that writes a machine's inputs to a file from now on.
+
+    As a context manager it ends the recording on exit, even after an exception.
 
     :param kind: what the machine's state was made from, one of STARTS.
-    :param workload: what is recorded, for people.
-    :raises ReplayError: here and later, when the file cannot be written, or the machine goes back.
+    :param workload: description of what is recorded.
+    :raises ReplayError: here and in later calls, if the file cannot be written, or the machine or
+        an input cannot be recorded.
     """
 
     def __init__(self, machine: UnicornMachine, path: Path, kind: str, workload: str) -> None:
         if machine.patches or machine.runner is not None:
-            raise ReplayError(f"{path}: a recording begins on a machine without probes, and that "
-                              "is not recorded already")
+            raise ReplayError(f"{path}: cannot start a recording: the machine has probes or is "
+                              "already being recorded")
         for module in machine.image.modules:
             if not MODULE.fullmatch(module.name):
-                raise ReplayError(f"{path}: a recording cannot name the module {module.name!r}: "
-                                  "give the file another name")
+                raise ReplayError(f"{path}: a recording cannot store the module name "
+                                  f"{module.name!r}; rename the module's file")
         self.machine, options = machine, machine.image.options
         self.start = Start(
             kind, machine.arch.name, machine.image.identity, machine.memory, workload,
@@ -203,12 +214,12 @@ class Recorder:
             cpus=options.cpus, turn=options.turn)
         self._first: dict[int, bytes] = {}
         if sum(len(disk.content) for disk in options.every_disk) > MAX_DISKS_SIZE:
-            raise ReplayError(f"{path}: a recording has its disks, of at most "
-                              f"{MAX_DISKS_SIZE >> 20} MiB in all")
+            raise ReplayError(f"{path}: the disks are too large for a recording: the limit is "
+                              f"{MAX_DISKS_SIZE >> 20} MiB in total")
         start = _start_to_json(self.start)
         if not fits(start, FEW_VALUES, MAX_ROW):
-            raise ReplayError(f"{path}: the description of the run has more than "
-                              f"{MAX_ROW >> 20} MiB, or {FEW_VALUES} words")
+            raise ReplayError(f"{path}: the description of the run is too large: the limit is "
+                              f"{MAX_ROW >> 20} MiB and {FEW_VALUES} JSON values")
         state = [(CHECKPOINT, self._present(path, said=True))] if kind == STATE else []
         self._writer = PartWriter(path, itertools.chain(
             [(START, start)],
@@ -217,7 +228,7 @@ class Recorder:
         self._inputs: list[Input] = []
         self._input_count = self._input_bytes = 0
         self._process = os.getpid()
-        self._whole = True  # no run was left in its middle
+        self._whole = True  # False while a run is in progress, or after an exception ended it
         self._stop: Stop | None = None
         self._mark_at = machine.instructions + MARK_EVERY
         self._checkpoint_at = machine.instructions + FIRST
@@ -225,27 +236,32 @@ class Recorder:
 
     @property
     def size(self) -> int:
-        """Bytes written."""
+        """Number of bytes written."""
         return self._writer.size
 
     def entered(self, kind: str, name: str, value: bytes) -> None:
+        """Record an input that the machine receives now.
+
+        :raises ReplayError: if the input or the recording becomes too large.
+        """
         if len(value) > MAX_INPUT:
-            raise ReplayError(f"{self._writer.path}: an input of {len(value)} bytes: "
-                              f"{MAX_INPUT} are possible")
+            raise ReplayError(f"{self._writer.path}: an input has {len(value)} bytes; the limit is "
+                              f"{MAX_INPUT}")
         self._input_count, self._input_bytes = (
             self._input_count + 1, self._input_bytes + 2 * len(value) + ROW)
         if self._input_count > MAX_INPUTS or self._input_bytes > MAX_INPUT_BYTES:
-            raise ReplayError(f"{self._writer.path}: a recording has at most {MAX_INPUTS} inputs, "
+            raise ReplayError(f"{self._writer.path}: a recording is limited to {MAX_INPUTS} inputs "
                               f"and {MAX_INPUT_BYTES >> 20} MiB of them")
         here = position_of(self.machine)
         if self._inputs and self._inputs[-1].position != here:
-            self._flush()  # a part has the inputs that are given at once
+            self._flush()  # all inputs in a part have the same position
         self._inputs.append(Input(here, kind, name, value))
 
     def run(self, until: Until, go: Go) -> Stop:
+        """Run the machine by calling ``go``, and write marks and checkpoints on the way."""
         if len(self.machine.console.text) >= MAX_CONSOLE:
-            raise ReplayError(f"{self._writer.path}: the guest has written "
-                              f"{MAX_CONSOLE >> 20} MiB to its console: no more is recorded")
+            raise ReplayError(f"{self._writer.path}: cannot record further: the guest has printed "
+                              f"{MAX_CONSOLE >> 20} MiB to its console")
         self._flush()
         self._whole = False
         while True:
@@ -281,37 +297,36 @@ class Recorder:
             self._writer.write(MARK, json.dumps(position_to_json(here)).encode())
 
     def _present(self, path: Path, said: bool = False) -> bytes:
-        """A checkpoint of the present state.
+        """Return a checkpoint of the current state.
 
-        :param said: whether a state that is too large is an error; otherwise the result is empty.
+        :param said: for a state that is too large, raise an error if true, else return nothing.
         """
         machine = self.machine
         changed = changed_pages(machine, self._first)
         if len(changed) > MAX_PAGES or len(machine.console.text) > snapshot.MAX_CONSOLE:
             if said and len(changed) > MAX_PAGES:
-                raise ReplayError(f"{path}: the machine's state is of more than "
+                raise ReplayError(f"{path}: the machine's state is too large: the limit is "
                                   f"{MAX_PAGES * PAGE >> 20} MiB")
             if said:
-                raise ReplayError(f"{path}: the guest has written more than "
-                                  f"{snapshot.MAX_CONSOLE >> 20} MiB to its console: such a state "
-                                  "is not kept in a file")
+                raise ReplayError(f"{path}: the state cannot be saved: the guest has printed more "
+                                  f"than {snapshot.MAX_CONSOLE >> 20} MiB to its console")
             return b""
         head = json.dumps({"position": position_to_json(position_of(machine)), "pages": changed,
                            "state": snapshot.to_json(machine.state())}).encode()
         if not fits(head, machine.memory // PAGE + snapshot.MAX_VALUES, MAX_HEAD):
             if said:
-                raise ReplayError(f"{path}: the machine's state, disks included, has "
-                                  f"more than {MAX_HEAD >> 20} MiB")
+                raise ReplayError(f"{path}: the machine's state, disks included, is too large: the "
+                                  f"limit is {MAX_HEAD >> 20} MiB")
             return b""
         return b"".join(
             [len(head).to_bytes(4, "little"), head, *map(machine.memory_part.page, changed)])
 
     def end(self) -> End | None:
-        """End the recording where the machine stands.
+        """End the recording at the machine's current position.
 
-        :return: how; None where it had ended already, or an exception has left the machine in the
-            middle of a run: the recording is good up to its last mark then; and in a forked
-            process, where it goes on in the one that has begun it.
+        :return: the end of the recording.  None if it had ended already; if an exception has left
+            the machine in the middle of a run, so that the recording is valid up to its last mark;
+            or in a forked process, since the original process continues the recording.
         """
         if self.machine.runner is not self or os.getpid() != self._process:
             return None
@@ -321,13 +336,13 @@ class Recorder:
             self._writer.close()
             return None
         self._flush()
-        found = End(position_of(machine), "" if self._stop is None else str(self._stop),
+        end = End(position_of(machine), "" if self._stop is None else str(self._stop),
                     None if machine.patches else digest_of(machine, self._first))
         self._writer.write(END, json.dumps(
-            {"position": position_to_json(found.position), "stop": found.stop,
-             "digest": found.digest}).encode())
+            {"position": position_to_json(end.position), "stop": end.stop,
+             "digest": end.digest}).encode())
         self._writer.close()
-        return found
+        return end
 
     def __enter__(self) -> "Recorder":
         return self
@@ -372,24 +387,26 @@ def _start_from_json(row: Any) -> Start:
             and isinstance(start.kernel, str) and len(start.kernel) <= MAX_KERNEL
             and all(MODULE.fullmatch(name) and BUILD_ID.fullmatch(build_id)
                     for name, build_id in start.modules)):
-        raise ValueError("a start of no kind")
+        raise ValueError("invalid start")
     return start
 
 
-# What JSON of another shape raises where it is taken apart.
+# Exceptions from reading JSON that does not have the expected structure
 SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 @dataclass
 class Recording:
-    """A recording that is read.
+    """A recording that was read from a file.
 
-    :ivar inputs: in their order; those up to each of ``ends`` are given before the machine goes on.
-    :ivar checkpoints: with the inputs that were given before.
-    :ivar end: None where the writer did not come to it.
-    :ivar last: the last position that the recording knows.
-    :ivar problem: why the file ends before its end; empty: it does not.
-    :raises ReplayError: when it is none, or damaged within a part.
+    :ivar start: the start of the run.
+    :ivar inputs: the inputs, in the order they were recorded.
+    :ivar ends: indexes at which groups of inputs end; the machine runs on only after a whole group.
+    :ivar checkpoints: (position, part of the file, number of inputs given before).
+    :ivar end: the end of the run; None if the recorder did not reach it.
+    :ivar last: the last known position.
+    :ivar problem: why reading stopped before the end of the recording; empty if it did not.
+    :raises ReplayError: if the file is not a recording, or a part of it is damaged.
     """
 
     path: Path
@@ -403,16 +420,16 @@ class Recording:
     def __post_init__(self) -> None:
         self._reader = reader = PartReader(self.path)
         self._disks: list[Part] = []
-        self._input_bytes = MAX_INPUT_BYTES  # that are left for parts of inputs
+        self._input_bytes = MAX_INPUT_BYTES  # what remains for further INPUTS parts
         self.problem = reader.problem
         if not reader.parts or reader.parts[0][0] != START:
-            raise ReplayError(f"{self.path}: a recording without its first part"
+            raise ReplayError(f"{self.path}: the first part of the recording is missing"
                               f"{': ' + self.problem if self.problem else ''}; {AGAIN}")
         try:
             self.start = _start_from_json(reader.json(reader.parts[0]))
             if self.start.schedule != ONE_CPU:
-                raise ReplayError(f"{self.path}: is of several CPUs in turns, and this version "
-                                  "plays recordings of one; use the version that made it")
+                raise ReplayError(f"{self.path}: this version cannot play a recording with a "
+                                  "fixed schedule of CPUs; use the version that made it")
             self.last = self.start.position
             for part in reader.parts[1:]:
                 self._take(part)
@@ -420,44 +437,44 @@ class Recording:
             raise ReplayError(f"{self.path}: damaged ({type(error).__name__} in a part); "
                               f"{AGAIN}") from None
         if not self.problem and self.end is None:
-            self.problem = "it is cut off"
+            self.problem = "the file is truncated"
 
     def _take(self, part: Part) -> None:
         kind = part[0]
         if self.end is not None:
-            raise ValueError("a part behind the end")
+            raise ValueError("a part after the end")
         if kind == DISK:
             if self.ends or self.checkpoints or len(self._disks) == self._disks_wanted:
-                raise ValueError("a disk where none is")
+                raise ValueError("unexpected disk part")
             self._disks.append(part)
             return
         if kind == CHECKPOINT:
-            found = POSITION.fullmatch(self._reader.beginning(part, MAX_POSITION))
-            if found is None:
-                raise ValueError("a checkpoint of no position")
-            there = position_from_json(json.loads(found[1]))
-            self.checkpoints.append((there, part, len(self.inputs)))
+            match = POSITION.fullmatch(self._reader.beginning(part, MAX_POSITION))
+            if match is None:
+                raise ValueError("a checkpoint without a position")
+            position = position_from_json(json.loads(match[1]))
+            self.checkpoints.append((position, part, len(self.inputs)))
         elif kind == INPUTS:
             content = self._reader.content(part, self._input_bytes)
             self._input_bytes -= len(content)
             for row in read_json(content, MAX_INPUTS * INPUT_VALUES):
-                one = from_json(row)
+                entry = from_json(row)
                 if len(self.inputs) == MAX_INPUTS:
                     raise ValueError("too many inputs")
-                self.inputs.append(one)
-                self._on(one.position)
+                self.inputs.append(entry)
+                self._on(entry.position)
             self.ends.append(len(self.inputs))
             return
         else:
             row = self._reader.json(part)
             if kind == END:
-                there = position_from_json(row["position"])
-                self.end = End(there, plain(str(row["stop"])), row["digest"])
+                position = position_from_json(row["position"])
+                self.end = End(position, plain(str(row["stop"])), row["digest"])
             elif kind == MARK:
-                there = position_from_json(row)
+                position = position_from_json(row)
             else:
-                raise ValueError("a part of no kind")
-        self._on(there)
+                raise ValueError("unknown kind of part")
+        self._on(position)
 
     @property
     def _disks_wanted(self) -> int:
@@ -465,34 +482,34 @@ class Recording:
 
     @functools.cached_property
     def options(self) -> BootOptions:
-        """What the boot loader was told.
+        """Boot options of the recorded machine, with its disks.
 
-        :raises ReplayError: when a disk is damaged, or missing.
+        :raises ReplayError: if a disk is damaged or missing.
         """
         start = self.start
         if len(self._disks) < self._disks_wanted:
-            raise ReplayError(f"{self.path}: it was cut off before its disks; {AGAIN}")
-        disks, left = [], MAX_DISKS_SIZE
+            raise ReplayError(f"{self.path}: truncated before its disks; {AGAIN}")
+        disks, remaining = [], MAX_DISKS_SIZE
         for part in self._disks:
-            content = self._reader.content(part, left)
-            left -= len(content)
+            content = self._reader.content(part, remaining)
+            remaining -= len(content)
             if not is_disk(len(content)):
-                raise ReplayError(f"{self.path}: has a disk that there cannot be; {AGAIN}")
+                raise ReplayError(f"{self.path}: contains a disk of invalid size; {AGAIN}")
             disks.append(DiskImage(self.path, memoryview(content)))
         first = disks.pop(0) if start.memory_disk else None
-        found = BootOptions(start.environment, start.flags, first, tuple(disks), start.cpus,
+        options = BootOptions(start.environment, start.flags, first, tuple(disks), start.cpus,
                             start.turn)
-        return NOTHING if found == NOTHING else found
+        return NOTHING if options == NOTHING else options
 
     def _on(self, there: Position) -> None:
         if (there.instructions, there.time) < (self.last.instructions, self.last.time):
-            raise ValueError("positions that go back")
+            raise ValueError("a position lies before an earlier one")
         self.last = there
 
     def checkpoint(self, number: int) -> Checkpoint:
-        """The state of a checkpoint, in the order of ``checkpoints``.
+        """Return a checkpoint by its index in ``checkpoints``.
 
-        :raises ReplayError: when it is damaged.
+        :raises ReplayError: if the checkpoint is damaged.
         """
         position, part, _given = self.checkpoints[number]
         content = self._reader.content(part)
@@ -500,15 +517,15 @@ class Recording:
         body = memoryview(content)[4 + size :]
         try:
             if size > MAX_HEAD:
-                raise ValueError("a state of too many bytes")
+                raise ValueError("the header of the checkpoint is too large")
             head = read_json(content[4 : 4 + size],
                              self.start.memory // PAGE + snapshot.MAX_VALUES)
             state, pages = snapshot.from_json(head["state"]), head["pages"]
             if not all(isinstance(p, int) and 0 <= p < self.start.memory // PAGE for p in pages) \
                     or len(body) != PAGE * len(pages):
-                raise ValueError("pages outside memory")
+                raise ValueError("invalid pages in a checkpoint")
         except snapshot.DAMAGE as error:
-            raise ReplayError(f"{self.path}: a damaged checkpoint ({type(error).__name__}); "
+            raise ReplayError(f"{self.path}: a checkpoint is damaged ({type(error).__name__}); "
                               f"{AGAIN}") from None
         return Checkpoint(position, state, {
             page: bytes(body[PAGE * n : PAGE * (n + 1)]) for n, page in enumerate(pages)})

@@ -1,6 +1,6 @@
-"""What a recorded run starts from."""
+"""Kinds of starts of a recorded run."""
 
-# The image, as the boot loader leaves it, or only placed; a boot to the prompt; a state that the
-# recording has, as its first checkpoint.
+# BOOT: the image as the boot loader leaves it.  PLACED: the image, only placed in memory.  BOOTED:
+# a boot to the prompt.  STATE: the state in the recording's first checkpoint.
 BOOT, PLACED, BOOTED, STATE = "boot", "placed", "booted", "state"
 STARTS = (BOOT, PLACED, BOOTED, STATE)

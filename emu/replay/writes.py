@@ -1,7 +1,7 @@
-"""Who wrote to a piece of memory: the last store before a position, and the one before that.
+"""Search for the last write to a memory range before a position of a recording.
 
-The recording is played from its states, the last one first, with a watch on the memory; of the
-piece in which the last write is found, the block it is in is then stepped through.
+The search replays the recording from its known states, the last one first, with a watchpoint on the
+range.  It then single-steps through the block that contains the last write.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,12 @@ MAX_SIZE = int(WatchLimit.MAX_WATCHED)  # bytes
 
 @dataclass(frozen=True)
 class Write:
-    """A write to the memory.
+    """A write to the watched memory.
 
-    :param position: where the instruction that wrote is to be executed.
-    :param pc: its address; None: it came from outside, at that position.
-    :param old: the bytes before; ``new``: after.
+    :param position: position at which the writing instruction is about to execute.
+    :param pc: address of that instruction; None: an input wrote the memory at that position.
+    :param old: content before the write.
+    :param new: content after the write.
     """
 
     position: Position
@@ -34,17 +35,17 @@ class Write:
 
 def last_write(player: Player, physical: int, size: int, before: Position,
                given: bool = False) -> Write | None:
-    """The last write to physical memory that is made before a position.
+    """Find the last write to a range of physical memory before a position.
 
-    The player is left where the write is to be made; where there is none, at the start.
+    The player is left where the write is about to be made, or at the start if there was no write.
 
-    :param size: 1 to 64 bytes, within a page.
-    :param given: what comes from outside at that position counts, too.
-    :raises ReplayError: when that is not so, or the memory is not RAM.
+    :param size: 1 to 64 bytes, within one page.
+    :param given: whether an input at the position ``before`` counts, too.
+    :raises ReplayError: if the range is too large, crosses a page, or is not RAM.
     """
     if not 0 < size <= MAX_SIZE or physical % PAGE + size > PAGE:
-        raise ReplayError(f"{size} bytes at physical {physical:#x}: 1 to {MAX_SIZE} bytes, within "
-                          "a page, can be looked after")
+        raise ReplayError(f"cannot watch {size} bytes at physical address {physical:#x}: the "
+                          f"range must have 1 to {MAX_SIZE} bytes within one page")
     recording = player.recording
     if given and any(one.kind == MEMORY and one.position == before
                      and _touches(int(one.name, 16), len(one.value), physical, size)
@@ -55,9 +56,9 @@ def last_write(player: Player, physical: int, size: int, before: Position,
     end = before
     for start in reversed([p for p in states if p < before]):
         _to(player, start)
-        found = _in_piece(player, physical, size, end)
-        if found is not None:
-            return found
+        write = _in_piece(player, physical, size, end)
+        if write is not None:
+            return write
         end = start
     player.seek(recording.start.position)
     return None
@@ -70,7 +71,7 @@ def _to(player: Player, position: Position) -> None:
 
 
 def _in_piece(player: Player, physical: int, size: int, end: Position) -> Write | None:
-    """The last write from where the player is up to a position."""
+    """Return the last write between the player's position and ``end``, or None."""
     low = high = -1
     given = [one.position for one in player.recording.inputs
              if one.kind == MEMORY and player.position <= one.position < end
@@ -78,7 +79,7 @@ def _in_piece(player: Player, physical: int, size: int, end: Position) -> Write 
     try:
         watch = WriteWatch(player.machine.engine, physical, size)
     except ValueError:
-        raise ReplayError(f"physical {physical:#x} is not RAM") from None
+        raise ReplayError(f"cannot watch physical address {physical:#x}: it is not RAM") from None
     try:
         if player.advance(end) is not None:
             raise KeyboardInterrupt
@@ -100,7 +101,7 @@ def _touches(at: int, length: int, physical: int, size: int) -> bool:
 
 
 def _entered(player: Player, physical: int, size: int) -> Write:
-    """A write from outside."""
+    """Give the inputs of the current position, and return the write that they make."""
     machine, position = player.machine, player.position
     old = machine.read_physical(physical, size)
     player.give()
@@ -109,9 +110,9 @@ def _entered(player: Player, physical: int, size: int) -> Write:
 
 def _stepped(player: Player, physical: int, size: int, low: int, high: int,
              given: Sequence[Position]) -> Write | None:
-    """The last write from one count of instructions up to another.
+    """Single-step between two instruction counts, and return the last write, or None.
 
-    :param given: where some come from outside.
+    :param given: positions of inputs that write to the range.
     """
     machine = player.machine
     if player.seek(low) is not None:
@@ -143,11 +144,11 @@ def _stepped(player: Player, physical: int, size: int, low: int, high: int,
 
 
 def physical_of(player: Player, address: int) -> int:
-    """The physical address of a virtual one, by the page tables where the player is.
+    """Translate a virtual address by the page tables at the player's position.
 
-    :raises KinstError: when it is not mapped there.
+    :raises KinstError: if the address is not mapped there.
     """
-    found = player.machine.translate(address)
-    if found is None:
-        raise KinstError(f"{address:#x} is not mapped at {player.position}")
-    return found
+    physical = player.machine.translate(address)
+    if physical is None:
+        raise KinstError(f"address {address:#x} is not mapped at {player.position}")
+    return physical

@@ -159,7 +159,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="read the symbols of this user program, statically linked, so that ustack() names its "
         "functions in processes that have the file's name; may be repeated (default: only the "
         "programs of the kinst-emu userland)")
-    add("--schedule", metavar="ORDER",
+    add("--schedule", metavar="SCHEDULE",
         help="trace the calls of --run in this schedule, like 'A120 B A', as printed by kinst "
         "explore (default: no schedule)")
     add("--run", action="append", default=[], metavar="CALL", dest="runs",

@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="instead of -c, give two or more calls that run according to --schedule (kinst "
         "explore finds schedules), first with a trampoline for each thread, then with a shared "
         "one (amd64)")
-    add("--schedule", metavar="ORDER",
+    add("--schedule", metavar="SCHEDULE",
         help="with --run: schedule of the runs, e.g. 'A37 B A': A for 37 instructions, then B, "
         "then A (required)")
     add("--setup", default="", metavar="CALLS",

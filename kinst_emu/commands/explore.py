@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="do not search for data races (default: search)")
     add("--all-findings", action="store_true",
         help="continue after the first failure (default: stop there)")
-    add("--schedule", metavar="ORDER",
+    add("--schedule", metavar="SCHEDULE",
         help="run and show only this schedule, e.g. 'A120 B A': A for 120 instructions, then B to "
         "its end, then A (default: search)")
     add("--record", type=Path, metavar="FILE",

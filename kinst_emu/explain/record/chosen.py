@@ -1,5 +1,8 @@
-"""Which instruction the wanted firing of a probe is at: a probe may be at several, as an inline
-function's is in each of its copies, and may not fire each time that one is executed."""
+"""Selection of the instruction at which the requested firing of a probe happens.
+
+A probe may cover several instructions, such as one in each copy of an inline function, and does not
+always fire when one of them is executed.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,13 +24,14 @@ from kinst.relocation.trap import CpuState
 
 @dataclass(frozen=True)
 class ChosenPlace:
-    """The instruction that a firing is at.
+    """The instruction at which a firing happens.
 
-    :param hit: which execution of the instruction it is, from 1.
-    :param probe: what was asked for, where that is an entry or a return; else empty.
-    :param number: which of the probe's firings it is, and ``places`` at how many it may be.
-    :param tail: whether the function leaves there by a tail call, so that the probe fires when the
-        function that it goes to returns.
+    :param hit: which execution of the instruction, from 1.
+    :param probe: the requested probe, if it is an entry or a return; otherwise empty.
+    :param number: which firing of the probe, from 1; ``places`` is the number of instructions that
+        the probe covers.
+    :param tail: whether the function leaves by a tail call there, so that the probe fires when the
+        callee returns.
     """
 
     function: Symbol
@@ -40,9 +44,12 @@ class ChosenPlace:
 
 
 def end_of(text: str) -> tuple[str, str, str, str] | None:
-    """(provider, module, function, entry or return) of a text that asks for such a probe."""
-    if found := END.fullmatch(text.strip()):
-        return "", found["module"] or "", found["name"], found["end"]
+    """Parse an entry or return probe into (provider, module, function, entry or return).
+
+    Return None for any other text.
+    """
+    if match := END.fullmatch(text.strip()):
+        return "", match["module"] or "", match["name"], match["end"]
     parts = text.strip().split(":")
     if len(parts) == 4 and parts[3] in inline.NAMES and parts[0] in ("", KINST, fbt.PROVIDER):
         return parts[0], parts[1], parts[2], parts[3]
@@ -51,21 +58,21 @@ def end_of(text: str) -> tuple[str, str, str, str] | None:
 
 def chosen(machine: UnicornMachine, image: Image, text: str, hit: int, run: Callable[[], object]
            ) -> ChosenPlace:
-    """Where the firing is that is to be explained.
+    """Find the instruction of the firing to explain.
 
-    :param machine: is as it was, afterwards; it may have been run when there are several places.
-    :param hit: which firing of the probe, from 1.
-    :param run: what makes it fire.
-    :raises KinstError: when there is no such probe, or it does not fire that often.
+    :param machine: executes ``run`` for an entry or return probe; its state is restored afterwards.
+    :param hit: number of the firing, from 1.
+    :param run: runs the workload that makes the probe fire.
+    :raises KinstError: if the probe does not exist or fires fewer than ``hit`` times.
     """
     end = end_of(text)
     if end is None:
-        found = code_places(image, text)
-        if len({place.address for place in found}) > 1:
-            shown = ", ".join(str(place) for place in found[:5])
-            raise KinstError(f"{text}: is at {len(found)} places; give one of {shown}"
-                             + ", ..." * (len(found) > 5) + f" (a place is {FORMS})")
-        return ChosenPlace(found[0].function, found[0].offset, hit)
+        candidates = code_places(image, text)
+        if len({place.address for place in candidates}) > 1:
+            shown = ", ".join(str(place) for place in candidates[:5])
+            raise KinstError(f"{text}: matches {len(candidates)} places; choose one of {shown}"
+                             + ", ..." * (len(candidates) > 5) + f" (a place is {FORMS})")
+        return ChosenPlace(candidates[0].function, candidates[0].offset, hit)
     before = machine.snapshot()
     counted = _Counted(machine, image, *end)
     try:
@@ -79,12 +86,12 @@ def chosen(machine: UnicornMachine, image: Image, text: str, hit: int, run: Call
 
 @dataclass
 class _Executed:
-    """An execution of an instruction.
+    """One execution of an instruction.
 
-    :param now: instructions executed before it.
-    :param callers: the stack pointer that the function's caller has after the return, if the
-        function leaves at this instruction.
-    :param returned: whether the function has left here, and its callee has returned.
+    :param now: number of instructions executed before it.
+    :param callers: the stack pointer of the function's caller after the return, if the function
+        leaves at this instruction.
+    :param returned: whether the function left here and its callee has returned.
     """
 
     now: int
@@ -93,14 +100,17 @@ class _Executed:
 
 
 class _Counted:
-    """The probe, and one at each of its instructions that says when it is executed."""
+    """Counter of a probe's firings and of the executions of its instructions.
+
+    An additional probe on each instruction counts the executions.
+    """
 
     def __init__(self, machine: UnicornMachine, image: Image, provider: str, module: str,
                  function: str, name: str) -> None:
         self._machine = machine
-        self._executed: dict[int, list[_Executed]] = {}  # by the instruction's address
-        # Of each firing: where, the instructions before it; of a tail call, which execution of the
-        # jump led to it, 0: none that was seen.
+        self._executed: dict[int, list[_Executed]] = {}  # executions by instruction address
+        # One tuple for each firing: the address, the number of instructions executed before it, and
+        # which execution of a tail call's jump led to it (0: not seen; None: not by a tail call).
         self._fired: list[tuple[int, int, int | None]] = []
         self.breakpoints = breakpoints = Breakpoints(machine, self._fire)
         self._wanted = set(_made(breakpoints, image, provider, module, function, name))
@@ -114,43 +124,47 @@ class _Counted:
         return int(self.breakpoints.dispatcher.probe(probe.id - 1)[2])
 
     def _fire(self, probe: Probe, state: CpuState | NativeState) -> None:
-        at, now = probe.instruction.address, self._machine.instructions
+        address, now = probe.instruction.address, self._machine.instructions
         sp = state.get(self._machine.arch.sp)
-        times = self._executed.setdefault(at, [])
+        times = self._executed.setdefault(address, [])
         if probe.id - 1 not in self._wanted:
             times.append(_Executed(now, sp + self._machine.arch.return_size))
         elif self.breakpoints.dispatcher.after:
-            # What left last returns first: the latest one with this caller's frame.
-            found = [n for n, one in enumerate(times) if one.callers == sp and not one.returned]
-            if found:
-                times[found[-1]].returned = True
-            self._fired.append((at, now, found[-1] + 1 if found else 0))
+            # The function that left last returns first, so choose the latest matching execution.
+            matches = [n for n, one in enumerate(times) if one.callers == sp and not one.returned]
+            if matches:
+                times[matches[-1]].returned = True
+            self._fired.append((address, now, matches[-1] + 1 if matches else 0))
         else:
-            self._fired.append((at, now, None))
+            self._fired.append((address, now, None))
 
     def firing(self, text: str, hit: int) -> ChosenPlace:
+        """Return where firing number ``hit`` happened.
+
+        :raises KinstError: if there were fewer firings, or its execution is not known.
+        """
         if len(self._fired) < hit:
             times = {0: "never", 1: "once"}.get(len(self._fired), f"{len(self._fired)} times")
-            raise KinstError(f"{text}: it fires {times} in this run, so that number {hit} cannot "
-                             "be explained: give another call")
-        at, when, left = self._fired[hit - 1]
-        if left == 0:
-            raise KinstError(f"{text}: firing {hit} cannot be explained: the jump by which its "
-                             "function left was not seen in this run; give another call")
-        probe = self._places[at]
+            raise KinstError(f"{text}: fires {times} in this run, so firing {hit} cannot be "
+                             "explained; choose another call")
+        address, fired_at, jump = self._fired[hit - 1]
+        if jump == 0:
+            raise KinstError(f"{text}: firing {hit} cannot be explained: the tail call that led to "
+                             "it was not seen in this run; choose another call")
+        probe = self._places[address]
         function = self.breakpoints.functions[self._function_of(probe)]
-        executed = sum(1 for one in self._executed.get(at, ()) if one.now <= when)
-        return ChosenPlace(function, probe.instruction.offset, left or max(executed, 1), text, hit,
-                           len(self._places), tail=left is not None)
+        count = sum(1 for one in self._executed.get(address, ()) if one.now <= fired_at)
+        return ChosenPlace(function, probe.instruction.offset, jump or max(count, 1), text, hit,
+                           len(self._places), tail=jump is not None)
 
 
 def _made(breakpoints: Breakpoints, image: Image, provider: str, module: str, function: str,
           name: str) -> list[int]:
-    """The numbers of the probes of a function's entry or return, and of its inline copies'."""
+    """Create the probes for a function and its inline copies, and return their numbers."""
     if provider != fbt.PROVIDER:
         try:
             return inline.create(breakpoints, debug_index(image), function, name,
                                  module=module).numbers
         except DebugDataError:
-            pass  # there is none: FBT's alone
+            pass  # no debug data about inline copies: FBT's probes are enough
     return list(fbt.create(breakpoints, function, name, module=module))

@@ -1,4 +1,4 @@
-"""A D clause on the explained probe, carried out by the executor in Python."""
+"""A D clause on the explained probe, run by the Python BPF executor and narrated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,17 +18,18 @@ from emu.host.errors import KinstError
 from kinst.probes.breakpoints import Breakpoints, NativeState
 from kinst.relocation.trap import CpuState
 
-MAX_NARRATED = 5_000  # instructions of BPF
+MAX_NARRATED = 5_000  # BPF instructions
 
 
 @dataclass(frozen=True)
 class Narrated:
-    """An instruction of BPF that was executed.
+    """A BPF instruction that was executed.
 
-    :param place: its number in the program.
-    :param line: of the clause's text, from 1; 0: it is the probe's own, which calls the clause.
-    :param before: r0 to r10 before it; ``after`` behind it.
-    :param following: the number of the instruction that was executed behind it.
+    :param place: its index in the program.
+    :param line: its line in the clause's text, from 1; 0 for the probe's own code, which calls the
+        clause.
+    :param before: r0 to r10 before the instruction; ``after``: their values after it.
+    :param following: index of the instruction that was executed next.
     """
 
     place: int
@@ -40,31 +41,32 @@ class Narrated:
     instruction: BpfInstruction = field(repr=False)
 
     def effect(self) -> str:
-        """What it did."""
+        """Return a description of what the instruction did."""
         i = self.instruction
-        kind, operation = i.opcode & 7, i.opcode & 0xF0
-        if kind in (Class.JMP, Class.JMP32):
+        opcode_class, operation = i.opcode & 7, i.opcode & 0xF0
+        if opcode_class in (Class.JMP, Class.JMP32):
             if operation == BpfJump.EXIT or (operation == BpfJump.CALL and i.source == LOCAL):
-                return "back to its caller" if operation == BpfJump.EXIT else "the clause is called"
+                return ("returns to its caller" if operation == BpfJump.EXIT
+                        else "calls the clause")
             if operation == BpfJump.CALL:
-                given = ", ".join(_value(value) for value in self.before[1:6])
+                arguments = ", ".join(_value(value) for value in self.before[1:6])
                 name = NAMES.get(i.immediate, i.immediate)
                 if self.following != self.place + 1:
-                    return f"{name}({given}) faults, and ends the clause"
-                return f"{name}({given}) gives {_value(self.after[0])}"
+                    return f"{name}({arguments}) faults and ends the clause"
+                return f"{name}({arguments}) returns {_value(self.after[0])}"
             if operation == BpfJump.JA:
-                return "it goes there"
-            compared = f"{_value(self.before[i.destination])} is compared"
-            return f"{compared}: {'not ' * (self.following == self.place + 1)}taken"
-        if kind in (Class.ST, Class.STX):
-            value = self.before[i.source] if kind == Class.STX else i.immediate
-            return (f"{_value(value)} is written to "
+                return "jumps"
+            compared = f"compares {_value(self.before[i.destination])}"
+            return f"{compared}: branch {'not ' * (self.following == self.place + 1)}taken"
+        if opcode_class in (Class.ST, Class.STX):
+            value = self.before[i.source] if opcode_class == Class.STX else i.immediate
+            return (f"writes {_value(value)} to "
                     f"{_value(self.before[i.destination] + i.offset)}")
-        return f"r{i.destination} is {_value(self.after[i.destination])}"
+        return f"sets r{i.destination} to {_value(self.after[i.destination])}"
 
 
 def _value(value: int) -> str:
-    """A number, or a place in the executor's own memory."""
+    """Format a number, or an address in the executor's memory as region+offset."""
     region = (value >> REGION_SHIFT) - (BASE >> REGION_SHIFT)
     if 0 <= region < len(Region):
         return f"{Region(region).name.lower()}+{value & (1 << REGION_SHIFT) - 1:#x}"
@@ -73,12 +75,12 @@ def _value(value: int) -> str:
 
 @dataclass
 class Narration:
-    """What a clause did at the firing.
+    """Record of what a clause did at the explained firing.
 
     :param text: the clause.
-    :param executed: instructions, of which at most MAX_NARRATED are kept.
-    :param left: what its actions recorded, as ``kdtrace --json`` has it; faults, too.
-    :param aggregated: all aggregations behind it.
+    :param executed: number of executed instructions, of which at most ``MAX_NARRATED`` are kept.
+    :param left: output of its actions, in the format of ``kdtrace --json``, and its faults.
+    :param aggregated: all aggregations after the firing.
     """
 
     text: str
@@ -89,9 +91,11 @@ class Narration:
 
 
 class ExplainedClause:
-    """:param text: ``[/predicate/] { actions }``.
-    :param number: of the probe among ``breakpoints``, that it is for.
-    :raises KinstError: when it does not compile, or is not for that probe alone.
+    """Executor of the D clauses on the explained probe.
+
+    :param number: number of the probe in ``breakpoints``.
+    :param text: ``[/predicate/] { actions }``.
+    :raises KinstError: if the text does not compile or has a clause for another probe.
     """
 
     def __init__(self, breakpoints: Breakpoints, types: Types | None, function: Symbol,
@@ -109,27 +113,27 @@ class ExplainedClause:
                 [probe for probe in found if probe.number == FIRST_PROBE + number]))
         self._session = linked(pipeline, f"{':'.join(parts)} {text}", ["explain"],
                                self._rows.append)
-        probes = {one.probe.number for one in self._session.enabled
-                  if not one.function.clause.hidden}  # what the compiler has added
+        probes = {enabled.probe.number for enabled in self._session.enabled
+                  if not enabled.function.clause.hidden}  # the compiler adds hidden clauses
         if len(probes) != 1 or (probe := probes.pop()) != FIRST_PROBE + number:
-            raise KinstError(f"-n: '{text}': give clauses of the explained probe alone: "
+            raise KinstError(f"-n: '{text}': every clause must be for the explained probe: "
                              "[/PREDICATE/] { ACTIONS }")
         self._probe = probe
         self._lines = self._where()
 
     def _where(self) -> dict[int, int]:
-        """The line of the clause's text, by the number of the instruction."""
-        linked, found = self._session.linked, dict[int, int]()
-        for one in self._session.enabled:
-            function = one.function
-            at = linked.offsets[function.name]
+        """Map the index of each BPF instruction to its line in the clause's text."""
+        linked, lines = self._session.linked, dict[int, int]()
+        for enabled in self._session.enabled:
+            function = enabled.function
+            number = linked.offsets[function.name]
             for i, line in zip(function.code.finish(), function.code.lines, strict=True):
-                found[at] = line
-                at += 1 if i.wide is None else 2
-        return found
+                lines[number] = line
+                number += 1 if i.wide is None else 2
+        return lines
 
     def fire(self, state: CpuState | NativeState, wanted: bool) -> Narration | None:
-        """Carry it out; the narration, where it is wanted."""
+        """Run the clause, and return its narration if ``wanted``."""
         narration, went = Narration(self.text), list[tuple[int, BpfInstruction, tuple[int, ...]]]()
 
         def narrate(at: int, instruction: BpfInstruction, registers: Sequence[int]) -> None:
@@ -138,7 +142,7 @@ class ExplainedClause:
                 went.append((at, instruction, tuple(registers)))
 
         if self._session.stopped:
-            narration.left = [{"said": "tracing had ended before: by exit()"}]
+            narration.left = [{"said": "exit() has already ended tracing"}]
             return narration if wanted else None
         self._rows.clear()
         self._said.clear()
@@ -152,7 +156,7 @@ class ExplainedClause:
             narration.instructions.append(Narrated(
                 at, disassemble(instruction, at, NAMES), self._lines.get(at, 0), before, after,
                 following, instruction))
-        said: list[Row] = [{"said": text} for text in self._said]
-        narration.left = self._rows + said
+        printed: list[Row] = [{"said": text} for text in self._said]
+        narration.left = self._rows + printed
         narration.aggregated = self._session.aggregated()
         return narration

@@ -1,5 +1,5 @@
-"""A CPU is taken from one thread and given to another: the function that does it, instruction by
-instruction, and what it keeps of both threads."""
+"""Recorder of a context switch: each instruction of the kernel's switch function, and the registers
+that it saves and loads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,16 +18,18 @@ from kinst_emu.explain.record.entry import SHELL_PROCESS, times_come_to
 from kinst_emu.explain.record.instruction import SeenInstruction, seen_instruction
 from kinst_emu.explain.record.running import RunningThread
 
-MAX_ROWS = 5000
-FRAMES = 16
-WORD = 8
+MAX_ROWS = 5000  # recorded instructions of a switch
+FRAMES = 16  # recorded frames of a call stack
+WORD = 8  # size in bytes
 
 
 @dataclass(frozen=True)
 class SwitchedThread:
-    """:param name: the thread's, and its process; ``kept`` where the kernel keeps its registers:
-        by their names, addresses of words.
-    :param stack: its calls, the innermost first, where it calls for the switch, or goes on.
+    """A thread that takes part in a context switch.
+
+    :param name: name of the thread; ``process`` and ``pid`` identify its process.
+    :param kept: addresses of the words where the kernel saves its registers, by register name.
+    :param stack: its call stack, innermost first, where it calls the switch function or resumes.
     """
 
     address: int
@@ -39,6 +41,7 @@ class SwitchedThread:
 
     @property
     def named(self) -> str:
+        """Process, thread and process number as text, or the thread's address."""
         if not self.pid and not self.process:
             return f"the thread at {self.address:#x}"
         return f"{self.process}" + (f"/{self.name}" if self.name != self.process else "") + (
@@ -47,12 +50,14 @@ class SwitchedThread:
 
 @dataclass
 class SeenSwitch:
-    """:param rows: from the function's first instruction to the first of the other thread, which is
-        the last.
-    :param roots: of each, the register that leads to the page tables.
-    :param words: of each, the words where registers are kept that the row before has stored to,
-        by address; of the first, all.
-    :param loaded: the number of the first row with the other one's stack pointer.
+    """A recorded context switch.
+
+    :param rows: from the first instruction of the switch function to the new thread's first
+        instruction, inclusive.
+    :param roots: for each row, the register that holds the root of the page tables.
+    :param words: for each row, the words of saved registers that the row before has stored to, by
+        address; for the first row, all of them.
+    :param loaded: number of the first row with the new thread's stack pointer.
     """
 
     function: Symbol
@@ -65,16 +70,20 @@ class SeenSwitch:
 
     @property
     def names(self) -> list[str]:
-        """The registers that are stored of the old thread: others, which have a place beside
-        them, are not kept in a switch."""
+        """Names of the registers that the switch stores for the old thread.
+
+        Registers with a save area that a switch does not use are left out.
+        """
         stored = {at for words in self.words[1 : self.loaded + 1] for at in words}
         return [name for name, at in self.before.kept.items() if at in stored]
 
 
 class SwitchRecorder(EachInstruction):
-    """:param machine: at our shell's prompt; not to be used for anything else afterwards.
-    :cvar what: the command comes to.
-    :raises KinstError: for a kernel of whose switches nothing is known.
+    """Recorder of a context switch while a shell command runs.
+
+    :param machine: at the shell prompt; not to be used for anything else afterwards.
+    :cvar what: plural name of the recorded events, for error messages.
+    :raises KinstError: if the context switches of this kernel cannot be recorded.
     """
 
     what: ClassVar[str] = "context switches"
@@ -84,25 +93,29 @@ class SwitchRecorder(EachInstruction):
         super().__init__(machine)
         self.command, self.hit, self._limit = command, hit, limit
         self._running, switch = running, machine.guest.threads.switch
-        kind = structure(running.types, machine.guest.threads.lists.registers)
-        if switch is None or kind is None:
-            raise KinstError(f"{machine.image.path}: nothing is known of its context switches")
-        self._kind = kind
+        registers = structure(running.types, machine.guest.threads.lists.registers)
+        if switch is None or registers is None:
+            raise KinstError(f"{machine.image.path}: cannot explain context switches: the switch "
+                             "function or the type of the saved registers is unknown")
+        self._kind = registers
         self._function = machine.symbol(switch.functions[0])
         self._root = machine.guest.programs.page_tables[1]
         at_shell(machine)
         check_command(command)
         self.seen: SeenSwitch | None = None
-        self._sp = self._pc = 0  # what the other thread's are kept as
+        self._sp = self._pc = 0  # stack pointer and program counter saved for the new thread
 
     def record(self) -> SeenSwitch:
-        """:raises KinstError: when the command does not come to it."""
+        """Run the command and record the requested context switch.
+
+        :raises KinstError: if the command does not reach it.
+        """
         machine, function = self.machine, self._function
         machine.type(self.command.encode() + b"\r")
         counted = 0
 
         def counts() -> bool:
-            """Until the shell has read the line, it is the shell that is switched to."""
+            """Count from the first switch away from the shell: earlier ones switch to it."""
             nonlocal counted
             counted += counted > 0 or self._running.pid() == SHELL_PROCESS
             return counted > 0
@@ -113,8 +126,8 @@ class SwitchRecorder(EachInstruction):
         stop = self.watch([*seen.before.kept.values(), *seen.after.kept.values()],
                           machine.instructions + 2 * MAX_ROWS)
         if not self.over:
-            raise KinstError(f"{function.name}: it has not come to another thread ({stop}): --hit "
-                             "explains another one")
+            raise KinstError(f"{function.name}: did not switch to another thread ({stop}); choose "
+                             "another context switch with --hit")
         return seen
 
     def _begin(self) -> SeenSwitch:
@@ -127,16 +140,16 @@ class SwitchRecorder(EachInstruction):
 
     def _thread(self, address: int, stack: tuple[str, ...] = ()) -> SwitchedThread:
         guest = self.machine.guest
-        found = next((one for one in Threads(self.machine).all() if one.address == address), None)
+        thread = next((one for one in Threads(self.machine).all() if one.address == address), None)
         saved = int(self._running.at(address)[guest.threads.lists.saved])
         kept = dict[str, int]()
         for name, (member, index) in guest.registers.saved.items():
             place = find_member(self._kind, member)
             if place is not None:
                 kept[name] = saved + place.offset // 8 + WORD * (index or 0)
-        return SwitchedThread(address, "" if found is None else found.name,
-                              "" if found is None else found.process,
-                              0 if found is None else found.pid, kept, stack)
+        return SwitchedThread(address, "" if thread is None else thread.name,
+                              "" if thread is None else thread.process,
+                              0 if thread is None else thread.pid, kept, stack)
 
     def _stack(self, pc: int) -> tuple[str, ...]:
         machine, name = self.machine, self.machine.arch.pc
@@ -144,6 +157,7 @@ class SwitchRecorder(EachInstruction):
             lambda one: pc if one == name else machine.read_register(one), FRAMES))
 
     def look(self, address: int) -> None:
+        """Record the instruction at ``address``, and stop at the new thread's first one."""
         machine, seen = self.machine, self.seen
         assert seen is not None
         seen.rows.append(seen_instruction(machine, address))
@@ -153,6 +167,6 @@ class SwitchRecorder(EachInstruction):
             seen.loaded = len(seen.rows) - 1
         if (seen.loaded and address == self._pc) or len(seen.rows) > MAX_ROWS:
             self.over = address == self._pc
-            # Here, since the machine goes on to the end of the block.
+            # Read the stack here, since the machine runs on to the end of the block.
             seen.after = self._thread(seen.after.address, self._stack(address))
             machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))

@@ -1,4 +1,4 @@
-"""Each instruction of a run looked at, before it is executed."""
+"""Observation of each instruction of a run, before it is executed."""
 
 import contextlib
 from abc import ABC, abstractmethod
@@ -13,10 +13,10 @@ from kinst_emu.explain.record.kept_words import KeptWords
 
 
 class EachInstruction(ABC):
-    """Calls ``look`` before each instruction of a run.
+    """Base class for recorders that look at the machine before each instruction.
 
-    ``over``: what is wanted has been seen, and nothing more is looked at; ``failure``: what
-    ``look`` has raised.
+    ``over`` is set when the recording is finished, and ``look`` is not called any more; ``failure``
+    is the error that ``look`` raised.
     """
 
     def __init__(self, machine: UnicornMachine) -> None:
@@ -26,19 +26,19 @@ class EachInstruction(ABC):
 
     @abstractmethod
     def look(self, address: int) -> None:
-        """At an instruction."""
+        """Look at the machine before the instruction at ``address`` is executed."""
 
     @contextlib.contextmanager
     def each_instruction(self, stores: Callable[..., None] | None = None) -> Iterator[None]:
-        """Whatever runs meanwhile is looked at.
+        """Call ``look`` before each instruction while the context is active.
 
-        :param stores: is called before each store, as Unicorn calls a hook.
+        :param stores: called before each store, with the arguments of a Unicorn memory hook.
         """
         machine = self.machine
         hooks = [machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0)]
         if stores is not None:
             hooks.append(machine.uc.hook_add(unicorn.UC_HOOK_MEM_WRITE, stores, begin=1, end=0))
-        machine.engine.flush_translations()  # blocks that are known have no such stop
+        machine.engine.flush_translations()  # existing translations do not call the hook
         try:
             yield
         finally:
@@ -46,11 +46,11 @@ class EachInstruction(ABC):
                 machine.engine.unhook(hook)
 
     def watch(self, addresses: Iterable[int], instructions: int) -> Stop:
-        """Run.
+        """Run the machine and look at each instruction.
 
-        :param addresses: of words whose stores ``kept`` tells of.
-        :param instructions: of the machine, at which it ends at the latest.
-        :raises KinstError: what ``look`` has raised.
+        :param addresses: words whose stores ``kept`` reports.
+        :param instructions: instruction count of the machine at which the run ends at the latest.
+        :raises KinstError: the error that ``look`` raised.
         """
         machine, self.failure = self.machine, None
         self.kept = KeptWords(machine, addresses)
@@ -66,19 +66,19 @@ class EachInstruction(ABC):
         return stop
 
     def _executed(self, _uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
-        """Unicorn's hook: look at the instruction."""
+        """Handle Unicorn's code hook."""
         self.executed(address)
 
     def executed(self, address: int) -> None:
-        """At an instruction, or where a run has ended before one."""
+        """Look at an instruction that is about to be executed, or before which a run has ended."""
         if self.failure is None and not self.over:
             try:
                 self.look(address)
             except KinstError as error:
-                # Unicorn swallows what a hook raises, and the machine would never stop.
+                # Unicorn swallows exceptions of hooks, and the machine would never stop.
                 self.failure = error
                 self.failed(address)
 
     def failed(self, address: int) -> None:
-        """``look`` has raised: what becomes of the run."""
+        """Stop the run after ``look`` has raised an error."""
         self.machine.request_stop(Stop(StopReason.INTERRUPTED, address))

@@ -1,8 +1,8 @@
-"""One way from a program into the kernel and back: from the program's instruction to a function of
-the kernel's and to the program's next instruction, with the trap frame.
+"""Recorder of a program's entry into the kernel: from the program's instruction to a kernel
+function and back to the program's next instruction, with the trap frame.
 
-The command that comes that way runs twice, the second time up to shortly before the function; from
-there on each instruction is a stop of Unicorn's.  The machine is not used for anything else.
+The command runs twice. The second run is normal until shortly before the function; from there on,
+Unicorn stops at each instruction. The machine is not to be used for anything else.
 """
 
 from abc import abstractmethod
@@ -22,25 +22,25 @@ from kinst_emu.explain.record.each_instruction import EachInstruction
 from kinst_emu.explain.record.instruction import SeenInstruction, seen_instruction
 from kinst_emu.explain.record.running import RunningThread
 
-BEFORE = 3000  # instructions before the function in which the program has entered the kernel
-MAX_ROWS = 20_000  # instructions of the ways in and out
-MAX_WORK = 5_000_000  # of the function, and what it waits for
-MAX_ENTERED = 24  # functions that are kept as they were entered
-SHELL_PROCESS = 1  # our shell is the first process
-WORD = 8
-AROUND = 24  # bytes of the program before the instruction, and from it on
+BEFORE = 3000  # instructions before the function; the entry into the kernel must be among them
+MAX_ROWS = 20_000  # instructions from the program to the function, or back
+MAX_WORK = 5_000_000  # instructions until the function returns, including those of other threads
+MAX_ENTERED = 24  # called functions whose first entry is recorded
+SHELL_PROCESS = 1  # process number of the shell
+WORD = 8  # size in bytes
+AROUND = 24  # recorded bytes of code before the program's instruction, and as many from it on
 
 
 @dataclass
 class SeenWay:
-    """The instructions of a way between a program and a function of the kernel's.
+    """Instructions between a program and a kernel function, in one direction.
 
-    :param boundary: the number of the row where it passes between the vectors and the kernel's C
-        code, in either direction; 0 when no row is.
-    :param stored: by the number of a row, the words of the trap frame, by address, that changed or
-        were stored to since the row before.  The first row of the way in has all mapped words (the
-        second, where the program's instruction was not seen); the first row of the way out has what
-        changed while the function ran.
+    :param boundary: number of the row where control passes between the vectors and the kernel's C
+        code, in either direction; 0 if no row does that.
+    :param stored: by row number, the words of the trap frame, by address, that changed or were
+        stored to since the row before.  The first row on the way in has all mapped words (the
+        second row, if the program's instruction was not seen); the first row on the way out has
+        the words that changed while the function ran.
     """
 
     rows: list[SeenInstruction] = field(default_factory=list)
@@ -50,22 +50,21 @@ class SeenWay:
 
 @dataclass
 class SeenEntry:
-    """What was seen of it; each number is the machine's.
+    """A recorded entry into the kernel and the return from it.
 
-    :param function: what it is followed to.
-    :param what: what is told of an entry like this, where there is none.
-    :param process: the name and ``pid`` of whose program it is.
-    :param code: the program's bytes around the instruction, from ``code_at`` on.
-    :param entry: the program's instruction, and what follows it, up to the function's first.
-    :param leaving: from where the function has returned to, up to the program's next instruction,
-        which is the last.
-    :param work: the functions that are entered in between: how often, and the instructions that
-        are executed before the first time, counted from the function's first; ``entered`` the
-        machine at the first time, of the first ones.
-    :param others: whether other threads have run meanwhile.
-    :param spent: instructions from the function's first to its return.
-    :param frame: the trap frame's address; ``before`` its bytes when the function is called,
-        ``after`` when the program goes on.
+    :param function: the kernel function to which the entry is followed.
+    :param what: plural name of such entries, for error messages.
+    :param process: name of the program's process; ``pid`` is its number.
+    :param code: the program's bytes around the instruction, beginning at ``code_at``.
+    :param entry: from the program's instruction to the function's first instruction.
+    :param leaving: from the function's return address to the program's next instruction, inclusive.
+    :param work: the functions called in between: the number of calls, and the number of
+        instructions executed before the first call, counted from the function's first instruction;
+        ``entered`` has the registers at the first call, for the first ``MAX_ENTERED`` of them.
+    :param others: whether other threads ran meanwhile.
+    :param spent: number of instructions from the function's first to its return.
+    :param frame: address of the trap frame; ``before``: its bytes when the function is called;
+        ``after``: its bytes when the program resumes.
     """
 
     function: Symbol
@@ -88,7 +87,7 @@ class SeenEntry:
 
 
 class WantedTime(Protocol):
-    """What of a command is wanted: of ``what``, which is several, number ``hit``."""
+    """Request for occurrence number ``hit`` of ``what`` while a command runs."""
 
     @property
     def command(self) -> str: ...
@@ -102,11 +101,12 @@ class WantedTime(Protocol):
 
 def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime, limit: int,
                   counts: Callable[[], bool]) -> Iterator[int]:
-    """The instructions executed whenever a command, which was typed, comes to a function, up to
-    the wanted time.
+    """Yield the instruction count each time a typed command reaches a function.
 
-    :param counts: whether a time is one of those that are counted.
-    :raises CommandError: when it does not come to that.
+    The last value is that of the wanted occurrence.
+
+    :param counts: returns whether the current arrival is one of those that are counted.
+    :raises CommandError: if the command does not reach the wanted occurrence.
     """
     until = Until(addresses=[function.address], console=machine.guest.boot.shell_prompt,
                   instructions=machine.instructions + limit)
@@ -116,20 +116,21 @@ def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime,
         if stop.reason is StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         if stop.reason is StopReason.INSTRUCTIONS:
-            raise CommandError(f"'{command}' has not come to number {wanted.hit} of the "
-                               f"{wanted.what} after {limit:,} instructions; --limit sets another "
-                               "limit", stop)
+            raise CommandError(f"'{command}' did not reach number {wanted.hit} of the "
+                               f"{wanted.what} within {limit:,} instructions; raise --limit", stop)
         if stop.reason is not StopReason.ADDRESS:
-            raise CommandError(f"'{command}' makes {counted} {wanted.what}: there is none number "
-                               f"{wanted.hit}", stop)
+            raise CommandError(f"--hit {wanted.hit}: the number of {wanted.what} in '{command}' is "
+                               f"only {counted}", stop)
         counted += counts()
         yield machine.instructions
 
 
 class EntryRecorder(EachInstruction):
-    """:param machine: at our shell's prompt; not to be used for anything else afterwards.
-    :param running: what can be told of the thread that runs.
-    :param handler: the kernel's first function in C on the way.
+    """Recorder of one entry of a program into the kernel.
+
+    :param machine: at the shell prompt; not to be used for anything else afterwards.
+    :param handler: name of the first C function of the kernel that the entry reaches.
+    :param running: reader of the current thread.
     """
 
     def __init__(self, machine: UnicornMachine, seen: SeenEntry, handler: str, limit: int,
@@ -137,41 +138,44 @@ class EntryRecorder(EachInstruction):
         super().__init__(machine)
         self.seen, self._limit, self.running = seen, limit, running
         self._handler_function = machine.symbol(handler)
-        self._handled = 0  # where that returns to
+        self._handled = 0  # return address of the handler
         self._returns = trap_of(machine.guest, machine.arch.name).instructions.trap_returns
         at_shell(machine)
         check_command(seen.command)
-        self._way = SeenWay()  # so far
-        self._back = 0  # where the function returns to
-        self._thread = 0  # whose it is
-        self._sp = self._count = 0  # the stack pointer then; instructions of it so far
-        self._earlier = 0  # times that the function is come to shortly before
+        self._way = SeenWay()  # rows recorded so far in the current direction
+        self._back = 0  # return address of the function
+        self._thread = 0  # the thread that called the function
+        self._sp = self._count = 0  # stack pointer after the return; instructions counted so far
+        self._earlier = 0  # arrivals at the function shortly before the wanted one
         self._inside = False
 
     @abstractmethod
     def counts(self) -> bool:
-        """At the function: whether this is one of those that are counted."""
+        """Return whether the current arrival at the function is one to count."""
 
     @abstractmethod
     def program(self, row: SeenInstruction) -> SeenInstruction:
-        """At the function: the program's instruction that has led here.
+        """Return the program's instruction that led to the function.
 
-        :param row: the last that it has executed; the kernel's first, where it has executed none
-            since the kernel last returned to it.
-        :raises KinstError: when none has.
+        :param row: the last instruction that the program has executed, or the kernel's first if
+            the program has executed none since the kernel last returned to it.
+        :raises KinstError: if the instruction is not known.
         """
 
     @abstractmethod
     def left(self) -> None:
-        """At the program's next instruction, before anything of it is executed."""
+        """Look at the machine at the program's next instruction, before it is executed."""
 
     def record(self) -> SeenEntry:
-        """:raises KinstError: when the command does not come that way, or not back."""
+        """Run the command and record the wanted entry.
+
+        :raises KinstError: if the command does not make the entry, or does not return from it.
+        """
         machine, seen = self.machine, self.seen
         start = machine.snapshot()
         count = self._reached()
-        running = next((one for one in Threads(machine).all()
-                        if one.address == machine.read_u64(
+        running = next((thread for thread in Threads(machine).all()
+                        if thread.address == machine.read_u64(
                             machine.read_register(machine.guest.threads.per_cpu))), None)
         seen.process, seen.pid = ("", 0) if running is None else (running.process, running.pid)
         machine.restore(start)
@@ -181,32 +185,34 @@ class EntryRecorder(EachInstruction):
         size = machine.guest.traps.trap_frame.size
         stop = self.watch(range(seen.frame & -WORD, seen.frame + size, WORD), count + MAX_WORK)
         if not self.over:
-            raise KinstError(f"{seen.function.name}: it has not come back to the program within "
-                             f"{MAX_WORK:,} instructions ({stop}): --hit explains another one")
+            raise KinstError(f"{seen.function.name}: did not return to the program within "
+                             f"{MAX_WORK:,} instructions ({stop}); choose another occurrence with "
+                             "--hit")
         return seen
 
     def _type(self) -> None:
         self.machine.type(self.seen.command.encode() + b"\r")
 
     def _reached(self) -> int:
-        """The instructions executed where the wanted call's function begins."""
+        """Run to the wanted call of the function, and return the instruction count there."""
         machine, seen = self.machine, self.seen
         self._type()
         reached = list(times_come_to(machine, seen.function, seen, self._limit, lambda: (
-            # The shell reads the line, and waits.
+            # The shell's own calls do not count: it reads the line and waits.
             self.running.pid() != SHELL_PROCESS and self.counts())))
         seen.frame = self.running.frame()
-        self._earlier = sum(one >= reached[-1] - BEFORE for one in reached[:-1])
+        self._earlier = sum(count >= reached[-1] - BEFORE for count in reached[:-1])
         return reached[-1]
 
     def look(self, address: int) -> None:
+        """Record the instruction at ``address``, or count it while the function runs."""
         seen = self.seen
         if self._inside:
             self._working(address)
             return
         way = self._way
-        # Keep only the program's last instruction before the kernel.  A return that is followed by
-        # kernel code means that the program's page was missing: begin again there, too.
+        # Keep only the program's last instruction before the kernel.  A return followed by kernel
+        # code means that the program's page was missing, so start again there, too.
         in_program = not address >> 63
         returned = bool(way.rows) and way.rows[-1].code in self._returns
         if not seen.spent and (in_program or returned):
@@ -217,8 +223,8 @@ class EntryRecorder(EachInstruction):
         if address == self._handler_function.address and not seen.spent:
             self._handled = self._returns_to()
         if len(way.rows) > MAX_ROWS:
-            raise KinstError(f"{seen.function.name}: {MAX_ROWS:,} instructions of the way are not "
-                             "shown: --hit explains another one")
+            raise KinstError(f"{seen.function.name}: more than {MAX_ROWS:,} instructions between "
+                             "the program and the function; choose another occurrence with --hit")
         if seen.spent:
             if not address >> 63 and thread_of(self.machine) == self._thread:
                 self._leave()
@@ -228,19 +234,19 @@ class EntryRecorder(EachInstruction):
                 self._enter()
 
     def _read(self, address: int, size: int) -> bytes:
-        """Empty: it is not mapped."""
+        """Read memory; return empty bytes if it is not mapped."""
         try:
             return self.machine.read(address, size)
         except MemoryAccessError:
             return b""
 
     def _returns_to(self) -> int:
-        """At a function's first instruction: where it returns to."""
+        """Return where the current function will return to, at its first instruction."""
         machine, link = self.machine, self.machine.arch.link
         return (machine.read_register(link) if link is not None else machine.read_u64(machine.sp))
 
     def _enter(self) -> None:
-        """At the function's first instruction."""
+        """Record the arrival at the function's first instruction."""
         machine, seen, arch = self.machine, self.seen, self.machine.arch
         seen.entry, self._way = self._way, SeenWay()
         rows = seen.entry.rows
@@ -249,18 +255,19 @@ class EntryRecorder(EachInstruction):
             seen.entry.stored.insert(0, {})
         rows[0] = self.program(rows[0])
         if seen.frame != self.running.frame():
-            raise KinstError(f"{seen.function.name}: its trap frame is elsewhere, the second time: "
-                             "--hit explains another one")
+            raise KinstError(f"{seen.function.name}: the trap frame has another address in the "
+                             "second run; choose another occurrence with --hit")
         self._thread = thread_of(machine)
         seen.entry.boundary = next((number for number, row in enumerate(rows)
                                     if row.address == self._handler_function.address), 0)
         if not seen.entry.boundary:
-            raise KinstError(f"{seen.function.name}: its way into the kernel is not seen: another "
-                             "thread ran in between; --hit explains another one")
-        made = rows[0].address
-        # Where instructions differ in length, nobody knows where those before it begin.
+            raise KinstError(f"{seen.function.name}: the entry into the kernel was not recorded, "
+                             "because another thread ran in between; choose another occurrence "
+                             "with --hit")
+        pc = rows[0].address
+        # With variable-length instructions, the beginnings of the preceding ones are unknown.
         before = AROUND if machine.cpu.model.fixed_length else 0
-        for begin, end in ((made - before, made + AROUND), (made, made + AROUND), (made, made + 4)):
+        for begin, end in ((pc - before, pc + AROUND), (pc, pc + AROUND), (pc, pc + 4)):
             seen.code, seen.code_at = self._read(begin, end - begin), begin
             if seen.code:
                 break
@@ -270,7 +277,7 @@ class EntryRecorder(EachInstruction):
         self._inside = True
 
     def _working(self, address: int) -> None:
-        """An instruction between the function's first and its return; or another thread's."""
+        """Count an instruction before the function's return, possibly of another thread."""
         machine, seen = self.machine, self.seen
         self._count += 1
         if address == self._back and machine.sp == self._sp:

@@ -1,11 +1,11 @@
-"""An instruction that a recorder has seen."""
+"""An instruction and the registers before it, as a recorder keeps them."""
 
 from dataclasses import dataclass
 
 from emu.host.errors import MemoryAccessError
 from emu.machine.machine import Machine
 
-LONGEST = 16  # bytes that are read to find an instruction's length
+LONGEST = 16  # bytes to read when the length of an instruction is unknown
 PAGE = 4096
 
 
@@ -13,9 +13,9 @@ PAGE = 4096
 class SeenInstruction:
     """An instruction that was executed.
 
-    :param registers: before it: the general ones and the flags.
-    :param returns_to: the system register that a return from an exception goes to then; None: the
-        architecture has none.
+    :param registers: the general registers and the flags, before it.
+    :param returns_to: the system register that holds the return address of an exception, before
+        it; None if the architecture has none.
     """
 
     address: int
@@ -26,10 +26,10 @@ class SeenInstruction:
 
 def seen_instruction(machine: Machine, address: int, code: bytes | None = None,
                      system: str | None = None) -> SeenInstruction:
-    """The instruction that is executed next.
+    """Record the instruction that is executed next.
 
-    :param code: its bytes; None: those in memory, none where nothing is mapped.
-    :param system: the register that ``returns_to`` tells of, if any.
+    :param code: its bytes; None: read them from memory (empty if it is not mapped).
+    :param system: name of the register for ``returns_to``, if any.
     """
     registers = {name: machine.read_register(name) for name in machine.arch.registers}
     registers[machine.arch.pc] = address
@@ -40,8 +40,8 @@ def seen_instruction(machine: Machine, address: int, code: bytes | None = None,
 
 
 def code_at(machine: Machine, address: int) -> bytes:
-    """An instruction's bytes; empty: nothing is mapped there."""
-    # The next page may not be there.
+    """Return the bytes of the instruction at ``address``; empty if it is not mapped."""
+    # The next page may not be mapped.
     for size in (LONGEST, -address & PAGE - 1 or LONGEST):
         try:
             code = machine.read(address, size)

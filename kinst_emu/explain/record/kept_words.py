@@ -1,4 +1,4 @@
-"""Words of memory that a way stores to."""
+"""Tracking of stores to chosen words of memory."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,20 +7,25 @@ import unicorn
 from emu.host.errors import MemoryAccessError
 from emu.unicorn.machine import UnicornMachine
 
-WORD = 8
+WORD = 8  # size in bytes
 
 
 class KeptWords:
-    """:param addresses: of words that are told of."""
+    """Tracker of stores to a set of 8-byte words.
+
+    :param addresses: virtual addresses of the words.
+    """
 
     def __init__(self, machine: UnicornMachine, addresses: Iterable[int]) -> None:
         self._machine = machine
-        self._stored = self._wanted = frozenset(addresses)  # at first, all
+        self._stored = self._wanted = frozenset(addresses)  # initially, all words are reported
         self._known: dict[int, int] = {}
-        self._places: dict[int, int] = {}  # by physical address, which Unicorn tells
+        # Unicorn reports stores by physical address; this maps them back to virtual addresses.
+        self._places: dict[int, int] = {}
         self._hook = machine.uc.hook_add(unicorn.UC_HOOK_MEM_WRITE, self._writes, begin=1, end=0)
 
     def close(self) -> None:
+        """Remove the hook."""
         self._machine.engine.unhook(self._hook)
 
     def _writes(self, _uc: unicorn.Uc, _access: int, physical: int, size: int, _value: int,
@@ -29,22 +34,24 @@ class KeptWords:
                          if at in self._places}
 
     def again(self) -> None:
-        """All are told of, the next time."""
+        """Report all words at the next call of ``stored``."""
         self._stored = self._wanted
 
     def stored(self) -> Mapping[int, int]:
-        """Those that were stored to since the last time, or are other than they were (what the CPU
-        itself stores is not told of), as far as they are mapped."""
-        found = dict[int, int]()
-        for at in sorted(self._wanted):
+        """Return the mapped words, by address, that were stored to or changed since the last call.
+
+        Of the CPU's own stores, only those that change a word are reported.
+        """
+        words = dict[int, int]()
+        for address in sorted(self._wanted):
             try:
-                found[at] = self._machine.read_u64(at)
-            except MemoryAccessError:  # a program's tables may not have it
+                words[address] = self._machine.read_u64(address)
+            except MemoryAccessError:  # the current page tables may not map it
                 continue
-            if at not in self._known:  # it is mapped now
-                self._places[self._machine.translate(at) or 0] = at
-        told = {at: word for at, word in found.items()
-                if at in self._stored or self._known.get(at) != word}
-        self._known |= found
+            if address not in self._known:  # mapped since the last call
+                self._places[self._machine.translate(address) or 0] = address
+        changed = {address: word for address, word in words.items()
+                   if address in self._stored or self._known.get(address) != word}
+        self._known |= words
         self._stored = frozenset()
-        return told
+        return changed

@@ -1,4 +1,4 @@
-"""A page fault of a program: an access to an address that its page tables do not let it have."""
+"""Recorder of a program's page fault: an access that its page tables do not permit."""
 
 from dataclasses import dataclass, replace
 
@@ -10,14 +10,16 @@ from kinst_emu.explain.record.entry import EntryRecorder, SeenEntry
 from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.record.running import RunningThread
 
-WHAT = "page faults of a program"
+WHAT = "user-mode page faults"
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """What the page tables have for an address.
+    """Translation of an address by the page tables.
 
-    :param entry: that maps it.
+    :param physical: physical address.
+    :param entry: the page table entry that maps the address.
+    :param writable: whether the entry permits writing.
     """
 
     physical: int
@@ -26,13 +28,16 @@ class Mapping:
 
 
 class FaultRecorder(EntryRecorder):
-    """Those of the kernel itself, while it copies from or to a program, are not counted: the
-    program was left by something else then.
+    """Recorder of a page fault of a program.
 
-    ``address`` is the one that was wanted, ``access`` what for (bits of ``vm_prot_t``); ``before``
-    and ``after`` what the page tables have for it; None: nothing.
+    Faults of the kernel itself, while it copies from or to a program, are not counted: the program
+    entered the kernel for another reason then.
 
-    :raises KinstError: for a kernel that runs no programs.
+    ``address`` is the address of the access, ``access`` its kind (bits of ``vm_prot_t``);
+    ``before`` and ``after`` are the translations of the address before and after the fault; None
+    if it is not mapped.
+
+    :raises KinstError: if the kernel runs no programs, or its page faults cannot be recorded.
     """
 
     def __init__(self, machine: UnicornMachine, command: str, hit: int, limit: int,
@@ -40,7 +45,8 @@ class FaultRecorder(EntryRecorder):
         calls_of(machine)
         faults = machine.guest.traps.page_faults
         if faults is None:
-            raise KinstError(f"{machine.image.path}: nothing is known of its page faults")
+            raise KinstError(f"{machine.image.path}: cannot explain page faults: the kernel's "
+                             "page fault handler is unknown")
         self._faults = faults
         arch = machine.arch
         self._registers = trap_of(machine.guest, arch.name).frame
@@ -52,6 +58,7 @@ class FaultRecorder(EntryRecorder):
             machine.symbol(faults.function), WHAT, command, hit), faults.handler, limit, running)
 
     def counts(self) -> bool:
+        """Return whether the trap frame shows that the program itself caused the fault."""
         field, bits, values = self._faults.cause
         return self._field(field) & bits in values
 
@@ -59,6 +66,7 @@ class FaultRecorder(EntryRecorder):
         return self.machine.guest.traps.trap_frame.read(self.machine, self.running.frame(), name)
 
     def program(self, row: SeenInstruction) -> SeenInstruction:
+        """Record the faulting access, and return the instruction that made it."""
         machine, layout = self.machine, self.machine.guest.traps.trap_frame
         self.address = self._field(self._faults.address)
         self.access = machine.read_register(machine.arch.arguments[self._faults.access])
@@ -66,7 +74,7 @@ class FaultRecorder(EntryRecorder):
         pc = self._field(self._pc)
         if row.address == pc:
             return row
-        # It could not be fetched, so nobody has seen it; what the program has is in the frame.
+        # The instruction could not be fetched, so it was not recorded; use the trap frame.
         registers = dict(row.registers)
         for name in registers:
             field = self._registers.field(name)
@@ -75,9 +83,14 @@ class FaultRecorder(EntryRecorder):
         return SeenInstruction(pc, b"", registers)
 
     def left(self) -> None:
+        """Record how the address is mapped after the fault."""
         self.after = self._mapping()
 
     def record(self) -> SeenEntry:
+        """Run the command and record the wanted page fault.
+
+        The bytes of an instruction that could not be fetched are those of its second attempt.
+        """
         seen = super().record()
         first, last = seen.entry.rows[0], seen.leaving.rows[-1]
         if not first.code and last.address == first.address:
@@ -86,5 +99,5 @@ class FaultRecorder(EntryRecorder):
 
     def _mapping(self) -> Mapping | None:
         arch = self.machine.arch
-        found = arch.walk(self.machine, self.address)
-        return None if found is None else Mapping(*found, arch.writable(found[1]))
+        walked = arch.walk(self.machine, self.address)
+        return None if walked is None else Mapping(*walked, arch.writable(walked[1]))

@@ -1,9 +1,8 @@
-"""One firing of one probe as the machine goes through it: every instruction, the trap frame.
+"""Recorder of one firing of a probe: each instruction that is executed, and the trap frames.
 
-The firing takes the long way: the kernel's vectors, the handler in Python, on arm64 and riscv64 the
-second breakpoint through the vectors again (``kinst.probes.breakpoints``, path ``double``).  The
-machine that it is looked at on is not used for anything else: each instruction is a stop of
-Unicorn's.
+The firing takes the path ``double`` of ``kinst.probes.breakpoints``: the kernel's vectors, the
+handler in Python and, on arm64 and riscv64, the second breakpoint through the vectors again. Since
+Unicorn stops at each instruction, the machine is not to be used for anything else.
 """
 
 import contextlib
@@ -38,55 +37,57 @@ from kinst_emu.explain.record.seen_firing import (
 from kinst_emu.explain.record.stack_words import WORD, StackWords
 from kinst_emu.explain.record.what_if import COPY, SHARE, CopyingBreakpoints, sharing
 
-MAX_ROWS = 20_000  # instructions between the breakpoint and where the run goes on
-MAX_SEEN = 300_000  # instructions of a call that goes wrong, those of firings among them
-STRAYED = 4  # instructions that are kept of a run that does not go on as it should
+MAX_ROWS = 20_000  # recorded instructions from the breakpoint to where the run continues
+MAX_SEEN = 300_000  # executed instructions of a call with a deliberate mistake
+STRAYED = 4  # recorded instructions after a run has left its trampoline at the wrong place
 
 
 class FiringRecorder(EachInstruction):
-    """Records one firing.
+    """Recorder of one firing of a probe.
 
-    :param machine: where a kernel waits; not to be used for anything else afterwards.
-    :param place: where the firing is, and by what probe that was found.
-    :raises KinstError: when the instruction cannot be probed.
+    :param machine: with a booted kernel; not to be used for anything else afterwards.
+    :param place: the instruction, which of its executions, and the probe that it was found by.
+    :param what_if: the deliberate mistake (``COPY`` or ``SHARE``); empty: none.
+    :raises KinstError: if the instruction cannot be probed, or the mistake cannot be made there.
     """
 
     def __init__(self, machine: UnicornMachine, place: ChosenPlace, what_if: str = "") -> None:
         function, offset = place.function, place.offset
         super().__init__(machine)
-        made = Breakpoints(machine, self._fired, DOUBLE, python=True)
-        table = made.instructions(function)
-        found = next((i for i in table if i.offset == offset), None)
-        if found is None:
-            near = sorted((i.offset for i in table), key=lambda at: abs(at - offset))[:2]
+        breakpoints = Breakpoints(machine, self._fired, DOUBLE, python=True)
+        table = breakpoints.instructions(function)
+        probed = next((i for i in table if i.offset == offset), None)
+        if probed is None:
+            nearest = sorted((i.offset for i in table), key=lambda at: abs(at - offset))[:2]
             raise KinstError(f"{function.name}:{offset}: no instruction begins there; the nearest "
-                             f"are at {' and '.join(map(str, sorted(near)))} (kinst disas "
+                             f"are at {' and '.join(map(str, sorted(nearest)))} (kinst disas "
                              f"{function.name} lists all)")
-        if isinstance(found.verdict, Refuse):
+        if isinstance(probed.verdict, Refuse):
             raise KinstError(f"{function.name}:{offset}: cannot be probed: it "
-                             f"{found.verdict.reason}")
+                             f"{probed.verdict.reason}")
         where = f"{function.name}:{offset}"
-        if what_if and made.trap.kernel_effects:
-            raise KinstError(f"{where}: --what-if {what_if}: {NO_TRAMPOLINES}: it has no "
+        if what_if and breakpoints.trap.kernel_effects:
+            raise KinstError(f"{where}: --what-if {what_if}: {NO_TRAMPOLINES}, so there are no "
                              "trampolines")
         if what_if == COPY:
-            if isinstance(found.verdict, Copy):
-                raise KinstError(f"{where}: --what-if copy: it is rightly copied as it is: "
-                                 "choose one that is rewritten or emulated (kinst disas "
+            if isinstance(probed.verdict, Copy):
+                raise KinstError(f"{where}: --what-if copy: the instruction is copied unchanged "
+                                 "anyway; choose one that is rewritten or emulated (kinst disas "
                                  f"{function.name} shows the verdicts)")
-            made = CopyingBreakpoints(machine, self._fired, found.code)
+            breakpoints = CopyingBreakpoints(machine, self._fired, probed.code)
         other = None
         if what_if == SHARE:
-            other = sharing(table, found)
-            if not isinstance(found.verdict, Copy | Rewrite):
-                raise KinstError(f"{where}: --what-if share: it has no trampoline: it is emulated")
+            other = sharing(table, probed)
+            if not isinstance(probed.verdict, Copy | Rewrite):
+                raise KinstError(f"{where}: --what-if share: the instruction is emulated and has "
+                                 "no trampoline")
             if other is None:
                 raise KinstError(f"{where}: --what-if share: no other instruction of "
                                  f"{function.name} has a trampoline")
-        self._breakpoints = made
+        self._breakpoints = breakpoints
         self.table = table
-        number = self._breakpoints.add(function, ProbeKind.OFFSET, found)
-        self.firing = SeenFiring(machine.arch.name, place, found, number,
+        number = self._breakpoints.add(function, ProbeKind.OFFSET, probed)
+        self.firing = SeenFiring(machine.arch.name, place, probed, number,
                                  mistake=SeenMistake(what_if, other),
                                  layout=machine.guest.traps.trap_frame.fields)
         self._words = StackWords(machine, machine.guest.traps.trap_frame.size)
@@ -95,36 +96,36 @@ class FiringRecorder(EachInstruction):
             self._breakpoints.add(function, ProbeKind.OFFSET, other)
         self._hits = self._seen = 0
         self._began = self._waiting = False
-        self._storing: list[tuple[int, bytes]] = []  # of the last row: where, and what was there
-        self._stored: list[tuple[int, int]] = []  # of it: (physical address, bytes)
-        # Of a tail call that is a return: where its function returns to, and the stack pointer
-        # then; the number of the instruction where the run goes on, the words stored since then.
+        self._storing: list[tuple[int, bytes]] = []  # the last row's stores: address, old bytes
+        self._stored: list[tuple[int, int]] = []  # stores since the last look: address, size
+        # For a tail call that is a return: the function's return address and the stack pointer
+        # there; the number of the instruction where the run continues; the words stored since then.
         self._returns_to: tuple[int, int] | None = None
         self._went_on = 0
         self._stored_since: set[int] = set()
         self._clause: ExplainedClause | None = None
 
     def clause(self, text: str, types: Types | None) -> None:
-        """Have a D clause on the probe.
+        """Attach a D clause to the probe.
 
-        :param types: of the kernel; None where it has none.
-        :raises KinstError: when it does not compile, or is not for this probe alone.
+        :param types: the kernel's types; None if it has none.
+        :raises KinstError: if the clause does not compile or is not for this probe alone.
         """
         firing = self.firing
         self._clause = ExplainedClause(self._breakpoints, types, firing.function,
                               firing.instruction.offset, firing.number, text)
 
     def record(self, workload: Callable[[], object]) -> SeenFiring:
-        """Run something, and keep what becomes of the wanted firing in it.
+        """Run a workload and record the wanted firing.
 
-        :raises KinstError: when it does not come to that.
+        :raises KinstError: if the workload does not reach the firing, or it cannot be recorded.
         """
         firing, machine = self.firing, self.machine
         at, size = firing.instruction.address, len(firing.instruction.code)
         firing.original = machine.read(at, size)
         self._breakpoints.trapped = self._trapped
         if machine.runner is not None:
-            raise KinstError("the machine is recorded: explain a firing on another one")
+            raise KinstError("this machine is being recorded; explain a firing on another machine")
         with self._enabled(), self._looked_at():
             firing.patched = machine.read(at, size)
             self._slot = self._slot_of(at)
@@ -137,26 +138,27 @@ class FiringRecorder(EachInstruction):
                 if not (firing.complete or firing.mistake.strayed or ran):
                     raise
                 firing.mistake.ended = "" if firing.mistake.strayed else str(error)
-                if not firing.complete and not firing.mistake.strayed:  # it ends there
+                # The run has ended in the middle of the firing.
+                if not firing.complete and not firing.mistake.strayed:
                     firing.mistake.strayed, firing.slot = firing.last, self._slot
                     firing.trampoline = b"".join(
                         row.code for row in firing.rows
                         if self._slot <= row.address < self._slot + SLOT)
         where = f"{firing.function.name}:{firing.instruction.offset}"
         if self.failure is not None:
-            raise KinstError(f"{where}: cannot be looked at: {self.failure}")
+            raise KinstError(f"{where}: the firing cannot be recorded: {self.failure}")
         if not self._began:
-            raise KinstError(f"{where}: it was executed {self._hits} times: there is no firing "
-                             f"number {firing.hit}: give another call")
+            raise KinstError(f"{where}: executions of the instruction in this call: {self._hits}; "
+                             f"--hit {firing.hit} needs another call")
         if not firing.complete and not firing.mistake.strayed:
-            raise KinstError(f"{where}: the run did not go on within {MAX_ROWS} instructions "
+            raise KinstError(f"{where}: the run did not continue within {MAX_ROWS} instructions "
                              "after the breakpoint")
         if self._returns_to is not None and not firing.between:
-            raise KinstError(f"{where}: the function that it goes to does not return in this run")
+            raise KinstError(f"{where}: the tail-called function does not return in this run")
         return firing
 
     def _slot_of(self, address: int) -> int:
-        """The address of an instruction's trampoline; 0: it has none."""
+        """Return the address of an instruction's trampoline; 0 if it has none."""
         known = self._breakpoints.dispatcher.template(address)
         return known[1] if known is not None else 0
 
@@ -166,7 +168,7 @@ class FiringRecorder(EachInstruction):
         try:
             yield
         finally:
-            self.machine.engine.detour.thaw()  # a run that strayed has not come to its end
+            self.machine.engine.detour.thaw()  # a strayed run has left the clock frozen
             self._breakpoints.disable()
 
     @contextlib.contextmanager
@@ -179,10 +181,13 @@ class FiringRecorder(EachInstruction):
                 self.machine.runner = None
 
     def entered(self, kind: str, name: str, value: bytes) -> None:
-        """What comes in from outside (``emu.unicorn.machine.Runner``): it is the call's own."""
+        """Ignore input from outside the machine (``Runner``): it belongs to the call itself."""
 
     def run(self, until: Until, go: Go) -> Stop:
-        """Where a run ends, no instruction is executed that could tell of it."""
+        """Run the machine, and look at the instruction before which the run ends.
+
+        No hook is called for that instruction, because it is not executed.
+        """
         stop = go(until)
         waits = not self.firing.complete or self._returns_to is not None
         if self._began and waits and not self.machine.engine.frozen:
@@ -190,11 +195,11 @@ class FiringRecorder(EachInstruction):
         return stop
 
     def failed(self, address: int) -> None:
-        """The call goes on to its end, unseen."""
+        """Let the call continue to its end, unrecorded."""
 
     def _storing_now(self, _uc: unicorn.Uc, _access: int, physical: int, size: int, value: int,
                      _data: object) -> None:
-        """Before an instruction stores."""
+        """Record a store before it happens (Unicorn's memory hook)."""
         firing = self.firing
         waits = self._returns_to is not None and not firing.between
         if firing.rows and (waits or not firing.complete) and len(self._stored) < MAX_ROWS:
@@ -203,11 +208,11 @@ class FiringRecorder(EachInstruction):
                 and self._slot <= firing.rows[-1].address < self._slot + SLOT):
             try:
                 self._storing.append((physical, self.machine.read_physical(physical, size)))
-            except MemoryAccessError:  # no memory, and reading a device may change it
+            except MemoryAccessError:  # not RAM, and reading a device may change its state
                 firing.memory.devices.append((physical, size, value & (1 << 8 * size) - 1))
 
     def _keep_stores(self) -> None:
-        """What the last row has stored, before the next."""
+        """Record what the last row has stored."""
         row, machine = self.firing.rows[-1], self.machine
         where = Translations(machine)
         self.firing.memory.stores[len(self.firing.rows) - 1] = [
@@ -217,7 +222,7 @@ class FiringRecorder(EachInstruction):
         self._storing.clear()
 
     def _keep_pushed(self) -> None:
-        """What an emulated instruction has pushed."""
+        """Record what an emulated instruction has pushed."""
         firing, machine = self.firing, self.machine
         at, name = machine.sp, machine.arch.sp
         physical, before = machine.translate(at), firing.memory.words[0].get(at)
@@ -226,6 +231,7 @@ class FiringRecorder(EachInstruction):
                 at, physical, before.to_bytes(8, "little"), machine.read(at, 8))]
 
     def look(self, address: int) -> None:
+        """Record the instruction at ``address`` if it belongs to the wanted firing."""
         firing, machine, mistake = self.firing, self.machine, self.firing.mistake
         if self._storing:
             self._keep_stores()
@@ -270,14 +276,14 @@ class FiringRecorder(EachInstruction):
             self._went_on = self._seen
             inside = 0 <= address - firing.function.address < firing.function.size
             if self._returns_to is not None and inside:
-                raise KinstError("the function does not leave there this time: give another firing "
-                                 "(--hit)")
+                raise KinstError("the function does not leave here in this execution; choose "
+                                 "another firing with --hit")
         if self._slot and not firing.slot and (firing.complete or mistake.strayed):
             firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
         self._keep_memory(self._written() | self._saved_by_cpu())
 
     def _wait_for_return(self, address: int) -> None:
-        """After a tail call: look whether the function that was jumped to has returned."""
+        """After a tail call, check whether the called function has returned."""
         firing = self.firing
         if self._returns_to is None or firing.between:
             return
@@ -290,19 +296,19 @@ class FiringRecorder(EachInstruction):
         self._keep_memory(frozenset(self._stored_since))
 
     def _keep_memory(self, written: frozenset[int]) -> None:
-        """What is in memory before the last row."""
+        """Record the stack and the changed words of memory before the last row."""
         memory, number = self.firing.memory, len(self.firing.rows) - 1
         memory.stacks[number], memory.words[number] = self._stack(), self._words.changed()
         memory.written[number] = written
 
     def _written(self) -> frozenset[int]:
-        """The words of the stacks that were stored since the last look."""
-        found = self._words.of_physical(self._stored, self.machine.translate)
+        """Return the words of the stacks that were stored to since the last look."""
+        words = self._words.of_physical(self._stored, self.machine.translate)
         self._stored.clear()
-        return found
+        return words
 
     def _saved_by_cpu(self) -> frozenset[int]:
-        """What taking the exception has stored, where the architecture has a stack for that."""
+        """Return the stack words that the CPU itself stored when it took the exception."""
         trap, rows = self._breakpoints.trap, self.firing.rows
         if trap.return_register or len(rows) < 2 or not (
                 len(rows) == 2 or rows[-2].address == self.firing.second != 0):
@@ -316,7 +322,7 @@ class FiringRecorder(EachInstruction):
 
     def _stack(self) -> Stack:
         at = self.machine.sp & ~7
-        for size in (STACK, -at & 0xFFF or STACK):  # the next page may not be there
+        for size in (STACK, -at & 0xFFF or STACK):  # the next page may not be mapped
             try:
                 return Stack(at, self.machine.read(at, size))
             except MemoryAccessError:
@@ -324,14 +330,18 @@ class FiringRecorder(EachInstruction):
         return Stack(at, b"")
 
     def _give_up(self, address: int) -> None:
-        """End a run that went wrong.  In the middle of a firing the clock stands, which stops go
-        by."""
+        """End a run that went wrong.
+
+        The clock is frozen during a firing and must be thawed first, since stops depend on it.
+        """
         self.machine.engine.detour.thaw()
         self.machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))
 
     def _strays(self, address: int) -> bool:
-        """Whether the trampoline is left, neither for where the run goes on nor by a second
-        breakpoint."""
+        """Return whether the run leaves the trampoline at the wrong place.
+
+        It may leave only for where the run continues, or by a second breakpoint.
+        """
         last = self.firing.rows[-1].address
         return (self._slot <= last < self._slot + SLOT
                 and not self._slot <= address < self._slot + SLOT and self.machine.engine.frozen
@@ -346,13 +356,13 @@ class FiringRecorder(EachInstruction):
         if self._clause is not None:
             narration = self._clause.fire(state, wanted)
             self.firing.narration = narration or self.firing.narration
-        if wanted and self._others_slot:  # the other thread's handler has written its own there
+        if wanted and self._others_slot:  # the other thread's handler overwrites the trampoline
             with self.machine.unrecorded():
                 self.machine.write(self._slot, self.machine.read(self._others_slot, SLOT))
             self.machine.engine.remove_translations(self._slot, self._slot + SLOT)
 
     def _trapped(self, address: int, frame: int) -> None:
-        """At the seam: the kernel's vectors have built a trap frame."""
+        """Record the trap frame that the kernel's vectors have built for the handler."""
         firing, machine = self.firing, self.machine
         if not self._began or firing.complete:
             return

@@ -1,4 +1,4 @@
-"""The thread that the machine runs, by the kernel's types."""
+"""The thread that the machine is running, read with the kernel's types."""
 
 from typing import Any
 
@@ -10,33 +10,36 @@ from emu.machine.machine import Machine
 
 
 class RunningThread:
-    """:raises KinstError: for a kernel without types of threads."""
+    """Reader of the current thread's structures in the kernel.
+
+    :raises KinstError: if the kernel has no debug data for threads.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._machine, guest = machine, machine.guest
         self.types = kernel_types(machine.image)
         thread = structure(self.types, guest.threads.lists.thread)
         if thread is None:
-            raise KinstError(f"{machine.image.path}: has no types (debug data) to find a trap "
-                             "frame by")
+            raise KinstError(f"{machine.image.path}: debug data is needed to find trap frames, but "
+                             "the thread type is missing")
         self._thread = thread
 
     @property
     def address(self) -> int:
-        """Of its structure; 0: there is none yet."""
+        """Address of the thread's structure; 0 if there is no thread yet."""
         machine = self._machine
         return machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
 
     def at(self, address: int) -> CStruct:
-        """Another one."""
+        """Return the thread structure at ``address``."""
         return CStruct(self._thread, address, self._machine)
 
     def frame(self) -> int:
-        """The address of the trap frame of its last entry into the kernel."""
+        """Return the address of the trap frame of the thread's last entry into the kernel."""
         return int(self.at(self.address)[self._machine.guest.threads.lists.frame])
 
     def pid(self) -> int:
-        """The number of its process."""
+        """Return the number of the thread's process; 0 if there is no thread yet."""
         address = self.address
         value: Any = self.at(address) if address else 0
         for _structure, member in self._machine.guest.members["pid"] if address else ():

@@ -1,4 +1,4 @@
-"""What a recorder saw of one firing of one probe."""
+"""Data that a recorder collects about one firing of a probe."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.clause import Narration
 from kinst_emu.explain.record.instruction import SeenInstruction
 
-STACK = 128  # bytes of the stack that are kept
+STACK = 128  # recorded bytes of the stack
 
 
 @dataclass(frozen=True)
 class Stack:
-    """What the stack pointer leads to.
+    """Memory at the stack pointer.
 
-    :param content: whole words; less than ``STACK`` bytes where no more is mapped.
+    :param content: whole words; less than ``STACK`` bytes if no more is mapped.
     """
 
     address: int
@@ -25,13 +25,15 @@ class Stack:
 
 @dataclass
 class SeenFrame:
-    """A trap frame, where the kernel's vectors have built it.
+    """A trap frame built by the kernel's vectors.
 
-    :param row: the number of the row before which the seam was come to.
-    :param before: its bytes there; ``after`` when the handler has answered, where the kernel's
-        return path takes them from there (on amd64 the handler restores the registers itself).
-    :param called: the machine where the handler is called, which is no instruction of the kernel's;
-        ``stack`` what is on its stack, ``words`` and ``written`` as in ``SeenMemory``.
+    :param row: number of the row that is executed next when the handler is called.
+    :param breakpoint: address of the breakpoint.
+    :param before: bytes of the frame when the handler is called; ``after``: its bytes when the
+        handler has returned, if the kernel's return path loads them (on amd64 the handler restores
+        the registers itself).
+    :param called: the machine when the handler is called, which is not a kernel instruction;
+        ``stack``: its stack; ``words`` and ``written`` as in ``SeenMemory``.
     """
 
     row: int
@@ -47,11 +49,11 @@ class SeenFrame:
 
 @dataclass(frozen=True)
 class SeenStore:
-    """What an instruction has stored.
+    """A store made by an instruction.
 
-    :param address: where; None: at an address that it is not seen to have computed.
-    :param physical: where that is in the machine's memory.
-    :param before: the bytes that were there; ``after`` those that it left.
+    :param address: virtual address; None if the recorded instruction does not determine it.
+    :param physical: physical address.
+    :param before: the bytes before the store; ``after``: the bytes after it.
     """
 
     address: int | None
@@ -62,16 +64,16 @@ class SeenStore:
 
 @dataclass
 class SeenMemory:
-    """What happened to memory at a firing.
+    """Changes of memory during a firing.
 
-    :param stacks: by the number of the row before which it was so.
-    :param words: by the number of a row, the words around the stack pointer that are, before it,
-        not what they were before the row before (or where the handler was called): by address.
-    :param written: by the number of a row, the words of the stacks that the row before it (or the
-        CPU, taking the exception) has stored, whatever they held.
-    :param stores: of the displaced instruction, by the number of the row in the trampoline that
-        made them; of one that is emulated, what it pushed, by that of the last.
-    :param devices: what the displaced instruction has stored to devices: (physical address, bytes,
+    :param stacks: by row number, the stack before the row.
+    :param words: by row number, the words around the stack pointer, by address, that have changed
+        since the row before (or since the handler was called).
+    :param written: by row number, the words of the stacks that the row before (or the CPU, taking
+        the exception) has stored to, whether or not they changed.
+    :param stores: stores of the displaced instruction, by the number of the row in the trampoline;
+        for an emulated instruction, its push, by the number of the last row.
+    :param devices: stores of the displaced instruction to devices: (physical address, bytes,
         value).
     """
 
@@ -84,13 +86,13 @@ class SeenMemory:
 
 @dataclass
 class SeenMistake:
-    """What was done wrong on purpose (``--what-if``), and what came of it.
+    """A deliberate mistake (``--what-if``) and its consequences.
 
-    :param kind: which mistake; empty: none.
+    :param kind: the mistake; empty if there is none.
     :param other: the instruction whose trampoline was written over this one's.
-    :param strayed: the number of the row where a run left the trampoline for a place that nobody
-        waits for; 0: it did not.
-    :param ended: why the call did not come to its end; empty: it did.
+    :param strayed: number of the row where the run left the trampoline for an unexpected address;
+        0 if it did not.
+    :param ended: error that ended the call; empty if the call completed.
     """
 
     kind: str = ""
@@ -101,24 +103,25 @@ class SeenMistake:
 
 @dataclass
 class SeenFiring:
-    """What a recorder saw of one firing; addresses and values are the machine's.
+    """A recorded firing; addresses and values are those of the machine.
 
-    :param asked: where the instruction is, and of which probe.
-    :param original: the bytes at the probed instruction; ``patched`` while the probe is enabled.
-    :param rows: from the breakpoint to the instruction where the run goes on; of a tail call that
-        is a return, one more, where the function that it goes to has returned.
-    :param frames: of the breakpoint, and of the second one where there is one.
-    :param slot: the trampoline's address, 0: there is none; ``trampoline`` its bytes.
-    :param second: the address of the second breakpoint; 0: there is none.
-    :param fired: the number of the row before which the probe fires: its clause is run there.
-    :param narration: what the clause did, where there is one.
-    :param memory: what happened to memory.
-    :param mistake: what was done wrong on purpose; its kind is empty when nothing was.
-    :param layout: of a trap frame: field -> (byte offset, bytes).
-    :param entry: how the CPU comes to the vector, where the architecture has a table for that.
-    :param complete: whether the run has gone on.
-    :param between: of a tail call that is a return, how many instructions are executed from where
-        the run goes on to where the probe fires; 0: the probe fires at the breakpoint.
+    :param asked: the requested instruction and probe.
+    :param original: bytes of the probed instruction; ``patched``: the same bytes while the probe is
+        enabled.
+    :param rows: from the breakpoint to the instruction where the run continues; for a tail call
+        that is a return, one more row where the called function has returned.
+    :param frames: trap frames of the breakpoint and, if there is one, of the second breakpoint.
+    :param slot: address of the trampoline, 0 if there is none; ``trampoline``: its bytes.
+    :param second: address of the second breakpoint; 0 if there is none.
+    :param fired: number of the row before which the probe fires and its clause is run.
+    :param narration: what the clause did, if there is one.
+    :param memory: changes of memory.
+    :param mistake: the deliberate mistake; its kind is empty if there is none.
+    :param layout: fields of a trap frame: name -> (byte offset, bytes).
+    :param entry: how the CPU finds the vector, if the architecture has a table for that.
+    :param complete: whether the run has continued after the firing.
+    :param between: for a tail call that is a return, the number of instructions from where the run
+        continues to where the probe fires; 0 if the probe fires at the breakpoint.
     """
 
     architecture: str
@@ -143,13 +146,15 @@ class SeenFiring:
 
     @property
     def function(self) -> Symbol:
+        """Function that contains the probed instruction."""
         return self.asked.function
 
     @property
     def hit(self) -> int:
+        """Number of the recorded execution of the instruction, from 1."""
         return self.asked.hit
 
     @property
     def last(self) -> int:
-        """The number of the row where the run goes on."""
+        """Number of the row where the run continues."""
         return len(self.rows) - (2 if self.between else 1)

@@ -1,4 +1,4 @@
-"""A system call that a program makes."""
+"""Recorder of a system call that a program makes."""
 
 from emu.guest.guest import SystemCalls
 from emu.host.errors import KinstError
@@ -10,8 +10,10 @@ from kinst_emu.explain.record.running import RunningThread
 
 
 class CallRecorder(EntryRecorder):
-    """:param name: of the call: ``open`` or ``sys_open``.
-    :raises KinstError: when there is no such system call.
+    """Recorder of a system call of a program.
+
+    :param name: name of the call, such as ``open`` or ``sys_open``.
+    :raises KinstError: if there is no system call with that name.
     """
 
     def __init__(self, machine: UnicornMachine, name: str, command: str, hit: int, limit: int,
@@ -21,21 +23,24 @@ class CallRecorder(EntryRecorder):
         known = numbers(machine)
         function = machine.image.symbols.find(self.calls.prefix + plain)
         if plain not in known or function is None:
-            raise KinstError(f"'{name}' is no system call of this kernel: give its name, like "
+            raise KinstError(f"'{name}' is not a system call of this kernel; use a name such as "
                              f"open or {self.calls.prefix}open")
         self.number = known[plain]
         super().__init__(machine, SeenEntry(
-            function, f"calls of {function.name}", command, hit),
+            function, f"calls to {function.name}", command, hit),
             self.calls.handler, limit, running)
 
     def counts(self) -> bool:
+        """Count every call."""
         return True
 
     def program(self, row: SeenInstruction) -> SeenInstruction:
+        """Return the instruction that made the system call."""
         if row.code != self.calls.instruction:
-            raise KinstError(f"{self.seen.function.name}: where the program has made the call is "
-                             "not seen: another thread ran in between; --hit explains another one")
+            raise KinstError(f"{self.seen.function.name}: the program's system call instruction "
+                             "was not recorded, because another thread ran in between; choose "
+                             "another occurrence with --hit")
         return row
 
     def left(self) -> None:
-        """There is nothing more to look at."""
+        """Do nothing: the recording of a system call is complete at this point."""

@@ -1,4 +1,4 @@
-"""A kinst that does it wrong: what would become of a firing then."""
+"""Deliberate mistakes (``--what-if``) that show what could go wrong in a firing."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -10,18 +10,19 @@ from kinst.probes.breakpoints import DOUBLE, Breakpoints, Fire
 from kinst.relocation.instructions import Instructions
 from kinst.relocation.verdict import Copy, Rewrite, Verdict
 
-COPY = "copy"  # the displaced instruction is copied as it is, whatever it is
-SHARE = "share"  # another thread's firing writes the same trampoline before it is executed
+COPY = "copy"  # the displaced instruction is copied unchanged, whatever its verdict
+SHARE = "share"  # another thread's firing overwrites the trampoline before it is executed
 WHAT_IFS = (COPY, SHARE)
 
 
 class _CopyOf:
-    """An architecture's tables, by which one instruction is copied."""
+    """Instruction tables that classify one given instruction as a copy."""
 
     def __init__(self, instructions: Instructions, code: bytes) -> None:
         self._instructions, self._code = instructions, code
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
+        """Return the length and the verdict of an instruction."""
         length, verdict = self._instructions.classify(code, address)
         return length, Copy() if code[:length] == self._code else verdict
 
@@ -30,7 +31,10 @@ class _CopyOf:
 
 
 class CopyingBreakpoints(Breakpoints):
-    """:param code: of the instruction that is copied, whatever its verdict is."""
+    """Breakpoints that copy one instruction unchanged, whatever its verdict.
+
+    :param code: bytes of that instruction.
+    """
 
     def __init__(self, machine: UnicornMachine, fire: Fire, code: bytes) -> None:
         super().__init__(machine, fire, DOUBLE, python=True)
@@ -39,11 +43,12 @@ class CopyingBreakpoints(Breakpoints):
         self.templates.trap.instructions = cast(Instructions, self._instructions)
 
     def verdict(self, address: int, code: bytes) -> Verdict:
+        """Return the verdict of an instruction, which is ``Copy`` for the given one."""
         return self._instructions.classify(code, address)[1]
 
 
 def sharing(table: Sequence[ProbedInstruction],
             probed: ProbedInstruction) -> ProbedInstruction | None:
-    """Another instruction of the function that has a trampoline: the next one, or one before."""
+    """Return another instruction with a trampoline: the next one, or else the last one before."""
     others = [i for i in table if isinstance(i.verdict, Copy | Rewrite) and i.code != probed.code]
     return next((i for i in others if i.offset > probed.offset), others[-1] if others else None)

@@ -1,15 +1,17 @@
-"""Explanations of several architectures beside each other: their steps by name."""
+"""Explanations of several architectures side by side, aligned by the names of their steps."""
 
 from collections.abc import Mapping, Sequence
 
 from kinst_emu.explain.steps.step import Step
 
-Beside = list[tuple[str, list[Step | None]]]  # name; a step for each architecture, or none
+Beside = list[tuple[str, list[Step | None]]]  # name, and the step of each architecture or None
 
 
 def beside(explained: Mapping[str, Sequence[Step]]) -> Beside:
-    """Steps of one name stand beside each other; one that not all have stands where it does in
-    those that have it."""
+    """Align the steps of several explanations by name.
+
+    A step that some explanations lack keeps the position that it has in the others.
+    """
     order = list[str]()
     for steps in sorted(explained.values(), key=len, reverse=True):
         at = 0

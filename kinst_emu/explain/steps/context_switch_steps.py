@@ -1,4 +1,4 @@
-"""The steps of a context switch, from what was recorded of it."""
+"""Steps that explain a recorded context switch."""
 
 from kinst_emu.explain.record.context_switch import SeenSwitch, SwitchedThread
 from kinst_emu.explain.steps.entry_steps import executed, functions
@@ -7,21 +7,23 @@ from kinst_emu.explain.steps.words import Words
 
 
 def switch_steps(seen: SeenSwitch, words: Words) -> list[Step]:
-    """A recorded switch, step by step."""
+    """Return the steps of a recorded context switch."""
     return [_call(seen, words), _save(seen, words), _space(seen, words), _load(seen, words),
             _after(seen, words)]
 
 
 def saved(seen: SeenSwitch) -> int:
-    """The number of the row behind the last store into what is kept of the old thread."""
+    """Return the number of the row after the last store to the old thread's saved registers."""
     kept = set(seen.before.kept.values())
     return max((number for number, words in enumerate(seen.words)
                 if 0 < number <= seen.loaded and kept & words.keys()), default=1)
 
 
 def loading(seen: SeenSwitch) -> int:
-    """The number of the row from which the other thread's registers are loaded: the stack pointer
-    is among the first."""
+    """Return the number of the row from which the new thread's registers are loaded.
+
+    The stack pointer is among the first of them.
+    """
     function = range(seen.function.address, seen.function.address + seen.function.size)
     outside = [number for number in range(saved(seen), seen.loaded)
                if seen.rows[number].address not in function]
@@ -31,29 +33,29 @@ def loading(seen: SeenSwitch) -> int:
 def _call(seen: SeenSwitch, words: Words) -> Step:
     first, arch = seen.rows[0], words.arch
     rows = tuple((name, first.registers[name], what) for name, what in (
-        (arch.arguments[0], f"the thread that runs: {seen.before.named}"),
-        (arch.arguments[1], f"the one that is to run: {seen.after.named}"),
-        (arch.sp, "the stack of the first")))
-    return Step("call", "One thread calls for the other", (
-        f"{seen.before.named} is at {words.place(first.address)}. {_why(seen, words)} The calls on "
-        "its stack, the last one first:",
+        (arch.arguments[0], f"the old thread: {seen.before.named}"),
+        (arch.arguments[1], f"the new thread: {seen.after.named}"),
+        (arch.sp, "stack of the old thread")))
+    return Step("call", "The old thread calls the switch function", (
+        f"{seen.before.named} is at {words.place(first.address)}. {_why(seen, words)} Its call "
+        "stack, innermost call first:",
         Table(("",), tuple((line,) for line in seen.before.stack)),
-        "What the function is given:", Table(("register", "value", "what it is"), rows)))
+        "Arguments of the function:", Table(("register", "value", "meaning"), rows)))
 
 
 def _why(seen: SeenSwitch, words: Words) -> str:
     interrupts = words.guest.traps.interrupts
     interrupted = any(name in line for line in seen.before.stack for name in interrupts)
-    return ("An interrupt has come, and what runs behind it gives the CPU away." if interrupted else
-            "It has called for that itself.")
+    return ("An interrupt has occurred, and the kernel gives the CPU to another thread after it."
+            if interrupted else "The thread itself has asked for the switch.")
 
 
 def _kept(seen: SeenSwitch, thread: SwitchedThread, upto: int) -> dict[int, int]:
-    """The words that are kept of a thread, before a row."""
-    known: dict[int, int] = {}
+    """Return the saved registers of a thread before row ``upto``, by address."""
+    values: dict[int, int] = {}
     for words in seen.words[: upto + 1]:
-        known |= words
-    return {at: known[at] for at in thread.kept.values() if at in known}
+        values |= words
+    return {at: values[at] for at in thread.kept.values() if at in values}
 
 
 def _save(seen: SeenSwitch, words: Words) -> Step:
@@ -62,12 +64,12 @@ def _save(seen: SeenSwitch, words: Words) -> Step:
     rows = tuple((at, name, before[at], after[at])
                  for name in seen.names for at in [seen.before.kept[name]] if at in before)
     marked = frozenset(number for number, row in enumerate(rows) if row[2] != row[3])
-    return Step("save", "Its registers are kept", (
-        f"In {end} instructions is stored what a function must leave as it was, the stack pointer, "
-        f"and where to go on, where the kernel keeps it of {seen.before.named}. The other "
-        "registers need not be kept: who calls a function expects them to change.",
+    return Step("save", "The old thread's registers are saved", (
+        f"{end} instructions store the callee-saved registers, the stack pointer and the address "
+        f"where to resume in the kernel's save area for {seen.before.named}. The other registers "
+        "need not be saved: the caller of a function expects them to change.",
         executed(seen.rows[:end], words),
-        "What is kept of it:",
+        "The saved registers:",
         Table(("address", "register", "before", "now"), rows, marked)), end)
 
 
@@ -76,14 +78,16 @@ def _space(seen: SeenSwitch, words: Words) -> Step:
     register = words.guest.programs.page_tables[1]
     old, new = seen.roots[begin], seen.roots[end]
     changes = old != new
-    return Step("space", "Another address space" if changes else "The address space stays", (
-        f"{end - begin} instructions see to what else belongs to a thread. Of its address space: "
-        + (f"{register}, which leads to the page tables, was {old:#x} and is {new:#x}. The "
-           "kernel's own part of it is the same in both: it goes on at the next instruction."
+    return Step("space", "The address space changes" if changes else "The address space stays", (
+        f"{end - begin} instructions switch the rest of a thread's state, such as its address "
+        "space. "
+        + (f"{register}, which holds the root of the page tables, changes from {old:#x} to "
+           f"{new:#x}. Both address spaces map the kernel alike, so execution continues at the "
+           "next instruction."
            if changes else
-           f"{register}, which leads to the page tables, stays {old:#x}: both threads run in one "
-           "address space, or the second has none of its own."),
-        "They go through:", functions(seen.rows[begin:end], words)), end)
+           f"{register}, which holds the root of the page tables, stays {old:#x}: both threads "
+           "share an address space, or the new thread has none of its own."),
+        "The functions that run:", functions(seen.rows[begin:end], words)), end)
 
 
 def _load(seen: SeenSwitch, words: Words) -> Step:
@@ -93,18 +97,18 @@ def _load(seen: SeenSwitch, words: Words) -> Step:
     rows = tuple((name, first[name], now[name], kept.get(seen.after.kept[name], ""))
                  for name in seen.names if name in now)
     marked = frozenset(number for number, row in enumerate(rows) if row[1] != row[2])
-    return Step("load", "The other one's registers", (
-        f"In {last - begin} instructions is loaded what is kept of {seen.after.named}; from "
-        f"{words.place(seen.rows[seen.loaded].address)} on it is its stack that is used. The last "
-        "one is a return, as of any function: but to whom this thread is to return.",
+    return Step("load", "The new thread's registers are loaded", (
+        f"{last - begin} instructions load the saved registers of {seen.after.named}; from "
+        f"{words.place(seen.rows[seen.loaded].address)} on, its stack is used. The last "
+        "instruction is a return, as in any function, but to the new thread's caller.",
         executed(seen.rows[begin:last], words),
-        Table(("register", "before", "now", "was kept"), rows, marked)), last)
+        Table(("register", "before", "now", "saved value"), rows, marked)), last)
 
 
 def _after(seen: SeenSwitch, words: Words) -> Step:
     last = seen.rows[-1]
-    return Step("after", "The other thread goes on", (
+    return Step("after", "The new thread continues", (
         f"It is at {words.place(last.address)}, {len(seen.rows) - 1} instructions after the call, "
-        f"in {seen.after.named}: where it once was switched from itself, or where a new one "
-        "begins. The calls on its stack:",
+        f"in {seen.after.named}: where it was once switched out, or where a newly created thread "
+        "begins. Its call stack:",
         Table(("",), tuple((line,) for line in seen.after.stack))), len(seen.rows) - 1)

@@ -1,4 +1,4 @@
-"""A kernel booted, a probe made, a call: what became of one firing."""
+"""Explanations of a firing or of an entry into the kernel, from the boot to the finished steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,25 +38,25 @@ from kinst_emu.explain.steps.words import Words
 
 PAGE_FAULT, CONTEXT_SWITCH = "page-fault", "context-switch"
 MAX_DIGITS = 12
-LIMIT = 100_000  # instructions of a call that goes wrong
-LABELLED = 1 << 12  # bytes behind a label of assembly that are spoken of by it
-MEMORY = 512 << 20
+LIMIT = 100_000  # instructions of a call with a deliberate mistake
+LABELLED = 1 << 12  # bytes after an assembly label that are named by it
+MEMORY = 512 << 20  # bytes of guest RAM
 TEACHING_SOURCE = Path(catalog.__file__).parent / "teaching"
 RACES_SOURCE = TEACHING_SOURCE.with_name("races")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be explained.
+    """Parameters of an explanation.
 
-    :param place: ``FUNCTION:OFFSET``, or an entry or a return, of an inline function, too.
-    :param call: what makes the probe fire.
-    :param hit: which of its firings, from 1.
-    :param clause: D for it; empty: none.
-    :param what_if: what is to be done wrong, too; empty: nothing.
-    :param limit: instructions after which the call is given up.
-    :param memory: of the guest, bytes.
-    :param sources: trees with the kernel's source.
+    :param place: ``FUNCTION:OFFSET``, or an entry or return probe, including inline functions.
+    :param call: the call that makes the probe fire.
+    :param hit: number of the firing, from 1.
+    :param clause: D clause for the probe; empty if there is none.
+    :param what_if: deliberate mistake to show as well; empty if there is none.
+    :param limit: number of instructions after which the call is aborted.
+    :param memory: guest RAM, in bytes.
+    :param sources: directory trees with the kernel's source.
     """
 
     place: str
@@ -71,8 +71,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Explained:
-    """:param wrong: the same firing done wrong, when that was asked for.
-    :param table: the function's instructions.
+    """An explained firing of a probe.
+
+    :param wrong: the same firing with the deliberate mistake, if one was requested.
+    :param table: the instructions of the function.
     """
 
     image: Image
@@ -85,6 +87,7 @@ class Explained:
 
     @property
     def title(self) -> str:
+        """Title of the explanation."""
         firing = self.firing
         probe = f" ({firing.asked.probe})" if firing.asked.probe else ""
         return (f"A breakpoint at {firing.function.name}:{firing.instruction.offset}{probe} in "
@@ -92,23 +95,27 @@ class Explained:
 
     @property
     def about(self) -> str:
+        """Line below the title: kernel, build id and call."""
         return (f"{self.image.path.name} (build id {self.image.build_id or 'none'}), "
-                f"{self.asked.call}; every number is of one run.")
+                f"{self.asked.call}; all numbers are from a single run.")
 
 
 def explain(image: Image, asked: Asked) -> Explained:
-    """:raises KinstError: when there is no such instruction, firing, or call."""
+    """Explain one firing of a probe.
+
+    :raises KinstError: if the instruction, the firing or the call does not exist.
+    """
     program, trees = parse(asked.call), source_trees(image, asked.sources)
     check(image, program, prototypes := Prototypes(image))
     if end_of(asked.place) is None:
-        code_places(image, asked.place)  # what cannot be is known before the boot
+        code_places(image, asked.place)  # report a wrong place before the boot
     machine = booted(image, asked.memory)
     place = chosen(machine, image, asked.place, asked.hit, lambda: Evaluation(
         Caller(machine, asked.limit), prototypes).run(program))
     if place.tail and asked.clause:
-        raise KinstError(f"-n: {asked.place} fires where the function that {place.function.name}:"
-                         f"{place.offset} goes to returns, without a breakpoint: a clause is "
-                         "explained only at one; give no clause")
+        raise KinstError(f"-n: {asked.place} fires when the callee of {place.function.name}:"
+                         f"{place.offset} returns, without a breakpoint; a clause can be explained "
+                         "only at a breakpoint, so omit -n")
     base = machine.snapshot() if asked.what_if else None
     recorder = FiringRecorder(machine, place)
     if asked.clause:
@@ -119,24 +126,24 @@ def explain(image: Image, asked: Asked) -> Explained:
         evaluation = Evaluation(caller, prototypes)
         firing = recorder.record(lambda: evaluation.run(program))
     words, wrong = words_of(image, trees), None
-    told = steps(firing, recorder.table, words)
+    explanation = steps(firing, recorder.table, words)
     if base is not None:
         machine.restore(base)
         caller.placed_again(placed)
         caller.limit = min(asked.limit, LIMIT)
         other = FiringRecorder(machine, place, asked.what_if)
-        with PROGRESS.working(f"calling {asked.call}, wrongly"):
+        with PROGRESS.working(f"calling {asked.call} with the mistake"):
             again = Evaluation(caller, prototypes)
             wrong = other.record(lambda: again.run(program))
-        told += what_if(firing, wrong, words)
-    return Explained(image, asked, firing, wrong, told, words, recorder.table)
+        explanation += what_if(firing, wrong, words)
+    return Explained(image, asked, firing, wrong, explanation, words, recorder.table)
 
 
 @dataclass(frozen=True)
 class ExplainedWay:
-    """A way through the kernel that no probe is on.
+    """An explained system call, page fault or context switch.
 
-    :param what: that is explained.
+    :param what: subject of the explanation, for the title.
     """
 
     image: Image
@@ -148,47 +155,49 @@ class ExplainedWay:
 
     @property
     def title(self) -> str:
+        """Title of the explanation."""
         return f"{self.what} in {catalog.described(self.image)}"
 
     @property
     def about(self) -> str:
+        """Line below the title: kernel, build id and command."""
         return (f"{self.image.path.name} (build id {self.image.build_id or 'none'}), "
-                f"$ {self.command}; every number is of one run.")
+                f"$ {self.command}; all numbers are from a single run.")
 
 
 def explain_way(image: Image, name: str, command: str, hit: int, limit: int,
                 memory: int) -> ExplainedWay:
-    """What a command does, in our userland.
+    """Explain what a shell command does in the kernel.
 
-    :param name: of a system call, open or sys_open; ``PAGE_FAULT``; ``CONTEXT_SWITCH``.
-    :raises KinstError: when there is no such thing, or the command does not come to it.
+    :param name: a system call, such as open or sys_open; ``PAGE_FAULT``; or ``CONTEXT_SWITCH``.
+    :raises KinstError: if the name is unknown, or the command does not reach the event.
     """
     machine = booted(with_userland(image), memory)
     running, words = RunningThread(machine), words_of(image)
     with PROGRESS.working(f"running {command}"):
         if name == CONTEXT_SWITCH:
             switch = SwitchRecorder(machine, command, hit, limit, running).record()
-            told = switch_steps(switch, words)
-            return ExplainedWay(image, f"A context switch, {switch.before.named} to "
-                                f"{switch.after.named},", command,
-                                switch_way(switch, told, words), told, words)
+            explanation = switch_steps(switch, words)
+            return ExplainedWay(image, f"A context switch from {switch.before.named} to "
+                                f"{switch.after.named}", command,
+                                switch_way(switch, explanation, words), explanation, words)
         if name == PAGE_FAULT:
             fault = FaultRecorder(machine, command, hit, limit, running)
             fault.record()
-            told = fault_steps(fault, words)
+            explanation = fault_steps(fault, words)
             return ExplainedWay(image, f"A page fault of {fault.seen.process}", command,
-                                entry_way(fault.seen, told, words), told, words)
+                                entry_way(fault.seen, explanation, words), explanation, words)
         call = CallRecorder(machine, name, command, hit, limit, running)
         seen = call.record()
-    told = call_steps(seen, call.number, call.calls, words)
+    explanation = call_steps(seen, call.number, call.calls, words)
     return ExplainedWay(image, f"{seen.function.name}, called by {seen.process},", command,
-                        entry_way(seen, told, words), told, words)
+                        entry_way(seen, explanation, words), explanation, words)
 
 
 def words_of(image: Image, trees: SourceText | None = None) -> Words:
-    """How the places of a kernel are spoken of.
+    """Return the functions by which explanations name the addresses of a kernel.
 
-    :param trees: where the text of its source is.
+    :param trees: text of the kernel's source; None if it is not available.
     """
     sources = Sources(image)
 
@@ -211,22 +220,22 @@ def words_of(image: Image, trees: SourceText | None = None) -> Words:
                 and address - label.address < LABELLED else image.symbols.where(address))
 
     def variable(address: int) -> str:
-        found = image.symbols.object_at(address)
-        if found is None:
+        symbol = image.symbols.object_at(address)
+        if symbol is None:
             return ""
-        offset = address - found.address
-        return f"{found.name}+{offset:#x}" if offset else found.name
+        offset = address - symbol.address
+        return f"{symbol.name}+{offset:#x}" if offset else symbol.name
 
     arch = arch_of(image)
     return Words(arch, guest_of(image, arch.name), where, source, text, variable)
 
 
 def shortened(location: str) -> str:
-    """``file:line``, without what stands before a kernel's own directories."""
+    """Return ``file:line`` without the path before the kernel's own directories."""
     return location.rpartition("/sys/")[2] or location
 
 
 def source_trees(image: Image, trees: Sequence[Path]) -> SourceText:
-    """Where the text of a kernel's source is: the teaching kernels' is known."""
+    """Return the text of a kernel's source; that of the teaching kernels is always found."""
     own = [TEACHING_SOURCE, RACES_SOURCE] if catalog.is_teaching(image) else []
     return SourceText([*trees, *own])

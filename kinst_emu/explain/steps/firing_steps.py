@@ -1,6 +1,6 @@
-"""The steps of one firing, from what was recorded: what a page, a terminal and plain text show.
+"""Steps that explain one recorded firing, for pages, the terminal and plain text.
 
-Every number in them is the recording's.
+Every number in them is from the recording.
 """
 
 import json
@@ -19,33 +19,33 @@ from kinst_emu.explain.steps.trampoline_step import trampoline_step
 from kinst_emu.explain.steps.verdict_step import verdict_step
 from kinst_emu.explain.steps.words import Words
 
-PUSHED_BELOW = 4  # words of the frame that are shown below what is pushed
-WORD = 8
-AROUND = 6  # instructions before and behind the probed one
-WHOLE = 24  # instructions of a function that is shown whole
+PUSHED_BELOW = 4  # words of the trap frame shown below a pushed word
+WORD = 8  # size in bytes
+AROUND = 6  # instructions shown before and after the probed one
+WHOLE = 24  # maximum number of instructions of a function that is shown as a whole
 ARGUMENTS = re.compile(r"\barg[0-9]\b|\bargs\b")
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def steps(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words) -> list[Step]:
-    """A recorded firing, step by step."""
-    made = [_function(firing, table, words), _patch(firing, words), _exception(firing, words)]
+    """Return the steps of a recorded firing."""
+    result = [_function(firing, table, words), _patch(firing, words), _exception(firing, words)]
     seam = firing.frames[0].row if firing.frames else 1
     if firing.frames:
-        made += [_vector("vector", "The kernel's vector builds a trap frame",
-                         firing.rows[1:seam], words, seam - 1, _to_handler(firing, words)),
-                 replace(_frame(firing.frames[0], words), handles=0)]
+        result += [_vector("vector", "The kernel's vector builds a trap frame",
+                           firing.rows[1:seam], words, seam - 1, _to_handler(firing, words)),
+                   replace(_frame(firing.frames[0], words), handles=0)]
     handles = 0 if firing.frames else None
-    made.append(replace(_lookup(firing, words, seam), handles=handles))
+    result.append(replace(_lookup(firing, words, seam), handles=handles))
     if firing.narration is not None:
-        made.append(replace(_clause(firing.narration, seam), handles=handles))
-    made.append(replace(verdict_step(firing, table, words, seam), handles=handles))
+        result.append(replace(_clause(firing.narration, seam), handles=handles))
+    result.append(replace(verdict_step(firing, table, words, seam), handles=handles))
     back = _back(firing, words)
-    made += [*back[:1], *([trampoline_step(firing, words)] if firing.slot else []), *back[1:]]
-    made.append(_after(firing, words))
+    result += [*back[:1], *([trampoline_step(firing, words)] if firing.slot else []), *back[1:]]
+    result.append(_after(firing, words))
     if firing.between:
-        made.append(_returned(firing, words))
-    return made
+        result.append(_returned(firing, words))
+    return result
 
 
 def _function(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words) -> Step:
@@ -63,21 +63,21 @@ def _function(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Wor
     name = f"{firing.function.name}:{firing.instruction.offset}"
     return Step("function", f"The instruction at {name}", (
         f"{firing.function.name} begins at {firing.function.address:#x} and has "
-        f"{firing.function.size} bytes. The instruction at {firing.instruction.address:#x} is to "
-        f"be probed; this is the {_ordinal(firing.hit)} time that the CPU reaches it.",
+        f"{firing.function.size} bytes. The instruction at {firing.instruction.address:#x} is "
+        f"probed; this is the {_ordinal(firing.hit)} time that the CPU reaches it.",
         *_asked(firing.asked),
-        Table(("offset", "bytes", "instruction", "verdict", "source", "its text")[:columns],
+        Table(("offset", "bytes", "instruction", "verdict", "source", "source text")[:columns],
               tuple(row[:columns] for row in rows), frozenset({at - begin}))))
 
 
 def _asked(place: ChosenPlace) -> Iterator[str]:
-    """Of an entry or a return: why it is this instruction."""
+    """Yield why an entry or return probe is explained at this instruction."""
     if place.probe:
-        among = (f", which has {place.places} places in the kernel's code," if place.places > 1
+        among = (f", which covers {place.places} places in the kernel's code," if place.places > 1
                  else "")
         time = f"the {_ordinal(place.number)} time in this run"
-        yield (f"{place.probe}{among} fires for {time} when the function that this one goes to, by "
-               "a tail call, has returned." if place.tail
+        yield (f"{place.probe}{among} fires for {time} when the function that this one jumps to, "
+               "by a tail call, has returned." if place.tail
                else f"Here {place.probe}{among} fires for {time}.")
 
 
@@ -90,8 +90,8 @@ def _patch(firing: SeenFiring, words: Words) -> Step:
     changed = sum(a != b for a, b in zip(firing.original, firing.patched, strict=True))
     length = words.arch.instruction_length(firing.patched) or len(firing.patched)
     text = words.arch.disassemble(firing.patched[:length], firing.instruction.address)
-    return Step("patch", "The breakpoint is written over it", (
-        f"Enabling the probe changes {changed} of its {len(firing.original)} bytes.",
+    return Step("patch", "The breakpoint overwrites the instruction", (
+        f"Bytes changed by enabling the probe: {changed} of {len(firing.original)}.",
         Table(("", "bytes", "instruction"), (
             ("before", firing.original,
              words.arch.disassemble(firing.original, firing.instruction.address)),
@@ -107,7 +107,7 @@ def _exception(firing: SeenFiring, words: Words) -> Step:
     first, second = firing.rows[0], firing.rows[1]
     saved = words.trap.saved
     parts: list[str | Table] = [
-        f"The CPU comes to the breakpoint at {first.address:#x}, and takes an exception: the next "
+        f"The CPU executes the breakpoint at {first.address:#x} and takes an exception: the next "
         f"instruction is at {words.place(second.address)}. These registers have changed:",
         Table(("register", "at the breakpoint", "at the vector"),
               tuple(_differences(first, second)))]
@@ -125,27 +125,28 @@ def _exception(firing: SeenFiring, words: Words) -> Step:
             rows.append((name, value, later, meaning))
         parts.append(_saved_address(firing, words))
         if all(row[1] == row[2] for row in rows):
-            parts += ["What the CPU itself has saved, as the trap frame has it later:",
-                      Table(("field", "value", "what it is"),
+            parts += ["Values that the CPU itself saves, as the trap frame shows them later:",
+                      Table(("field", "value", "meaning"),
                             tuple((name, value, what) for name, value, _later, what in rows))]
         else:
-            parts += ["What the CPU itself has saved, and what the kernel makes of it in its trap "
-                      "frame:", Table(("field", "saved", "in the trap frame", "what it is"),
-                                      tuple(rows))]
+            parts += ["Values that the CPU itself saves, and those that the kernel stores for them "
+                      "in its trap frame:",
+                      Table(("field", "saved", "in the trap frame", "meaning"),
+                            tuple(rows))]
     return Step("exception", "The CPU takes the exception", tuple(parts), 1)
 
 
 def _saved_address(firing: SeenFiring, words: Words) -> str:
-    """Which address the CPU saves, and why."""
+    """Explain which address the CPU saves."""
     bias, code = words.trap.guest_breakpoint.bias, firing.patched
     length = words.arch.instruction_length(code) or len(code)
     name = words.arch.disassemble(code[:length], firing.instruction.address)
     if not bias:
-        return (f"As the address where it was, the CPU saves that of {name} itself, not the one "
-                "behind it.")
-    return (f"As the address where it was, the CPU saves the one behind {name}. That has {bias} "
-            f"byte{'s' if bias > 1 else ''}, however long the instruction is that it was written "
-            f"over: it is always the breakpoint's address and {bias}.")
+        return (f"The address that the CPU saves is that of {name} itself, not that of the "
+                "instruction after it.")
+    return (f"The address that the CPU saves is the one after {name}. The breakpoint has {bias} "
+            f"byte{'s' if bias > 1 else ''}, whatever the length of the instruction that it "
+            f"overwrites, so the saved address is always the breakpoint's address plus {bias}.")
 
 
 def _vector(name: str, title: str, rows: Sequence[SeenInstruction], words: Words, row: int,
@@ -157,9 +158,10 @@ def _vector(name: str, title: str, rows: Sequence[SeenInstruction], words: Words
 
 def _to_handler(firing: SeenFiring, words: Words) -> str:
     how = "calls" if words.trap.called else "jumps to"
-    return (f"The last of them {how} what the kernel's pointer {words.guest.traps.seam} leads to: "
-            "the handler. In a real kernel that is DTrace's; here it is this program, which "
-            f"{'looks at' if words.trap.kernel_effects else 'works on'} the frame.")
+    return (f"The last one {how} the handler, to which the kernel's pointer "
+            f"{words.guest.traps.seam} leads. In a real kernel the handler is DTrace's; here it is "
+            "this program, which "
+            f"{'reads' if words.trap.kernel_effects else 'works on'} the frame.")
 
 
 def _executed(rows: Sequence[SeenInstruction], words: Words) -> Table:
@@ -168,7 +170,7 @@ def _executed(rows: Sequence[SeenInstruction], words: Words) -> Table:
 
 
 def _fields(frame: SeenFrame, words: Words) -> Iterable[tuple[str, int, int, int, int]]:
-    """(field, address, bytes, value, value afterwards)."""
+    """Yield (field, address, bytes, value before, value after the handler) of a trap frame."""
     for name, (offset, size) in words.guest.traps.trap_frame.fields.items():
         before, after = (int.from_bytes((content or frame.before)[offset : offset + size], "little")
                          for content in (frame.before, frame.after))
@@ -183,12 +185,12 @@ def _frame(frame: SeenFrame, words: Words) -> Step:
         rows.append((address, name, before, after if frame.after else ""))
     effects = words.trap.kernel_effects
     text = (f"The trap frame is at {frame.address:#x}. "
-            + ("The handler looks at it, and leaves it as it is; the kernel's own code will take "
+            + ("The handler reads it and leaves it unchanged; the kernel's own code will load "
                "the registers from it." if effects else
-               f"The handler changes {len(marked)} of its words; the kernel's return path takes "
+               f"The handler changes {len(marked)} of its words; the kernel's return path loads "
                "the registers from it." if frame.after else
-               "The handler takes the interrupted registers from it, and goes on with them."))
-    heads = ("address", "field", "as the vector has saved it", "as the handler leaves it")
+               "The handler loads the interrupted registers from it and resumes with them."))
+    heads = ("address", "field", "saved by the vector", "left by the handler")
     kept = 4 if frame.after and not effects else 3
     return Step("frame", "The trap frame", (
         text, Table(heads[:kept], tuple(row[:kept] for row in rows), frozenset(marked))),
@@ -204,73 +206,73 @@ def _lookup(firing: SeenFiring, words: Words, row: int) -> Step:
         value = int.from_bytes(firing.frames[0].before[offset : offset + size], "little")
         bias = value - firing.frames[0].breakpoint
         parts.append(f"The frame's {pc} is {value:#x}. "
-                     + (f"It is {bias} after the breakpoint, whose address is then "
+                     + (f"It is the breakpoint's address plus {bias}; the breakpoint is at "
                         if bias else "It is the breakpoint's address, ")
                      + f"{firing.frames[0].breakpoint:#x}.")
-    clauses = ("D clauses on it would be run" if firing.narration is None
-               else "its clause is run")
-    parts.append(f"The probe on that address is number {firing.number + 1}: "
+    clauses = ("its D clauses would run" if firing.narration is None
+               else "its clause runs")
+    parts.append(f"The probe at this address is number {firing.number + 1}: "
                  f"kinst::{firing.function.name}:{firing.instruction.offset}. It fires here: "
-                 f"{clauses} now, on the registers of the frame.")
-    return Step("lookup", "The handler looks the address up", tuple(parts), row)
+                 f"{clauses} now, with the registers of the frame.")
+    return Step("lookup", "The handler looks up the address", tuple(parts), row)
 
 
 def _clause(narration: Narration, row: int) -> Step:
     rows, lines = list[tuple[Value, ...]](), narration.text.splitlines()
-    said = 0
+    last_line = 0
     for one in narration.instructions:
         source = ""
-        if one.line != said and 0 < one.line <= len(lines):
+        if one.line != last_line and 0 < one.line <= len(lines):
             source = lines[one.line - 1].strip()
-        said = one.line
+        last_line = one.line
         rows.append((Count(one.place), one.text, one.effect(), source))
     parts: list[str | Table] = [
-        f"{narration.text.strip()} was compiled to BPF; {narration.executed} instructions of it "
+        f"{narration.text.strip()} is compiled to BPF; {narration.executed} instructions "
         "are executed, by the executor in Python"
         + (f"; the first {len(rows)}:" if len(rows) < narration.executed else ":")]
     if rows:
         parts.append(Table(("number", "BPF", "what it does", "line"), tuple(rows)))
-    parts += [f"It leaves: {json.dumps(left)}" for left in narration.left]
-    parts += [f"Aggregated by now: {json.dumps(one)}" for one in narration.aggregated]
+    parts += [f"Output: {json.dumps(left)}" for left in narration.left]
+    parts += [f"Aggregated so far: {json.dumps(one)}" for one in narration.aggregated]
     if not narration.left and not narration.aggregated:
-        parts.append("It records nothing.")
+        parts.append("The clause records nothing.")
     if ARGUMENTS.search(STRING.sub("", narration.text)):
-        parts.append("At an instruction there are no arguments: arg0 and those behind it are 0 in "
-                     "a clause of a kinst probe. The registers are regs[].")
+        parts.append("A kinst probe has no arguments: arg0 and all following arguments are 0 in "
+                     "its clauses. Use regs[] to read the registers.")
     return Step("clause", "The D clause is run", tuple(parts), row)
 
 
 def _back(firing: SeenFiring, words: Words) -> list[Step]:
-    """From the handler to where the run goes on."""
+    """Return the steps from the handler to where the run continues."""
     if not firing.frames:
         return []
     ends = [frame.row for frame in firing.frames[1:]] or [firing.last]
     rows = firing.rows[firing.frames[0].row : ends[0]]
     if not firing.frames[0].after:
-        return [Step("return", "The handler goes on directly", (
-            "It does not return into the vector: it sets the registers and the flags as the frame "
-            f"has them, and goes to {firing.rows[firing.frames[0].row].address:#x}, as a return "
+        return [Step("return", "The handler resumes the run directly", (
+            "It does not return to the vector: it loads the registers and the flags from the "
+            f"frame and jumps to {firing.rows[firing.frames[0].row].address:#x}, as a return "
             "from the exception would.",), firing.frames[0].row)]
     if words.trap.kernel_effects:
-        return [_vector("return", "The kernel does what the instruction would, and returns", rows,
+        return [_vector("return", "The kernel does the work of the instruction and returns", rows,
                         words, firing.frames[0].row + len(rows) - 1)]
     slot = [i for i, row in enumerate(rows)
             if firing.slot <= row.address < firing.slot + len(firing.trampoline)]
-    made = [_vector("return", "The kernel returns from the exception",
-                    rows[: slot[0]] if slot and firing.slot else rows, words,
-                    firing.frames[0].row + (slot[0] if slot and firing.slot else len(rows)) - 1)]
+    result = [_vector("return", "The kernel returns from the exception",
+                      rows[: slot[0]] if slot and firing.slot else rows, words,
+                      firing.frames[0].row + (slot[0] if slot and firing.slot else len(rows)) - 1)]
     if firing.second and len(firing.frames) > 1:
         second = firing.frames[1]
         entered = rows[slot[-1] + 1 :] if slot else []
-        changed = [f"{name}: {before:#x}, then {after:#x}"
+        changed = [f"{name} from {before:#x} to {after:#x}"
                    for name, _a, _s, before, after in _fields(second, words) if before != after]
-        made.append(Step("second", "The second breakpoint", (
-            f"After the displaced instruction, at {firing.second:#x}, is another breakpoint. "
-            f"{len(entered)} instructions of the vector later a trap frame is at "
-            f"{second.address:#x} again, and the handler changes it so that the run goes on after "
-            f"the probed instruction: {'; '.join(changed)}.",
+        result.append(Step("second", "The second breakpoint", (
+            f"The displaced instruction is followed by another breakpoint, at {firing.second:#x}. "
+            f"{len(entered)} instructions of the vector later there is a trap frame at "
+            f"{second.address:#x} again, and the handler changes it so that the run continues "
+            f"after the probed instruction: {'; '.join(changed)}.",
             _executed(firing.rows[second.row : firing.last], words)), second.row, 1))
-    return made
+    return result
 
 
 def _after(firing: SeenFiring, words: Words) -> Step:
@@ -281,52 +283,54 @@ def _after(firing: SeenFiring, words: Words) -> Step:
         if now != value:
             marked.add(len(rows))
         rows.append((name, value, now))
-    return Step("after", "The run goes on as if nothing had happened", (
-        f"At {words.place(last.address)}, with the registers as the instruction "
-        "at its own place would have left them:",
+    return Step("after", "The run continues as if nothing had happened", (
+        f"The next instruction is at {words.place(last.address)}. The registers are as the "
+        "instruction at its original address would have left them:",
         Table(("register", "before", "after"), tuple(rows), frozenset(marked)),
         *_pushed(firing, words),
-        *([f"The call ended badly later: {ended}."] if ended else [])),
+        *([f"The call failed later: {ended}."] if ended else [])),
         firing.last)
 
 
 def _returned(firing: SeenFiring, words: Words) -> Step:
-    """Of a tail call that is a return: where the probe fires."""
+    """Return the step in which the probe fires, for a return by a tail call."""
     jump, gone, back = firing.rows[0], firing.rows[firing.last], firing.rows[-1]
     sp, result = words.arch.sp, words.arch.result
-    told = ("The word on top of the stack" if words.arch.link is None
-            else f"The link register, {words.arch.link},")
+    source = ("The word on top of the stack" if words.arch.link is None
+              else f"The link register, {words.arch.link},")
     return Step("returned", f"{firing.asked.probe} fires", (
         f"{firing.function.name} has left by a tail call: {words.where(gone.address)} will return "
-        f"to {firing.function.name}'s caller. {told} says where that is: "
-        f"{words.place(back.address)}. The handler notes this place at the breakpoint, and the "
-        f"stack pointer after the return, {sp} {back.registers[sp]:#x}. No breakpoint is written "
-        "there: the machine itself watches for the two.",
-        f"{firing.between} instructions later control is there, and the probe fires. "
-        f"{result}, where functions leave their results, is {back.registers[result]:#x}.",
+        f"to {firing.function.name}'s caller. {source} holds the return address: "
+        f"{words.place(back.address)}. At the breakpoint, the handler records this address and the "
+        f"stack pointer after the return, {sp} {back.registers[sp]:#x}. It writes no breakpoint "
+        "there: the machine itself watches for both.",
+        f"{firing.between} instructions later the run reaches that address with that stack "
+        f"pointer, and the probe fires. {result}, the register for results, is "
+        f"{back.registers[result]:#x}.",
         Table(("register", "at the tail call", "at the return"),
               tuple(_differences(jump, back)))), len(firing.rows) - 1)
 
 
 def _pushed(firing: SeenFiring, words: Words) -> Iterator[str | Table]:
-    """Where a call's return address has been stored: where the trap frame was."""
+    """Yield what an emulated call has pushed, and how the words on the stack changed."""
     stores = firing.memory.stores.get(firing.last, ())
     if firing.slot or not firing.frames or len(stores) != 1 or stores[0].address is None:
         return
     at, frame, sp = stores[0].address, firing.frames[0], words.arch.sp
     top, value = firing.rows[0].registers[sp], int.from_bytes(stores[0].after, "little")
     what = ("The return address" if value == firing.instruction.address
-            + len(firing.instruction.code) else "What it pushes")
-    where = (f"{what}, {value:#x}, is stored at {at:#x}, {top - at} below the stack pointer of the "
-             "function.")
+            + len(firing.instruction.code) else "The pushed value")
+    where = (f"{what}, {value:#x}, is stored at {at:#x}, {top - at} bytes below the stack pointer "
+             "of the function.")
     if frame.address <= at < frame.address + len(frame.before):
-        yield (f"{where} The trap frame was there until now: the words that the CPU has saved. The "
-               "handler has taken the registers out of the frame, put back what the trap has "
-               "stored, and then stored this word. FreeBSD's own kernel returns by the frame: it "
-               "moves these words down by 16 bytes first, so that the word has a place.")
+        yield (f"{where} Until now, this word was part of the trap frame, among those that the CPU "
+               "has saved. The handler has loaded the registers from the frame, restored the "
+               "memory that the trap had overwritten, and then stored this word. FreeBSD's own "
+               "kernel returns through the frame, so it first moves the saved words down by 16 "
+               "bytes to make room.")
     else:
-        yield (f"{where} The CPU has aligned the stack to 16 bytes before it saved its words, so "
-               "that this one is above the trap frame, and nothing was in its way.")
+        yield (f"{where} The CPU aligned the stack to 16 bytes before it saved its words, so that "
+               "this word is above the trap frame and overwrites nothing of it.")
     before, after = dict(firing.memory.words.get(0, {})), dict[int, int]()
     for number in range(firing.last + 1):
         after |= firing.memory.words.get(number, {})

@@ -1,18 +1,18 @@
-"""A step of an explanation: paragraphs, and tables of values."""
+"""Steps of an explanation, which consist of paragraphs and tables of values."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 
 class Count(int):
-    """A number that is counted; others are registers, addresses or words."""
+    """A number of things, shown in decimal, unlike registers, addresses and memory words."""
 
 
-Value = str | int | bytes  # bytes are code
+Value = str | int | bytes  # bytes are machine code
 
 
 def shown(value: Value) -> str:
-    """A value as text: code byte by byte, words and addresses in hexadecimal."""
+    """Format a value: code byte by byte, memory words and addresses in hexadecimal."""
     match value:
         case str():
             return value
@@ -26,10 +26,11 @@ def shown(value: Value) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values below their heads.
+    """A table of values with column headings.
 
-    :param values: of its rows, a value for each head.
-    :param marked: numbers of the rows that the text is about: what has changed.
+    :param heads: the column headings.
+    :param values: the rows, with one value for each heading.
+    :param marked: numbers of the rows that are highlighted, such as those that changed.
     """
 
     heads: tuple[str, ...]
@@ -38,7 +39,7 @@ class Table:
 
     @cached_property
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """The values as text."""
+        """The rows with all values formatted as text."""
         return tuple(tuple(map(shown, row)) for row in self.values)
 
 
@@ -46,11 +47,11 @@ class Table:
 class Step:
     """One step of an explanation.
 
-    :param name: one word, to go to it by.
-    :param row: the number of the recorded row that the machine is at then.
-    :param handles: the number of the trap frame whose handler has been called then; None: an
-        instruction of the kernel is about to be executed.
-    :param wrong: whether it is the firing that was done wrong.
+    :param name: one word by which the step is chosen.
+    :param row: number of the recorded row at which the machine is.
+    :param handles: number of the trap frame whose handler is running; None: an instruction of the
+        kernel is about to be executed.
+    :param wrong: whether the step is about the firing with the deliberate mistake.
     """
 
     name: str

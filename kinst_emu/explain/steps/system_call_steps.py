@@ -1,4 +1,4 @@
-"""The steps of a system call, from what was recorded of it."""
+"""Steps that explain a recorded system call."""
 
 from emu.guest.guest import SystemCalls
 from kinst_emu.explain.record.entry import SeenEntry
@@ -20,7 +20,7 @@ from kinst_emu.explain.steps.words import Words
 
 
 def call_steps(seen: SeenEntry, number: int, calls: SystemCalls, words: Words) -> list[Step]:
-    """A recorded system call, step by step."""
+    """Return the steps of a recorded system call."""
     return [_instruction(seen, number, calls, words), exception(seen, words), entry(seen, words),
             frame(seen, words), _dispatch(seen, number, words), _work(seen, words),
             _result(seen, words), leaving(seen, words), _after(seen, calls, words)]
@@ -28,51 +28,51 @@ def call_steps(seen: SeenEntry, number: int, calls: SystemCalls, words: Words) -
 
 def _instruction(seen: SeenEntry, number: int, calls: SystemCalls, words: Words) -> Step:
     first = seen.entry.rows[0]
-    given = [(calls.number, first.registers[calls.number],
-              f"the number of {seen.function.name.removeprefix(calls.prefix)}, {number}")]
-    given += [(name, first.registers[name], f"argument {place}")
-              for place, name in enumerate(calls.arguments, 1)]
+    registers = [(calls.number, first.registers[calls.number],
+                  f"number of {seen.function.name.removeprefix(calls.prefix)}: {number}")]
+    registers += [(name, first.registers[name], f"argument {place}")
+                  for place, name in enumerate(calls.arguments, 1)]
     return Step("instruction", "The program makes a system call", (
         f"{who(seen)} is at {first.address:#x}, in user mode. "
-        f"{words.arch.disassemble(first.code, first.address)} asks the kernel for something; what "
-        "for is in registers:",
-        Table(("register", "value", "what it is"), tuple(given), frozenset({0})),
-        "The program's code there:", program(seen, words)))
+        f"{words.arch.disassemble(first.code, first.address)} requests a service of the kernel, "
+        "which these registers specify:",
+        Table(("register", "value", "meaning"), tuple(registers), frozenset({0})),
+        "The program's code around the instruction:", program(seen, words)))
 
 
 def _dispatch(seen: SeenEntry, number: int, words: Words) -> Step:
     rows = seen.entry.rows[seen.entry.boundary : -1]
     return Step("dispatch", f"The kernel finds {seen.function.name}", (
-        f"{len(rows)} instructions of C look at what was asked for, copy the arguments to where "
-        f"the call's function finds them, and call number {number} of the table of system "
-        f"calls, {seen.function.name}. They go through:", functions(rows, words)))
+        f"{len(rows)} instructions of C examine the request, copy the arguments to where the "
+        f"function expects them, and call entry {number} of the system call table, "
+        f"{seen.function.name}. The functions that run:", functions(rows, words)))
 
 
 def _work(seen: SeenEntry, words: Words) -> Step:
     parts: list[str | Table] = [
-        f"{seen.function.name}, {words.source(seen.function.address) or 'without a known line'}: "
-        f"{seen.spent} instructions up to its return"
-        + (", what other threads did meanwhile included." if seen.others else "."),
+        f"{seen.function.name} ({words.source(seen.function.address) or 'source line unknown'}): "
+        f"{seen.spent} instructions until it returns"
+        + (", including those of other threads that ran meanwhile." if seen.others else "."),
         *worked(seen)]
     returned = seen.leaving.rows[0].registers[words.arch.result] & 0xFFFFFFFF
-    if returned >> 31:  # to be made again, or with nothing to be told (ERESTART, EJUSTRETURN)
-        parts.append(f"It returns {returned - (1 << 32)}: not for the program, but for the code "
-                     "that called it.")
+    if returned >> 31:  # ERESTART and EJUSTRETURN are negative and never reach the program
+        parts.append(f"It returns {returned - (1 << 32)}, which is not for the program but for the "
+                     "code that called the function.")
     else:
         parts.append(f"It returns {returned}: " + ("no error." if returned == 0 else
-                                                  "the number of an error."))
-    return Step("work", f"{seen.function.name} does it", tuple(parts))
+                                                  "an error number."))
+    return Step("work", f"{seen.function.name} does the work", tuple(parts))
 
 
 def _result(seen: SeenEntry, words: Words) -> Step:
     inside = seen.leaving.rows[: seen.leaving.boundary]
-    return Step("result", "The result goes into the trap frame", (
-        f"{len(inside)} more instructions of C put the result where the program will find it, and "
-        "look whether there is something else to do before it goes on (a signal, another thread). "
-        "The trap frame has changed in:",
-        Table(("field", "when the function was called", "when the program goes on"),
+    return Step("result", "The result is stored in the trap frame", (
+        f"{len(inside)} more instructions of C store the result where the program will find it, "
+        "and check whether anything else is to be done before it resumes (a signal, another "
+        "thread). These fields of the trap frame have changed:",
+        Table(("field", "when the function was called", "when the program resumes"),
               changed_fields(seen, words)),
-        "They go through:", functions(inside, words)))
+        "The functions that run:", functions(inside, words)))
 
 
 def _after(seen: SeenEntry, calls: SystemCalls, words: Words) -> Step:
@@ -80,8 +80,8 @@ def _after(seen: SeenEntry, calls: SystemCalls, words: Words) -> Step:
     register, bits = calls.failed
     failed = last.registers[register] & bits
     result = last.registers[calls.result]
-    return Step("after", "The program goes on", (
+    return Step("after", "The program resumes", (
         f"It is at {last.address:#x}, {instructions(seen)} instructions later. "
-        + (f"The call has failed: {register} tells so, and {calls.result} is the error's number, "
-           f"{result}." if failed else f"The call has given {result:#x}, in {calls.result}."),
+        + (f"The call has failed: {register} shows it, and {calls.result} is the error number, "
+           f"{result}." if failed else f"The call has returned {result:#x}, in {calls.result}."),
         registers_behind(seen)))

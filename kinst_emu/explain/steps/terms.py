@@ -1,4 +1,4 @@
-"""What the words of an explanation mean, each said where it is first needed."""
+"""Definitions of the terms in an explanation, each shown at the step where it first appears."""
 
 import re
 from collections.abc import Sequence
@@ -6,42 +6,43 @@ from collections.abc import Sequence
 from kinst_emu.explain.steps.step import Step, Table
 
 TERMS = {
-    "displaced": "the displaced instruction is the one that a breakpoint was written over",
-    "DTrace": "what records on FreeBSD and illumos what a kernel does, by probes and the language "
-              "D; kinst is its provider of probes at single instructions",
-    "probe": "a name for an instruction at which something is to be recorded",
-    "verdict": "what becomes of an instruction that a breakpoint is written over: copy, rewrite, "
+    "displaced": "the displaced instruction is the one that a breakpoint has overwritten",
+    "DTrace": "the tracing framework of FreeBSD and illumos, which records what a kernel does by "
+              "probes and the language D; kinst is its provider of probes at single instructions",
+    "probe": "a named instruction at which something is recorded",
+    "verdict": "what kinst does with an instruction that a breakpoint overwrites: copy, rewrite, "
                "emulate or refuse",
     "breakpoint": "an instruction whose only effect is an exception: INT3, BRK, EBREAK",
-    "exception": "the CPU leaves what it executes, saves where it was, and goes on in the kernel",
-    "vector": "where the CPU goes on at an exception: the kernel's code that saves the registers",
-    "trap frame": "the registers of what was interrupted, in memory; they are loaded from there "
-                  "when it goes on",
-    "handler": "the function that the kernel's vector calls for a breakpoint: DTrace's, and here "
-               "this program's",
-    "fires": "a probe fires when its instruction is come to: what was asked for is done",
-    "clause": "the part of a D program for a probe: a predicate, and actions",
-    "predicate": "the condition of a clause, between slashes: where it does not hold, nothing is "
-                 "done",
-    "BPF": "the simple instructions that a clause is compiled to",
-    "trampoline": "some bytes elsewhere where the instruction is executed that a breakpoint is "
-                  "written over, and behind it what leads back",
-    "copy": "the verdict of an instruction that does the same anywhere",
-    "rewrite": "the verdict of an instruction that names a place by its distance: it is written "
-               "anew, to mean the same elsewhere",
-    "emulate": "the verdict of an instruction that would do something else elsewhere, as one that "
-               "decides where the run goes on: its effect is carried out on the trap frame",
-    "refuse": "the verdict of an instruction where no probe can be",
-    "displacement": "the distance to something, counted from the instruction, which holds it",
-    "second breakpoint": "the one behind a displaced instruction, which leads back from the "
+    "exception": "the CPU interrupts what it executes, saves where it was, and continues in the "
+                 "kernel",
+    "vector": "the kernel code that the CPU executes first after an exception; it saves the "
+              "registers",
+    "trap frame": "the registers of the interrupted code, saved in memory; they are loaded from "
+                  "there when it resumes",
+    "handler": "the function that the kernel's vector calls for a breakpoint: normally DTrace's, "
+               "here this program's",
+    "fires": "a probe fires when its instruction is reached: its clauses are run",
+    "clause": "the part of a D program for one probe: a predicate and actions",
+    "predicate": "the condition of a clause, between slashes; if it is false, no action is taken",
+    "BPF": "the simple instruction set to which a clause is compiled",
+    "trampoline": "a short piece of code elsewhere that executes the displaced instruction and "
+                  "then leads back",
+    "copy": "the verdict on an instruction that does the same at any address",
+    "rewrite": "the verdict on an instruction that refers to a place by its distance: it is "
+               "changed so that it means the same elsewhere",
+    "emulate": "the verdict on an instruction that would act differently elsewhere, such as a "
+               "branch: its effect is carried out on the trap frame",
+    "refuse": "the verdict on an instruction that cannot be probed",
+    "displacement": "the distance from an instruction to something, as the instruction contains it",
+    "second breakpoint": "the breakpoint after a displaced instruction, which leads back from the "
                          "trampoline",
 }
 
 
 def first_terms(steps: Sequence[Step]) -> list[dict[str, str]]:
-    """For each step the terms that no step before it has used, with their meanings."""
+    """Return, for each step, the terms that it is the first to use, with their definitions."""
     open_terms = {term: re.compile(rf"(?i)\b{re.escape(term)}s?\b") for term in TERMS}
-    found = []
+    result = []
     for step in steps:
         text = " ".join([step.title, *(
             " ".join((*part.heads, *(cell for row in part.rows for cell in row)))
@@ -49,5 +50,5 @@ def first_terms(steps: Sequence[Step]) -> list[dict[str, str]]:
         here = {term: TERMS[term] for term, wanted in open_terms.items() if wanted.search(text)}
         for term in here:
             del open_terms[term]
-        found.append(here)
-    return found
+        result.append(here)
+    return result

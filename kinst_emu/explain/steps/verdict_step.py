@@ -1,4 +1,4 @@
-"""The step of a firing that says what becomes of the displaced instruction, and why."""
+"""The step of an explanation that gives the verdict on the displaced instruction and its reason."""
 
 import re
 from collections.abc import Sequence
@@ -11,61 +11,65 @@ from kinst_emu.explain.steps.step import Step, Table
 from kinst_emu.explain.steps.words import Words
 
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-ADDRESS = 10_000  # numbers from here on are shown as hexadecimal
-EXAMPLES = 2  # of a verdict
+ADDRESS = 10_000  # numbers from this one on are shown in hexadecimal
+EXAMPLES = 2  # instructions shown for each verdict
 VERDICTS = {
-    "copy": ("does the same anywhere", "is executed in a trampoline"),
-    "rewrite": ("names a place by its distance",
-                "is executed there, written so that it means the same"),
-    "emulate": ("would do something else there, like saying where to go on",
-                "is carried out on the saved registers"),
-    "refuse": ("has to do with exceptions, or is broken by one", "is not probed")}
+    "copy": ("does the same at any address", "is executed in a trampoline"),
+    "rewrite": ("refers to a place by its distance",
+                "is executed in a trampoline, changed so that it means the same"),
+    "emulate": ("would act differently elsewhere, such as a branch",
+                "is emulated on the saved registers"),
+    "refuse": ("deals with exceptions, or would fail because of one", "is not probed")}
 
 
 def verdict_step(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words, row: int
              ) -> Step:
+    """Return the step that gives the verdict on the displaced instruction and its reason."""
     verdict, code = firing.instruction.verdict, firing.instruction.code
     word = summary(verdict)
     text = words.arch.disassemble(code, firing.instruction.address)
     if words.trap.kernel_effects:
         answer = words.trap.kernel_effects[code].answer
-        why = (f"This kernel has no trampoline for it: the handler answers {answer}, by which the "
-               "vectors know that it was this instruction, and do what it does themselves.")
+        why = (f"This kernel needs no trampoline for it: the handler returns {answer}, which tells "
+               "the vectors which instruction it was, and they do its work themselves.")
     elif isinstance(verdict, Copy):
-        why = ("Nothing in it depends on where it is: it is copied, and executed elsewhere as "
-               "it is.")
+        why = ("It does not depend on its address, so it is copied unchanged and executed "
+               "elsewhere.")
     elif isinstance(verdict, Rewrite):
-        why = ("It says where something is by the distance from itself: it is rewritten, so "
-               "that it means the same from the trampoline.")
+        why = ("It refers to something by the distance from itself, so it is rewritten to mean "
+               "the same in the trampoline.")
     else:
-        why = ("It decides where the run goes on, gives its own address, or changes what the "
-               "exception has saved: a copy elsewhere would not do that. Its effect is carried out "
-               "on the saved registers, and there is no trampoline.")
+        why = ("It decides where the run continues, computes its own address, or changes what the "
+               "exception has saved. A copy elsewhere would not do that, so its effect is carried "
+               "out on the saved registers, and there is no trampoline.")
     parts: list[str | Table] = [f"{text}: {word}. {why}"]
     if not isinstance(verdict, Copy | Rewrite) and not words.trap.kernel_effects:
-        parts.append(f"What is carried out, as this program has it: {_spelled(verdict)}.")
+        parts.append(f"The operation that is carried out, in this program's terms: "
+                     f"{_spelled(verdict)}.")
     if not words.trap.kernel_effects:
-        parts += ["Of each instruction one of four things becomes; those with an offset are of "
-                  "this function:", _verdicts(word, firing, table, words),
-                  "Why one is refused:", _refusals(firing, words)]
+        parts += ["There are four verdicts on instructions. Examples with an offset are from this "
+                  "function:", _verdicts(word, firing, table, words),
+                  "Reasons to refuse an instruction:", _refusals(firing, words)]
     return Step("verdict", f"The verdict: {word}", tuple(parts), row)
 
 
 def _verdicts(word: str, firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words
               ) -> Table:
-    """All four, with instructions of the function, or of the architecture: those are classified
-    here and now."""
-    address, found = firing.instruction.address, dict[str, list[str]]()
+    """Return a table of the four verdicts, with examples from the function or the architecture.
+
+    The examples are classified by the relocation tables, like any other instruction.
+    """
+    address, examples = firing.instruction.address, dict[str, list[str]]()
     for one in table:
-        found.setdefault(_kind(one.verdict), []).append(
+        examples.setdefault(_kind(one.verdict), []).append(
             f"{one.offset} {words.arch.disassemble(one.code, one.address)}")
-    found = {kind: some[:EXAMPLES] for kind, some in found.items()}
+    examples = {kind: shown[:EXAMPLES] for kind, shown in examples.items()}
     for code in words.trap.instructions.examples:
-        some = found.setdefault(_kind(words.trap.instructions.classify(code, address)[1]), [])
-        if len(some) < EXAMPLES:
-            some.append(words.arch.disassemble(code, address))
-    return Table(("verdict", "an instruction that", "", "like"), tuple(
-        (name, which, what, "; ".join(found.get(name, ["none of this architecture"])))
+        shown = examples.setdefault(_kind(words.trap.instructions.classify(code, address)[1]), [])
+        if len(shown) < EXAMPLES:
+            shown.append(words.arch.disassemble(code, address))
+    return Table(("verdict", "an instruction that", "", "such as"), tuple(
+        (name, which, what, "; ".join(examples.get(name, ["none on this architecture"])))
         for name, (which, what) in VERDICTS.items()), frozenset(
         number for number, name in enumerate(VERDICTS) if name == word))
 
@@ -75,18 +79,19 @@ def _kind(verdict: Verdict) -> str:
 
 
 def _refusals(firing: SeenFiring, words: Words) -> Table:
-    """Reasons, with instructions that have them."""
-    found: dict[str, list[str]] = {}
+    """Return a table of the reasons to refuse an instruction, with examples."""
+    examples: dict[str, list[str]] = {}
     for code in words.trap.instructions.examples:
         verdict = words.trap.instructions.classify(code, firing.instruction.address)[1]
         if isinstance(verdict, Refuse):
-            found.setdefault(verdict.reason, []).append(
+            examples.setdefault(verdict.reason, []).append(
                 words.arch.disassemble(code, firing.instruction.address))
-    return Table(("it", "like"), tuple((reason, "; ".join(some)) for reason, some in found.items()))
+    return Table(("an instruction that", "such as"), tuple(
+        (reason, "; ".join(some)) for reason, some in examples.items()))
 
 
 def _spelled(part: object) -> str:
-    """A verdict, and what it is made of, by the names they have in the tables."""
+    """Spell out a verdict and its parts by the names of their classes and fields."""
     if isinstance(part, int) and not isinstance(part, bool):
         return f"{part:#x}" if abs(part) >= ADDRESS else str(part)
     if not is_dataclass(part):

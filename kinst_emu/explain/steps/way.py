@@ -1,6 +1,6 @@
-"""A way through the kernel as moments that can be drawn, from what was recorded, and nothing else.
+"""A way through the kernel as moments that can be drawn, taken only from a recording.
 
-Assembly is gone through instruction by instruction; of C, each stay in a function is a moment.
+In assembly, each instruction is a moment; in C, each stay in a function is one.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,17 +14,19 @@ from kinst_emu.explain.steps.context_switch_steps import loading, saved
 from kinst_emu.explain.steps.step import Step
 from kinst_emu.explain.steps.words import Words
 
-MAX_ROWS = 90  # of assembly on one part of the way
-MAX_STAYS = 24  # of C on one part of the way
-WORD = 8
-Changes = Mapping[int, int]  # by address, the words that are not what they were
+MAX_ROWS = 90  # instructions of assembly drawn in one part of the way
+MAX_STAYS = 24  # stays in C functions drawn in one part of the way
+WORD = 8  # size in bytes
+Changes = Mapping[int, int]  # the words that changed, by address
 
 
 @dataclass(frozen=True)
 class WayMoment:
-    """:param station: the number of where control is.
-    :param seen: the instruction that is about to be executed, and the registers.
-    :param words: those that are not what they were in the moment before.
+    """A moment of a way through the kernel.
+
+    :param station: number of the station where control is.
+    :param seen: the instruction that is about to be executed, with the registers.
+    :param words: the words that changed since the previous moment.
     """
 
     station: int
@@ -34,12 +36,15 @@ class WayMoment:
 
 @dataclass(frozen=True)
 class Way:
-    """:param heading: of the words that are drawn; ``labels``, by address, what each is.
-    :param steps: with the numbers of the moments that they are about; ``about`` by their names what
-        they are about: a pane.
-    :param builds: whether the words are built on the way, as a trap frame is: before they are
-        stored, they hold what an earlier one has left there.
-    :param pushed: words that the CPU has stored when it takes the exception.
+    """A way through the kernel, divided into moments that can be drawn.
+
+    :param stations: names of the parts of the way.
+    :param heading: heading of the words that are drawn; ``labels``: what each word is, by address.
+    :param steps: each step with the number of its moment; ``about``: the pane that each step is
+        about, by the name of the step.
+    :param builds: whether the words are stored on the way, like those of a trap frame; until then
+        they hold what was there before.
+    :param pushed: words that the CPU itself stores when it takes the exception.
     """
 
     stations: tuple[str, ...]
@@ -53,29 +58,31 @@ class Way:
 
 
 class _Moments:
-    """Moments, one behind the other, with all words that change in between."""
+    """Builder of a sequence of moments, each with all words that changed since the one before."""
 
     def __init__(self) -> None:
         self.found: list[WayMoment] = []
         self._words: dict[int, int] = {}
 
     def skip(self, words: Changes) -> None:
+        """Keep changed words for the next moment."""
         self._words |= words
 
     def add(self, station: int, seen: SeenInstruction, words: Changes) -> None:
+        """Append a moment."""
         self.found.append(WayMoment(station, seen, {**self._words, **words}))
         self._words = {}
 
     def all(self, station: int, rows: Sequence[SeenInstruction], words: Sequence[Changes],
             where: Words) -> None:
-        """Each, but for what is too long for a picture: of the rest, the stays."""
+        """Append a moment for each row; beyond ``MAX_ROWS`` rows, one for each stay."""
         for row, more in zip(rows[:MAX_ROWS], words[:MAX_ROWS], strict=True):
             self.add(station, row, more)
         self.stays(station, rows[MAX_ROWS:], words[MAX_ROWS:], where)
 
     def stays(self, station: int, rows: Sequence[SeenInstruction], words: Sequence[Changes],
               where: Words) -> None:
-        """The first row of each stay in a function."""
+        """Append a moment for the first row of each stay in a function."""
         first = set(list(_stays(rows, where))[:MAX_STAYS])
         for number, (row, more) in enumerate(zip(rows, words, strict=True)):
             if number in first:
@@ -85,7 +92,7 @@ class _Moments:
 
     @property
     def last(self) -> int:
-        """The number of the last one."""
+        """Number of the last moment."""
         return len(self.found) - 1
 
 
@@ -97,41 +104,44 @@ def _stays(rows: Sequence[SeenInstruction], words: Words) -> Iterator[int]:
 
 
 def function(address: int, words: Words) -> str:
-    """The name of the one that an address is in; the address, where it is in none of the
-    kernel's."""
+    """Return the name of the function that contains an address.
+
+    Return the address itself if it is in no kernel function, or "the program" if it is a user
+    address.
+    """
     name = words.where(address).partition("+")[0]
     return "the program" if name == f"{address:#x}" and not address >> 63 else name
 
 
 def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
-    """From a program into the kernel and back."""
+    """Return the way from a program into the kernel and back."""
     program, entry, handler, inside, leaving = range(5)
-    made = _Moments()
+    builder = _Moments()
     rows, written, at = seen.entry.rows, seen.entry.stored, seen.entry.boundary
-    made.add(program, rows[0], written[0])
-    made.all(entry, rows[1:at], written[1:at], words)
-    numbers = {"instruction": 0, "exception": min(1, made.last), "entry": made.last}
-    made.stays(handler, rows[at:-1], written[at:-1], words)
+    builder.add(program, rows[0], written[0])
+    builder.all(entry, rows[1:at], written[1:at], words)
+    numbers = {"instruction": 0, "exception": min(1, builder.last), "entry": builder.last}
+    builder.stays(handler, rows[at:-1], written[at:-1], words)
     numbers["frame"] = numbers["entry"] + 1
-    made.add(inside, rows[-1], written[-1])
-    numbers["dispatch"] = made.last
+    builder.add(inside, rows[-1], written[-1])
+    numbers["dispatch"] = builder.last
     for _name, row in seen.entered:
-        made.add(inside, row, {})
-    numbers["work"] = made.last
+        builder.add(inside, row, {})
+    numbers["work"] = builder.last
     rows, changed, at = seen.leaving.rows, seen.leaving.stored, seen.leaving.boundary
-    made.stays(handler, rows[:at], changed[:at], words)
-    numbers["result"] = made.last + 1
-    made.all(leaving, rows[at:-1], changed[at:-1], words)
-    numbers["leaving"] = made.last
-    made.add(program, rows[-1], changed[-1])
-    numbers["after"] = made.last
+    builder.stays(handler, rows[:at], changed[:at], words)
+    numbers["result"] = builder.last + 1
+    builder.all(leaving, rows[at:-1], changed[at:-1], words)
+    numbers["leaving"] = builder.last
+    builder.add(program, rows[-1], changed[-1])
+    numbers["after"] = builder.last
     labels: dict[int, tuple[str, ...]] = {}
     for name, (offset, size) in sorted(words.guest.traps.trap_frame.fields.items(),
                                        key=lambda one: one[1]):
         for word in range((seen.frame + offset) & -WORD, seen.frame + offset + size, WORD):
             labels[word] = (*labels.get(word, ()), name)
     return Way(("program", "entry", "handler", seen.function.name, "exit"),
-               "The trap frame", labels, made.found,
+               "The trap frame", labels, builder.found,
                [(numbers[step.name], step) for step in steps],
                {"instruction": "code", "exception": "registers", "entry": "words",
                 "frame": "words", "dispatch": "way", "work": "way", "result": "words",
@@ -139,8 +149,10 @@ def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
 
 
 def _pushed(seen: SeenEntry, words: Words, labels: Collection[int]) -> frozenset[int]:
-    """The words of the trap frame that are on the stack when the first instruction of the kernel is
-    about to be executed."""
+    """Return the words of the trap frame that the CPU itself has pushed.
+
+    They are on the stack before the first instruction of the kernel is executed.
+    """
     if len(seen.entry.rows) < 2:
         return frozenset()
     sp = seen.entry.rows[1].registers[words.arch.sp]
@@ -149,35 +161,35 @@ def _pushed(seen: SeenEntry, words: Words, labels: Collection[int]) -> frozenset
 
 
 def switch_way(seen: SeenSwitch, steps: Sequence[Step], words: Words) -> Way:
-    """From one thread to another."""
+    """Return the way from one thread to another."""
     old, saves, space, loads, new = range(5)
     end, begin = saved(seen), loading(seen)
-    made = _Moments()
-    made.add(old, seen.rows[0], seen.words[0])
-    made.all(saves, seen.rows[1:end], seen.words[1:end], words)
+    builder = _Moments()
+    builder.add(old, seen.rows[0], seen.words[0])
+    builder.all(saves, seen.rows[1:end], seen.words[1:end], words)
     inside = range(seen.function.address, seen.function.address + seen.function.size)
     between = range(end, begin)
     stays = {end + number for number in list(_stays(seen.rows[end:begin], words))[:MAX_STAYS]}
     for number in between:
         row, more = seen.rows[number], seen.words[number]
         if row.address in inside or number in stays:
-            made.add(space, row, more)
+            builder.add(space, row, more)
         else:
-            made.skip(more)
-    numbers = {"call": 0, "save": min(end, made.last)}
-    made.all(loads, seen.rows[begin:-1], seen.words[begin:-1], words)
-    numbers["space"] = next(number for number, one in enumerate(made.found)
+            builder.skip(more)
+    numbers = {"call": 0, "save": min(end, builder.last)}
+    builder.all(loads, seen.rows[begin:-1], seen.words[begin:-1], words)
+    numbers["space"] = next(number for number, one in enumerate(builder.found)
                             if one.seen is seen.rows[begin])
-    numbers["load"] = made.last
-    made.add(new, seen.rows[-1], seen.words[-1])
-    numbers["after"] = made.last
+    numbers["load"] = builder.last
+    builder.add(new, seen.rows[-1], seen.words[-1])
+    numbers["after"] = builder.last
     labels: dict[int, tuple[str, ...]] = {}
     for thread, which in ((seen.before, "old"), (seen.after, "new")):
         for name, at in sorted(((name, thread.kept[name]) for name in seen.names),
                                key=lambda one: one[1]):
             labels[at] = (*labels.get(at, ()), f"{which} {name}")
     return Way(("old thread", "saves", "addr. space", "loads", "new thread"),
-               "What is kept of both threads", labels, made.found,
+               "The saved registers of both threads", labels, builder.found,
                [(numbers[step.name], step) for step in steps],
                {"call": "registers", "save": "words", "space": "way", "load": "registers",
                 "after": "code"})

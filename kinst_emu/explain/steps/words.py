@@ -1,4 +1,4 @@
-"""How the places of a kernel are spoken of."""
+"""Names that explanations use for the addresses of a kernel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from kinst.relocation.trap import GuestTrap, trap_of
 
 @dataclass(frozen=True)
 class Words:
-    """How places are spoken of.
+    """Functions that name the addresses of a kernel in explanations.
 
-    :param where: an address, as ``function+offset``.
-    :param source: its ``file:line``; empty where nothing is known.
-    :param text: that line itself; empty where its file is not here.
-    :param variable: of an address, the variable of the kernel that lies there; empty: none.
+    :param where: returns an address as ``function+offset``.
+    :param source: returns the ``file:line`` of an address; empty if it is unknown.
+    :param text: returns that line of the source; empty if the file is not available.
+    :param variable: returns the kernel variable that contains an address; empty if none does.
     """
 
     arch: Arch
@@ -27,10 +27,10 @@ class Words:
 
     @property
     def trap(self) -> GuestTrap:
-        """The host's half of its breakpoints."""
+        """The host's part of the kernel's breakpoint handling."""
         return trap_of(self.guest, self.arch.name)
 
     def place(self, address: int) -> str:
-        """An address, and what stands there."""
+        """Return an address followed by its name, if it has one."""
         name = self.where(address)
         return f"{address:#x}" if name == f"{address:#x}" else f"{address:#x}, {name}"

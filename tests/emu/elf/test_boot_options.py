@@ -95,7 +95,7 @@ def test_a_variable_that_is_none_is_refused(text):
 
 
 def test_a_flag_that_there_is_not_is_refused():
-    with pytest.raises(ImageError, match="no boot flag -q"):
+    with pytest.raises(ImageError, match="unknown boot flag -q"):
         records.howto(boot_options([], "-sq", None))
 
 

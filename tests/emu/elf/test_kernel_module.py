@@ -92,12 +92,12 @@ def test_dependencies_come_first_and_are_found_beside_the_kernel(tmp_path):
 
 
 @pytest.mark.parametrize("arch, more, says", [
-    ("amd64", {"outside": "nowhere"}, "is of another kernel: it needs 'nowhere'"),
+    ("amd64", {"outside": "nowhere"}, "built for a different kernel: it needs 'nowhere'"),
     ("amd64", {"depends": (("kernel", 1600000, 1600999),)},
      "is for kernels of version 1600000 to 1600999"),
     ("amd64", {"depends": (("absent", 1, 1),)}, "depends on the module 'absent'"),
     ("amd64", {"depends": (("mine", 1, 1),)}, None),
-    ("riscv64", {}, "made for RISCV, the kernel"),
+    ("riscv64", {}, "made for RISCV, but the kernel"),
 ])
 def test_what_cannot_be_loaded_is_refused_with_one_line(tmp_path, arch, more, says):
     image = kernel(tmp_path, "amd64")
@@ -159,5 +159,5 @@ def test_a_relocatable_file_is_no_module_where_kernels_load_shared_objects(tmp_p
     content = bytearray(path.read_bytes())
     struct.pack_into("<H", content, 18, EM[arch])  # e_machine
     path.write_bytes(content)
-    with pytest.raises(KinstError, match=f"relocatable file, and kernels for {arch} load shared"):
+    with pytest.raises(KinstError, match=f"relocatable file, but kernels for {arch} load shared"):
         with_modules(kernel(tmp_path, arch), [path])

@@ -119,7 +119,7 @@ def test_whatever_a_boot_can_read_of_a_segment_is_in_the_identity(name):
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
 def test_a_name_that_no_file_can_have_is_refused(name):
-    with pytest.raises(ImageError, match="no file can have this name"):
+    with pytest.raises(ImageError, match="not a valid file name"):
         load_image(Path(name))
 
 
@@ -141,7 +141,7 @@ def test_a_file_of_many_bytes_is_not_read(tmp_path, content):
     path = tmp_path / "kernel"
     path.write_bytes(content)
     os.truncate(path, 3 << 30)
-    with pytest.raises(ImageError, match=r"has 3221225472 bytes: at most 2147483648"):
+    with pytest.raises(ImageError, match=r"has 3221225472 bytes; the limit is 2147483648"):
         load_image(path)
 
 
@@ -178,7 +178,7 @@ def test_a_file_that_is_written_while_it_is_read_is_taken_whole_or_refused(tmp_p
             try:
                 found = bytes(taken(path, size).content)
             except ImageError as error:
-                assert "was changed while it was read" in str(error)
+                assert "changed while it was read" in str(error)
                 refused += 1
             else:
                 assert found == found[:1] * size
@@ -201,11 +201,11 @@ def test_a_large_disk_that_is_changed_ends_the_run_in_one_line(tmp_path):
     digest = disk.digest
     with path.open("r+b") as file:
         file.write(b"other")
-    with pytest.raises(ImageError, match="was changed while it was used"):
+    with pytest.raises(ImageError, match="changed while it was in use"):
         disk.content[COPIED:]
     assert disk_image(path).digest != digest
     os.truncate(path, 0)
-    with pytest.raises(ImageError, match="was changed while it was used"):
+    with pytest.raises(ImageError, match="changed while it was in use"):
         disk.content[:512]
 
 
@@ -222,7 +222,7 @@ def test_a_large_disk_that_is_replaced_stays_what_it_was(tmp_path):
     try:
         assert bytes(disk.content[:512]) == content
     except ImageError as error:
-        assert "was changed while it was used" in str(error)
+        assert "changed while it was in use" in str(error)
 
 
 def test_a_small_disk_is_copied_and_one_in_memory_whatever_its_size(tmp_path):

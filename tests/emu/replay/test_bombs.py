@@ -179,7 +179,7 @@ def test_a_file_of_many_zeros_or_of_none_is_refused_at_once(tmp_path):
     os.mkfifo(fifo)
     found = read_in_a_process(*((kind, path) for path in (large, zeros, fifo)
                                 for kind in ("recording", "flow", "snapshot")))
-    assert all(said.startswith(f"{large}: has 107374182400 bytes: at most ") for said in found[:3])
+    assert all(said.startswith(f"{large}: has 107374182400 bytes; ") for said in found[:3])
     assert all(said.startswith(f"{zeros}: not a ") for said in found[3:6])
     assert found[6:] == [f"{fifo}: is not a regular file"] * 3
 
@@ -191,7 +191,7 @@ def test_what_is_written_can_be_read_or_is_refused(tmp_path):
         path = tmp_path / f"{length}.rec"
         word = f'strlen("{"," * length}")'
         if refused:
-            with pytest.raises(ReplayError, match="description of the run has more than 4 MiB"):
+            with pytest.raises(ReplayError, match="too large: the limit is 4 MiB"):
                 Recorder(machine, path, BOOT, word)
             continue
         with Recorder(machine, path, BOOT, word):
@@ -206,5 +206,5 @@ def test_json_is_counted_before_it_is_read():
         text = json.dumps(value).encode()
         assert read_json(text, count + 1) == value
     for value in ([1] * 100, [[]] * 100, [{}] * 100, {str(n): n for n in range(100)}):
-        with pytest.raises(ValueError, match="JSON of more than 100 values"):
+        with pytest.raises(ValueError, match="JSON has more than 100 values"):
             read_json(json.dumps(value).encode(), 100)

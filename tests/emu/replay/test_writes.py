@@ -98,7 +98,7 @@ def physical_of_code(played, image):
 @pytest.mark.parametrize("size, at", [(0, 0), (65, 0), (8, 4092)])
 def test_what_cannot_be_looked_after_is_told(image, recorded, size, at):
     played = Player(Recording(recorded[0]), started(image))
-    with pytest.raises(ReplayError, match="within a page"):
+    with pytest.raises(ReplayError, match="within one page"):
         last_write(played, played.machine.board.ram_base + at, size, played.recording.last)
     with pytest.raises(ReplayError, match="is not RAM"):
         last_write(played, (1 << 63) + 0x1000, 8, played.recording.last)
