@@ -1,4 +1,4 @@
-"""Aggregations: ``@name[keys] = function(...)``, and ``@name`` as an argument."""
+"""Checks of aggregations: ``@name[keys] = function(...)``, and ``@name`` as an argument."""
 
 from dtrace.d.checks.arrays import hold_keys, key_types
 from dtrace.d.checks.calls import check_call
@@ -11,9 +11,9 @@ from dtrace.d.language.types import DYNAMIC, is_integer
 
 
 def check_aggregation(env: Environment, node: syntax.Aggregation) -> syntax.Expression:
-    """``@name`` as an argument of an action.
+    """Check ``@name`` as an argument of an action.
 
-    :raises DError: when there is no such aggregation, or it has other keys.
+    :raises DError: if the aggregation does not exist or has different keys.
     """
     info = env.aggregations.get(node.name)
     if info is None and node.keys:
@@ -26,14 +26,15 @@ def check_aggregation(env: Environment, node: syntax.Aggregation) -> syntax.Expr
     keys = [env.read(key) for key in node.keys]
     if keys:
         hold_keys(info.name, info.keys, keys, node.place)
-    found = syntax.AggregationUse(node.place, info, keys)
-    return typed(found, DYNAMIC)
+    use = syntax.AggregationUse(node.place, info, keys)
+    return typed(use, DYNAMIC)
 
 
 def check_aggregate(env: Environment, node: syntax.Assign) -> syntax.Expression:
-    """``@name[keys] = function(...)``
+    """Check an aggregating statement, ``@name[keys] = function(...)``.
 
-    :raises DError: when there is no such function, when the aggregation has another or other keys.
+    :raises DError: if the function is not an aggregating function, or if the aggregation was used
+        before with a different function or different keys.
     """
     left, place = node.left, node.place
     assert isinstance(left, syntax.Aggregation)
@@ -71,7 +72,10 @@ def check_aggregate(env: Environment, node: syntax.Assign) -> syntax.Expression:
 
 
 def _check_callable(env: Environment, call: syntax.Call) -> None:
-    """:raises DError: when what is called is no function at all."""
+    """Check that a call names a known function.
+
+    :raises DError: if it does not.
+    """
     if not isinstance(call.function, syntax.Name):
         raise DError("D_FUNC_IDENT", "function designator is not of function type", call.place)
     if call.function.name not in FUNCTIONS:
@@ -79,8 +83,11 @@ def _check_callable(env: Environment, call: syntax.Call) -> None:
 
 
 def _time_unit(node: syntax.Expression) -> int | None:
-    """Of an expression that is a time, perhaps since another, how many nanoseconds one of it is; 0
-    where that is not plain.  None: it is no time."""
+    """Return the unit of a time expression, in nanoseconds.
+
+    The result is 0 if the expression is computed from a time but its unit cannot be determined,
+    and None if it is not a time.
+    """
     match node:
         case syntax.ContextUse() | syntax.HostedUse():
             return 1 if node.name in ("timestamp", "vtimestamp", "walltimestamp") else None

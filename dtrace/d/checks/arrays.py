@@ -1,4 +1,4 @@
-"""Associative arrays and their keys, ``regs[]``, inlines with keys, and ``a[i]`` as C has it."""
+"""Checks of subscripts: associative arrays, ``regs[]``, inlines with keys, and C's ``a[i]``."""
 
 from dtrace.d.checks.calls import hold_arguments
 from dtrace.d.checks.conversions import converted, shown_type, typed
@@ -15,7 +15,10 @@ MAX_KEYS = 8
 
 
 def check_index(env: Environment, node: syntax.Index) -> syntax.Expression:
-    """:raises DError: for other keys than those of the first use, when it is no array."""
+    """Check a subscript, ``base[keys]``.
+
+    :raises DError: if the base is not an array, or the keys differ from those of its first use.
+    """
     place, base = node.place, node.base
     if isinstance(base, syntax.Aggregation):
         raise DError("D_AGG_MDIM", f"improper attempt to reference {base.name} as a "
@@ -45,7 +48,7 @@ def check_index(env: Environment, node: syntax.Index) -> syntax.Expression:
 
 
 def _associative_array(env: Environment, base: syntax.Expression) -> Variable | None:
-    """The associative array that a name is, or becomes; None: it is something else."""
+    """Return the associative array that a name denotes or creates, or None for any other name."""
     if isinstance(base, syntax.Name) and "`" not in base.name and base.name not in env.bound:
         name = base.name
         known = env.variables.get((Scope.GLOBAL, name))
@@ -73,7 +76,10 @@ def _associative_array(env: Environment, base: syntax.Expression) -> Variable | 
 
 
 def _special_array(env: Environment, node: syntax.Index, name: str) -> syntax.Expression | None:
-    """``args[]``, ``regs[]``, ``uregs[]``, an inline with keys."""
+    """Check an element of ``args[]``, ``regs[]`` or ``uregs[]``, or an inline with keys.
+
+    Return None if the name is none of these.
+    """
     place = node.place
     inline = env.inlines.get(name)
     if inline is not None and inline.keys is not None:
@@ -102,9 +108,9 @@ def _special_array(env: Environment, node: syntax.Index, name: str) -> syntax.Ex
 
 def hold_keys(name: str, wanted: list[Type] | None, keys: list[syntax.Expression],
               place: SourcePlace) -> None:
-    """Hold keys to those of the first use.
+    """Check keys against the key types of the first use.
 
-    :raises DError: when they are more, fewer or others.
+    :raises DError: if their number or their types differ.
     """
     if wanted is None:
         return
@@ -113,9 +119,9 @@ def hold_keys(name: str, wanted: list[Type] | None, keys: list[syntax.Expression
 
 
 def key_types(keys: list[syntax.Expression], container: str, place: SourcePlace) -> list[Type]:
-    """Those of the first use, which the others are held to.
+    """Return the types of the keys of a first use, which later uses must match.
 
-    :raises DError: when one can be no key.
+    :raises DError: if an expression cannot be used as a key.
     """
     for number, key in enumerate(keys, 1):
         if is_dynamic(key.kind) or is_void(key.kind):

@@ -1,4 +1,4 @@
-"""``=``, ``+=`` and the like."""
+"""Checks of assignments: ``=``, ``+=`` and the other assignment operators."""
 
 from dtrace.d.checks.aggregations import check_aggregate
 from dtrace.d.checks.binary import INTEGRAL
@@ -34,9 +34,9 @@ from dwarf.types import Procedure, strip
 
 
 def check_assign(env: Environment, node: syntax.Assign) -> syntax.Expression:
-    """The node with its type; a name that was not known becomes a variable.
+    """Check an assignment and set its type; an unknown name on the left becomes a variable.
 
-    :raises DError: when the left side cannot be assigned such a value.
+    :raises DError: if the value cannot be assigned to the left side.
     """
     if isinstance(node.left, syntax.Aggregation):
         return check_aggregate(env, node)
@@ -47,8 +47,8 @@ def check_assign(env: Environment, node: syntax.Assign) -> syntax.Expression:
     if fresh is not None:
         right = env.read(node.right)
         kind = assigned_type(right)
-        found = fresh_name(env, node.left)  # the right side may have made it
-        if found is None:
+        still_fresh = fresh_name(env, node.left)  # None if the right side has created the variable
+        if still_fresh is None:
             left = env.check(node.left)
         else:
             if isinstance(strip(kind), Procedure) or is_array(kind):

@@ -1,4 +1,4 @@
-"""Operators with two operands, and the one with three."""
+"""Checks of the binary operators and the conditional operator ``?:``."""
 
 from dtrace.d.checks.conversions import constant, decayed, incompatible, is_zero, typed
 from dtrace.d.checks.environment import Environment
@@ -31,9 +31,9 @@ RELATIONS = ("==", "!=", "<", ">", "<=", ">=")
 
 
 def check_binary(env: Environment, node: syntax.Binary) -> syntax.Expression:
-    """The node with its type; a number, where both operands are.
+    """Check a binary expression and set its type; fold it if both operands are constants.
 
-    :raises DError: when its operands are not of types that the operator takes.
+    :raises DError: if the operator does not accept operands of these types.
     """
     operator, place = node.operator, node.place
     if operator in ("/", "%") and isinstance(node.right, syntax.Number) \
@@ -76,7 +76,7 @@ def check_binary(env: Environment, node: syntax.Binary) -> syntax.Expression:
 
 def _enumerated(env: Environment, node: syntax.Binary, left: syntax.Expression
                 ) -> syntax.Expression:
-    """A name behind a comparison with an enumeration is one of its enumerators."""
+    """Return the right operand; in a comparison with an enumeration, resolve an enumerator."""
     right = node.right
     kind = strip(left.kind)
     if node.operator in RELATIONS and isinstance(kind, Enumeration) and isinstance(
@@ -144,9 +144,11 @@ def _additive(env: Environment, node: syntax.Binary, left: syntax.Expression,
 
 
 def check_ternary(env: Environment, node: syntax.Ternary) -> syntax.Expression:
-    """The node with its type; one of its sides, where the condition is a number.
+    """Check a conditional expression and set its type.
 
-    :raises DError: when the sides have no common type.
+    If the condition is a constant, return the operand that it selects.
+
+    :raises DError: if the operands have no common type.
     """
     place = node.place
     condition = env.read(node.condition)

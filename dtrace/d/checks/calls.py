@@ -1,4 +1,4 @@
-"""Calls of subroutines, actions and aggregating functions."""
+"""Checks of calls of subroutines, actions and aggregating functions."""
 
 from dtrace.d.checks.conversions import converted, fits, shown_type, typed
 from dtrace.d.checks.environment import Environment
@@ -10,7 +10,10 @@ from dwarf.types import Incomplete, Type
 
 
 def check_call(env: Environment, node: syntax.Call) -> syntax.Expression:
-    """:raises DError: when there is no such function, or it does not take such arguments."""
+    """Check a call of a subroutine, an action or an aggregating function.
+
+    :raises DError: if the function does not exist or does not accept these arguments.
+    """
     place = node.place
     if not isinstance(node.function, syntax.Name):
         raise DError(
@@ -52,14 +55,15 @@ def _applied(env: Environment, function: Builtin, arguments: list[syntax.Express
         formals.append((spelled(kind), kind))
     least = function.least
     hold_arguments(f"{name}( )", formals, least, function.most, arguments, place, "arg")
-    held = [value if formal is None else converted(value, formal)
-            for value, (_text, formal) in zip(
-                arguments, [*formals, *[("", None)] * len(arguments)], strict=False)]
-    found = syntax.FunctionCall(place, function, held)
+    converted_arguments = [
+        value if formal is None else converted(value, formal)
+        for value, (_text, formal) in zip(
+            arguments, [*formals, *[("", None)] * len(arguments)], strict=False)]
+    call = syntax.FunctionCall(place, function, converted_arguments)
     if function.role is Role.AGGREGATING:
-        return typed(found, DYNAMIC)
+        return typed(call, DYNAMIC)
     result = _type_of(env, function.result, name, 0, place)
-    return typed(found, result)
+    return typed(call, result)
 
 
 def _type_of(env: Environment, text: str, function: str, number: int, place: SourcePlace) -> Type:
@@ -84,11 +88,12 @@ def _type_of(env: Environment, text: str, function: str, number: int, place: Sou
 def hold_arguments(called: str, formals: list[tuple[str, Type | None]], least: int,
                    most: int | None, given: list[syntax.Expression], place: SourcePlace, what: str
                    ) -> None:
-    """Hold arguments, or keys, to a prototype.
+    """Check arguments, or keys, against a prototype.
 
-    :param formals: what a message has for each, its type; None: any.
+    :param formals: the spelling for messages and the type of each parameter; a type of None
+        accepts anything.
     :param what: "arg" or "key".
-    :raises DError: when they are more, fewer or others.
+    :raises DError: if the number or the types of the arguments differ from the prototype.
     """
     if len(given) < least or (most is not None and len(given) > most):
         some = "at least " if most is not None and most != least else ""

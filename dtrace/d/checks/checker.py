@@ -1,8 +1,8 @@
-"""What a program's expressions mean: names are resolved, every expression gets its type.
+"""The checker of D expressions: resolves names and gives every expression its type.
 
-The rules, and the order in which mistakes are reported, are libdtrace's; the tree that comes out
-has the classes at the end of ``dtrace/d/language/syntax.py`` in the place of names.  The other
-files here have the rules of each kind of node.
+The rules, and the sequence in which errors are reported, are libdtrace's.  In the checked tree, the
+classes at the end of ``dtrace/d/language/syntax.py`` take the place of names.  The other modules of
+this package contain the rules for each kind of node.
 """
 
 from dtrace.d.checks import declarations
@@ -22,21 +22,35 @@ from dtrace.d.language.types import STRING
 
 
 class Checker(Environment):
-    """The names of a program, and the meaning of its expressions."""
+    """Checker of a program: holds its names and checks its expressions and declarations."""
 
     def declare(self, node: syntax.Declaration) -> None:
-        """:raises DError: when the name is taken."""
+        """Declare a variable or an external object.
+
+        :raises DError: if the name is already in use.
+        """
         declarations.declare(self, node)
 
     def define_inline(self, node: syntax.Inline) -> None:
-        """:raises DError: when the name is taken, for the first mistake in its value."""
+        """Define an inline.
+
+        :raises DError: if the name is already in use, or for the first error in the value.
+        """
         declarations.define_inline(self, node)
 
     def define_translator(self, node: syntax.Translator) -> None:
-        """:raises DError: when there is one of these types, for the first mistake in a member."""
+        """Define a translator.
+
+        :raises DError: if a translator between these types exists, or for the first error in a
+            member.
+        """
         declarations.define_translator(self, node)
 
     def check(self, node: syntax.Expression) -> syntax.Expression:
+        """Check an expression of any kind and return the checked tree.
+
+        :raises DError: for the first error in the expression.
+        """
         match node:
             case syntax.Number():
                 return typed(node, constants.number_type(node))
@@ -68,12 +82,15 @@ class Checker(Environment):
                 return check_offsetof(self, node)
             case syntax.Translate():
                 return check_translate(self, node)
-        return node  # it has been checked
+        return node  # a node of the checked tree needs no check
 
     def check_statement(self, statement: syntax.Do) -> syntax.Expression:
-        """:raises DError: also for a statement without effect that is an aggregation."""
-        found = self.read(statement.expression)
-        if isinstance(found, syntax.AggregationUse):
+        """Check an expression that is used as a statement.
+
+        :raises DError: for the first error in it, or if it is only the name of an aggregation.
+        """
+        checked = self.read(statement.expression)
+        if isinstance(checked, syntax.AggregationUse):
             raise DError(
-                "D_AGG_NULL", f"expression has null effect: {found.info.name}", found.place)
-        return found
+                "D_AGG_NULL", f"expression has null effect: {checked.info.name}", checked.place)
+        return checked

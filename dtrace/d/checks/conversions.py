@@ -1,4 +1,4 @@
-"""What type a value has, and what it is taken as where another type is wanted."""
+"""Types of values, and the conversion of a value to another type."""
 
 from dtrace.d.language import constants, syntax
 from dtrace.d.language.errors import DError, SourcePlace
@@ -15,30 +15,30 @@ from dwarf.types import Array, Type, strip
 
 
 def typed(node: syntax.Expression, kind: Type) -> syntax.Expression:
-    """The node, which has its type now."""
+    """Set the type of a node and return the node."""
     node.type = kind
     return node
 
 
 def constant(place: SourcePlace, value: int, kind: Type) -> syntax.Number:
-    """A number that is known before the program runs."""
+    """Return a number node for a value that is known at compile time."""
     node = syntax.Number(place, value)
     node.type = kind
     return node
 
 
 def is_zero(node: syntax.Expression) -> bool:
-    """Whether it is the number that every pointer may be."""
+    """Whether an expression is the constant 0, which is also a null pointer."""
     return isinstance(node, syntax.Number) and node.value == 0
 
 
 def fits(to: Type, value: syntax.Expression) -> bool:
-    """Whether a value may be assigned to what is of a type."""
+    """Whether a value may be assigned to an object of a type."""
     return assignable(to, value.kind, is_zero(value))
 
 
 def converted(value: syntax.Expression, to: Type) -> syntax.Expression:
-    """A value passed as another type: cut or extended to it."""
+    """Return a scalar value converted to another type: truncated or extended."""
     if compatible(value.kind, to) or not is_scalar(to) or not is_scalar(value.kind):
         return value
     if isinstance(value, syntax.Number) and is_integer(to):
@@ -48,20 +48,20 @@ def converted(value: syntax.Expression, to: Type) -> syntax.Expression:
 
 
 def decayed(kind: Type) -> Type:
-    """An array, as the pointer to its first element."""
-    found = strip(kind)
-    return pointer_to(found.element) if isinstance(found, Array) else kind
+    """Return the type that an array decays to, a pointer to its element; other types unchanged."""
+    stripped = strip(kind)
+    return pointer_to(stripped.element) if isinstance(stripped, Array) else kind
 
 
 def assigned_type(right: syntax.Expression) -> Type:
-    """The type that an assignment gives to a new variable."""
+    """Return the type that an assignment gives to a new variable."""
     if isinstance(right, syntax.Translated):
         return right.translator.to if not right.pointer else DYNAMIC
     return right.kind
 
 
 def shown_type(value: syntax.Expression) -> str:
-    """A type in a message; what is dynamic, by its name's kind."""
+    """Return the type of a value as an error message names it."""
     if isinstance(value, syntax.AggregationUse):
         return "aggregation"
     if isinstance(value, syntax.Translated):
@@ -71,6 +71,6 @@ def shown_type(value: syntax.Expression) -> str:
 
 def incompatible(left: syntax.Expression, operator: str, right: syntax.Expression,
                  place: SourcePlace) -> DError:
-    """Operands that an operator does not take together."""
+    """Return the error for operands whose types an operator does not accept together."""
     return DError("D_OP_INCOMPAT", f'operands have incompatible types: "{shown_type(left)}" '
                   f'{operator} "{shown_type(right)}"', place)

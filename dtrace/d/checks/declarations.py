@@ -1,4 +1,4 @@
-"""What a program declares: variables, inlines, translators."""
+"""Checks of declarations: variables, inlines and translators."""
 
 from dtrace.d.checks.conversions import assigned_type, fits
 from dtrace.d.checks.environment import Environment
@@ -10,9 +10,9 @@ from dwarf.types import Incomplete, Procedure, Structure, find_member, strip
 
 
 def declare(env: Environment, node: syntax.Declaration) -> None:
-    """A variable, or what is elsewhere (``extern``).
+    """Declare a variable, or an external object (``extern``).
 
-    :raises DError: when the name is taken, or there can be no such variable.
+    :raises DError: if the name is already in use, or a variable cannot have this type.
     """
     name, kind, place = node.name, node.type, node.place
     if node.storage == "extern" or isinstance(strip(kind), Procedure):
@@ -35,8 +35,8 @@ def declare(env: Environment, node: syntax.Declaration) -> None:
         return
     if is_void(kind):
         raise DError("D_DECL_VOIDOBJ", f"cannot have void object: {name}", place)
-    found = strip(kind)
-    if isinstance(found, Incomplete) or (isinstance(found, Structure) and not found.size):
+    stripped = strip(kind)
+    if isinstance(stripped, Incomplete) or (isinstance(stripped, Structure) and not stripped.size):
         raise DError(
             "D_DECL_INCOMPLETE", f"incomplete struct/union/enum {spelled(kind)}: {name}", place)
     env.new(Variable(name, scope, kind, node.keys, known=True))
@@ -73,6 +73,10 @@ def _redeclared(known: Variable, node: syntax.Declaration) -> None:
 
 
 def define_inline(env: Environment, node: syntax.Inline) -> None:
+    """Define an inline: ``inline type name = value;``, with or without keys.
+
+    :raises DError: if the name is already in use, or for the first error in the value.
+    """
     name, place = node.name, node.place
     previous = None
     if name in env.inlines:
@@ -97,7 +101,8 @@ def define_inline(env: Environment, node: syntax.Inline) -> None:
         value = env.read(syntax.clone(node.value))
     given = assigned_type(value)
     if isinstance(value, syntax.Translated) and value.pointer:
-        given = pointer_to(value.translator.to)  # a name for what is translated, not a value
+        # The inline names the translated structure, not a value.
+        given = pointer_to(value.translator.to)
     if not (fits(node.type, value) if value.kind is given
             else compatible(node.type, given)):
         raise DError("D_OP_INCOMPAT", f"inline {name} definition uses incompatible types: "
@@ -106,6 +111,10 @@ def define_inline(env: Environment, node: syntax.Inline) -> None:
 
 
 def define_translator(env: Environment, node: syntax.Translator) -> None:
+    """Define a translator: ``translator to < source parameter > { members }``.
+
+    :raises DError: if a translator between these types exists, or for the first error in a member.
+    """
     place = node.place
     to = env.complete(node.to)
     for other in env.translators:

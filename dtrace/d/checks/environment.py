@@ -1,5 +1,5 @@
-"""What the checks of one program's expressions share: the names that there are, and what a
-parameter stands for while an inline or translator is put in the place of its name."""
+"""State that all checks of one program share: known names, and the current bindings of the
+parameters of inlines and translators."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -21,17 +21,17 @@ from dtrace.d.language.surroundings import Surroundings
 from dtrace.d.language.types import INT, LONG, Universe
 from dwarf.types import Incomplete, Type, strip
 
-MAX_INLINES = 64  # inside one another
-MAX_EXPANSIONS = 5_000  # of inlines and translators in one
+MAX_INLINES = 64  # maximum nesting depth of inlines and translators
+MAX_EXPANSIONS = 5_000  # limit of inlines and translators per expression
 
 
 class Environment(ABC):
-    """The names of a program, and what checks its expressions.
+    """The names of a program, and the interface for checking its expressions.
 
-    :param bound: what the parameters of inlines and translators stand for.
-    :param fresh: variables that have no place yet.
-    :param hidden: what the program's version of D does not have.
-    :param least: attributes that DTrace's variables must have (``-x amin``).
+    :param bound: the expressions that the parameters of inlines and translators currently denote.
+    :param fresh: new variables that have no storage yet.
+    :param hidden: names that the selected version of D (``-x version``) does not have.
+    :param least: the minimum attributes that built-in variables must have (``-x amin``).
     """
 
     def __init__(self, universe: Universe, surroundings: Surroundings) -> None:
@@ -46,7 +46,7 @@ class Environment(ABC):
         self.hidden: frozenset[str] = frozenset()
         self.least = ""
         self._depth = 0
-        self._expansions = 0  # in the expression that is being checked
+        self._expansions = 0  # expansions in the expression being checked
         for name, value in {"NULL": 0, **CONSTANTS}.items():
             self.inlines[name] = syntax.Inline(
                 SourcePlace(0), name, LONG if name == "NULL" else INT, None,
@@ -56,26 +56,28 @@ class Environment(ABC):
 
     @abstractmethod
     def check(self, node: syntax.Expression) -> syntax.Expression:
-        """The checked tree; a variable may be one that nothing has been assigned to.
+        """Check an expression and return the checked tree.
 
-        :raises DError: for the first mistake in it.
+        The result may be a variable that has no value yet; ``read`` refuses that.
+
+        :raises DError: for the first error in the expression.
         """
 
     def read(self, node: syntax.Expression) -> syntax.Expression:
-        """Check an expression whose value is wanted.
+        """Check an expression whose value is used; a variable without a value is an error.
 
-        :raises DError: for the first mistake in it.
+        :raises DError: for the first error in the expression.
         """
-        found = self.check(node)
-        if isinstance(found, syntax.VariableUse) and not found.variable.known:
-            v = found.variable
+        checked = self.check(node)
+        if isinstance(checked, syntax.VariableUse) and not checked.variable.known:
+            v = checked.variable
             raise DError("D_VAR_UNDEF", f"{v.scope.value}{v.name} has not yet been declared or "
                          "assigned", node.place)
-        return found
+        return checked
 
     @contextmanager
     def binding(self, bound: dict[str, syntax.Expression]) -> Iterator[None]:
-        """Inside, these names stand for expressions."""
+        """Bind names to expressions while the context manager is active."""
         before, self.bound = self.bound, bound
         try:
             yield
@@ -85,10 +87,12 @@ class Environment(ABC):
     @contextmanager
     def expansion(self, what: str, too_deep: str, bound: dict[str, syntax.Expression],
                   place: SourcePlace) -> Iterator[None]:
-        """Inside, an inline or translator is put in the place of its name.
+        """Bind the parameters of an inline or translator while it is being expanded.
 
-        :raises DError: when there are too many inside one another, or (each may use others twice)
-            in one expression.
+        :param what: the name of the inline or translator, for messages.
+        :param too_deep: the subject and verb of the message about too deep nesting.
+        :raises DError: if expansions are nested too deep, or if there are too many in one
+            expression (their number can double at each level).
         """
         if self._depth == 0:
             self._expansions = 0
@@ -99,7 +103,8 @@ class Environment(ABC):
             self._expansions += 1
             if self._expansions > MAX_EXPANSIONS:
                 raise DError(
-                    "D_UNKNOWN", f"{what} is made of more than {MAX_EXPANSIONS} others", place)
+                    "D_UNKNOWN", f"{what}: more than {MAX_EXPANSIONS} inlines and translators are "
+                    "expanded in one expression", place)
             with self.binding(bound):
                 yield
         finally:
@@ -108,7 +113,7 @@ class Environment(ABC):
     # -- names -------------------------------------------------------------------------------------
 
     def knows(self, name: str) -> bool:
-        """Whether a word is a variable or function, for the parser."""
+        """Whether a word names a variable, function, inline or enumerator; used by the parser."""
         return ((name not in self.hidden and self.builtin(name))
                 or name in self.inlines or name in self.externs
                 or (Scope.GLOBAL, name) in self.variables
@@ -116,17 +121,17 @@ class Environment(ABC):
 
     @staticmethod
     def builtin(name: str) -> bool:
-        """Whether a word is DTrace's."""
+        """Whether a word is a built-in name of D."""
         return (name in CONTEXT or name in HOSTED or name in FUNCTIONS or name in REGISTERS
                 or name in ("args", "self", "this"))
 
     def owns(self, name: str) -> bool:
-        """Whether a name is the program's."""
+        """Whether a name was defined by the program."""
         return ((Scope.GLOBAL, name) in self.variables or name in self.externs
                 or (name in self.inlines and name != "NULL" and name not in CONSTANTS))
 
     def new(self, variable: Variable) -> Variable:
-        """A variable of the program; the one of its name, where there is one."""
+        """Add a variable to the program; return the existing one if the name is already known."""
         key = variable.scope, variable.name
         if key not in self.variables:
             self.variables[key] = variable
@@ -134,9 +139,9 @@ class Environment(ABC):
         return self.variables[key]
 
     def complete(self, kind: Type) -> Type:
-        """A type without typedefs; a structure that was only declared, by its definition."""
-        found = strip(kind)
-        if isinstance(found, Incomplete):
-            better = self.universe.tagged(found.kind, found.name)
-            return found if better is None else strip(better)
-        return found
+        """Return a type without typedefs; replace a forward declaration with its definition."""
+        stripped = strip(kind)
+        if isinstance(stripped, Incomplete):
+            definition = self.universe.tagged(stripped.kind, stripped.name)
+            return stripped if definition is None else strip(definition)
+        return stripped

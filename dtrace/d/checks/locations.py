@@ -1,4 +1,4 @@
-"""Where a compiler keeps a value, as an expression of D: of ``regs[]``, numbers and memory."""
+"""Conversion of DWARF locations to D expressions of ``regs[]``, constants and memory."""
 
 from collections.abc import Mapping
 
@@ -9,34 +9,34 @@ from dtrace.d.language.types import INT, LONG, UNSIGNED_LONG, is_scalar, pointer
 from dwarf.locations import Constant, Load, Operation, Pieces, Place, Register, Term
 from dwarf.types import Integer, Type
 
-MAX_PART = 8  # bytes of a register
+MAX_PART = 8  # bytes in a register
 UNSIGNED = {size: Integer("", size, False, "integer") for size in (1, 2, 4)} | {8: UNSIGNED_LONG}
 
 
 class Unreadable(Exception):
-    """A register that ``regs[]`` does not have, or a number in parts that no register holds."""
+    """Error for a value whose location cannot be expressed in D."""
 
 
 def value(place: SourcePlace, where: Place, kind: Type, numbers: Mapping[int, int]
           ) -> syntax.Expression:
-    """A value of a type; of a structure, its address.
+    """Return an expression for the value at a location; for a structure, its address.
 
-    :param numbers: of registers in ``regs[]``, by DWARF's.
-    :raises Unreadable: when it cannot be had.
+    :param numbers: the indexes in ``regs[]`` by DWARF register number.
+    :raises Unreadable: if the value cannot be expressed.
     """
     if isinstance(where, Pieces):
         return _pieces(place, where, kind, numbers)
-    found = _term(place, where.term, numbers)
+    term = _term(place, where.term, numbers)
     if not is_scalar(kind):
         if not where.memory:
             size = width(kind)
             if not 0 < size <= MAX_PART:
                 raise Unreadable
-            return syntax.Assembled(place, [(found, size)])
-        return found
+            return syntax.Assembled(place, [(term, size)])
+        return term
     if where.memory:
-        return _at(place, found, kind)
-    return _typed(syntax.Cast(place, kind, found), kind)
+        return _at(place, term, kind)
+    return _typed(syntax.Cast(place, kind, term), kind)
 
 
 def _pieces(place: SourcePlace, where: Pieces, kind: Type, numbers: Mapping[int, int]
@@ -44,21 +44,21 @@ def _pieces(place: SourcePlace, where: Pieces, kind: Type, numbers: Mapping[int,
     parts = [(_term(place, term, numbers), size) for term, size in where.parts]
     known = sum(size for _part, size in parts)
     if known < width(kind):
-        raise Unreadable  # the debug data describes only a part of it
+        raise Unreadable  # the debug data describes only a part of the value
     if not is_scalar(kind):
         return syntax.Assembled(place, parts)
     if known > MAX_PART:
         raise Unreadable
-    whole: syntax.Expression = _typed(syntax.Number(place, 0), UNSIGNED_LONG)
+    combined: syntax.Expression = _typed(syntax.Number(place, 0), UNSIGNED_LONG)
     shift = 0
     for part, size in parts:
         low = _typed(syntax.Cast(place, UNSIGNED[size], part), UNSIGNED[size])
         wide = _typed(syntax.Cast(place, UNSIGNED_LONG, low), UNSIGNED_LONG)
         amount = _typed(syntax.Number(place, 8 * shift), INT)
         moved = _typed(syntax.Binary(place, "<<", wide, amount), UNSIGNED_LONG)
-        whole = _typed(syntax.Binary(place, "|", whole, moved), UNSIGNED_LONG)
+        combined = _typed(syntax.Binary(place, "|", combined, moved), UNSIGNED_LONG)
         shift += size
-    return _typed(syntax.Cast(place, kind, whole), kind)
+    return _typed(syntax.Cast(place, kind, combined), kind)
 
 
 def _typed(node: syntax.Expression, kind: Type) -> syntax.Expression:
@@ -68,8 +68,8 @@ def _typed(node: syntax.Expression, kind: Type) -> syntax.Expression:
 
 def _at(place: SourcePlace, address: syntax.Expression, kind: Type) -> syntax.Expression:
     pointer = pointer_to(kind)
-    whole = _typed(syntax.Cast(place, pointer, address), pointer)
-    return _typed(syntax.Unary(place, "*", whole), kind)
+    cast = _typed(syntax.Cast(place, pointer, address), pointer)
+    return _typed(syntax.Unary(place, "*", cast), kind)
 
 
 def _term(place: SourcePlace, term: Term, numbers: Mapping[int, int]) -> syntax.Expression:
@@ -83,8 +83,8 @@ def _term(place: SourcePlace, term: Term, numbers: Mapping[int, int]) -> syntax.
             index = _typed(syntax.Number(place, numbers[number]), INT)
             return _typed(syntax.HostedUse(place, "regs", REGISTERS["regs"], index), UNSIGNED_LONG)
         case Load(address=address, size=size):
-            found = _at(place, _term(place, address, numbers), UNSIGNED[size])
-            return _typed(syntax.Cast(place, UNSIGNED_LONG, found), UNSIGNED_LONG)
+            loaded = _at(place, _term(place, address, numbers), UNSIGNED[size])
+            return _typed(syntax.Cast(place, UNSIGNED_LONG, loaded), UNSIGNED_LONG)
         case Operation(operator=operator, signed=signed):
             kind = LONG if signed else UNSIGNED_LONG
             left, right = (_typed(syntax.Cast(place, kind, _term(place, t, numbers)), kind)

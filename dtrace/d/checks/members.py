@@ -1,4 +1,4 @@
-"""Members of structures, and translators that make up for them."""
+"""Checks of structure members, ``offsetof`` and ``xlate``."""
 
 from dtrace.d.checks.conversions import constant, converted, typed
 from dtrace.d.checks.environment import Environment
@@ -12,45 +12,45 @@ from dwarf.types import Incomplete, Member, Structure, find_member
 
 
 def check_member(env: Environment, node: syntax.MemberAccess) -> syntax.Expression:
-    """``base.name`` and ``base->name``, ``self->name`` and ``this->name``.
+    """Check a member access: ``base.name``, ``base->name``, ``self->name`` or ``this->name``.
 
-    :raises DError: when the base has no such member.
+    :raises DError: if the base has no such member.
     """
     place, name = node.place, node.name
     if isinstance(node.base, syntax.Name) and node.arrow and node.base.name in (
             "self", "this") and node.base.name not in env.bound:
         return scoped_variable(env, node, Scope.THREAD if node.base.name == "self" else Scope.LOCAL)
     base = env.read(node.base)
-    mark = "->" if node.arrow else "."
+    operator = "->" if node.arrow else "."
     if isinstance(base, syntax.Translated):
         return _translated_member(env, base, node)
     if node.arrow:
         if not is_pointer(base.kind):
-            raise DError("D_OP_PTR", f"operator {mark} must be applied to a pointer", place)
+            raise DError("D_OP_PTR", f"operator {operator} must be applied to a pointer", place)
         holder = env.complete(pointed(base.kind))
     else:
         holder = env.complete(base.kind)
     if isinstance(holder, Incomplete):
-        raise DError("D_OP_INCOMPLETE", f"operator {mark} cannot be applied to a forward "
+        raise DError("D_OP_INCOMPLETE", f"operator {operator} cannot be applied to a forward "
                      f"declaration: no {spelled(holder)} definition is available", place)
     if not isinstance(holder, Structure):
         what = "pointer to type" if node.arrow else "type"
         end = " pointer" if node.arrow else ""
-        raise DError("D_OP_SOU", f'operator {mark} cannot be applied to {what} '
+        raise DError("D_OP_SOU", f'operator {operator} cannot be applied to {what} '
                      f'"{spelled(holder)}"; must be applied to a struct or union{end}', place)
     member = find_member(holder, name)
     if member is None:
         raise DError("D_TYPE_MEMBER", f"{name} is not a member of {spelled(holder)}", place)
-    found = syntax.MemberUse(place, base, member.offset, member.width, name)
-    found.lvalue = (node.arrow or base.lvalue) and not is_array(member.type)
-    found.writable = base.writable
-    return typed(found, member.type)
+    use = syntax.MemberUse(place, base, member.offset, member.width, name)
+    use.lvalue = (node.arrow or base.lvalue) and not is_array(member.type)
+    use.writable = base.writable
+    return typed(use, member.type)
 
 
 def check_offsetof(env: Environment, node: syntax.OffsetOf) -> syntax.Expression:
-    """The bytes before a member, a number.
+    """Return the offset of a member as a constant, in bytes.
 
-    :raises DError: when the structure has no such member, or it is a bit-field.
+    :raises DError: if the structure has no such member, or the member is a bit-field.
     """
     holder = env.complete(node.of)
     if not isinstance(holder, Structure):
@@ -67,25 +67,25 @@ def check_offsetof(env: Environment, node: syntax.OffsetOf) -> syntax.Expression
 
 
 def check_translate(env: Environment, node: syntax.Translate) -> syntax.Expression:
-    """``xlate<type>(operand)``: the translator for it; its members are checked where they are used.
+    """Find the translator for ``xlate<type>(operand)``; members are checked where they are used.
 
-    :raises DError: when there is none.
+    :raises DError: if no translator between the types exists.
     """
     return translation(env, node.place, node.to, env.read(node.operand))
 
 
 def translated_values(env: Environment, node: syntax.Translated
                       ) -> list[tuple[Member, syntax.Expression]]:
-    """What a translated structure holds, where it is assigned whole."""
+    """Return the members of a translated structure and their values, for assigning all of it."""
     to = env.complete(node.translator.to)
     assert isinstance(to, Structure)
-    found = []
+    values = []
     for name, _value, place in node.translator.members:
         member = find_member(to, name)
         assert member is not None
-        found.append((member, _translated_member(
+        values.append((member, _translated_member(
             env, node, syntax.MemberAccess(place, node, False, name))))
-    return found
+    return values
 
 
 def _translated_member(env: Environment, base: syntax.Translated, node: syntax.MemberAccess

@@ -1,4 +1,4 @@
-"""``args[]``, and ``arg0`` and the like where an inline function's probes have them."""
+"""Checks of ``args[]``, and of ``argN`` where the firing's context does not hold the argument."""
 
 from dtrace.d.checks import locations
 from dtrace.d.checks.conversions import typed
@@ -13,15 +13,15 @@ from dwarf.locations import Place
 from dwarf.types import Type
 from emu.host.errors import KinstError
 
-HELD = 10  # arguments that a firing's context has room for
-MOST = 256  # parameters of a function
+HELD = 10  # arguments in the context of a firing
+MOST = 256  # limit of a function's parameters
 
 
 def probe_argument(env: Environment, place: SourcePlace,
                    key: syntax.Expression) -> syntax.Expression:
-    """``args[key]``.
+    """Check ``args[key]``.
 
-    :raises DError: when the clause's probes have no such argument.
+    :raises DError: if the clause's probes do not have this argument.
     """
     if not isinstance(key, syntax.Number):
         raise DError("D_PROTO_ARG", "args[ ] argument #1 is incompatible with prototype:\n\t"
@@ -31,15 +31,15 @@ def probe_argument(env: Environment, place: SourcePlace,
     kind = env.surroundings.argument(key.value) if 0 <= key.value < HELD else None
     if kind is None:
         raise DError("D_ARGS_IDX", f"index {key.value} is out of range for args[ ]", place)
-    given = _in_context(place, key.value, kind)
+    argument = _in_context(place, key.value, kind)
     wanted = env.surroundings.translated(key.value)
     if not wanted:
-        return given
-    named = spelled_type(wanted, env.universe)
-    if named is None:
+        return argument
+    target = spelled_type(wanted, env.universe)
+    if target is None:
         raise _no_translator(key.value, kind, wanted, place)
     try:
-        return translation(env, place, named, given)
+        return translation(env, place, target, argument)
     except DError as error:
         if error.tag != "D_XLATE_NONE":
             raise
@@ -48,59 +48,65 @@ def probe_argument(env: Environment, place: SourcePlace,
 
 def _no_translator(index: int, kind: Type, wanted: str, place: SourcePlace) -> DError:
     return DError("D_ARGS_XLATOR", f"translator for args[{index}] from {spelled(kind)} to {wanted} "
-                  f"is not defined (arg{index} has it as it is)", place)
+                  f"is not defined (arg{index} has the untranslated value)", place)
 
 
 def _in_context(place: SourcePlace, index: int, kind: Type) -> syntax.Expression:
-    """An argument that the firing's context holds; where none does, in place of it."""
+    """Return an expression that reads an argument from the firing's context.
+
+    An index beyond the context yields its last argument, as a placeholder.
+    """
     name = f"arg{min(index, HELD - 1)}"
     _type, offset = CONTEXT[name]
     use = syntax.ContextUse(place, name, offset)
     use.lvalue = True
-    use.type = LONG  # whatever is above a narrow one in its word
+    use.type = LONG  # the upper bits of the word are undefined for a narrower type
     return typed(syntax.Cast(place, kind, use), kind) if is_scalar(kind) else \
         typed(use, kind)
 
 
 def located_argument(env: Environment, place: SourcePlace, index: int, kind: Type | None
                      ) -> syntax.Expression | None:
-    """An argument that the contexts of some of the clause's probes do not hold.
+    """Return an expression for an argument that the contexts of some of the probes do not hold.
 
-    :param kind: what ``argN`` is taken as; None: ``args[index]``, of its own type.
-    :raises DError: when the function has no such parameter, or it is known at no probe.
+    Return None if the argument can only be read from the context.
+
+    :param kind: the type of ``argN``; None for ``args[index]``, which has its own type.
+    :raises DError: if the function has no such parameter, or its location is not known at any
+        probe.
     """
     try:
-        found = env.surroundings.located(index, kind is None)
+        located = env.surroundings.located(index, kind is None)
     except KinstError as error:
         if kind is not None:
             return None
         raise DError("D_ARGS_IDX", str(error), place) from None
-    if found is None:
+    if located is None:
         return None
     values: dict[Place | None, tuple[list[int], syntax.Expression | None]] = {}
     registers = env.surroundings.registers
-    for number, where in found.places.items():
+    for number, where in located.places.items():
         if where not in values:
             try:
                 values[where] = [], None if where is None else locations.value(
-                    place, where, found.type, registers)
+                    place, where, located.type, registers)
             except locations.Unreadable:
                 values[where] = [], None
         values[where][0].append(number)
     kept = sum(len(numbers) for numbers, value in values.values() if value is not None)
-    nowhere = not kept and not found.others
-    if not nowhere and kept < len(found.places):
-        found.partly(kept, len(found.places))
+    nowhere = not kept and not located.others
+    if not nowhere and kept < len(located.places):
+        located.partly(kept, len(located.places))
     chosen: syntax.Expression
-    only = list(values.values())
-    if (is_scalar(found.type) and len(only) == 1 and only[0][1] is not None
-            and not found.others):
-        chosen = only[0][1]
+    alternatives = list(values.values())
+    if (is_scalar(located.type) and len(alternatives) == 1 and alternatives[0][1] is not None
+            and not located.others):
+        chosen = alternatives[0][1]
     else:
         chosen = typed(syntax.ByProbe(
-            place, only, _in_context(place, index, found.type),
-            found.nowhere if nowhere else ""), found.type)
+            place, alternatives, _in_context(place, index, located.type),
+            located.nowhere if nowhere else ""), located.type)
     if kind is not None:
         return typed(syntax.Cast(place, kind, chosen), kind)
-    chosen.lvalue = not is_scalar(found.type)
+    chosen.lvalue = not is_scalar(located.type)
     return chosen

@@ -1,4 +1,4 @@
-"""The choice of a translator: for ``xlate``, and for arguments that a probe declares translated."""
+"""Selection of translators, for ``xlate`` and for probe arguments declared as translated."""
 
 from dtrace.d.checks.conversions import fits, typed
 from dtrace.d.checks.environment import Environment
@@ -10,9 +10,9 @@ from dwarf.types import Pointer, Type, strip
 
 def translation(env: Environment, place: SourcePlace, kind: Type, operand: syntax.Expression
                 ) -> syntax.Expression:
-    """The translator of a checked expression to a type, a pointer's or the structure's own.
+    """Return the translation of a checked expression to a structure type or a pointer to one.
 
-    :raises DError: when there is none.
+    :raises DError: if no translator between the types exists.
     """
     to = strip(kind)
     pointer = isinstance(to, Pointer)
@@ -21,7 +21,7 @@ def translation(env: Environment, place: SourcePlace, kind: Type, operand: synta
     exact = [t for t in candidates if compatible(t.source, operand.kind)]
     fitting = exact or [t for t in candidates if fits(t.source, operand)]
     if fitting:
-        found = syntax.Translated(place, fitting[0], operand, pointer)
-        return typed(found, DYNAMIC)
+        translated = syntax.Translated(place, fitting[0], operand, pointer)
+        return typed(translated, DYNAMIC)
     raise DError("D_XLATE_NONE", f'cannot translate from "{spelled(operand.kind)}" to '
                  f'"{spelled(kind)}"', place)

@@ -1,4 +1,4 @@
-"""Operators with one operand, ``sizeof`` and casts."""
+"""Checks of unary operators, ``sizeof`` and casts."""
 
 from dtrace.d.checks.conversions import constant, shown_type, typed
 from dtrace.d.checks.environment import Environment
@@ -32,9 +32,9 @@ from dwarf.types import Array, Pointer, Procedure, Type, strip
 
 
 def check_unary(env: Environment, node: syntax.Unary) -> syntax.Expression:
-    """The node with its type; a number, where its operand is one.
+    """Check a unary expression and set its type; fold it if the operand is a constant.
 
-    :raises DError: when the operator does not take such an operand.
+    :raises DError: if the operator does not accept the operand.
     """
     operator, place = node.operator, node.place
     if operator in ("++", "--", "x++", "x--"):
@@ -101,13 +101,13 @@ def _dereference(env: Environment, node: syntax.Unary, operand: syntax.Expressio
                  ) -> syntax.Expression:
     place = node.place
     if isinstance(operand, syntax.Translated) and operand.pointer:
-        whole = syntax.Translated(place, operand.translator, operand.operand, False)
-        whole.values = translated_values(env, whole)
-        return typed(whole, DYNAMIC)
-    found = strip(operand.kind)
-    if not isinstance(found, Pointer | Array):
+        structure = syntax.Translated(place, operand.translator, operand.operand, False)
+        structure.values = translated_values(env, structure)
+        return typed(structure, DYNAMIC)
+    stripped = strip(operand.kind)
+    if not isinstance(stripped, Pointer | Array):
         raise DError("D_DEREF_NONPTR", "cannot dereference non-pointer type", place)
-    inner = pointed(found)
+    inner = pointed(stripped)
     if is_void(inner):
         raise DError("D_DEREF_VOID", "cannot dereference pointer to void", place)
     if isinstance(strip(inner), Procedure):
@@ -153,9 +153,9 @@ def _sizeof_expression(env: Environment, node: syntax.Unary) -> syntax.Expressio
 
 
 def check_sizeof(env: Environment, place: SourcePlace, kind: Type) -> syntax.Expression:
-    """The bytes of a type, a number of type ``size_t``.
+    """Return the size of a type in bytes, as a constant of type ``size_t``.
 
-    :raises DError: when they are not known.
+    :raises DError: if the size is unknown.
     """
     size = width(env.complete(kind)) if not is_string(kind) else width(kind)
     if not size:
@@ -165,15 +165,15 @@ def check_sizeof(env: Environment, place: SourcePlace, kind: Type) -> syntax.Exp
 
 
 def _size_type(env: Environment) -> Type:
-    found = env.universe.own("size_t")
-    assert found is not None
-    return found
+    size_type = env.universe.own("size_t")
+    assert size_type is not None
+    return size_type
 
 
 def check_cast(env: Environment, node: syntax.Cast) -> syntax.Expression:
-    """The node with its type; a number, where an integer is made of one.
+    """Check a cast and set its type; fold it if it converts a constant to an integer type.
 
-    :raises DError: when such a value cannot be taken as that type.
+    :raises DError: if the value cannot be cast to the type.
     """
     to, operand = node.to, env.read(node.operand)
     given = operand.kind

@@ -1,4 +1,4 @@
-"""Names: variables of the program and of DTrace, inlines, enumerators, symbols of the kernel."""
+"""Checks of names: program and built-in variables, inlines, enumerators and kernel symbols."""
 
 from dtrace.d.checks.conversions import constant, converted, typed
 from dtrace.d.checks.environment import Environment
@@ -20,9 +20,9 @@ from dwarf.types import Incomplete, Procedure, Type, strip
 
 
 def check_name(env: Environment, node: syntax.Name) -> syntax.Expression:
-    """What a name stands for.
+    """Resolve a name and return the expression that it denotes.
 
-    :raises DError: when there is no such name, or it is an array's or a function's.
+    :raises DError: if the name is unknown, or names an array or a function.
     """
     name, place = node.name, node.place
     if name in env.bound:
@@ -47,9 +47,9 @@ def check_name(env: Environment, node: syntax.Name) -> syntax.Expression:
         if name[:3] == "arg" and (known := located_argument(env, place, int(name[3:]), LONG)):
             return known
         kind, offset = CONTEXT[name]
-        found = syntax.ContextUse(place, name, offset)
-        found.lvalue = True
-        return typed(found, _builtin_type(env, kind, name, place))
+        use = syntax.ContextUse(place, name, offset)
+        use.lvalue = True
+        return typed(use, _builtin_type(env, kind, name, place))
     if name in HOSTED:
         _permitted(env, name, place)
         hosted = syntax.HostedUse(place, name, HOSTED_NUMBERS[name])
@@ -67,22 +67,22 @@ def check_name(env: Environment, node: syntax.Name) -> syntax.Expression:
 
 
 def _permitted(env: Environment, name: str, place: SourcePlace) -> None:
-    own = below(name, env.least) if env.least else None
-    if own is not None:
-        raise DError("D_ATTR_MIN", f"attributes for scalar {name} ({own}) are less than "
+    attributes = below(name, env.least) if env.least else None
+    if attributes is not None:
+        raise DError("D_ATTR_MIN", f"attributes for scalar {name} ({attributes}) are less than "
                      "predefined minimum", place)
 
 
 def bad_reference(place: SourcePlace, kind: str, name: str, wanted: str) -> DError:
-    """A name used as another kind of thing than it is."""
+    """Return the error for a name that is used as the wrong kind of object."""
     return DError(
         "D_IDENT_BADREF", f"{kind} '{name}' may not be referenced as {wanted}", place)
 
 
 def _builtin_type(env: Environment, text: str, name: str, place: SourcePlace) -> Type:
-    """A type that a table names.
+    """Return the type of a built-in variable from its spelling in a table.
 
-    :raises DError: when the kernel that has it is not there.
+    :raises DError: if it is a kernel type and the kernel's types are not available.
     """
     stars = text.count("*")
     words = [w for w in text.replace("*", " ").split() if w != "const"]
@@ -105,32 +105,33 @@ def _builtin_type(env: Environment, text: str, name: str, place: SourcePlace) ->
 
 def _symbol(env: Environment, node: syntax.Name) -> syntax.Expression:
     module, mark, name = node.name.rpartition("`")
-    found = env.surroundings.symbol(module, name)
-    if found is None:
+    symbol = env.surroundings.symbol(module, name)
+    if symbol is None:
         why = "Unknown symbol name" if not module else "Module is no longer loaded"
         raise DError(
             "D_IDENT_UNDEF", f"failed to resolve {module}{mark}{name}: {why}", node.place)
-    address, kind = found
+    address, kind = symbol
     use = syntax.SymbolUse(node.place, name, address)
     use.lvalue = True
     if isinstance(strip(kind), Procedure):
         function = constant(node.place, address, pointer_to(kind))
-        function.lvalue = True  # its address is itself
+        function.lvalue = True  # ``&function`` is the function's address as well
         return function
     return typed(use, kind)
 
 
 def variable_use(place: SourcePlace, variable: Variable, keys: list[syntax.Expression]
                  ) -> syntax.VariableUse:
-    found = syntax.VariableUse(place, variable, keys)
-    found.type, found.lvalue, found.writable = variable.type, True, True
-    return found
+    """Return an expression that reads or assigns a program variable."""
+    use = syntax.VariableUse(place, variable, keys)
+    use.type, use.lvalue, use.writable = variable.type, True, True
+    return use
 
 
 def scoped_variable(env: Environment, node: syntax.MemberAccess, scope: Scope) -> syntax.Expression:
-    """``self->name`` and ``this->name``.
+    """Check ``self->name`` or ``this->name``.
 
-    :raises DError: when it is an array.
+    :raises DError: if the variable is an associative array.
     """
     variable = env.variables.get((scope, node.name))
     if variable is None:
@@ -142,9 +143,9 @@ def scoped_variable(env: Environment, node: syntax.MemberAccess, scope: Scope) -
 
 def expand_inline(env: Environment, place: SourcePlace, inline: syntax.Inline,
                   arguments: list[syntax.Expression]) -> syntax.Expression:
-    """The value of an inline, with its parameters as these arguments.
+    """Return the value of an inline with its parameters bound to arguments.
 
-    :raises DError: for the first mistake in it, when it is made of too many others.
+    :raises DError: for the first error in the value, or if it expands too many inlines.
     """
     bound = dict(env.bound)
     for (name, kind), argument in zip(inline.keys or (), arguments, strict=True):
@@ -154,29 +155,29 @@ def expand_inline(env: Environment, place: SourcePlace, inline: syntax.Inline,
         value = env.read(syntax.clone(inline.value))
     if isinstance(value, syntax.Number | syntax.Translated) or is_dynamic(value.kind):
         return value
-    found = converted(value, inline.type)
-    if found is not value:
-        found.lvalue, found.writable = value.lvalue, value.writable
-    return found
+    result = converted(value, inline.type)
+    if result is not value:
+        result.lvalue, result.writable = value.lvalue, value.writable
+    return result
 
 
 def assignment_target(env: Environment, node: syntax.Expression, kind: Type) -> syntax.Expression:
-    """What is assigned to; a name that was not known becomes a variable of a type."""
+    """Check the left side of an assignment; an unknown name becomes a variable of a type."""
     if isinstance(node, syntax.Name) and "`" not in node.name and node.name not in \
             env.bound and not env.knows(node.name):
         variable = env.new(Variable(node.name, Scope.GLOBAL, kind, known=True))
         return variable_use(node.place, variable, [])
-    found = env.check(node)
-    if isinstance(found, syntax.VariableUse) and not found.variable.known:
-        if is_dynamic(found.variable.type):
-            found.variable.type = kind
-        found.variable.known = True
-        found.type = found.variable.type
-    return found
+    target = env.check(node)
+    if isinstance(target, syntax.VariableUse) and not target.variable.known:
+        if is_dynamic(target.variable.type):
+            target.variable.type = kind
+        target.variable.known = True
+        target.type = target.variable.type
+    return target
 
 
 def fresh_name(env: Environment, node: syntax.Expression) -> str | None:
-    """The name that an assignment would make a variable of."""
+    """Return the name if assigning to an expression would create a variable, else None."""
     if isinstance(node, syntax.Name) and "`" not in node.name and node.name not in \
             env.bound and not env.knows(node.name):
         return node.name

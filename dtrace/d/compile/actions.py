@@ -1,8 +1,7 @@
-"""What becomes of D's actions: a table with a row for each, at the end, and the functions that it
-names.
+"""Code generation for D's actions: a table at the end with one row per action, and its functions.
 
-A function holds its arguments to the action's own rules, where the prototype does not say them,
-and writes the code, which leaves in the record what the consumer needs.
+Each function checks the arguments against the action's own rules, where the prototype does not
+express them, and emits code that leaves in the record what the consumer needs.
 """
 
 from collections.abc import Callable
@@ -31,18 +30,19 @@ from dtrace.d.language.types import (
 )
 
 MAX_FRAMES = 1 << 10
-EXITED = 1  # the first word of the state: tracing has ended
+EXITED = 1  # first word of Region.STATE after tracing has ended
 Emit = Callable[[RecordCode, syntax.FunctionCall], None]
 
 
 @dataclass(frozen=True)
 class Action:
-    """What becomes of a call of an action; its prototype is in ``identifiers.py``.
+    """Implementation of an action; its prototype is in ``identifiers.py``.
 
-    :param emit: writes its code; raises DError for what it may not be given.
-    :param consumer: what prints its record or does what it asks for: a method of ``Consumer``
-        (``dtrace/run/consumer.py``), without the ``_`` before it; "" where the code does all.
-    :param data: whether it records data: a clause without such an action makes no row.
+    :param emit: function that emits the action's code; it raises DError for invalid arguments.
+    :param consumer: name of the method of ``Consumer`` (``dtrace/run/consumer.py``), without its
+        leading ``_``, that prints the record or carries out the request; "" if the code does
+        everything.
+    :param data: whether the action records data; statements that record none make no row.
     """
 
     emit: Emit
@@ -70,7 +70,7 @@ def _trace(code: RecordCode, e: syntax.FunctionCall) -> None:
 
 
 def _translated_copy(code: RecordCode, translated: syntax.Translated) -> syntax.Expression:
-    """What a translator makes of a structure, put together in memory."""
+    """Store the result of a translator in a hidden global variable and return its use."""
     kind = translated.translator.to
     variable = Variable("", Scope.GLOBAL, kind)
     code.storage.place(variable)
@@ -98,23 +98,23 @@ def _tracemem(code: RecordCode, e: syntax.FunctionCall) -> None:
         raise DError("D_TRACEMEM_DYNSIZE", "tracemem ( ) dynamic size (argument #3) must be of "
                      "scalar type", more[0].place)
     _large(size.value, size.place)
-    found = code.field(size.value, UNSIGNED_LONG)
+    content = code.field(size.value, UNSIGNED_LONG)
     wanted: list[Field] = []
-    if more:  # the number of bytes is the first of two actions
+    if more:  # DTrace counts the dynamic size as an action before that of the bytes
         wanted.append(code.recorded(more[0]))
         code.next_action()
     code.value(address)
     code.out.move(2, 0)
-    code.record_address(1, found)
+    code.record_address(1, content)
     code.out.constant(3, size.value)
     if wanted:
         _limit(code, wanted[0], size.value)
     code.store_by_reference(Helper.COPY)
-    code.noted("tracemem", [found, *wanted])
+    code.noted("tracemem", [content, *wanted])
 
 
 def _limit(code: RecordCode, wanted: Field, most: int) -> None:
-    """Make r3 the number in a field, where that is from 1 to ``most``."""
+    """Emit code that sets r3 to the number in a field if that is from 1 to ``most``."""
     out, end = code.out, code.out.label()
     code.record_address(4, wanted)
     out.load(4, 4, 0, wanted.size, is_signed(wanted.type))
@@ -178,18 +178,18 @@ def _printa(code: RecordCode, e: syntax.FunctionCall) -> None:
     if len(e.arguments) < start:
         raise DError("D_PRINTA_PROTO", f"printa( ) prototype mismatch: {len(e.arguments)} args "
                      f"passed, {start} expected", e.place)
-    found: list[AggregationInfo] = []
+    infos: list[AggregationInfo] = []
     for number in range(start, len(e.arguments) + 1):
         info = _aggregation_argument(e, number, "PRINTA")
-        if not found and pieces is not None:
+        if not infos and pieces is not None:
             _check_printa(pieces, info, e.place)
-        elif found:
-            _same_keys(found[0], info, e.place)
-        if found:
+        elif infos:
+            _same_keys(infos[0], info, e.place)
+        if infos:
             code.next_action()
-        found.append(info)
+        infos.append(info)
         code.count_bytes(8, 8)
-    code.noted("printa", [], pieces, found)
+    code.noted("printa", [], pieces, infos)
 
 
 def _check_printa(pieces: list[formats.Piece], info: AggregationInfo, place: SourcePlace
@@ -266,8 +266,8 @@ def _count(e: syntax.FunctionCall, tag: str, least: int, most: int) -> None:
 
 
 def _scalar_arguments(code: RecordCode, e: syntax.FunctionCall, tag: str) -> list[Field]:
-    """What follows the aggregation, as 64 bits."""
-    found = []
+    """Record the arguments after the aggregation as 64-bit values and return their fields."""
+    fields = []
     for argument in e.arguments[1:]:
         if not is_scalar(argument.kind):
             raise DError(f"D_{tag}_SCALAR",
@@ -276,8 +276,8 @@ def _scalar_arguments(code: RecordCode, e: syntax.FunctionCall, tag: str) -> lis
         code.value(argument)
         held = code.field(8, LONG)
         code.store_field(held)
-        found.append(held)
-    return found
+        fields.append(held)
+    return fields
 
 
 def _shown(e: syntax.Expression) -> str:
@@ -288,7 +288,7 @@ def _shown(e: syntax.Expression) -> str:
 
 def _setopt(code: RecordCode, e: syntax.FunctionCall) -> None:
     fields = [code.recorded(_as_string(e.arguments[0]))]
-    code.next_action()  # of the value, also where there is none
+    code.next_action()  # DTrace counts an omitted value as an action, too
     fields += [code.recorded(_as_string(a)) for a in e.arguments[1:]]
     code.noted("setopt", fields)
 
@@ -309,20 +309,20 @@ def _exit(code: RecordCode, e: syntax.FunctionCall) -> None:
 
 
 def _plain(code: RecordCode, e: syntax.FunctionCall) -> None:
-    """An action without arguments that only the consumer carries out."""
+    """Emit an action without arguments that only the consumer carries out."""
     code.noted(e.function.name, [])
 
 
 def _stack(code: RecordCode, e: syntax.FunctionCall) -> None:
     frames, user = stack_frames(code, e)
-    found = code.field(8 * frames, special(e.kind) or e.kind, "ustack" if user else "stack")
-    code.record_address(1, found)
+    field = code.field(8 * frames, special(e.kind) or e.kind, "ustack" if user else "stack")
+    code.record_address(1, field)
     walk_stack(code, frames, user)
-    code.noted(e.function.name, [found])
+    code.noted(e.function.name, [field])
 
 
 def stack_frames(code: RecordCode, e: syntax.FunctionCall) -> tuple[int, bool]:
-    """How many frames a stack action keeps, and whether they are the user's."""
+    """Return the number of frames that a stack action records, and whether they are user frames."""
     name, arguments = e.function.name, e.arguments
     if name == "stack":
         if len(arguments) > 1:
@@ -353,14 +353,17 @@ def stack_frames(code: RecordCode, e: syntax.FunctionCall) -> tuple[int, bool]:
 
 
 def walk_stack(code: RecordCode, frames: int, user: bool) -> None:
-    """Put the stack where r1 points."""
+    """Emit code that writes the stack to the address in r1."""
     code.out.constant(2, frames)
     code.out.constant(3, int(user))
     code.out.helper(Helper.STACK)
 
 
 def symbol_address(code: RecordCode, e: syntax.FunctionCall) -> None:
-    """Leave in r0 what ``sym()`` and the like keep; of a program's, with the program."""
+    """Emit code that leaves in r0 the value that ``sym()`` or a similar action records.
+
+    For the actions on user addresses, that value also identifies the process.
+    """
     code.value(e.arguments[0])
     if e.function.name in OF_PROGRAMS:
         code.out.move(2, 0)
@@ -370,13 +373,13 @@ def symbol_address(code: RecordCode, e: syntax.FunctionCall) -> None:
 
 def _symbol(code: RecordCode, e: syntax.FunctionCall) -> None:
     symbol_address(code, e)
-    found = code.field(8, e.kind, e.function.name)
-    code.store_field(found)
-    code.noted(e.function.name, [found])
+    field = code.field(8, e.kind, e.function.name)
+    code.store_field(field)
+    code.noted(e.function.name, [field])
 
 
 def _speculate(code: RecordCode, e: syntax.FunctionCall) -> None:
-    """The principal buffer must have room as well, as DTrace wants it."""
+    """Emit ``speculate()``; as in DTrace, the principal buffer must also have room."""
     code.value(e.arguments[0])
     code.out.move(1, 0)
     code.speculated = len(code.out.instructions)
@@ -393,7 +396,7 @@ def _discard(code: RecordCode, e: syntax.FunctionCall) -> None:
 
 
 def _on_host(code: RecordCode, e: syntax.FunctionCall) -> None:
-    """What changes the system: the host does it, if it may."""
+    """Emit a destructive action, which the host carries out if it is permitted."""
     code.call(Helper.DESTRUCTIVE + ON_HOST.index(e.function.name),
               e.arguments, e.place)
 
@@ -442,5 +445,5 @@ def _with(emit: Emit) -> tuple[str, ...]:
     return tuple(name for name, action in ACTIONS.items() if action.emit is emit)
 
 
-STACKS, SYMBOLS = frozenset(_with(_stack)), frozenset(_with(_symbol))  # may be keys as well
-ON_HOST = _with(_on_host)  # by what is added to Helper.DESTRUCTIVE
+STACKS, SYMBOLS = frozenset(_with(_stack)), frozenset(_with(_symbol))  # usable in keys
+ON_HOST = _with(_on_host)  # helper number: index plus Helper.DESTRUCTIVE

@@ -1,4 +1,4 @@
-"""Aggregations as BPF code: keys, in which stacks and symbols may be, and parameters."""
+"""Code generation for aggregations: keys, including stacks and symbols, and parameters."""
 
 from dtrace.bpf.encoding import FRAME
 from dtrace.bpf.interpreter import signed
@@ -14,13 +14,13 @@ from dtrace.d.language.types import is_scalar, special
 
 INT32 = range(-(1 << 31), 1 << 31)
 INT16 = 1 << 16
-MAX_VALUES = 1 << 20  # of an aggregation, for each key
+MAX_VALUES = 1 << 20  # limit of an aggregation's values per key
 
 
 class AggregationCode(RecordCode):
-    """Writes the code of aggregations.
+    """Code generator for aggregations.
 
-    :param functions: all aggregations of the program, by their numbers.
+    :param functions: the program's aggregations, each with the shape of its keys, by number.
     """
 
     def __init__(self, storage: Storage, options: Options, functions: list[KeyShape]) -> None:
@@ -54,9 +54,9 @@ class AggregationCode(RecordCode):
         return e.kind, how, self.storage.size(e.kind)
 
     def aggregate(self, e: syntax.Assign) -> None:
-        """``@name[keys] = function(...)``
+        """Emit an aggregating statement, ``@name[keys] = function(...)``.
 
-        :raises DError: when the function does not take such arguments.
+        :raises DError: if the function does not accept these arguments.
         """
         use, call = e.left, e.right
         assert isinstance(use, syntax.AggregationUse) and isinstance(call, syntax.FunctionCall)
@@ -75,11 +75,11 @@ class AggregationCode(RecordCode):
             self._parameters(info, self._llquantize(call, info, use.place), use.place)
             increment = self._increment_of(call, 5)
         number = self._shape(info, [self._part(k) for k in use.keys])
-        # The aggregation's number, each key, the increment and the function are actions of their
-        # own; they are evaluated in this order.
+        # As in DTrace, the aggregation's number, each key, the increment and the function count as
+        # separate actions and are evaluated in this sequence.
         key = self.key(use.keys, self.next_action)
         start, _size, end = key
-        # The key stays where it is while the others are evaluated.
+        # Reserve the key's space while the increment and the argument are evaluated.
         self._work = start + sum(self.part_size(k) for k in use.keys)
         self._slot += end is not None
         if increment is not None:
@@ -102,7 +102,7 @@ class AggregationCode(RecordCode):
         self.out.helper(Helper.AGGREGATE)
 
     def _shape(self, info: AggregationInfo, parts: list[Part]) -> int:
-        """The number of an aggregation with such keys."""
+        """Return the number of an aggregation with keys of this shape; add the shape if new."""
         if info.number < 0:
             info.number = len(self.functions)
         number = info.shapes.setdefault(
@@ -130,7 +130,7 @@ class AggregationCode(RecordCode):
 
     def _lquantize(self, call: syntax.FunctionCall, info: AggregationInfo, place: SourcePlace
                    ) -> tuple[int, ...]:
-        """Base, step and levels."""
+        """Check the parameters of ``lquantize()`` and return its base, step and level count."""
         def fail(tag: str, text: str, at: SourcePlace) -> DError:
             return DError(f"D_LQUANT_{tag}", f"lquantize( ) {text}", at)
 
@@ -165,8 +165,8 @@ class AggregationCode(RecordCode):
         if levels >= INT16:
             raise fail("STEPSMALL", "step (argument #3) too small: number of quantization levels "
                        "must be a 16-bit quantity", place)
-        found = (base, step, levels)
-        if info.parameters and info.parameters != found:
+        parameters = (base, step, levels)
+        if info.parameters and info.parameters != parameters:
             old_base, old_step, old_levels = info.parameters
             for tag, text, expected, given in (
                 ("MATCHBASE", "base (argument #1)", old_base, base),
@@ -177,11 +177,14 @@ class AggregationCode(RecordCode):
                 if expected != given:
                     raise fail(tag, f"{text} doesn't match previous declaration: expected "
                                f"{expected}, found {given}", place)
-        return found
+        return parameters
 
     def _llquantize(self, call: syntax.FunctionCall, info: AggregationInfo, place: SourcePlace
                     ) -> tuple[int, ...]:
-        """Factor, low and high magnitude, steps."""
+        """Check the parameters of ``llquantize()``.
+
+        Return its factor, low magnitude, high magnitude and steps per magnitude.
+        """
         def fail(tag: str, text: str, at: SourcePlace) -> DError:
             return DError(f"D_LLQUANT_{tag}", f"llquantize( ) {text}", at)
 
@@ -216,26 +219,26 @@ class AggregationCode(RecordCode):
         if factor ** min(high + 2, 70) >= 1 << 64:
             raise fail("MAGTOOBIG", f"factor ({factor}) raised to power of high magnitude ({high}) "
                        "plus 1 overflows 64-bits", place)
-        found = (factor, low, high, steps)
-        if _logarithmic_values(found) > MAX_VALUES:
+        parameters = (factor, low, high, steps)
+        if _logarithmic_values(parameters) > MAX_VALUES:
             raise fail("NSTEPVAL", f"has more than {MAX_VALUES} buckets", place)
-        if info.parameters and info.parameters != found:
+        if info.parameters and info.parameters != parameters:
             for number, ((tag, text), old, new) in enumerate(
-                    zip(names, info.parameters, found, strict=True), 1):
+                    zip(names, info.parameters, parameters, strict=True), 1):
                 if old != new:
                     raise fail(f"{tag}MATCH", f"{text} (argument #{number}) doesn't match previous "
                                f"declaration: expected {old}, found {new}", place)
-        return found
+        return parameters
 
 
 def _logarithmic_values(parameters: tuple[int, ...]) -> int:
-    """Of ``llquantize()``."""
+    """Return the number of values that ``llquantize()`` keeps for each key."""
     factor, low, high, steps = parameters
     return (high - low + 1) * (steps - steps // factor) + 2 + steps
 
 
 def value_count(info: AggregationInfo) -> int:
-    """How many 64-bit values an aggregation keeps for each key."""
+    """Return the number of 64-bit values that an aggregation keeps for each key."""
     assert info.function is not None
     kind = KINDS[info.function.name]
     if kind is Aggregate.LQUANTIZE:

@@ -1,7 +1,8 @@
-"""Clauses as BPF functions.
+"""Compilation of clauses to BPF functions.
 
-A clause is checked whole, then its predicate and statements become code, in order; what an action
-is given is held to the action's own rules (``dtrace/d/compile/actions.py``) at that point.
+A whole clause is checked first; then its predicate and statements are compiled in sequence.  At
+that point, the arguments of actions are checked against the actions' own rules
+(``dtrace/d/compile/actions.py``).
 """
 
 from dataclasses import dataclass, replace
@@ -21,16 +22,16 @@ from dtrace.d.language.identifiers import KeyShape, Role
 from dtrace.d.language.options import Options
 from dtrace.d.language.types import is_dynamic, is_scalar
 
-AGGREGATE, EXPRESSION = "aggregate", "expression"  # statements that are no actions
+AGGREGATE, EXPRESSION = "aggregate", "expression"  # kinds of statements that are not actions
 
 
 @dataclass
 class ClauseFunction:
-    """A clause for one probe description.
+    """The compiled function of a clause for one probe description.
 
-    :param size: bytes of its record; None where it makes none.
-    :param actions: what the record holds.
-    :param counted: bytes of it as DTrace counts them.
+    :param size: size of its record in bytes; None if it makes no record.
+    :param actions: contents of the record.
+    :param counted: size of the record in bytes as DTrace counts it.
     """
 
     clause: syntax.Clause
@@ -44,21 +45,24 @@ class ClauseFunction:
 
 
 class ClauseCompiler(AggregationCode):
-    """Compiles one clause for one probe description.
+    """Compiler of one clause for one probe description.
 
-    :param functions: all aggregations of the program, by their numbers.
+    :param functions: the program's aggregations, each with the shape of its keys, by number.
     """
 
     def __init__(self, checker: Checker, storage: Storage, options: Options,
                  functions: list[KeyShape]) -> None:
         super().__init__(storage, options, functions)
         self.checker = checker
-        self._sized: int | None = None  # the instruction that says the record's size
+        self._sized: int | None = None  # index of the instruction that loads the record's size
         self.destructive = False
 
     def compile(self, clause: syntax.Clause, specifier: syntax.Specifier,
                 name: str) -> ClauseFunction:
-        """:raises DError: for the first mistake in it."""
+        """Compile a clause and return its function.
+
+        :raises DError: for the first error in the clause.
+        """
         statements, predicate = self._checked(clause)
         waiting = []
         for variable in self.checker.fresh:
@@ -110,8 +114,11 @@ class ClauseCompiler(AggregationCode):
     def _checked(
         self, clause: syntax.Clause
     ) -> tuple[list[syntax.Expression], syntax.Expression | None]:
-        """Statements, then the predicate; where a name is missing, once more behind the
-        predicate, which may define it."""
+        """Check the statements, then the predicate, and return both.
+
+        If a statement uses an unknown name, check the predicate first and the statements again,
+        since the predicate may define the name.
+        """
         predicate = clause.predicate
         todo = [s for s in clause.statements if isinstance(s, syntax.Do)]
         try:
@@ -124,18 +131,21 @@ class ClauseCompiler(AggregationCode):
         return statements, None if predicate is None else self._predicate(predicate)
 
     def _predicate(self, node: syntax.Expression) -> syntax.Expression:
-        found = self.checker.read(node)
-        if not is_scalar(found.kind):
+        checked = self.checker.read(node)
+        if not is_scalar(checked.kind):
             raise DError(
                 "D_PRED_SCALAR", "predicate result must be of scalar type", node.place)
-        return found
+        return checked
 
     def _leave(self) -> None:
         self.out.constant(0, 0)
         self.out.leave()
 
     def _unless_zero(self) -> None:
-        """Leave where r0 is 0.  The way out is next to its jump, however long the clause is."""
+        """Emit code that returns if r0 is 0.
+
+        The return directly follows the test, so the jump past it is short in a clause of any size.
+        """
         fine = self.out.label()
         self.out.branch_constant(BpfJump.JNE, 0, 0, fine)
         self._leave()
@@ -172,7 +182,7 @@ def _kind(e: syntax.Expression) -> str:
 
 
 def _records(kind: str) -> bool:
-    """Whether a statement's data makes a row; an aggregation's does not."""
+    """Whether a statement of this kind makes a row; aggregating statements do not."""
     return kind in ACTIONS and ACTIONS[kind].data
 
 
@@ -182,14 +192,17 @@ def _destructive(e: syntax.Expression) -> bool:
 
 @dataclass
 class _Order:
-    """Which actions may follow which, in one clause."""
+    """Rules for which actions may follow which in one clause."""
 
     commit: bool = False
     speculate: bool = False
     data: bool = False
 
     def follow(self, kind: str, statement: syntax.Expression, place: SourcePlace) -> None:
-        """:raises DError: when it may not stand behind those before it."""
+        """Check a statement against the preceding ones and note it.
+
+        :raises DError: if the statement may not follow them.
+        """
         destructive = _destructive(statement)
         refused = self._refused(kind, destructive)
         if refused is not None:
@@ -200,7 +213,7 @@ class _Order:
             self.speculate or destructive or kind in ("commit", "discard", EXPRESSION))
 
     def _refused(self, kind: str, destructive: bool) -> tuple[str, str] | None:
-        """Tag and text of what forbids it."""
+        """Return the tag and message of the error if a statement may not come next, else None."""
         if kind == "commit":
             if self.commit:
                 return "D_COMM_COMM", "commit( ) may not follow commit( )"

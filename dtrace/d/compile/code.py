@@ -1,7 +1,8 @@
-"""Expressions as BPF code.
+"""Code generation for expressions.
 
-The value of an expression is left in r0: a number extended to 64 bits by its type, of a string or
-structure the address.  r6 is the context, r7 the record; intermediate values lie on the stack.
+The value of an expression is left in r0: a number extended to 64 bits according to its type, or the
+address of a string or structure.  r6 holds the context and r7 the record; intermediate values are
+on the stack.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from dtrace.d.language.types import (
 )
 from dwarf.types import Pointer, Type, strip
 
-CONTEXT, RECORD = 6, 7  # registers
+CONTEXT, RECORD = 6, 7  # registers with the addresses of the context and the record
 ALU = {"+": Alu.ADD, "-": Alu.SUB, "*": Alu.MUL, "&": Alu.AND, "|": Alu.OR, "^": Alu.XOR,
        "<<": Alu.LSH}
 UNSIGNED = {"==": BpfJump.JEQ, "!=": BpfJump.JNE, "<": BpfJump.JLT, ">": BpfJump.JGT,
@@ -34,18 +35,19 @@ UNSIGNED = {"==": BpfJump.JEQ, "!=": BpfJump.JNE, "<": BpfJump.JLT, ">": BpfJump
             ">=": BpfJump.JGE}
 OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 SIGNED = UNSIGNED | {"<": BpfJump.JSLT, ">": BpfJump.JSGT, "<=": BpfJump.JSLE, ">=": BpfJump.JSGE}
-MAX_TABLE = 1 << 22  # probes from the first to the last of a clause
+MAX_TABLE = 1 << 22  # limit of the range of probe IDs in one clause
 MAX_CASES = 1 << 16
 ABSENT = -(1 << 63)
 SWAPS = {"htons": 16, "ntohs": 16, "htonl": 32, "ntohl": 32, "htonll": 64, "ntohll": 64}
 
 
 def window(offset: int, bits: int) -> tuple[int, int, int]:
-    """How a bit-field is read: the byte to begin at, how many, and the field's lowest bit in them.
+    """Return how to read a bit-field: first byte, byte count, and its lowest bit in those bytes.
 
-    Eight bytes are read that are aligned, where they hold it; nine where it lies in as many.
+    The bytes are the fewest aligned ones that hold the field; if even eight do not, they begin with
+    the field's first byte, and there are eight or nine.
 
-    :param offset: in bits, of its structure.
+    :param offset: offset of the field in its structure, in bits.
     """
     for size in (1, 2, 4, 8):
         start = offset // 8 // size * size
@@ -56,11 +58,14 @@ def window(offset: int, bits: int) -> tuple[int, int, int]:
 
 
 
-REGISTERS = 7  # of DTrace's own machine, for one expression
+REGISTERS = 7  # registers of DTrace's own virtual machine for one expression
 
 
 def registers(e: syntax.Expression) -> int:
-    """How many registers DTrace would need for an expression: it has a limit, so have we."""
+    """Return the number of registers that DTrace would need for an expression.
+
+    DTrace refuses expressions that need too many, and so does this compiler.
+    """
     match e:
         case syntax.Binary(left=left, right=right):
             return max(registers(left), 1 + registers(right))
@@ -70,10 +75,10 @@ def registers(e: syntax.Expression) -> int:
 
 
 class ExpressionCode(ValueCode):
-    """Writes the code of expressions into a function."""
+    """Code generator for expressions in a function."""
 
     def _simple(self, e: syntax.Expression, to: int) -> bool:
-        """Put a value that needs no other register into one; whether that was possible."""
+        """Emit the load of a value that needs no other register; return False for other values."""
         match e:
             case syntax.Number(value=value):
                 self.out.constant(to, value)
@@ -91,7 +96,7 @@ class ExpressionCode(ValueCode):
         self.out.address(to, Region.LOCALS if v.scope is Scope.LOCAL else Region.GLOBALS, v.offset)
 
     def pair(self, left: syntax.Expression, right: syntax.Expression) -> None:
-        """The left value in r0, the right one in r1."""
+        """Emit code that leaves one value in r0 and another in r1."""
         if isinstance(right, syntax.Number | syntax.ContextUse | syntax.VariableUse):
             self.value(left)
             if self._simple(right, 1):
@@ -106,7 +111,7 @@ class ExpressionCode(ValueCode):
         self.drop()
 
     def call(self, helper: int, arguments: list[syntax.Expression], place: SourcePlace) -> None:
-        """Call a helper with values."""
+        """Emit a call of a helper with values as arguments."""
         if len(arguments) == 1:
             if not self._simple(arguments[0], 1):
                 self.value(arguments[0])
@@ -124,7 +129,7 @@ class ExpressionCode(ValueCode):
     # -- expressions -------------------------------------------------------------------------------
 
     def value(self, e: syntax.Expression) -> None:
-        """Leave the value of an expression in r0."""
+        """Emit code that leaves the value of an expression in r0."""
         if self._simple(e, 0):
             return
         match e:
@@ -164,7 +169,7 @@ class ExpressionCode(ValueCode):
                 raise DError("D_UNKNOWN", "expression has no value", e.place)
 
     def condition(self, e: syntax.Expression, false: Label) -> None:
-        """Go on where the expression is not zero, else to a label."""
+        """Emit code that jumps to a label if an expression is zero."""
         if isinstance(e, syntax.Binary) and e.operator == "&&":
             self.condition(e.left, false)
             self.condition(e.right, false)
@@ -176,7 +181,10 @@ class ExpressionCode(ValueCode):
         self.out.branch_constant(BpfJump.JEQ, 0, 0, false)
 
     def unless(self, e: syntax.Expression, true: Label) -> None:
-        """Go on where the expression is zero, else to a label: most predicates are false."""
+        """Emit code that jumps to a label if an expression is not zero.
+
+        Predicates use it: most of them are false, so the jump is rarely taken.
+        """
         if isinstance(e, syntax.Binary) and e.operator == "&&":
             false = self.out.label()
             self.condition(e, false)
@@ -189,7 +197,7 @@ class ExpressionCode(ValueCode):
             self.out.branch_constant(BpfJump.JNE, 0, 0, true)
 
     def _variable(self, e: syntax.VariableUse) -> None:
-        """A variable with a key, a string, a structure."""
+        """Emit the load of a variable that has a key, or that is a string or a structure."""
         v = e.variable
         if v.number >= 0:
             self._find(e)
@@ -213,7 +221,7 @@ class ExpressionCode(ValueCode):
             self.out.place(end)
 
     def _make(self, e: syntax.VariableUse) -> None:
-        """A structure in an array, that was not there: all zero."""
+        """Emit the creation of an array element that is a structure, filled with zeros."""
         v = e.variable
         slots = self.key(e.keys)
         self.out.address(4, Region.STRINGS, self.storage.zeros(self.storage.size(v.type)))
@@ -228,7 +236,10 @@ class ExpressionCode(ValueCode):
 
     def key(self, keys: list[syntax.Expression], before_each: Callable[[], None] = lambda: None
             ) -> tuple[int, int, int | None]:
-        """Make a key in the work region: where, its size, or the slot that holds its end."""
+        """Emit code that builds a key in the work region.
+
+        Return the key's offset, its size, and None or, if the size varies, the slot with its end.
+        """
         if not keys:
             return 0, 0, None
         start = self._work
@@ -261,11 +272,11 @@ class ExpressionCode(ValueCode):
         return start, at - start, slot
 
     def part_size(self, e: syntax.Expression) -> int:
-        """The most that a value takes in a key."""
+        """Return the maximum size of a value in a key, in bytes."""
         return self.storage.key_size(e.kind)
 
     def _put_part(self, e: syntax.Expression, region: Region | None, at: int) -> None:
-        """Put a value into a key: at a place of a region, or where a slot says."""
+        """Emit code that puts a value into a key, at a region's offset or the address in a slot."""
         self.value(e)
         self.place_part(region, at)
         if is_scalar(e.kind):
@@ -277,14 +288,14 @@ class ExpressionCode(ValueCode):
             self.out.helper(Helper.COPY)
 
     def place_part(self, region: Region | None, at: int) -> None:
-        """r1 becomes the address of a part of a key."""
+        """Emit code that sets r1 to the address of a part of a key."""
         if region is None:
             self.out.load(1, FRAME, at)
         else:
             self.out.address(1, region, at)
 
     def key_arguments(self, number: int, key: tuple[int, int, int | None]) -> None:
-        """r1 to r3 of a helper that takes a key."""
+        """Emit code that sets r1 to r3 for a helper that takes a key."""
         start, size, slot = key
         self.out.constant(1, number)
         if not size and slot is None:
@@ -309,7 +320,7 @@ class ExpressionCode(ValueCode):
         self.out.helper(Helper.VARIABLE)
 
     def _by_probe(self, e: syntax.ByProbe) -> None:
-        """Look the probe's ID up in a table of cases."""
+        """Emit code that selects an expression by the probe's ID, with a table lookup."""
         if e.refusal:
             raise DError("D_ARGS_IDX", e.refusal, e.place)
         values: list[syntax.Expression | None] = [e.otherwise, None]
@@ -320,7 +331,8 @@ class ExpressionCode(ValueCode):
             case_of |= dict.fromkeys(numbers, 1 if value is None else len(values) - 1)
         low, high = min(case_of), max(case_of)
         if high - low >= MAX_TABLE or len(values) > MAX_CASES:
-            raise DError("D_UNKNOWN", "an argument that is kept in too many places", e.place)
+            raise DError("D_UNKNOWN", "too many probes, or probe IDs too far apart, to look up "
+                         "where this argument is kept", e.place)
         table = b"".join(case_of.get(n, 0).to_bytes(2, "little") for n in range(low, high + 1))
         labels, end = [self.out.label() for _ in values], self.out.label()
         self.out.load(1, CONTEXT, ContextOffset.PROBE)
@@ -345,13 +357,13 @@ class ExpressionCode(ValueCode):
         self.out.place(end)
 
     def _assembled(self, e: syntax.Assembled) -> None:
-        """Copy a structure's parts into scratch memory; leave its address in r0."""
+        """Emit code that copies a structure's parts into scratch memory, with its address in r0."""
         self.out.constant(1, sum(size for _part, size in e.parts))
         self.out.helper(Helper.ALLOCATE)
         slot, at = self.keep(e.place), 0
         for part, size in e.parts:
             self.value(part)
-            for piece in (8, 4, 2, 1):  # a part may have any number of bytes from 1 to 8
+            for piece in (8, 4, 2, 1):  # split the 1 to 8 bytes of a part into powers of two
                 if size & piece:
                     self.out.load(1, FRAME, slot)
                     self.out.store(1, at, 0, piece)
@@ -362,7 +374,7 @@ class ExpressionCode(ValueCode):
         self.drop()
 
     def _search(self, first: int, labels: list[Label]) -> None:
-        """Jump to the label whose number r1 is, by halves."""
+        """Emit a binary search that jumps to the label whose number is in r1."""
         if len(labels) == 1:
             self.out.jump(labels[0])
             return
@@ -376,7 +388,7 @@ class ExpressionCode(ValueCode):
     # -- memory ------------------------------------------------------------------------------------
 
     def address(self, e: syntax.Expression) -> None:
-        """Leave the address of what an expression stands for in r0."""
+        """Emit code that leaves the address of an expression's object in r0."""
         match e:
             case syntax.SymbolUse(address=address):
                 self.out.constant(0, address)
@@ -398,14 +410,14 @@ class ExpressionCode(ValueCode):
                 self.value(e)
 
     def _base(self, base: syntax.Expression) -> None:
-        """The address of the structure that a member is looked for in."""
+        """Emit code that leaves the address of a member's structure in r0."""
         if isinstance(strip(base.kind), Pointer):
             self.value(base)
         else:
             self.address(base)
 
     def _memory(self, e: syntax.Expression) -> None:
-        """What lies at an address."""
+        """Emit the load of an object in memory."""
         self.address(e)
         if is_reference(e.kind):
             return
@@ -472,7 +484,7 @@ class ExpressionCode(ValueCode):
 
     def _operate(self, operator: str, left: Type, right: Type, result: Type,
                  place: SourcePlace) -> None:
-        """r0 and r1 become the result, in r0."""
+        """Emit an operation on r0 and r1 that leaves its result in r0."""
         if operator in ("+", "-") and not (is_integer(left) and is_integer(right)):
             first, second = is_integer(left), is_integer(right)
             if second:
@@ -537,7 +549,7 @@ class ExpressionCode(ValueCode):
         self.out.place(end)
 
     def _compare(self, e: syntax.Binary, to: Label, *, negate: bool) -> None:
-        """Jump where a comparison holds, or where it does not."""
+        """Emit code that jumps to a label if a comparison holds or, with ``negate``, fails."""
         operator = e.operator
         if negate:
             operator = OPPOSITE[operator]
@@ -582,7 +594,7 @@ class ExpressionCode(ValueCode):
         self.store(left, right)
 
     def store(self, left: syntax.Expression, right: syntax.Expression) -> None:
-        """Put r0 where an expression stands; it stays in r0."""
+        """Emit code that assigns r0 to the object of an expression and preserves r0."""
         slot = self.keep(left.place)
         if isinstance(left, syntax.VariableUse):
             self._store_variable(left, slot)
@@ -628,7 +640,7 @@ class ExpressionCode(ValueCode):
             _start, size, low = window(left.offset, left.width)
             if size > 8:
                 raise DError("D_UNKNOWN", f"a bit-field of {left.width} bits at bit {left.offset} "
-                             "lies in nine bytes: it can be read, not assigned", left.place)
+                             "spans nine bytes: it can be read but not assigned", left.place)
             at = self.keep(left.place)
             self._load_word(size)
             mask = (1 << left.width) - 1
@@ -693,7 +705,7 @@ class ExpressionCode(ValueCode):
             self.call(Helper.ALLOCATE, arguments, e.place)
         elif name == "bcopy":
             slots = []
-            for argument in arguments:  # from left to right
+            for argument in arguments:  # evaluate from left to right
                 self.value(argument)
                 slots.append(self.keep(e.place))
             for register, slot in zip((2, 1, 3), slots, strict=True):
@@ -709,7 +721,7 @@ class ExpressionCode(ValueCode):
 
     @staticmethod
     def _absent(place: SourcePlace) -> syntax.Number:
-        """What a subroutine is given for an argument that was left out."""
+        """Return the value that a subroutine receives for an omitted argument."""
         node = syntax.Number(place, ABSENT)
         node.type = LONG
         return node

@@ -1,9 +1,9 @@
-"""The D libraries: what every program may use without saying so, beside the constants of
-``dtrace/d/language/library.py``.
+"""D libraries: definitions that every program may use without declaring them.
 
-A library is compiled when a program has one of its names, or another library has; its text is in
-``dtrace/library``, the numbers of registers are the architecture's.  A program with ``args`` may
-need any translator: it gets all libraries that go with its kernel.
+The constants in ``dtrace/d/language/library.py`` are separate and always available.  A library is
+compiled when a program, or another library, uses a name that it defines.  The texts are in
+``dtrace/library``; the register numbers come from the architecture.  A program that uses ``args``
+may need any translator, so it gets all libraries that fit its kernel.
 """
 
 import re
@@ -20,30 +20,30 @@ DEFINED = re.compile(
     r"^(?:inline .*?(\w+)(?:\[.*\])? =|\} (\w+);|translator (\w+)|typedef .* (\w+);)", re.MULTILINE)
 SOURCE = re.compile(r"^translator \w+ < (struct \w+) \*", re.MULTILINE)
 DEPENDS = re.compile(r"^\s*#\s*pragma\s+D\s+depends_on\s+library\s+(\S+)", re.MULTILINE)
-MOST, MOST_BYTES = 1000, 1 << 20  # libraries of all directories, bytes of one
-# These need a kernel's types; one that another needs comes before it.
+MOST, MOST_BYTES = 1000, 1 << 20  # libraries in all directories, bytes in one library
+# These libraries need the kernel's types.  A library comes after those that it uses.
 KERNEL = ("psinfo", "io", "ip", "tcp", "udp")
-# What one of -L may depend on: these, and those whose constants every program has.
+# Libraries that -L libraries may depend on, besides each other; some are built-in constants.
 THERE = frozenset(f"{name}.d" for name in (
     *KERNEL, "regs", "signal", "errno", "socket"))
 
 
 def libraries(arch: str, types: bool) -> dict[str, str]:
-    """The text of each library, by its name.
+    """Return the text of each built-in library by name.
 
-    :param types: whether there is a kernel with types.
+    :param types: whether a kernel with types is available.
     """
     here = files("dtrace") / "library"
-    found = {name: (here / f"{name}.d").read_text() for name in KERNEL * types}
-    found["regs"] = "".join(f"inline int {name} = {n};\n"
+    texts = {name: (here / f"{name}.d").read_text() for name in KERNEL * types}
+    texts["regs"] = "".join(f"inline int {name} = {n};\n"
                             for name, n in FREEBSD[arch].registers.numbers.items())
-    return found
+    return texts
 
 
 def needed(arch: str, types: Types | None, programs: Iterable[str]) -> dict[str, str]:
-    """Those that define a word of a program, and what these need.
+    """Return the libraries that define words of the programs, and the libraries that those use.
 
-    :param types: the kernel's; None: there is none with types.
+    :param types: the kernel's types; None if they are not available.
     """
     words = {word for program in programs for word in WORD.findall(program)}
     known = libraries(arch, types is not None)
@@ -57,45 +57,47 @@ def needed(arch: str, types: Types | None, programs: Iterable[str]) -> dict[str,
 
 
 def _fits(text: str, types: Types) -> bool:
-    """Whether a library has translators, and the kernel all that they are from."""
+    """Whether a library has translators and the kernel has all types that they translate."""
     sources = set(SOURCE.findall(text))
     return bool(sources) and all(
         any(isinstance(kind, Structure) for kind in types.named(source)) for source in sources)
 
 
 def of_directories(directories: Sequence[Path]) -> list[tuple[Path, str]]:
-    """The libraries in the directories of -L, each behind those that it depends on; of those of one
-    name, the first.
+    """Return the libraries in the directories of -L, each after those that it depends on.
 
-    :raises KinstError: when one cannot be read, depends on what is not there, or on itself.
+    If several libraries have the same name, only the first is returned.
+
+    :raises KinstError: if a library cannot be read, depends on a library that does not exist, or
+        depends on itself.
     """
-    found: dict[str, tuple[Path, str]] = {}
+    by_name: dict[str, tuple[Path, str]] = {}
     for directory in directories:
         try:
             for path in sorted(directory.iterdir()):
                 if path.suffix == ".d" and path.is_file():
                     with path.open("rb") as file:
                         text = file.read(MOST_BYTES + 1)
-                    if len(found) >= MOST or len(text) > MOST_BYTES:
-                        raise KinstError(f"-L {directory}: more than {MOST} libraries, or one of "
-                                         f"more than {MOST_BYTES} bytes")
-                    found.setdefault(path.name, (path, text.decode("utf-8", "surrogateescape")))
+                    if len(by_name) >= MOST or len(text) > MOST_BYTES:
+                        raise KinstError(f"-L {directory}: there are more than {MOST} libraries, "
+                                         f"or one is larger than {MOST_BYTES} bytes")
+                    by_name.setdefault(path.name, (path, text.decode("utf-8", "surrogateescape")))
         except OSError as error:
             raise KinstError(f"-L {directory}: {error.strerror}") from None
     order: dict[str, tuple[Path, str]] = {}
-    waiting = dict(found)
+    waiting = dict(by_name)
     while waiting:
         ready = []
         for name, (path, source) in waiting.items():
             needs = DEPENDS.findall(source)
             for other in needs:
-                if other not in found and other not in THERE:
-                    raise KinstError(f"{path}: depends on the library '{other}', which is in no "
-                                     "directory of -L")
-            if all(other in order or other not in found for other in needs):
+                if other not in by_name and other not in THERE:
+                    raise KinstError(f"{path}: depends on the library '{other}', which no -L "
+                                     "directory contains")
+            if all(other in order or other not in by_name for other in needs):
                 ready.append(name)
         if not ready:
-            raise KinstError(f"-L: libraries depend on each other in a circle: "
+            raise KinstError(f"-L: circular dependency between libraries: "
                              f"{', '.join(sorted(waiting))}")
         for name in ready:
             order[name] = waiting.pop(name)

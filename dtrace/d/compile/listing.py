@@ -1,4 +1,4 @@
-"""A function's code as text, with the program's lines beside it: ``kdtrace -S``."""
+"""Listing of a function's BPF code with the program's source lines: ``kdtrace -S``."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,9 +12,9 @@ NAMES = {function.number: name for name, function in SUBROUTINES.items()} | {
 
 
 def listing(title: str, function: Assembler, source: Sequence[str]) -> Iterator[str]:
-    """The lines of a listing.
+    """Yield the lines of a function's listing.
 
-    :param source: of the program; what no line is known of has none.
+    :param source: the program's lines; an instruction whose line is unknown shows none.
     """
     yield f"{title}:"
     at, line = 0, 0

@@ -1,8 +1,8 @@
-"""D programs from their text to functions: parsed whole, ``if`` rewritten, clause by clause
-compiled, each for every probe description it has.
+"""Compilation of D programs from source text to BPF functions.
 
-Which probes match a description is asked of nobody here: ``Compiler.read`` gives the descriptions,
-one by one, and ``Compiler.clause`` is given what matched.
+A program is parsed as a whole, ``if`` statements are rewritten, and each clause is compiled once
+for each of its probe descriptions.  This module does not match descriptions with probes:
+``Compiler.read`` yields the descriptions, and ``Compiler.clause`` receives the matching probes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,17 +26,19 @@ from dtrace.d.language.types import Universe
 from emu.host.errors import KinstError
 
 PARTS = ("provider", "module", "function", "name")
-LIMITS = (64, 64, 192, 64)  # bytes of each part, with a NUL
+LIMITS = (64, 64, 192, 64)  # bytes in each part, including a NUL
 MAX_PROBE = (1 << 32) - 1
-OWN = ("BEGIN", "END", "ERROR")  # probes that interrupt nothing
-MAX_REPEATED = 10_000  # statements that are compiled once more, for another description
+OWN = ("BEGIN", "END", "ERROR")  # probes that have no stack because they interrupt nothing
+MAX_REPEATED = 10_000  # statements compiled again for a clause's additional descriptions
 
 
 @dataclass(frozen=True)
 class ListedProbe:
-    """:param number: its ID, as ``-l`` shows it.
-    :param inlined: where an inline function is meant that is entered there, the numbers of its
-        copies in the debug data.
+    """A probe as ``-l`` lists it.
+
+    :param number: its ID.
+    :param inlined: for the entry of an inline function, the numbers of its inline copies in the
+        debug data.
     """
 
     number: int
@@ -48,14 +50,15 @@ class ListedProbe:
 
     @property
     def text(self) -> str:
+        """The probe's full name: provider, module, function and name, separated by colons."""
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"
 
 
 class KnownProbes(Protocol):
-    """The probes of a system, as far as the compiler looks at them."""
+    """Interface to the probes of a system, as far as the compiler needs it."""
 
     def numbered(self, number: int) -> ListedProbe | None:
-        """The probe with an ID."""
+        """Return the probe with a given ID, or None if no probe has it."""
 
     def provides(self, provider: str) -> bool:
         """Whether a provider has probes."""
@@ -66,9 +69,9 @@ NO_PROBE = "D_PDESC_ZERO"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A clause and one of its descriptions, of which somebody has to find the probes.
+    """A clause with one of its probe descriptions, to be matched with probes.
 
-    :param parts: of the description; an empty one stands for any.
+    :param parts: parts of the description; an empty part matches anything.
     """
 
     clause: syntax.Clause
@@ -78,9 +81,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Matched:
-    """The probes of a description.
+    """The probes that match a description.
 
-    :param why: there are none, where more can be said; ``tag``: what dtrace(1) calls that.
+    :param why: reason why no probes match, if it is known.
+    :param tag: tag that dtrace(1) gives to this error.
     """
 
     probes: Sequence[ListedProbe]
@@ -90,9 +94,9 @@ class Matched:
 
 @dataclass
 class Compiled:
-    """A clause and its probes.
+    """A compiled clause and its probes.
 
-    :param why: it has none, where more can be said.
+    :param why: reason why it has no probes, if it is known.
     """
 
     function: ClauseFunction
@@ -101,27 +105,30 @@ class Compiled:
 
 
 def split(text: str, last: str = "name") -> tuple[str, str, str, str]:
-    """The parts of a probe description, which are filled from the right.
+    """Split a probe description into its provider, module, function and name.
 
-    :raises ValueError: saying what is wrong.
+    The parts are filled from the right; missing parts are empty.
+
+    :param last: the part that the last word is.
+    :raises ValueError: with the reason, if there are too many parts or a part is too long.
     """
-    most = PARTS.index(last) + 1
+    count = PARTS.index(last) + 1
     parts = text.split(":")
-    if len(parts) > most:
+    if len(parts) > count:
         raise ValueError("Overspecified probe description")
-    whole = [""] * (most - len(parts)) + parts + [""] * (len(PARTS) - most)
-    for part, limit in zip(whole, LIMITS, strict=True):
+    padded = [""] * (count - len(parts)) + parts + [""] * (len(PARTS) - count)
+    for part, limit in zip(padded, LIMITS, strict=True):
         if len(part) >= limit:
             raise ValueError("File name too long")
-    return whole[0], whole[1], whole[2], whole[3]
+    return padded[0], padded[1], padded[2], padded[3]
 
 
 @dataclass
 class Compiler:
-    """Compiles the programs of one trace, which share their variables.
+    """Compiler of the programs of one trace, which share their variables.
 
-    :param options: ``#pragma D option`` sets them.
-    :param frames: clauses end with ``stack()`` of so many; None: they do not.
+    :param options: options, which ``#pragma D option`` changes.
+    :param frames: append ``stack()`` with this number of frames to clauses; None appends nothing.
     """
 
     probes: KnownProbes
@@ -135,27 +142,29 @@ class Compiler:
         self.checker = Checker(self.universe, self.surroundings)
         self._storage: Storage | None = None
         self._made = self._repeated = 0
-        self._repeats: syntax.Clause | None = None  # what is repeated: the statements of one clause
+        self._repeats: syntax.Clause | None = None  # the clause whose statements are being repeated
         self._deferred: list[tuple[str, str, SourcePlace]] = []
         self._sugared = self._in_library = False
 
     @property
     def storage(self) -> Storage:
+        """The memory layout of the programs' variables and constants."""
         if self._storage is None:
             self._storage = Storage(self.options.number("strsize"))
         return self._storage
 
     def place(self, content: bytes) -> int:
-        """Put bytes among the constants; their address."""
+        """Add bytes to the constants and return their address."""
         return Region.STRINGS.address + self.storage.content(content)
 
     def read(self, source: str, macros: Macros, *, string: bool = False, last: str = "name",
              check_arguments: bool = True) -> Iterator[Wanted]:
-        """Read one program; what of it is to be compiled, in order.
+        """Read one program and yield its clauses, once for each probe description.
 
-        :param string: from the command line, not from a file.
+        :param string: whether the program comes from the command line, not from a file.
         :param last: the part that a description's last word is (``-P`` ... ``-n``).
-        :raises DError: for its first mistake.
+        :param check_arguments: whether an unused macro argument is an error.
+        :raises DError: for the first error in the program.
         """
         clauses: list[syntax.Clause] = []
         useful = False
@@ -189,9 +198,9 @@ class Compiler:
                 yield Wanted(clause, specifier, self._described(specifier, last))
 
     def library(self, source: str) -> None:
-        """Take in a library's declarations, inlines and translators.
+        """Compile the declarations, inlines and translators of a library.
 
-        :raises DError: for its first mistake.
+        :raises DError: for the first error in the library.
         """
         def piece(node: syntax.Piece) -> None:
             match node:
@@ -202,7 +211,7 @@ class Compiler:
                 case syntax.Translator():
                     self.checker.define_translator(node)
                 case _:
-                    raise DError("D_PRAGMA_SCOPE", "a library has no clauses", node.place)
+                    raise DError("D_PRAGMA_SCOPE", "a library cannot contain clauses", node.place)
 
         self._in_library = True
         try:
@@ -218,7 +227,7 @@ class Compiler:
                          f"(${last} is not referenced)", end)
 
     def _whole(self, clauses: list[syntax.Clause], last: str) -> list[syntax.Clause]:
-        """Clauses with what the compiler adds, and without ``if``."""
+        """Return the clauses with appended ``stack()`` actions and with ``if`` rewritten."""
         if self.frames is not None:
             for clause in clauses:
                 if not all(split(s.text, last)[3] in OWN for s in clause.probes):
@@ -240,9 +249,9 @@ class Compiler:
         return clauses
 
     def _described(self, specifier: syntax.Specifier, last: str) -> tuple[str, str, str, str]:
-        """The parts of a description.
+        """Return the parts of a probe description.
 
-        :raises DError: when it is none.
+        :raises DError: if the description is not valid.
         """
         if specifier.number is not None:
             if specifier.number > MAX_PROBE:
@@ -263,14 +272,15 @@ class Compiler:
                          specifier.place) from None
 
     def clause(self, wanted: Wanted, matched: Matched) -> Compiled:
-        """Compile a clause for one of its descriptions.
+        """Compile a clause for one of its probe descriptions.
 
-        :raises DError: for its first mistake, or when nothing matches that must.
+        :raises DError: for the first error in the clause, or if no probes match and the ``zdefs``
+            option is not set.
         """
         clause, specifier, probes = wanted.clause, wanted.specifier, matched.probes
         if specifier.number is not None:
-            one = self.probes.numbered(specifier.number)
-            probes = [one] if one is not None else []
+            probe = self.probes.numbered(specifier.number)
+            probes = [probe] if probe is not None else []
         if not probes and not self.options.given("zdefs"):
             why = f": {matched.why}" * bool(matched.why)
             raise DError(matched.tag, f"probe description {':'.join(wanted.parts)} does not match "
@@ -281,7 +291,7 @@ class Compiler:
             self._repeated += len(clause.statements)
             if self._repeated > MAX_REPEATED:
                 raise DError("D_UNKNOWN", f"more than {MAX_REPEATED} statements are repeated for "
-                             "the other descriptions of a clause", specifier.place)
+                             "the additional probe descriptions of a clause", specifier.place)
         copy = syntax.Clause(
             clause.place, [specifier],
             None if clause.predicate is None else syntax.clone(clause.predicate),
@@ -298,7 +308,7 @@ class Compiler:
     # -- control lines -----------------------------------------------------------------------------
 
     def _pragma(self, line: Pragma) -> None:
-        """``#pragma``, ``#ident`` and the like."""
+        """Process a control line, such as ``#pragma`` or ``#ident``."""
         words = list(line.words)
         first = words.pop(0)
         if first.kind != "name":
@@ -365,7 +375,7 @@ class Compiler:
                 raise DError("D_PRAGMA_INVAL", f"invalid class {kind} specified by #pragma {name}",
                              place)
             if kind == "library" and self._in_library:
-                return  # whoever reads libraries has seen to it
+                return  # the caller compiles a library after those that it depends on
             if kind == "library":
                 raise DError("D_PRAGMA_DEPEND",
                              "main program may not explicitly depend on a library", place)
@@ -397,7 +407,7 @@ class Compiler:
         self._of_name(name, words[1].text, place)
 
     def _of_name(self, name: str, target: str, place: SourcePlace) -> None:
-        """A pragma about a name, which is the program's own or still to come."""
+        """Process a pragma about a name that the program has defined or will define."""
         checker = self.checker
         if checker.knows(target):
             if not checker.owns(target):

@@ -1,4 +1,4 @@
-"""Records: what a clause leaves for the consumer at a firing, and the code that fills them."""
+"""Records, which a clause leaves for the consumer at a firing, and the code that fills them."""
 
 from dataclasses import dataclass, field
 
@@ -13,16 +13,16 @@ from dtrace.d.language.types import is_scalar, is_string
 from dwarf.types import Type
 
 MAX_RECORD = 1 << 20
-NEAR = (1 << 15) - 8  # what an instruction's offset reaches
-HEAD = 12  # bytes that DTrace has before the values of a record
+NEAR = (1 << 15) - 8  # largest offset that one instruction can address
+HEAD = 12  # bytes that DTrace places before the values of a record
 
 
 @dataclass(frozen=True)
 class Field:
-    """A value of a record.
+    """A value in a record.
 
-    :param offset: bytes from the record's begin.
-    :param how: "value", "stack", "ustack", or the name of what shows a symbol.
+    :param offset: bytes from the beginning of the record.
+    :param how: "value", "stack", "ustack", or the name of the action that shows a symbol.
     """
 
     offset: int
@@ -33,10 +33,10 @@ class Field:
 
 @dataclass
 class Recorded:
-    """What an action left in the record.
+    """The data that an action leaves in the record.
 
-    :param name: of the action.
-    :param format: of printf and the like.
+    :param name: name of the action.
+    :param format: parsed format string of ``printf()`` and similar actions.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Recorded:
 
 
 class RecordCode(ExpressionCode):
-    """Writes the code of values into a clause's record.
+    """Code generator for values in a clause's record.
 
-    :param options: how many frames a stack has that is given no number.
+    :param options: options, which determine the default number of frames in a stack.
     """
 
     def __init__(self, storage: Storage, options: Options) -> None:
@@ -57,47 +57,49 @@ class RecordCode(ExpressionCode):
         self.actions: list[Recorded] = []
         self.size = 0
         self.counted = HEAD  # the record's size, as DTrace counts it
-        self.speculated: int | None = None  # the instruction that says it to speculate()
+        self.speculated: int | None = None  # index of the instruction with it for speculate()
 
     def field(self, size: int, kind: Type, how: str = "value") -> Field:
-        """Room in the record."""
+        """Reserve space in the record and return its field."""
         found = Field(self.size, size, kind, how)
         self.size += -(-size // 8) * 8
         self.count_bytes(size, size if size in (1, 2, 4, 8) else 1 if is_string(kind) else 8)
         return found
 
     def count_bytes(self, size: int, alignment: int) -> None:
-        """What DTrace would add to its record."""
+        """Add a value to the record's size as DTrace counts it."""
         self.counted = -(-self.counted // alignment) * alignment + size
 
     def recorded(self, e: syntax.Expression) -> Field:
-        """Put a value into the record."""
+        """Emit code that records a value, and return its field."""
         kind = e.kind
         size = self.storage.size(kind)
         self.value(e)
-        found = self.field(size, kind)
+        target = self.field(size, kind)
         if is_scalar(kind):
-            self.store_field(found, size)
-            return found
+            self.store_field(target, size)
+            return target
         self.out.move(2, 0)
-        self.record_address(1, found)
+        self.record_address(1, target)
         self.out.constant(3, size)
         self.store_by_reference(Helper.COPY_TEXT if is_string(kind) else Helper.COPY)
-        return found
+        return target
 
     def next_action(self) -> None:
-        """What follows belongs to the next action of the clause, as DTrace counts them."""
+        """Begin the next action of the clause, as DTrace counts actions."""
         self.out.action += 1
 
     def store_by_reference(self, helper: int) -> None:
-        """Copy a value into the record; its faults have no offset, as DTrace has ended the action's
-        own code then."""
+        """Emit a helper call that copies a value into the record.
+
+        Its faults have no offset: in DTrace, the action's own code has ended by then.
+        """
         self.out.storing = True
         self.out.helper(helper)
         self.out.storing = False
 
     def store_field(self, found: Field, size: int = 8) -> None:
-        """Put r0 into the record."""
+        """Emit code that stores r0 in a field of the record."""
         if found.offset <= NEAR:
             self.out.store(RECORD, found.offset, 0, size)
         else:
@@ -105,12 +107,12 @@ class RecordCode(ExpressionCode):
             self.out.store(1, 0, 0, size)
 
     def record_address(self, to: int, found: Field) -> None:
-        """Put the address of a field into a register."""
+        """Emit code that puts the address of a field into a register."""
         self.out.move(to, RECORD)
         if found.offset:
             self.out.alu_constant(Alu.ADD, to, found.offset)
 
     def noted(self, name: str, fields: list[Field], format_: list[formats.Piece] | None = None,
               aggregations: list[AggregationInfo] | None = None) -> None:
-        """Say what an action has left in the record, if only that it was there."""
+        """Note that the clause has an action, and which data it leaves in the record."""
         self.actions.append(Recorded(name, fields, format_, aggregations or []))

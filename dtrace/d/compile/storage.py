@@ -1,4 +1,4 @@
-"""Where a program's variables and constants are."""
+"""Allocation of memory for a program's variables and constants."""
 
 from dataclasses import dataclass, field
 
@@ -11,12 +11,12 @@ MAX_ZEROS = 1 << 16
 
 @dataclass
 class Storage:
-    """Where they are, by offsets.
+    """Memory layout of a program's variables and constants, as offsets in their regions.
 
-    :param string_size: the most bytes of a string.
-    :param keyed: (size of the value, 0 a number / 1 a string / 2 bytes, thread-local, size of the
-        key) of each variable that has a key.
-    :param hosted: the names of the variables that are the guest's, as far as they are read.
+    :param string_size: maximum size of a string in bytes.
+    :param keyed: (size of the value, 0 for a number / 1 for a string / 2 for bytes, whether it is
+        thread-local, maximum size of the key) of each variable with a key.
+    :param hosted: names of the variables that the program reads and the guest or host provides.
     """
 
     string_size: int
@@ -30,7 +30,7 @@ class Storage:
     _zeros: int = 0
 
     def text(self, content: bytes) -> int:
-        """The offset of a string constant."""
+        """Return the offset of a string constant; add it if it is new."""
         content = content.split(b"\0")[0]
         if content not in self._texts:
             self._texts[content] = len(self.strings)
@@ -38,18 +38,18 @@ class Storage:
         return self._texts[content]
 
     def content(self, content: bytes) -> int:
-        """The offset of bytes that nobody writes."""
+        """Add constant bytes and return their offset."""
         self.strings += bytes(-len(self.strings) % 8)
         at = len(self.strings)
         self.strings += content
         return at
 
     def size(self, kind: Type) -> int:
-        """How many bytes a value takes in memory."""
+        """Return the size of a value of a type in memory, in bytes."""
         return self.string_size if is_string(kind) else width(kind)
 
     def place(self, variable: Variable) -> None:
-        """Give a variable its place."""
+        """Assign an offset to a variable, or a number if the variable has a key."""
         if variable.number >= 0 or variable.offset >= 0:
             return
         size = 8 if is_scalar(variable.type) else self.size(variable.type)
@@ -59,21 +59,23 @@ class Storage:
             self.keyed.append((max(8, -(-size // 8) * 8), what, variable.scope is Scope.THREAD,
                                sum(self.key_size(k) for k in variable.keys or ())))
         else:
-            room = 8 + -(-size // 8) * 8  # a word before a string says whether it is NULL
+            room = 8 + -(-size // 8) * 8  # the word before a string is 1 if the string is NULL
             if variable.scope is Scope.LOCAL:
                 variable.offset, self.locals_size = self.locals_size + 8, self.locals_size + room
             else:
                 variable.offset, self.globals_size = self.globals_size + 8, self.globals_size + room
 
     def key_size(self, kind: Type) -> int:
-        """The most that a key of a type takes."""
+        """Return the maximum size of a value of a type in a key, in bytes."""
         if is_string(kind):
             return 8 + -(-self.string_size // 8) * 8
         return 8 if is_scalar(kind) else -(-self.size(kind) // 8) * 8
 
     def zeros(self, size: int) -> int:
-        """The offset of so many zero bytes among the constants; what is larger is refused when the
-        program is to run."""
+        """Return the offset of zero bytes among the constants; ``size`` is capped at ``MAX_ZEROS``.
+
+        Larger variables are refused when the program is linked.
+        """
         size = min(size, MAX_ZEROS)
         if self._zeros < size:
             self._zeros_at = len(self.strings)

@@ -1,7 +1,7 @@
-"""Single values as BPF code: kept on the stack, converted, loaded from memory.
+"""Code generation for single values: saving on the stack, conversion, and loading from memory.
 
-The value at hand is in r0: a number extended to 64 bits by its type, of a string or structure the
-address.
+The current value is in r0: a number extended to 64 bits according to its type, or the address of a
+string or structure.
 """
 
 from dtrace.bpf.assembler import Assembler
@@ -23,7 +23,7 @@ IMMEDIATE = range(-(1 << 31), 1 << 31)
 
 
 class ValueCode:
-    """Writes the code of values into a function."""
+    """Code generator for single values in a function."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -32,9 +32,9 @@ class ValueCode:
         self._work = 0
 
     def keep(self, place: SourcePlace) -> int:
-        """Put r0 into a slot of the stack; the slot's offset.
+        """Emit code that saves r0 in a stack slot, and return the slot's offset.
 
-        :raises DError: when there are too many.
+        :raises DError: if no slot is free.
         """
         self._slot += 1
         if self._slot >= SLOTS:
@@ -43,10 +43,11 @@ class ValueCode:
         return -8 * self._slot
 
     def drop(self, count: int = 1) -> None:
+        """Release the stack slots that were used last."""
         self._slot -= count
 
     def convert(self, given: Type, to: Type) -> None:
-        """Make r0 a value of another type."""
+        """Emit code that converts r0 from one type to another."""
         if not is_scalar(to) or not is_scalar(given):
             return
         size, wanted = width(given), width(to)
@@ -69,7 +70,7 @@ class ValueCode:
             self.out.alu(Alu.ADD, 0, 1)
 
     def _load_nine(self, low: int, place: SourcePlace) -> None:
-        """A bit-field whose lowest bit is bit ``low`` of the first of nine bytes."""
+        """Emit the load of a bit-field that begins at bit ``low`` of the first of nine bytes."""
         address = self.keep(place)
         self._load_word(8)
         self.out.alu_constant(Alu.RSH, 0, low)
@@ -89,13 +90,13 @@ class ValueCode:
             self.out.extend(0, size, True)
 
     def _load_word(self, size: int) -> None:
-        """The number at an address, without a sign."""
+        """Emit the load of an unsigned number from the address in r0."""
         self.out.move(1, 0)
         self.out.constant(2, size)
         self.out.helper(Helper.LOAD)
 
     def _truth(self, condition: BpfJump) -> None:
-        """r0 becomes whether it compares so with 0."""
+        """Emit code that sets r0 to 1 if its comparison with 0 holds, else to 0."""
         yes = self.out.label()
         self.out.move(1, 0)
         self.out.constant(0, 1)
@@ -112,7 +113,7 @@ class ValueCode:
             self.out.alu_constant(Alu.MUL, register, size)
 
     def _copy(self, kind: Type, slot: int) -> None:
-        """Copy a string or structure to where r0 points."""
+        """Emit code that copies a string or structure to the address in r0."""
         self.out.move(1, 0)
         self.out.load(2, FRAME, slot)
         self.out.constant(3, self.storage.size(kind))
