@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What other native modules may know of reading code: templates, and the pieces of a function."""
+"""C interface of the code reader for other native modules: templates and pieces of a function."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -27,35 +27,35 @@ cdef struct Templates:
     uint32_t count
     uint32_t room
 
-# An instruction of a function that is looked at.
+# One instruction of a function.
 cdef struct Piece:
     uint64_t at
     uint32_t template
     int32_t relative
     uint32_t length
 
-# What a key was found to be.
+# Cached template of an encoding.
 cdef struct Known:
     uint32_t template
     uint8_t length
-    uint8_t key_length  # 0: nothing
+    uint8_t key_length  # 0: unused entry
     uint8_t key[MAX_CODE]
 
-# How a decoder splits an instruction: its length, 0 when it is none; ``key`` gets what decides the
-# verdict, ``relative`` the displacement that was left out of the key.
+# Split an instruction and return its length, or 0 if it is invalid. ``key`` receives the bytes that
+# determine the verdict, ``relative`` the displacement, which the key does not contain.
 ctypedef uint32_t (*split_fn)(const uint8_t *code, uint32_t available, uint8_t *key,
                               uint32_t *key_length, int32_t *relative) noexcept nogil
 
 
 cdef class CodeReader:
     cdef Templates templates
-    cdef int registers  # that a template may name
+    cdef int registers  # number of registers that a template can name
     cdef split_fn split
     cdef object classify
     cdef dict known
-    cdef Known *recent  # of ``known``, those met last, by a hash of the key
-    cdef public object literal  # what an instruction reads relative to itself (``GuestTrap.literal``)
-    cdef uint64_t rest  # bytes of the function looked at last that are no instruction
+    cdef Known *recent  # cache of recent entries of ``known``, by a hash of the key
+    cdef public object literal  # finds data that an instruction addresses (``GuestTrap.literal``)
+    cdef uint64_t rest  # bytes at the end of the last function that are not instructions
 
     cdef int made(self) except -1
     cdef int known_register(self, int register) except -1

@@ -1,11 +1,13 @@
 # cython: language_level=3
-"""Rows of (mask, value) for the native decoders, of which the first that fits counts: where a row's
-verdict does not depend on the other bits, its number stands for all of its instructions."""
+"""Rows of (mask, value) for the native decoders; the first row that matches applies.
+
+If a row's verdict does not depend on other bits, the row number represents all its instructions.
+"""
 
 from libc.stdint cimport uint8_t, uint32_t
 
 cdef enum:
-    MAX_ROWS = 128  # a key of one byte has their number
+    MAX_ROWS = 128  # row numbers are used as keys of one byte
 
 cdef struct Rows:
     uint32_t count
@@ -15,7 +17,7 @@ cdef struct Rows:
 
 
 cdef inline int plain_row(const Rows *rows, uint32_t word) noexcept nogil:
-    """The number of an instruction's row where that is all that decides; else -1."""
+    """Return the number of the matching row if it alone determines the verdict, else -1."""
     cdef uint32_t i
     for i in range(rows.count):
         if word & rows.mask[i] == rows.value[i]:
@@ -24,10 +26,10 @@ cdef inline int plain_row(const Rows *rows, uint32_t word) noexcept nogil:
 
 
 cdef inline int fill(Rows *rows, table) except -1:
-    """:param table: (mask, value, whether nothing else decides), from the verdicts' own."""
+    """Fill ``rows`` from a table of (mask, value, whether nothing else determines the verdict)."""
     cdef uint32_t n = 0
     if len(table) > MAX_ROWS:
-        raise ValueError(f"at most {MAX_ROWS} rows")
+        raise ValueError(f"{len(table)} rows: at most {MAX_ROWS} are possible")
     rows.count = 0
     for mask, value, plain in table:
         rows.mask[n], rows.value[n], rows.plain[n] = mask, value, plain

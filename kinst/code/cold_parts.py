@@ -1,4 +1,4 @@
-"""Cold parts: code of functions that compilers have put elsewhere, with names like ``f.cold``."""
+"""Cold parts: code that compilers moved out of its function, with symbol names like ``f.cold``."""
 
 import re
 
@@ -8,10 +8,13 @@ COLD = re.compile(r"\.cold(\.\d+)?$")
 
 
 def is_cold(name: str) -> bool:
-    """Whether a symbol's name is that of a function's cold part."""
+    """Whether a symbol name denotes the cold part of a function."""
     return COLD.search(name) is not None
 
 
 def beginnings(image: Image) -> frozenset[int]:
-    """Where functions begin that may be jumped to in place of a return: not their cold parts."""
+    """Return the start addresses of all functions, without cold parts.
+
+    A jump to such an address may be a tail call.
+    """
     return frozenset(f.address for f in image.symbols.functions() if not is_cold(f.name))

@@ -1,9 +1,9 @@
-"""Where a function's arguments are when it is entered.
+"""Locations of a function's arguments at its entry.
 
-``Convention`` says how an architecture's C calling convention passes integers, pointers,
+``Convention`` describes how the C calling convention of an architecture passes integers, pointers,
 structures and unions; ``words`` applies it to a prototype.  Floating-point numbers are passed in
-registers that no probe reads, so that an argument with one, and all arguments after it, have no
-known place.
+registers that probes do not read, so the location of an argument that contains one, and of all
+arguments after it, is unknown.
 """
 
 from collections.abc import Sequence
@@ -25,27 +25,25 @@ from dwarf.types import (
 from emu.arch.parts import Parts
 
 WORD = 8  # bytes
-MAX_MEMBERS = 4096  # of a structure, with those inside of it
+MAX_MEMBERS = 4096  # members of a structure, including those of nested structures
 
 
 @dataclass(frozen=True)
 class Convention:
-    """How an architecture passes arguments that are no floating-point numbers.
+    """C calling convention of an architecture, for arguments without floating-point numbers.
 
     :param registers: the argument registers, in order.
-    :param stacked_at: bytes from the stack pointer to the first argument on the stack, when the
-        function is entered.
-    :param by_reference: whether the caller passes the address of a structure of more than two
-        words; otherwise it copies the structure to the stack.
-    :param splits: whether an argument of two words may lie half in the last register and half on
-        the stack.
-    :param even: whether an argument of two words that is aligned to 16 bytes begins in an
-        even-numbered register.
-    :param refills: whether registers that were too few for one argument are used for the next.
-    :param packed_in_memory: whether a structure with a member that is not aligned is passed on
-        the stack, however small it is.
-    :param result_first: whether the address that a result in memory goes to is passed like a first
-        argument, in front of the prototype's; otherwise it has a register of its own.
+    :param stacked_at: bytes from the stack pointer to the first stack argument at function entry.
+    :param by_reference: whether the caller passes structures of more than two words by address;
+        otherwise it copies them to the stack.
+    :param splits: whether a two-word argument may be split between the last register and the stack.
+    :param even: whether a two-word argument that is aligned to 16 bytes starts in an even-numbered
+        register.
+    :param refills: whether registers that were too few for one argument are used for the next one.
+    :param packed_in_memory: whether a structure with a misaligned member is passed on the stack,
+        however small it is.
+    :param result_first: whether the address of a result in memory is passed as an additional first
+        argument; otherwise a separate register holds it.
     """
 
     registers: tuple[str, ...]
@@ -63,10 +61,10 @@ CONVENTIONS: Parts[Convention] = Parts("kinst.{}.convention", "CONVENTION")
 
 @dataclass(frozen=True)
 class Word:
-    """Eight bytes of an argument.
+    """Location of one eight-byte word of an argument.
 
-    :param register: the register that holds them; empty: they are on the stack.
-    :param offset: on the stack, bytes from the first argument there.
+    :param register: the register that holds the word; empty if the word is on the stack.
+    :param offset: for a word on the stack, bytes from the first stack argument.
     """
 
     register: str = ""
@@ -75,10 +73,10 @@ class Word:
 
 @dataclass(frozen=True)
 class Passed:
-    """Where an argument is.
+    """Location of an argument.
 
-    :param words: its eight-byte parts, or that of its address.
-    :param size: bytes of its value.
+    :param words: the locations of the value's words or, by reference, of its address.
+    :param size: the size of the value in bytes.
     :param by_reference: whether the words hold the address of the value.
     """
 
@@ -91,32 +89,32 @@ class Passed:
 class _Shape:
     size: int
     alignment: int
-    whole: bool  # one number or pointer, not a structure
+    whole: bool  # an integer or a pointer, not a structure
     packed: bool
 
 
 class _Unknown(Exception):
-    """How such a value is passed is not known."""
+    """The location of an argument cannot be determined from its type."""
 
 
 def words(convention: Convention, procedure: Procedure) -> list[Passed | None]:
-    """The places of a function's parameters, in their order; None for one that is not known."""
-    found: list[Passed | None] = []
-    at = _Cursor(convention)
+    """Return the location of each parameter of a function, in order; None if it is unknown."""
+    locations: list[Passed | None] = []
+    cursor = _Cursor(convention)
     try:
         if convention.result_first and _in_memory(convention, procedure.result):
-            at.take(_Shape(WORD, WORD, True, False))
+            cursor.take(_Shape(WORD, WORD, True, False))
         for parameter in procedure.parameters:
-            found.append(at.take(_shape(parameter.type)))
+            locations.append(cursor.take(_shape(parameter.type)))
     except (_Unknown, DebugDataError):
         pass
-    return found + [None] * (len(procedure.parameters) - len(found))
+    return locations + [None] * (len(procedure.parameters) - len(locations))
 
 
 def _in_memory(convention: Convention, result: Type) -> bool:
-    """Whether a function writes its result to memory that its caller has for it.
+    """Whether a function stores its result in memory that the caller provides.
 
-    :raises _Unknown: when that is not known.
+    :raises _Unknown: when the type is incomplete, too complex, or contains a floating-point number.
     """
     inner = strip(result)
     if isinstance(inner, Incomplete):
@@ -129,14 +127,14 @@ def _in_memory(convention: Convention, result: Type) -> bool:
 
 
 def word(convention: Convention, number: int) -> Word:
-    """The place of the argument of that number, from 0, when each takes one word."""
+    """Return the location of argument ``number`` (from 0) if each argument takes one word."""
     count = len(convention.registers)
     return (Word(convention.registers[number]) if number < count
             else Word(offset=WORD * (number - count)))
 
 
 class _Cursor:
-    """The registers and the stack that earlier arguments have left."""
+    """Allocator of argument registers and stack space, in the order of the arguments."""
 
     def __init__(self, convention: Convention) -> None:
         self._convention = convention
@@ -205,7 +203,7 @@ def _shape(kind: Type) -> _Shape:
 
 
 def _alignment(kind: Type, seen: list[int], depth: int) -> tuple[int, bool]:
-    """The alignment of a type, and whether it has a member that is not aligned."""
+    """Return the alignment of a type in bytes, and whether it has a misaligned member."""
     inner = strip(kind)
     seen[0] += 1
     if seen[0] > MAX_MEMBERS or depth > MAX_STEPS:
@@ -223,14 +221,14 @@ def _alignment(kind: Type, seen: list[int], depth: int) -> tuple[int, bool]:
                 own, inside = _alignment(member.type, seen, depth + 1)
                 alignment = max(alignment, own)
                 packed |= inside or (member.width is None and member.offset % (8 * own) != 0)
-            if inner.size % alignment:  # a packed structure may have all of its members aligned
+            if inner.size % alignment:  # packed, even if all members happen to be aligned
                 alignment = 1
             return alignment, packed
     raise _Unknown
 
 
 def sizes(passed: Passed) -> Sequence[int]:
-    """How many bytes of the value each of an argument's words holds."""
+    """Return how many bytes of the value each word of an argument holds."""
     count = len(passed.words)
     return [min(WORD, passed.size - WORD * number) for number in range(count)]
 

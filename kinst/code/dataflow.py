@@ -1,25 +1,24 @@
-"""What an instruction does with values: which registers it writes, and which of them get a value
-that was there before, in another register or in memory."""
+"""Data flow of an instruction: the registers it writes and the sources of their values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from emu.arch.parts import Parts
 
-MEMORY = "memory"  # as a source: what the instruction itself has loaded
+MEMORY = "memory"  # pseudo-register: a value that the same instruction loads
 
 
 @dataclass(frozen=True)
 class Effect:
-    """Registers go by the names of ``Arch.registers``.
+    """Data flow of one instruction; registers are named as in ``Arch.registers``.
 
-    :param writes: all general registers that it may write.
-    :param copies: register -> the one, or one of those, that its value comes from, with or without
-        an extension of its sign.
-    :param loads: registers that get what is in memory, in the order of the loads.
-    :param stores: what is stored, in the order of the stores: a register, MEMORY, or None for a
-        value that is made here.
-    :param clears: it writes memory without storing: zeros to a block of the cache.
+    :param writes: all general registers that the instruction may write.
+    :param copies: register -> the possible sources of its value, which may be sign-extended or
+        zero-extended.
+    :param loads: registers that receive values from memory, in the order of the loads.
+    :param stores: sources of the stored values, in the order of the stores: a register, MEMORY, or
+        None for a value that the instruction computes.
+    :param clears: whether the instruction writes memory without a store: it zeroes a cache block.
     """
 
     writes: frozenset[str] = frozenset()
@@ -30,5 +29,5 @@ class Effect:
 
 
 NOTHING = Effect()
-# (bytes of one instruction) -> its effect
+# By architecture, a function from the bytes of one instruction to its effect
 EFFECTS: Parts[Callable[[bytes], Effect]] = Parts("kinst.{}.dataflow", "effect")

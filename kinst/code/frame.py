@@ -1,9 +1,9 @@
-"""A function's frame at an instruction, found by following its code.
+"""Stack frame at an instruction, found by following the code of its function.
 
-From an instruction in an epilogue, the straight line to the return restores what the prologue has
-saved; what is left of it says where the caller's registers are. In a prologue the straight line
-from the function's begin says how far the stack pointer was lowered. Debug data describes this too,
-but clang leaves out the epilogues of arm64 and riscv64, and assembly has no debug data at all.
+In an epilogue, the straight-line code up to the return restores the registers that the prologue
+saved, so it shows where the caller's registers are.  In a prologue, the straight-line code from the
+start of the function shows how far the stack pointer was lowered.  Debug data describes this too,
+but clang omits the epilogues of arm64 and riscv64, and assembly code has no debug data at all.
 """
 
 from collections.abc import Callable
@@ -16,20 +16,20 @@ from kinst.code.stack_effect import STACK_EFFECTS, StackEffect
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import ConditionalJump, Jump, Verdict
 
-MOST = 64  # instructions of a prologue or epilogue
+MOST = 64  # maximum number of instructions in a prologue or epilogue
 WORD = 8
-LONGEST = 16  # bytes of an instruction
+LONGEST = 16  # maximum length of an instruction in bytes
 
 
 @dataclass(frozen=True)
 class CodeFrame:
-    """Where a caller's registers are.
+    """Locations of the caller's registers.
 
-    :param base: the caller's stack pointer is this register's value ...
-    :param offset: ... plus so many bytes.
-    :param saved: (register, bytes from the caller's stack pointer) of each that is in memory; the
-        program counter is among them, unless it is in ``link``.
-    :param link: the register with the return address.
+    :param base: the register from which the caller's stack pointer is computed.
+    :param offset: bytes to add to ``base`` for the caller's stack pointer.
+    :param saved: (register, bytes from the caller's stack pointer) of each register in memory,
+        including the program counter unless it is in ``link``.
+    :param link: the register with the return address; empty if the address is in memory.
     """
 
     base: str
@@ -39,11 +39,11 @@ class CodeFrame:
 
 
 class FrameFollower:
-    """Finds frames in the code of one architecture.
+    """Finder of stack frames in the code of one architecture.
 
-    :param read: gives the code at an address, without breakpoints; fewer bytes where it ends.
-    :param starts: tells whether a function begins at an address that may be jumped to in place of
-        a return; a cold part of a function, whose frame is still in place, is not one.
+    :param read: returns the code at an address, without breakpoints; fewer bytes where it ends.
+    :param starts: returns whether a function starts at an address, so that a jump there may be a
+        tail call; false for the cold part of a function, whose frame is still in place.
     """
 
     def __init__(self, arch: Arch, trap: GuestTrap, read: Callable[[int, int], bytes],
@@ -53,8 +53,10 @@ class FrameFollower:
         self._effect = EFFECTS[arch.name]
 
     def in_epilogue(self, function: Symbol, address: int) -> CodeFrame | None:
-        """The frame at an instruction from which the code leads to a return in a straight line,
-        without calls; None elsewhere."""
+        """Return the frame at an instruction of an epilogue; None outside of epilogues.
+
+        The code from there must lead to a return in a straight line, without calls.
+        """
         arch = self._arch
         state = _Epilogue(arch)
         before: Verdict | None = None
@@ -69,7 +71,7 @@ class FrameFollower:
             target = self._trap.instructions.jump_target(before, verdict)
             if target is not None:
                 if not function.address <= target < function.address + function.size:
-                    return state.frame() if self._starts(target) else None  # a tail call
+                    return state.frame() if self._starts(target) else None  # tail call
                 address, before = target, verdict
                 continue
             if not isinstance(verdict, ConditionalJump):
@@ -85,8 +87,11 @@ class FrameFollower:
         return None
 
     def in_prologue(self, function: Symbol, address: int) -> CodeFrame | None:
-        """The frame at an instruction that the function's begin leads to in a straight line, while
-        the frame register is still the caller's; None elsewhere."""
+        """Return the frame at an instruction of a prologue; None outside of prologues.
+
+        The start of the function must lead to the instruction in a straight line, and the frame
+        register must still be the caller's.
+        """
         arch, at, lowered = self._arch, function.address, 0
         frame_register = arch.frame_record[0]
         for _ in range(MOST):
@@ -109,24 +114,24 @@ class FrameFollower:
         return CodeFrame(arch.sp, lowered + WORD, ((arch.pc, -WORD),))
 
     def _ends(self, verdict: Verdict, code: bytes) -> bool:
-        known = self._trap.instructions
-        return (isinstance(verdict, Jump | ConditionalJump) or known.is_return(code)
-                or known.links(verdict) is not None
-                or known.call_target(None, verdict) is not None)
+        table = self._trap.instructions
+        return (isinstance(verdict, Jump | ConditionalJump) or table.is_return(code)
+                or table.links(verdict) is not None
+                or table.call_target(None, verdict) is not None)
 
 
 class _Epilogue:
-    """The registers on the way: where the stack pointer is and what was loaded from where."""
+    """Stack pointer and loaded registers at a point in an epilogue."""
 
     def __init__(self, arch: Arch) -> None:
         self._arch = arch
         self._base, self._change = arch.sp, 0
-        self._loaded: dict[str, int] = {}  # bytes from ``_base``
+        self._loaded: dict[str, int] = {}  # register -> offset of its saved value from ``_base``
         self._stored: set[str] = set()
         self._lost: set[str] = set()
 
     def take(self, effect: StackEffect, stored: set[str]) -> bool:
-        """Follow one instruction; false when it is none of an epilogue."""
+        """Apply the effect of one instruction; return False if it cannot be in an epilogue."""
         sp = self._arch.sp
         if sp in effect.lost or (effect.change < 0 and not effect.base):
             return False
@@ -139,9 +144,9 @@ class _Epilogue:
             elif base in self._loaded or base in self._lost:
                 return False
             elif register == self._arch.frame_record[0] and base == register and not self._loaded:
-                self._base, at = base, offset  # LEAVE
+                self._base, at = base, offset  # the LEAVE instruction
             else:
-                self._lost.add(register)  # of some structure: no register of the caller's
+                self._lost.add(register)  # loaded from a data structure, not from the frame
                 continue
             if register in self._stored:
                 return False
@@ -161,7 +166,7 @@ class _Epilogue:
         return True
 
     def frame(self) -> CodeFrame | None:
-        """The caller's frame when the next instruction returns."""
+        """Return the caller's frame just before the return; None if it cannot be determined."""
         arch = self._arch
         if {arch.frame_record[0], arch.link} & self._lost:
             return None

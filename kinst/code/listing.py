@@ -1,4 +1,4 @@
-"""The instructions of a function with their verdicts."""
+"""Instructions of a function and their verdicts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from kinst.relocation.template import MAX_ROUNDS
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import Refuse, Verdict
 
-MAX_FUNCTION = 1 << 20  # bytes; the largest one of GENERIC has some ten thousand
+MAX_FUNCTION = 1 << 20  # bytes; far more than the largest function of GENERIC has
 DATA = "is data that the function reads"
 EXCLUSIVE = "lies in an exclusive access"
 NO_INSTRUCTION = "is not an instruction"
@@ -18,7 +18,7 @@ NO_INSTRUCTION = "is not an instruction"
 
 @dataclass(frozen=True)
 class ProbedInstruction:
-    """One instruction of a function, and what a probe on it would do."""
+    """Instruction of a function, with the verdict on its relocation."""
 
     offset: int
     address: int
@@ -27,26 +27,27 @@ class ProbedInstruction:
 
 
 def image_code(image: Image, function: Symbol) -> bytes:
-    """A function's bytes as the image has them; a kernel may change its code when it boots.
+    """Return the bytes of a function as stored in the image; a kernel may patch its code at boot.
 
-    :raises KinstError: when its symbol, which may be damaged, gives it more than ``MAX_FUNCTION``.
+    :raises KinstError: when the function, perhaps because its symbol is damaged, is larger than
+        ``MAX_FUNCTION``.
     """
     check_size(function)
     return image.virtual_to_file(function.address, function.size)
 
 
 def check_size(function: Symbol) -> None:
-    """Refuse a function that is too large to be taken apart.
+    """Check that a function is not too large to be decoded.
 
     :raises KinstError: when it has more than ``MAX_FUNCTION`` bytes.
     """
     if function.size > MAX_FUNCTION:
-        raise KinstError(f"the function '{function.name}' has {function.size} bytes, and at most "
-                         f"{MAX_FUNCTION} are taken apart: is its symbol damaged?")
+        raise KinstError(f"the function '{function.name}' has {function.size} bytes, but at most "
+                         f"{MAX_FUNCTION} can be decoded; its symbol may be damaged")
 
 
 class _Decoded:
-    """A function's bytes, each offset decoded when it is asked for, once."""
+    """Code of a function, each offset of which is decoded once, on demand."""
 
     def __init__(self, trap: GuestTrap, code: bytes, address: int) -> None:
         self.trap, self.code, self.address = trap, code, address
@@ -54,7 +55,7 @@ class _Decoded:
         self._literals: dict[int, tuple[int, int] | None] = {}
 
     def at(self, offset: int) -> tuple[int, Verdict]:
-        """Length and verdict of the instruction at an offset."""
+        """Return the length and the verdict of the instruction at an offset."""
         found = self._verdicts.get(offset)
         if found is None:
             found = self._verdicts[offset] = self.trap.instructions.classify(
@@ -62,7 +63,7 @@ class _Decoded:
         return found
 
     def literal(self, offset: int) -> tuple[int, int] | None:
-        """What it reads relative to itself."""
+        """Return (address, size) of the data that an instruction reads relative to itself."""
         if offset not in self._literals:
             self._literals[offset] = self.trap.instructions.literal(
                 self.code[offset : offset + 16], self.address + offset)
@@ -70,12 +71,16 @@ class _Decoded:
 
 
 def literals(trap: GuestTrap, code: bytes, address: int) -> list[tuple[int, int]]:
-    """The data in a function that its instructions read: [begin, end) offsets, in order."""
+    """Return the [begin, end) offsets of data that a function's instructions read, in order."""
     return _literals(_Decoded(trap, code, address))
 
 
 def _literals(decoded: _Decoded) -> list[tuple[int, int]]:
-    """What is found may have been decoded as instructions before: it is looked for anew then."""
+    """Return the data ranges of a function.
+
+    Data may have been decoded as instructions at first, so the search is repeated until its
+    result no longer changes.
+    """
     code, address = decoded.code, decoded.address
     before: list[tuple[int, int]] = []
     found: list[tuple[int, int]] = []
@@ -89,7 +94,7 @@ def _literals(decoded: _Decoded) -> list[tuple[int, int]]:
         before, found = found, _merged(ranges)
         if found == before:
             return found
-    return _merged(before + found)  # it does not settle: what is data one way or the other
+    return _merged(before + found)  # unstable: treat the results of both rounds as data
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -103,8 +108,11 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _pieces(decoded: _Decoded, data: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """(offset, length, end) of the instructions around the data.  A length of 0 is of data, which
-    ends at ``end``, or of what is no instruction: nothing comes behind it."""
+    """Yield (offset, length, end) of the instructions and of the data between them.
+
+    A length of 0 marks data up to ``end`` or, with an ``end`` of 0, bytes that are not an
+    instruction, which end the sequence.
+    """
     at, number, size = 0, 0, len(decoded.code)
     while at < size:
         length = decoded.at(at)[0]
@@ -122,19 +130,19 @@ def _pieces(decoded: _Decoded, data: list[tuple[int, int]]) -> Iterator[tuple[in
 
 
 def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[ProbedInstruction]:
-    """Every instruction of a function with its verdict; data that they read is one that is refused.
+    """Yield every instruction of a function with its verdict; data is yielded as refused.
 
     :param code: the function's bytes.
-    :raises KinstError: when it has more than 1 MiB.
+    :raises KinstError: when the function has more than ``MAX_FUNCTION`` bytes.
     """
     check_size(function)
     exclusive, decoded = False, _Decoded(trap, code, function.address)
     for at, length, end in _pieces(decoded, _literals(decoded)):
         address, piece = function.address + at, code[at : at + 16]
         if not length:
-            # What comes behind what is no instruction, or has no sure length, cannot be known.
-            whole, verdict = decoded.at(at)
-            if whole or end:
+            # Decoding cannot continue after invalid bytes or an unknown length.
+            decoded_length, verdict = decoded.at(at)
+            if decoded_length or end:
                 verdict = Refuse(DATA if end else NO_INSTRUCTION)
             yield ProbedInstruction(at, address, code[at : end or at + 16], verdict)
             continue

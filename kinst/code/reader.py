@@ -1,4 +1,4 @@
-"""The native reader of code (``_reader.pyx``), which asks the tables of an architecture."""
+"""Native code reader (``_reader.pyx``) with the instruction tables of an architecture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from kinst.relocation.verdict import Lowered, Op, Relative
 
 @dataclass
 class Templates:
-    """All templates made so far, and the number of each."""
+    """Templates created so far and their numbers."""
 
     trap: GuestTrap
     names: list[str]
@@ -22,14 +22,14 @@ class Templates:
     add: Callable[..., int] = lambda *arguments: 0
 
     def serve(self, reader: CodeReader) -> None:
-        """Make templates for a reader from now on, which asks for them by calling this object."""
+        """Add new templates to a reader from now on, and let it find data in the code."""
         self.add, reader.literal = reader.add_template, self.trap.instructions.literal
 
     def __call__(self, code: bytes, length: int, relative: int) -> tuple[int, int]:
-        """The number of the template of the first instruction of ``code`` (-1: it is none), and
-        that instruction's length.
+        """Return the template number and the length of an instruction; -1 if it is invalid.
 
-        :param length: as the native decoder sees it; where the tables see another, they are right.
+        :param code: bytes that begin with the instruction.
+        :param length: its length according to the native decoder; the tables take precedence.
         """
         true, verdict = self.trap.instructions.classify(code, HERE)
         made = template(self.trap, code[:true], relative, verdict) if true else None
@@ -44,9 +44,9 @@ class Templates:
 
 
 def new_reader(arch: Arch, trap: GuestTrap, frame: TrapFrame) -> tuple[CodeReader, Templates]:
-    """A reader of an architecture's code, and the templates it will make.
+    """Create a code reader for an architecture, and the collection of its templates.
 
-    :param frame: of the kernel whose code it is.
+    :param frame: the trap frame layout of the kernel whose code is read.
     """
     templates = Templates(trap, register_names(arch, trap))
     made = CodeReader(shape(arch, trap, frame), templates)

@@ -1,7 +1,7 @@
-"""What an instruction does to the stack pointer, and which registers it loads from the stack.
+"""Effect of an instruction on the stack pointer, and the registers it loads from the stack.
 
-Enough to follow a function's prologue and epilogue in a straight line, where the debug data does
-not describe them (clang describes no epilogues of arm64 and riscv64).
+This suffices to follow a straight-line prologue or epilogue that the debug data does not describe
+(clang describes no epilogues of arm64 and riscv64).
 """
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from emu.arch.parts import Parts
 
 @dataclass(frozen=True)
 class StackEffect:
-    """Registers go by the names of ``Arch.registers``.
+    """Effect of one instruction on the stack; registers are named as in ``Arch.registers``.
 
-    :param base: the stack pointer becomes this register's value (empty: its own) ...
-    :param change: ... plus so many bytes.
+    :param base: the register from which the stack pointer is set; empty for the stack pointer.
+    :param change: bytes added to ``base``.
     :param loads: (register, base register, offset) of each 64-bit register that is loaded from
         memory; an offset from the stack pointer counts from its value before the instruction.
     :param lost: registers whose values the instruction changes in any other way.
@@ -27,5 +27,5 @@ class StackEffect:
     lost: frozenset[str] = frozenset()
 
 
-# (bytes of one instruction) -> its effect on the stack
+# By architecture, a function from the bytes of one instruction to its effect on the stack
 STACK_EFFECTS: Parts[Callable[[bytes], StackEffect]] = Parts("kinst.{}.stack", "stack_effect")

@@ -1,4 +1,4 @@
-"""What becomes of every instruction of an image: counts by verdict, and the distinct encodings."""
+"""Survey of all instructions of an image: counts by verdict and the distinct encodings."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,8 +22,11 @@ NO_INSTRUCTION = "refuse: is not an instruction"
 
 @dataclass
 class Survey:
-    """:param places: distinct encodings, each with the first place where it stands.
-    :param verdicts: instructions by verdict; what is no instruction counts by functions.
+    """Result of a survey of instructions.
+
+    :param places: distinct encoding -> the first place where it occurs.
+    :param verdicts: number of instructions by verdict; bytes that are not instructions count once
+        for each function, data once for each range.
     """
 
     places: dict[bytes, str] = field(default_factory=dict)
@@ -31,23 +34,23 @@ class Survey:
 
     @property
     def probeable(self) -> tuple[int, int]:
-        """Instructions that can be probed, of all in functions that are not excluded."""
-        all_of_them = {w: n for w, n in self.verdicts.items() if w != EXCLUDED}
-        good = sum(n for w, n in all_of_them.items() if not w.startswith("refuse"))
-        return good, sum(all_of_them.values())
+        """Number of probeable instructions, and of all instructions in non-excluded functions."""
+        relevant = {w: n for w, n in self.verdicts.items() if w != EXCLUDED}
+        good = sum(n for w, n in relevant.items() if not w.startswith("refuse"))
+        return good, sum(relevant.values())
 
 
 def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol]) -> Survey:
-    """Look at every instruction of a kernel's functions; those at one address are one."""
+    """Survey the instructions of a kernel's functions; count functions at one address once."""
     guest = guest_of(image, arch.name)
     return _survey(arch, trap, guest, functions, lambda function: image_code(image, function),
                    lambda function: bool(guest.traps.exclusions.reason(function.name)))
 
 
 def survey_program(arch: Arch, trap: GuestTrap, file: ProgramFile) -> Survey:
-    """Look at every instruction of a program's functions.
+    """Survey the instructions of a program's functions.
 
-    :raises ImageError: when a function's code is not in its file.
+    :raises ImageError: when a function's code is not in the file.
     """
     return _survey(arch, trap, FREEBSD[arch.name], list(file.symbols.functions()), file.code,
                    lambda function: False)
@@ -62,27 +65,28 @@ def _survey(arch: Arch, trap: GuestTrap, guest: Guest, functions: Sequence[Symbo
     counts: list[int] = []
     left_out: list[int] = []
     exclusive = bad = data = 0
-    functions = sorted(functions, key=lambda f: (f.address, -f.size))  # the largest of an address
+    # Of several functions at one address, only the largest counts.
+    functions = sorted(functions, key=lambda f: (f.address, -f.size))
     for index, function in enumerate(functions):
         if function.address in seen:
             continue
         seen.add(function.address)
         check_size(function)
         code = code_of(function)
-        out = excluded(function)
-        inside, rest, read = reader.tally(
-            function.address, code, 0, len(code), encodings, index, left_out if out else counts)
-        if out:
-            result.verdicts[EXCLUDED] += inside
+        skipped = excluded(function)
+        in_exclusive, invalid, data_ranges = reader.tally(
+            function.address, code, 0, len(code), encodings, index, left_out if skipped else counts)
+        if skipped:
+            result.verdicts[EXCLUDED] += in_exclusive
         else:
-            exclusive, bad, data = exclusive + inside, bad + bool(rest), data + read
+            exclusive, bad, data = exclusive + in_exclusive, bad + bool(invalid), data + data_ranges
     result.places = {
         code: f"{functions[index].name}+{at}" for code, (index, at) in encodings.items()
     }
-    for made, number in templates.known.items():
+    for template, number in templates.known.items():
         if number < len(counts) and counts[number]:
-            op = made.lowered.op
-            word = f"refuse: {made.reason}" if op is Op.REFUSE else WORDS.get(op, "emulate")
+            op = template.lowered.op
+            word = f"refuse: {template.reason}" if op is Op.REFUSE else WORDS.get(op, "emulate")
             result.verdicts[word] += counts[number]
     result.verdicts[EXCLUDED] += sum(left_out)
     result.verdicts[f"refuse: {EXCLUSIVE}"] += exclusive

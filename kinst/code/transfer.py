@@ -1,5 +1,7 @@
-"""Where an instruction lets the CPU go on: what a reader of a run needs to tell calls, returns and
-jumps from exceptions."""
+"""Control transfers: where execution continues after an instruction.
+
+They distinguish calls, returns and jumps from exceptions in a recorded run.
+"""
 
 import enum
 from dataclasses import dataclass
@@ -9,21 +11,23 @@ from kinst.relocation.verdict import ConditionalJump, Jump
 
 
 class Transfer(enum.Enum):
-    NONE = enum.auto()  # to the next instruction
-    BRANCH = enum.auto()  # there, or to its target
-    JUMP = enum.auto()  # to its target
-    INDIRECT = enum.auto()  # to what a register or memory says
+    """Kind of control transfer at an instruction."""
+
+    NONE = enum.auto()  # continues with the next instruction
+    BRANCH = enum.auto()  # continues with the next instruction or jumps to the target
+    JUMP = enum.auto()  # jumps to the target
+    INDIRECT = enum.auto()  # jumps to an address in a register or in memory
     CALL = enum.auto()
     RETURN = enum.auto()
-    TRAP_RETURN = enum.auto()  # to what an exception interrupted
+    TRAP_RETURN = enum.auto()  # returns to the code that an exception interrupted
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The last instruction of a piece of straight code.
+    """Last instruction of a piece of straight-line code.
 
-    :param target: of a BRANCH or JUMP.
-    :param after: the address behind it.
+    :param target: the target of a BRANCH or JUMP.
+    :param after: the address after the instruction.
     """
 
     transfer: Transfer
@@ -32,7 +36,7 @@ class Ending:
 
 
 def ending(trap: GuestTrap, code: bytes, address: int) -> Ending:
-    """Of one instruction."""
+    """Return the control transfer of one instruction."""
     after = address + len(code)
     if trap.instructions.is_return(code):
         return Ending(Transfer.RETURN, None, after)

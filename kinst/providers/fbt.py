@@ -1,11 +1,11 @@
-"""The FBT provider: probes where functions begin and return.
+"""The FBT provider: probes at the entry and the returns of functions.
 
-An entry is the instruction of the prologue that upstream's FBT takes (the arguments are still in
-their registers there), or the first one of a function without a prologue.  A return is a return
-instruction, or a jump out of the function: a tail call.  Where a condition or an address decides
-whether a jump leads out, the probe fires when it does.  ``entry``, ``returns`` and ``leaving`` say
-so in Python; probes are made by the native ``Dispatcher.add_boundaries``, which the tests hold to
-them.
+An entry probe is at the prologue instruction that FreeBSD's FBT uses (the arguments are still in
+their registers there), or at the first instruction of a function without a prologue.  A return
+probe is at a return instruction, or at a jump out of the function (a tail call).  At a conditional
+or indirect jump, the probe fires only when the jump leaves the function.  ``entry``, ``returns``
+and ``leaving`` define this in Python; the native ``Dispatcher.add_boundaries`` makes the probes,
+and tests compare the two.
 """
 
 
@@ -24,7 +24,7 @@ ENTRY, RETURN = "entry", "return"
 
 
 class Fbt(Provider):
-    """``fbt::FUNCTION:entry`` and ``fbt::FUNCTION:return``."""
+    """Provider of ``fbt::FUNCTION:entry`` and ``fbt::FUNCTION:return``."""
 
     name = PROVIDER
 
@@ -41,10 +41,10 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
     """Make the probes of ``fbt:module:function:name``.
 
     :param name: ``entry``, ``return``, a pattern, or empty for both.
-    :param unsafe: also in functions that are excluded.
-    :param module: whose functions; a pattern, or empty for all.
+    :param unsafe: whether to probe excluded functions, too.
+    :param module: name or pattern of the functions' module; empty for all.
     :return: the numbers of the probes.
-    :raises ProbeError: naming what does not fit.
+    :raises ProbeError: when no probe can be made; the message says why.
     """
     where = f"{PROVIDER}:{module}:{function}:{name}"
     wanted = [n for n in (ENTRY, RETURN) if matches(name, n)]
@@ -61,16 +61,16 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
         if lacks:
             breakpoints.left_out.setdefault(symbol.name, lacks)
     if not made:
-        raise ProbeError(f"{where}: it has no place for such a probe")
+        raise ProbeError(f"{where}: no matching function has an instruction for this probe")
     return made
 
 
 def _lacks(breakpoints: ProbeTable, made: list[int], wanted: list[str]) -> str:
-    """Which of the probes that were wanted of a function is not among those made, and why."""
+    """Return which wanted probes of a function were not made, and why; empty if all were made."""
     names = {breakpoints.names(number)[3] for number in made}
     return " and ".join(why for name, why in (
-        (ENTRY, "has no entry: it begins with what cannot be probed, or with a loop"),
-        (RETURN, "never returns: neither an instruction nor a jump leads out of it"))
+        (ENTRY, "has no entry probe: it begins with an unprobeable instruction or a loop"),
+        (RETURN, "has no return probe: it contains neither a return nor a tail call"))
         if name in wanted and name not in names)
 
 
@@ -80,7 +80,7 @@ def _targets(table: list[ProbedInstruction]) -> set[int]:
 
 def entry(trap: GuestTrap, function: Symbol,
           table: list[ProbedInstruction]) -> ProbedInstruction | None:
-    """Where a function is entered, once a call; None when no instruction is."""
+    """Return the instruction of the entry probe, executed once per call; None if there is none."""
     targets = _targets(table)
     for i in table:
         if i.address in targets or isinstance(i.verdict, Refuse):
@@ -97,25 +97,24 @@ def entry(trap: GuestTrap, function: Symbol,
 
 def returns(trap: GuestTrap, function: Symbol,
             table: list[ProbedInstruction]) -> list[ProbedInstruction]:
-    """Where a function is left for good: returns, and jumps to other functions."""
+    """Return the instructions that always leave a function: returns and tail calls."""
     end = function.address + function.size
-    found = []
+    exits = []
     before = None
     for i in table:
         target = trap.instructions.jump_target(before, i.verdict)
         leaves = target is not None and not function.address <= target < end
         if (trap.instructions.is_return(i.code) or leaves) and not isinstance(i.verdict, Refuse):
-            found.append(i)
+            exits.append(i)
         before = i.verdict
-    return found
+    return exits
 
 
 def leaving(trap: GuestTrap, function: Symbol,
             table: list[ProbedInstruction]) -> list[ProbedInstruction]:
-    """Where a function may be left: conditional jumps to others, and jumps to addresses that are
-    not known."""
+    """Return the instructions that may leave a function: conditional and indirect jumps."""
     end = function.address + function.size
-    found = []
+    exits = []
     before = None
     for i in table:
         verdict = i.verdict
@@ -127,6 +126,6 @@ def leaving(trap: GuestTrap, function: Symbol,
                       and not trap.instructions.is_return(i.code)
                       and trap.instructions.jump_target(before, verdict) is None)
         if leaves and not isinstance(verdict, Refuse):
-            found.append(i)
+            exits.append(i)
         before = verdict
-    return found
+    return exits

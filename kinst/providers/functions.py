@@ -1,4 +1,4 @@
-"""Which functions a probe description means."""
+"""Functions that a probe description selects."""
 
 from emu.elf.symbols import KERNEL, STT_FUNC, STT_GNU_IFUNC, Symbol
 from emu.machine.call import Caller
@@ -11,32 +11,34 @@ from kinst.providers.patterns import is_glob, matches, regular
 def functions(
     breakpoints: ProbeTable, where: str, name: str, unsafe: bool = False, module: str = ""
 ) -> list[Symbol]:
-    """The functions a name or pattern stands for: static functions of several files may share one
-    name.  By pattern, those the trap path itself runs through are left out.
+    """Return the functions that a name or a pattern selects.
 
-    :param where: the probe description, for errors.
-    :param unsafe: excluded functions, too.
-    :param module: a name or pattern of the module that they are of; empty: of any.
-    :raises ProbeError: when there is none, or a name is that of an excluded one.
+    Static functions of several files may share one name.  Patterns do not select excluded
+    functions, through which the trap path itself runs.
+
+    :param where: the probe description, for error messages.
+    :param unsafe: whether to select excluded functions, too.
+    :param module: name or pattern of the functions' module; empty for all.
+    :raises ProbeError: when no function is selected, or the name is that of an excluded function.
     """
     if is_glob(name):
         return _by_pattern(breakpoints, where, name, unsafe, module)
     symbols = breakpoints.image.symbols
     named = [s for s in symbols.named(name) if matches(module, s.module_name)]
-    found = {s.address: s for s in named if s.kind == STT_FUNC and s.size}
-    if not found and named:
+    selected = {s.address: s for s in named if s.kind == STT_FUNC and s.size}
+    if not selected and named:
         if named[0].kind == STT_GNU_IFUNC:
             chosen = _chosen(breakpoints, named[0])
-            raise ProbeError(f"{where}: {name} is an ifunc, here it is {chosen}: probe that")
-        raise ProbeError(f"{where}: {name} is no function with a size")
-    if not found:
+            raise ProbeError(f"{where}: {name} is an ifunc; probe its implementation, {chosen}")
+        raise ProbeError(f"{where}: {name} is not a function, or has no size")
+    if not selected:
         near = symbols.similar(name)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise ProbeError(f"{where}: {_there(module)} no function '{name}'{hint}")
     reason = breakpoints.machine.guest.traps.exclusions.reason(name)
     if reason and not unsafe:
-        raise ProbeError(f"{where}: {name} {reason} (--unsafe probes it)")
-    return list(found.values())
+        raise ProbeError(f"{where}: {name} {reason} (use --unsafe to probe it)")
+    return list(selected.values())
 
 
 def _by_pattern(
@@ -44,17 +46,17 @@ def _by_pattern(
 ) -> list[Symbol]:
     accept = regular(pattern).match
     exclusions = breakpoints.machine.guest.traps.exclusions
-    found: dict[int, Symbol] = {}
+    selected: dict[int, Symbol] = {}
     for s in breakpoints.image.symbols.functions():
         if accept(s.name) and matches(module, s.module_name):
             reason = "" if unsafe else exclusions.reason(s.name)
             if reason:
                 breakpoints.left_out[s.name] = reason
             else:
-                found.setdefault(s.address, s)
-    if not found:
+                selected.setdefault(s.address, s)
+    if not selected:
         raise ProbeError(f"{where}: no function matches '{pattern}'")
-    return list(found.values())
+    return list(selected.values())
 
 
 def _there(module: str) -> str:
@@ -63,13 +65,13 @@ def _there(module: str) -> str:
 
 
 def _chosen(breakpoints: ProbeTable, ifunc: Symbol) -> str:
-    """The function an ifunc stands for on this machine."""
+    """Return the name of the function to which an ifunc resolves on this machine."""
     machine = breakpoints.machine
-    kept = machine.snapshot() if isinstance(machine, UnicornMachine) else None
+    snapshot = machine.snapshot() if isinstance(machine, UnicornMachine) else None
     try:
         address = Caller(machine).call(ifunc.address, [], ifunc.name)
     finally:
-        if kept is not None and isinstance(machine, UnicornMachine):
-            machine.restore(kept)
+        if snapshot is not None and isinstance(machine, UnicornMachine):
+            machine.restore(snapshot)
     target = machine.image.symbols.function_at(address)
     return target.name if target is not None else f"{address:#x}"

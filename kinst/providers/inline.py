@@ -1,11 +1,11 @@
 """Probes on inline copies: ``kinst::name:entry`` and ``kinst::name:return`` (the kinst paper, V).
 
-A copy is entered at DW_AT_entry_pc. Where the debug data has none, it is entered at those of its
-instructions, in the function of its first piece, that control can come to before any other of them.
-Mostly that is the one at its lowest address alone, but there may be padding, or several ways in.
-A copy is left at an instruction from which control goes outside of all its pieces; the functions
-that it calls are not outside. So it fires once for each entry and once for each return, whatever
-loops and pieces the compiler has made of it.
+A copy is entered at its DW_AT_entry_pc.  If the debug data has none, the copy is entered at each of
+its instructions, in the function of its first piece, that control can reach before any other
+instruction of the copy: usually the one at the lowest address, but there may be padding or several
+entries.  A copy is left at an instruction from which control goes outside of all its pieces;
+functions that it calls are not outside.  So the probes fire once for each entry and once for each
+return, whatever loops and pieces the compiler has made of the copy.
 """
 
 from collections.abc import Iterator
@@ -28,13 +28,13 @@ from kinst.providers.patterns import matches
 from kinst.providers.provider import MadeProbes
 from kinst.relocation.trap import trap_of
 
-MAX_PIECES = 4096  # of one copy, as the dispatcher has room for
+MAX_PIECES = 4096  # limit of the dispatcher for the pieces of one copy
 NAMES = (fbt.ENTRY, fbt.RETURN)
 
 
 @dataclass(frozen=True)
 class InlineEnd:
-    """A function to probe and the offset in it, for one end of an inline copy."""
+    """Instruction to probe at one end of an inline copy, as a function and an offset."""
 
     caller: Symbol
     offset: int
@@ -46,10 +46,10 @@ class InlineEnd:
 
 @dataclass
 class _Copy:
-    """Copies that are entered at one address, as one: they lie in each other.
+    """Nested inline copies that share an entry address, treated as one copy.
 
-    :param given: whether the debug data says that it is entered there.
-    :param callers: the functions that it has code in, and whether it begins there.
+    :param given: whether the debug data specifies the entry address.
+    :param callers: function that contains code of the copies -> whether it contains the entry.
     """
 
     entry: int
@@ -61,6 +61,7 @@ class _Copy:
 
 
 def begin(copy: Function, symbols: SymbolTable) -> int:
+    """Return the address at which an inline copy begins."""
     if copy.begins is not None and any(low <= copy.begins < high for low, high in copy.pieces):
         return copy.begins
     first = symbols.function_at(copy.pieces[0][0])
@@ -68,7 +69,7 @@ def begin(copy: Function, symbols: SymbolTable) -> int:
 
 
 class Entrances:
-    """Where the inline copies of a kernel are entered, by its file."""
+    """Entry addresses of a kernel's inline copies, according to its file."""
 
     def __init__(self, image: Image) -> None:
         self._image, arch = image, arch_of(image)
@@ -78,7 +79,10 @@ class Entrances:
             arch, self._trap, guest.traps.trap_frame, None)
 
     def of(self, copy: Function) -> list[int]:
-        """Addresses; the one that the debug data leads to where the code does not tell."""
+        """Return the addresses at which a copy is entered.
+
+        Where the code does not determine them, return the one that follows from the debug data.
+        """
         symbols = self._image.symbols
         entry = begin(copy, symbols)
         function = symbols.function_at(entry)
@@ -87,7 +91,7 @@ class Entrances:
         number = self._dispatcher.add_copy(_united(list(copy.pieces)))
         try:
             code = image_code(self._image, function)
-        except ImageError:  # of a file that has debug data alone
+        except ImageError:  # the file contains only debug data
             return [entry]
         ((entered, _left),) = self._dispatcher.add_copy_ends(
             function.address, code, 0, function.size, 0, ProbeKind.OFFSET,
@@ -97,43 +101,44 @@ class Entrances:
 
 
 def _merged(copies: list[Function], symbols: SymbolTable) -> Iterator[_Copy]:
-    found: dict[int, _Copy] = {}
+    by_entry: dict[int, _Copy] = {}
     for copy in copies:
         entry = begin(copy, symbols)
-        known = found.setdefault(entry, _Copy(entry, copy.begins == entry, [], []))
+        known = by_entry.setdefault(entry, _Copy(entry, copy.begins == entry, [], []))
         known.copies.append(copy)
         known.ranges += copy.pieces
-    for copy_of_several in found.values():
+    for copy_of_several in by_entry.values():
         copy_of_several.ranges = _united(copy_of_several.ranges)
         yield copy_of_several
 
 
 def _united(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges without those that lie in others, or overlap."""
-    found: list[tuple[int, int]] = []
+    """Merge ranges that overlap or touch."""
+    merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
-        if found and low <= found[-1][1]:
-            found[-1] = found[-1][0], max(high, found[-1][1])
+        if merged and low <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(high, merged[-1][1])
         else:
-            found.append((low, high))
-    return found
+            merged.append((low, high))
+    return merged
 
 
 def create(
     breakpoints: ProbeTable, index: DebugIndex, function: str, name: str, unsafe: bool = False,
     module: str = "", whole: bool = True,
 ) -> MadeProbes:
-    """Make the probes of ``kinst::function:entry`` or ``return``: at every inline copy, and FBT's
-    where the function is not inline; both where it is both.
+    """Make the probes of ``kinst::function:entry`` or ``return``.
 
-    :param whole: False: of the inline copies alone.
-    :raises ProbeError: when there is neither.
+    These are at every inline copy and, where the function is not inline, those of FBT.
+
+    :param whole: False to probe only the inline copies.
+    :raises ProbeError: when no probe can be made; the message says why.
     """
     where = f"kinst:{module}:{function}:{name}"
-    found = MadeProbes([], [], [])
+    probes = MadeProbes([], [], [])
     by_caller: dict[Symbol, list[_Copy]] = {}
     for copy in _merged(index.copies(function), breakpoints.image.symbols):
-        if _place(breakpoints, copy, found, where, unsafe, module):
+        if _place(breakpoints, copy, probes, where, unsafe, module):
             copy.number = breakpoints.dispatcher.add_copy(copy.ranges)
             for caller in copy.callers:
                 by_caller.setdefault(caller, []).append(copy)
@@ -145,33 +150,33 @@ def create(
         for copy, (entered, left) in zip(inside, made, strict=True):
             ends.setdefault(copy.number, []).append((caller, entered, left))
     for copy in {c.number: c for inside in by_caller.values() for c in inside}.values():
-        _take(breakpoints, copy, ends[copy.number], found, where, name)
-    found.text[:] = dict.fromkeys(found.text)  # static functions may share a name
+        _take(breakpoints, copy, ends[copy.number], probes, where, name)
+    probes.text[:] = dict.fromkeys(probes.text)  # static functions may share a name
     if (whole and any(f.pieces and not f.inlined for f in index.named(function))) or (
-            whole and not found.text):
-        _add_fbt(breakpoints, found, function, name, unsafe, module)
-    return found
+            whole and not probes.text):
+        _add_fbt(breakpoints, probes, function, name, unsafe, module)
+    return probes
 
 
 def _place(breakpoints: ProbeTable, copy: _Copy, found: MadeProbes, where: str, unsafe: bool,
            module: str) -> bool:
-    """Find the functions that a copy has code in; false when it is not to be probed."""
+    """Find the functions that contain code of a copy; return False if it must not be probed."""
     symbols, exclusions = breakpoints.image.symbols, breakpoints.machine.guest.traps.exclusions
     if len(copy.ranges) > MAX_PIECES:
         found.reports.append(f"{where}: the copy at {copy.entry:#x} is not probed: it has "
-                             f"{len(copy.ranges)} pieces of code, and at most {MAX_PIECES} are "
-                             "followed")
+                             f"{len(copy.ranges)} pieces of code, but at most {MAX_PIECES} are "
+                             "supported")
         return False
     for low, _high in copy.ranges:
         caller = symbols.function_at(low)
         if caller is None:
-            found.reports.append(f"{where}: a copy at {low:#x} lies in no function")
+            found.reports.append(f"{where}: the copy at {low:#x} is not in a function")
             return False
         if not matches(module, caller.module_name):
             return False
         reason = "" if unsafe else exclusions.reason(caller.name)
         if reason:
-            found.reports.append(f"{where}: not in {caller.name}, which {reason}")
+            found.reports.append(f"{where}: the copy is skipped in {caller.name}, which {reason}")
             return False
         copy.callers.setdefault(caller, False)
     inside = symbols.function_at(copy.entry)
@@ -183,7 +188,7 @@ def _place(breakpoints: ProbeTable, copy: _Copy, found: MadeProbes, where: str, 
 def _take(breakpoints: ProbeTable, copy: _Copy,
           ends: list[tuple[Symbol, list[CopyEnd], list[CopyEnd]]], found: MadeProbes, where: str,
           name: str) -> None:
-    """Note a copy's probes, and what of it cannot be probed."""
+    """Record a copy's probes, and report which of its instructions cannot be probed."""
     refused = [(InlineEnd(caller, at), why) for caller, _entered, left in ends
                for at, why in left if isinstance(why, str)]
     numbers = [number for _caller, entered, left in ends
@@ -193,7 +198,8 @@ def _take(breakpoints: ProbeTable, copy: _Copy,
     unseen = next(((place, why) for place, why in entries if isinstance(why, str)), None)
     if unseen is not None:
         found.reports.append(f"{where}: {unseen[0]}: {unseen[1]}")
-        breakpoints.dispatcher.forget_copy(numbers)  # what is not seen to be entered is not left
+        # Without its entry, the copy's return cannot be detected.
+        breakpoints.dispatcher.forget_copy(numbers)
         return
     if refused:
         breakpoints.dispatcher.forget_copy(numbers)
@@ -217,9 +223,9 @@ def _take(breakpoints: ProbeTable, copy: _Copy,
 
 def _add_fbt(breakpoints: ProbeTable, found: MadeProbes, function: str, name: str, unsafe: bool,
              module: str) -> None:
-    """Add the probes of the function where it is not inline.
+    """Add FBT's probes of the function where it is not inline.
 
-    :raises ProbeError: when there are no probes at all.
+    :raises ProbeError: when no probes could be made at all.
     """
     try:
         found.numbers.extend(fbt.create(breakpoints, function, name, unsafe, module))

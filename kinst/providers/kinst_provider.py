@@ -1,7 +1,7 @@
 """The kinst provider: probes on instructions of kernel functions.
 
-By pattern, functions without a frame are left out, as upstream's kinst leaves them out always: they
-are mostly assembly that DTrace's own path may need.
+A pattern does not select functions without a frame, which FreeBSD's kinst never probes: they are
+mostly assembly code that DTrace's own path may need.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from kinst.providers.provider import MadeProbes, Provider, Wanted, inlined_only
 from kinst.relocation.verdict import Refuse
 
 PROVIDER = "kinst"
-FRAMELESS = "has no frame; upstream leaves such functions alone"
+FRAMELESS = "has no frame, and FreeBSD's kinst does not probe such functions"
 
 
 class Kinst(Provider):
-    """``kinst::FUNCTION:OFFSET``; and, of inline functions, ``kinst::NAME:entry`` and ``return``.
+    """Provider of ``kinst::FUNCTION:OFFSET`` and, for inline functions, ``kinst::NAME:entry``.
 
-    It makes its probes on demand: for the provider named in full, with a function.
+    The probes are made on demand, only if the description names the provider and a function.
     """
 
     name = PROVIDER
@@ -36,7 +36,7 @@ class Kinst(Provider):
 
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         if not wanted.function:
-            raise ProbeError(f"{wanted.text}: kinst needs a function, like kinst::strlen:")
+            raise ProbeError(f"{wanted.text}: kinst needs a function, as in kinst::strlen:")
         if wanted.name in inline.NAMES and is_glob(wanted.function) and wanted.index is not None:
             return _ends_by_pattern(probes, wanted, wanted.index)
         if wanted.name not in inline.NAMES or wanted.index is None:
@@ -50,7 +50,7 @@ class Kinst(Provider):
         except DebugDataError as error:
             if not probes.image.symbols.named(wanted.function):
                 raise ProbeError(f"{wanted.text}: the kernel has no function "
-                                 f"'{wanted.function}', and of inline ones nothing is known: "
+                                 f"'{wanted.function}', and its inline functions are unknown: "
                                  f"{error}") from None
             return fbt.Fbt().create(probes, wanted)
         return inline.create(probes, index, wanted.function, wanted.name, wanted.unsafe,
@@ -59,7 +59,7 @@ class Kinst(Provider):
 
 def _ends_by_pattern(probes: ProbeTable, wanted: Wanted, index: Callable[[], DebugIndex]
                      ) -> MadeProbes:
-    """``kinst::*name*:entry``: of all functions and inline copies."""
+    """Make the probes of ``kinst::*name*:entry`` at all matching functions and inline copies."""
     found, refusal = MadeProbes([], [], []), None
     try:
         found = fbt.Fbt().create(probes, wanted)
@@ -79,8 +79,8 @@ def _ends_by_pattern(probes: ProbeTable, wanted: Wanted, index: Callable[[], Deb
         found.reports.extend(made.reports)
         found.copies.update(made.copies)
     if not found.numbers and refusal is not None:
-        raise ProbeError(f"{wanted.text}: no function matches '{wanted.function}', and no inline "
-                         "copy that can be probed") from refusal
+        raise ProbeError(f"{wanted.text}: no function and no inline copy that can be probed "
+                         f"matches '{wanted.function}'") from refusal
     return found
 
 
@@ -88,19 +88,19 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
            module: str = "") -> list[int]:
     """Make the probes of ``kinst:module:function:name``.
 
-    :param name: a decimal offset, a pattern of such, or empty for every instruction that can be
+    :param name: a decimal offset, a pattern of offsets, or empty for every instruction that can be
         probed.
-    :param unsafe: also in functions that are excluded.
-    :param module: whose functions; a pattern, or empty for all.
+    :param unsafe: whether to probe excluded functions, too.
+    :param module: name or pattern of the functions' module; empty for all.
     :return: the numbers of the probes.
-    :raises ProbeError: naming what does not fit.
+    :raises ProbeError: when no probe can be made; the message says why.
     """
     where = f"{PROVIDER}:{module}:{function}:{name}"
     symbols = functions(breakpoints, where, function, unsafe, module)
     if not is_glob(name) and not (name.isascii() and name.isdecimal()):
         last = max((i.offset for i in breakpoints.instructions(symbols[0])), default=0)
         raise ProbeError(
-            f"{where}: '{name[:40]}' is not a decimal byte offset; those of {symbols[0].name} are "
+            f"{where}: '{name[:40]}' is not a decimal byte offset; {symbols[0].name} has offsets "
             f"from 0 to {last}"
         )
     if len(symbols) > 100:
@@ -128,12 +128,12 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
         else:
             made.append(breakpoints.add(symbol, ProbeKind.OFFSET, instruction))
     if not made:
-        raise refusal or ProbeError(f"{where}: no instruction of it can be probed")
+        raise refusal or ProbeError(f"{where}: none of its instructions can be probed")
     return made
 
 
 def _number(digits: str) -> int:
-    """What is too long to be an offset is beyond every end."""
+    """Return an offset as a number; too many digits yield one past the end of any function."""
     digits = digits.lstrip("0") or "0"
     return int(digits) if len(digits) <= 18 else 1 << 62
 
@@ -163,7 +163,7 @@ def _at_offset(
 
 
 def _nearest(offsets: list[int], offset: int) -> str:
-    """The offsets on both sides, as words."""
+    """Return the nearest offsets on both sides, as text."""
     below = [o for o in offsets if o < offset][-1:]
     above = [o for o in offsets if o > offset][:1]
-    return " and ".join(str(o) for o in below + above) or "nothing there"
+    return " and ".join(str(o) for o in below + above) or "no other instruction"

@@ -1,4 +1,4 @@
-"""Patterns of a probe description, as dtrace(1) has them."""
+"""Patterns in probe descriptions, as in dtrace(1)."""
 
 import fnmatch
 import re
@@ -7,17 +7,17 @@ GLOB = re.compile(r"[*?\[]")
 
 
 def is_glob(pattern: str) -> bool:
-    """Whether a part of a description is a pattern; an empty one matches everything."""
+    """Whether a part of a description is a pattern; an empty part matches everything."""
     return not pattern or GLOB.search(pattern) is not None
 
 
 def matches(pattern: str, name: str) -> bool:
-    """A shell pattern, or anything for an empty one."""
+    """Whether a shell pattern matches a name; an empty pattern matches every name."""
     return not pattern or fnmatch.fnmatchcase(name, _as_python_has_it(pattern))
 
 
 def regular(pattern: str) -> re.Pattern[str]:
-    """The same, for many names."""
+    """Return a regular expression for a shell pattern, to match many names."""
     return re.compile(fnmatch.translate(_as_python_has_it(pattern) or "*"))
 
 

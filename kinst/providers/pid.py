@@ -1,9 +1,9 @@
-"""The pid provider: probes on instructions of a program, while one process runs it.
+"""The pid provider: probes on the instructions of a program, in one process that runs it.
 
-As in DTrace a process is named by its number, an instruction by its offset in hexadecimal, and a
-program's own module is also ``a.out``.  A probe fires before its instruction, which is executed
-where it is (``kinst/probes/_program.pxi``): any instruction can be probed, even one that no
-breakpoint could stand on.
+As in DTrace, a process is named by its number, an instruction by its offset in hexadecimal, and a
+program's own module is also called ``a.out``.  A probe fires before its instruction, which is
+executed in place (``kinst/probes/_program.pxi``), so any instruction can be probed, even one that a
+breakpoint could not replace.
 """
 
 import re
@@ -31,7 +31,7 @@ KINDS = {ENTRY: ProbeKind.PROGRAM_ENTRY, RETURN: ProbeKind.PROGRAM_RETURN}
 
 
 class Pid(Provider):
-    """``pid17:a.out:main:entry``, ``return``, ``4`` (an offset), ``*``."""
+    """Provider of ``pid17:a.out:main:entry``, ``return``, ``4`` (an offset), and ``*``."""
 
     name = "pid"
 
@@ -39,16 +39,17 @@ class Pid(Provider):
         return pattern == self.name or _named(pattern) is not None
 
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
-        found = _named(wanted.provider)
-        if found is not None and wanted.program is None:
-            raise ProbeError(f"{wanted.text}: pid is for D programs: kdtrace, or machine.trace()")
-        if found is None or wanted.program is None:
+        process = _named(wanted.provider)
+        if process is not None and wanted.program is None:
+            raise ProbeError(f"{wanted.text}: pid probes need a D program: use kdtrace or "
+                             "machine.trace()")
+        if process is None or wanted.program is None:
             raise ProbeError(f"{wanted.text}: pid needs the number of a process, as in "
                              "pid$target:a.out:main:entry with -c '$ COMMAND', or pid1:::entry")
-        if not int(found[1]):
-            raise ProbeError(f"{wanted.text}: process 0 is the kernel's own; with -c '$ COMMAND' "
-                             "or -p PID there is $target", "D_PROC_BADPID")
-        program = wanted.program(int(found[1]))
+        if not int(process[1]):
+            raise ProbeError(f"{wanted.text}: process 0 is the kernel; to use $target, give "
+                             "-c '$ COMMAND' or -p PID", "D_PROC_BADPID")
+        program = wanted.program(int(process[1]))
         functions = list(_functions(program, wanted))
         number = probes.add_program(program, wanted.types)
         numbers: list[int] = []
@@ -59,12 +60,12 @@ class Pid(Provider):
             except ProbeError as error:
                 refusal = refusal or error
         if not numbers:
-            raise refusal or ProbeError(f"{wanted.text}: there is no such place in it")
+            raise refusal or ProbeError(f"{wanted.text}: no instruction matches this probe name")
         return MadeProbes(numbers, [wanted.text], [])
 
 
 def _named(provider: str) -> re.Match[str] | None:
-    """The process of ``pid17``, or of a pattern for it that has the whole number, ``p*d17``."""
+    """Match ``pid17``, or a pattern for it that contains the whole number, like ``p*d17``."""
     number = NUMBER.search(provider) if is_glob(provider) else None
     name = f"pid{number[0]}" if number is not None and matches(
         provider, f"pid{number[0]}") else provider
@@ -72,20 +73,24 @@ def _named(provider: str) -> re.Match[str] | None:
 
 
 def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[Symbol]:
-    """:raises ProbeError: when there are none."""
+    """Yield the functions of a program that a description selects.
+
+    :raises ProbeError: when it selects none.
+    """
     symbols, module = program.file.symbols, wanted.module
     if wanted.function == ABSOLUTE and not OFFSET.fullmatch(wanted.name):
-        raise ProbeError(f"{wanted.text}: only addresses, in hexadecimal, go with the function '-'",
+        raise ProbeError(f"{wanted.text}: with the function '-', the name must be a hexadecimal "
+                         "address",
                          "D_PROC_NAME")
     if not (matches(module, AOUT) or matches(module, program.name)):
         raise ProbeError(f"{wanted.text}: process {program.process} has no module '{module}', only "
-                         f"{program.name} (or {AOUT}): its program is linked statically",
+                         f"{program.name} (or {AOUT}): its program is statically linked",
                          "D_PROC_LIB" if wanted.function == ABSOLUTE else "")
     if wanted.function == ABSOLUTE:
         at = int(wanted.name, 16)
         inside = symbols.function_at(at)
         if inside is None:
-            raise ProbeError(f"{wanted.text}: {at:#x} lies in no function of {program.name}",
+            raise ProbeError(f"{wanted.text}: {at:#x} is not in a function of {program.name}",
                              "D_PROC_OFF")
         yield inside
         return
@@ -133,22 +138,25 @@ def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: 
     if made or name in KINDS:
         return made
     if not OFFSET.fullmatch(name):
-        raise ProbeError(f"{wanted.text}: '{name[:40]}' is an invalid probe name: give entry, "
+        raise ProbeError(f"{wanted.text}: '{name[:40]}' is an invalid probe name: use entry, "
                          "return or an offset in hexadecimal", "D_PROC_NAME")
     return [probes.add_in_program(program, function, ProbeKind.PROGRAM_OFFSET,
                                   _boundary(probes, function, code, int(name, 16), wanted), code)]
 
 
 def _instructions(probes: ProbeTable, code: bytes, function: Symbol) -> Iterator[ProbedInstruction]:
-    """Those of a function, without data between them; any can be probed."""
-    for one in instructions(probes.trap, code, function):
-        if not isinstance(one.verdict, Refuse) or one.verdict.reason not in (DATA, NO_INSTRUCTION):
-            yield one
+    """Yield the instructions of a function without the data between them; any can be probed."""
+    for i in instructions(probes.trap, code, function):
+        if not isinstance(i.verdict, Refuse) or i.verdict.reason not in (DATA, NO_INSTRUCTION):
+            yield i
 
 
 def _boundary(probes: ProbeTable, function: Symbol, code: bytes, offset: int, wanted: Wanted
               ) -> int:
-    """:raises ProbeError: when no instruction begins at the offset."""
+    """Return an offset after checking that an instruction begins there.
+
+    :raises ProbeError: when no instruction begins at the offset.
+    """
     if offset >= function.size:
         raise ProbeError(f"{wanted.text}: offset {offset:#x} outside of function "
                          f"'{function.name}', which has {function.size:#x} bytes", "D_PROC_OFF")
@@ -156,5 +164,5 @@ def _boundary(probes: ProbeTable, function: Symbol, code: bytes, offset: int, wa
     if offset not in known:
         near = [at for at in known if at < offset][-1:] + [at for at in known if at > offset][:1]
         raise ProbeError(f"{wanted.text}: no instruction of {function.name} begins at {offset:x}; "
-                         f"the nearest: {' and '.join(f'{at:x}' for at in near)}")
+                         f"nearest: {' and '.join(f'{at:x}' for at in near)}")
     return offset

@@ -1,4 +1,4 @@
-"""What a provider is: whoever makes probes of a kind, and knows what they tell."""
+"""Base class of probe providers, and the types of their input and output."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,16 +15,17 @@ from kinst.providers.patterns import is_glob, matches
 
 @dataclass(frozen=True)
 class Wanted:
-    """The probes that a description asks a provider for.
+    """Probes that a description requests from a provider.
 
     :param text: the description, for messages.
     :param function: a name or a shell pattern; empty for every function.
-    :param name: the last part of the description, likewise.
-    :param unsafe: also in functions that are excluded.
-    :param types: gives the kernel's types, likewise.
-    :param module: a name or a shell pattern of the modules, likewise; so ``provider``.
-    :param program: gives what a process runs, by its number; raises KinstError.
-    :param index: gives the debug data; raises DebugDataError where there is none.
+    :param name: the last part of the description, in the same form.
+    :param unsafe: whether to probe excluded functions, too.
+    :param index: returns the debug data; raises DebugDataError if there is none.
+    :param module: the modules, in the same form; likewise ``provider``.
+    :param types: returns the kernel's types; raises DebugDataError if there is no debug data.
+    :param program: returns the program that a process runs, by the process number; raises
+        KinstError.
     """
 
     text: str
@@ -40,10 +41,12 @@ class Wanted:
 
 @dataclass(frozen=True)
 class MadeProbes:
-    """:param numbers: of the probes a description stands for.
-    :param text: what it was rewritten to, as dtrace -d prints it.
-    :param reports: what of it cannot be probed.
-    :param copies: by its probe's number, the inline copies that are entered there.
+    """Probes that were made for a description.
+
+    :param numbers: the numbers of the probes.
+    :param text: the descriptions of what was probed, as ``dtrace -d`` prints them.
+    :param reports: messages about parts of the description that cannot be probed.
+    :param copies: probe number -> the inline copies that are entered at the probe.
     """
 
     numbers: list[int]
@@ -53,8 +56,7 @@ class MadeProbes:
 
 
 def inlined_only(probes: ProbeTable, wanted: Wanted) -> str:
-    """What to do about a function that is missing because it is inline in all its callers; empty:
-    it is not, or that is not known."""
+    """Return a hint for a missing function that exists only as inline copies; else empty."""
     if wanted.index is None or is_glob(wanted.function) or probes.image.symbols.named(
             wanted.function):
         return ""
@@ -63,21 +65,21 @@ def inlined_only(probes: ProbeTable, wanted: Wanted) -> str:
     except DebugDataError:
         return ""
     return (f"; it is inline in {copies} places: kinst::{wanted.function}:entry and :return probe "
-            "these" if copies else "")
+            "the copies" if copies else "")
 
 
 class Provider(ABC):
-    """A provider of probes in the kernel's code."""
+    """Base class of probe providers."""
 
     name: ClassVar[str]
 
     def matches(self, pattern: str) -> bool:
-        """Whether a description's first part means this provider."""
+        """Whether the first part of a description selects this provider."""
         return matches(pattern, self.name)
 
     @abstractmethod
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
-        """Make the probes.
+        """Make the probes that a description requests.
 
-        :raises ProbeError: naming what does not fit.
+        :raises ProbeError: when no probe can be made; the message says why.
         """

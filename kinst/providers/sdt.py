@@ -1,8 +1,9 @@
-"""The SDT providers: probes that the kernel's source declares, proc, io, vfs, lockstat and others.
+"""The SDT providers: probes that the kernel's source declares (proc, io, vfs, lockstat and others).
 
-The kernel's tracepoints do nothing until they are patched to jump where the arguments are made.
-Here a breakpoint stands there, the guest makes the arguments by that code of its own while the
-clock stands still (``kinst/probes/_tracepoint.pxi``), and goes on as if nothing had happened.
+The kernel's tracepoints do nothing until they are patched to jump to the code that computes the
+arguments.  Here a breakpoint replaces the tracepoint, the guest's own code computes the arguments
+with the clock stopped (``kinst/probes/_tracepoint.pxi``), and the guest continues as if nothing had
+happened.
 """
 
 from dwarf.debug_file import DebugDataError
@@ -14,11 +15,11 @@ from kinst.providers.patterns import is_glob, matches
 from kinst.providers.pid import Pid
 from kinst.providers.provider import MadeProbes, Provider, Wanted
 
-OTHERS = (kinst_provider.PROVIDER, fbt.PROVIDER)  # these names are of one provider each
+OTHERS = (kinst_provider.PROVIDER, fbt.PROVIDER)  # providers that are not SDT providers
 
 
 class Sdt(Provider):
-    """``proc:::exec-success`` and the like: each by the provider that is declared."""
+    """Provider of all declared static probes, such as ``proc:::exec-success``."""
 
     name = "sdt"
 
@@ -34,8 +35,7 @@ class Sdt(Provider):
                  and matches(wanted.module, one.module) and matches(wanted.function, one.function)
                  and matches(wanted.name, one.name)]
         if not found:
-            raise ProbeError(f"{wanted.text}: no static probe or system call of the kernel's is so "
-                             "called")
+            raise ProbeError(f"{wanted.text}: no static probe or system call of the kernel matches")
         made: list[int] = []
         refusals: list[str] = []
         for n in found:
@@ -48,9 +48,9 @@ class Sdt(Provider):
         operations = [n for n in found if (declared[n].provider, declared[n].module)
                       == probes.machine.guest.probes.operations]
         if operations and not _has_debug_data(wanted):
-            refusals.append(f"{wanted.text}: calls that go by the tracepoints of "
-                            f"{declared[operations[0]].provider}:{declared[operations[0]].module}: "
-                            "the kernel has no DWARF")
+            refusals.append(f"{wanted.text}: calls that bypass the tracepoints of "
+                            f"{declared[operations[0]].provider}:{declared[operations[0]].module} "
+                            "cannot be probed: the kernel has no DWARF")
         for provider, what in probes.machine.guest.probes.unseen.items():
             if any(declared[n].provider == provider for n in found) and not is_glob(
                     wanted.provider) and wanted.provider:

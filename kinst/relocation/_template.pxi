@@ -1,5 +1,6 @@
-"""The numbers of templates, which are Python's, and where an instruction's target is.  The modules that
-use templates include it, each for itself: what a compiler sees, it can inline.
+"""Template constants shared with Python, and the target of an instruction.
+
+Each module that uses templates includes this file, so that the compiler can inline its code.
 """
 
 from kinst.relocation.template import NO_REGISTER as _NO_REGISTER
@@ -41,7 +42,10 @@ cdef uint8_t NO_REGISTER = _NO_REGISTER
 
 
 cdef inline uint64_t target_of(const Template *t, uint64_t address, int32_t relative) noexcept nogil:
-    """Of an instruction with the template, at an address, with the displacement it leaves out."""
+    """Return the target of an instruction with template ``t`` at an address.
+
+    :param relative: the displacement in the instruction, which the template does not contain.
+    """
     if t.relative == RELATIVE:
         return t.target + address + <int64_t>relative
     if t.relative == PAGE_RELATIVE:

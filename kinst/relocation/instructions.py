@@ -1,4 +1,4 @@
-"""What the bytes of an instruction tell of it; one subclass in each architecture's folder."""
+"""Instruction properties that follow from the bytes; each architecture has a subclass."""
 
 import re
 from abc import ABC, abstractmethod
@@ -9,13 +9,13 @@ from kinst.relocation.verdict import Jump, JumpAndLink, SetRegister, Verdict
 
 
 class Instructions(ABC):
-    """The instructions of one architecture: verdicts, and what else is known of them.
+    """Instructions of one architecture: their verdicts and other properties.
 
-    :cvar examples: of instructions, whatever their verdicts are: for readers.
-    :cvar padding: instructions that compilers fill space with.
-    :cvar repeat_counter: the register that an instruction which repeats itself counts down; empty:
-        there is no such instruction.
-    :cvar trap_returns: instructions that end an exception.
+    :cvar examples: instructions of all verdicts, shown to readers as examples.
+    :cvar padding: pattern of the instructions with which compilers fill space.
+    :cvar repeat_counter: the register that self-repeating instructions count down; empty if the
+        architecture has no such instructions.
+    :cvar trap_returns: instructions that return from an exception.
     """
 
     examples: ClassVar[tuple[bytes, ...]] = ()
@@ -29,73 +29,77 @@ class Instructions(ABC):
 
     @abstractmethod
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
-        """The first instruction's length (0: there is none) and its verdict."""
+        """Return the length of the first instruction (0 if it is invalid) and its verdict."""
 
     @abstractmethod
     def is_prologue(self, code: bytes) -> bool:
-        """The instruction where upstream's FBT puts its entry probe."""
+        """Whether an instruction is one at which FreeBSD's FBT places its entry probe."""
 
     @abstractmethod
     def is_return(self, code: bytes) -> bool:
-        """An instruction that returns to the caller."""
+        """Whether an instruction returns to the caller."""
 
     def jump_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
-        """Where an instruction always jumps without linking, as far as its bytes tell.
+        """Return the target of an unconditional jump without link; None if it is unknown.
 
-        :param before: the verdict of the instruction before it.
+        :param before: the verdict of the preceding instruction, which may contain a part of it.
         """
         return verdict.target if isinstance(verdict, Jump) else None
 
     def call_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
-        """The function that an instruction calls, as far as its bytes tell.
+        """Return the address of the function that an instruction calls; None if it is unknown.
 
-        :param before: as of ``jump_target``.
+        :param before: the verdict of the preceding instruction, which may contain a part of it.
         """
         if isinstance(verdict, JumpAndLink):
             return verdict.offset if verdict.link is not None and verdict.register is None else None
         return None
 
     def links(self, verdict: Verdict) -> bool | None:
-        """Of a jump to a register's or memory's word, or a call: whether it is a call; None: it is
-        neither."""
+        """Whether a call or an indirect jump is a call; None for other instructions."""
         return verdict.link is not None if isinstance(verdict, JumpAndLink) else None
 
     @abstractmethod
     def second_argument(self, code: bytes) -> int | None:
-        """What an instruction adds to a register to make a function's second argument."""
+        """Return what an instruction adds to a register to form a function's second argument."""
 
     def makes(self, code: bytes, verdict: Verdict) -> tuple[str, int] | None:
-        """A register, and the address that an instruction leaves there."""
+        """Return (register, address) if an instruction sets a register to an address, else None."""
         return (verdict.register, verdict.value) if isinstance(verdict, SetRegister) else None
 
     def read_by(self, code: bytes, address: int, known: Mapping[str, int]
                 ) -> tuple[str, int, int] | None:
-        """What an instruction reads at an address that is known: (register, address, bytes).
+        """Return (register, address, size) if an instruction reads a known address, else None.
 
-        :param known: registers with addresses.
+        :param known: registers whose contents are known addresses.
         """
         return None
 
     def is_landing(self, code: bytes) -> bool:
-        """One that only marks where a branch may land."""
+        """Whether an instruction only marks a valid branch target."""
         return False
 
     def repeats(self, code: bytes) -> bool:
-        """One that the CPU model counts as often as it repeats itself."""
+        """Whether the CPU model counts each repetition of an instruction separately."""
         return False
 
     def starts_exclusive(self, code: bytes) -> bool:
-        """Whether an instruction opens a sequence that no trap may interrupt."""
+        """Whether an instruction begins an exclusive access, which a trap must not interrupt."""
         return False
 
     def ends_exclusive(self, code: bytes) -> bool:
+        """Whether an instruction ends an exclusive access."""
         return False
 
     def literal(self, code: bytes, address: int) -> tuple[int, int] | None:
-        """What the instruction ``code`` begins with reads at an address relative to itself:
-        (address, bytes).  Where only the address is taken, what is there cannot be known."""
+        """Return (address, size) of the PC-relative data that an instruction reads, or None.
+
+        An instruction that only computes the address of the data yields None.
+
+        :param code: bytes that begin with the instruction.
+        """
         return None
 
     @abstractmethod
     def split(self) -> object:
-        """The native decoder (``split_fn`` of ``kinst/code/_reader.pxd``), as an address."""
+        """Return the native decoder (``split_fn`` of ``kinst/code/_reader.pxd``) as a capsule."""

@@ -1,7 +1,7 @@
-"""Verdicts as templates for the native core.
+"""Lowering of verdicts to templates for the native core.
 
-A template is shared by all places where an encoding stands: it has how far its target is from the
-instruction, where the verdict says that the target follows it.
+All instructions with the same encoding share a template.  If a verdict's target moves with the
+instruction, the template contains the distance between them.
 """
 
 from dataclasses import dataclass
@@ -10,21 +10,25 @@ from kinst.relocation.template import NO_REGISTER, Trait
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import Copy, Lowered, Op, Refuse, Relative, Rewrite, Verdict
 
-HERE = 0x4000_0000  # the begin of a page, at which verdicts are asked for
+HERE = 0x4000_0000  # page-aligned address for which verdicts are computed
 MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class Template:
-    """Arguments of ``CodeReader.add_template``."""
+    """Template of an encoding, as added by ``CodeReader.add_template``."""
 
     lowered: Lowered
     flags: int = 0
     code: bytes = b""
     has_data: bool = False
-    reason: str = ""  # of a refusal
+    reason: str = ""  # why the instruction is refused
 
     def arguments(self, names: list[str]) -> tuple[object, ...]:
+        """Return the arguments for ``CodeReader.add_template``.
+
+        :param names: the names of all registers, in the order of their numbers.
+        """
         low = self.lowered
         a, b, c = (names.index(r) if r in names else NO_REGISTER for r in (low.a, low.b, low.c))
         return (int(low.op), a, b, c, low.n, int(low.relative), self.flags, low.truth,
@@ -32,7 +36,7 @@ class Template:
 
 
 def lowered(verdict: Verdict, trap: GuestTrap) -> tuple[Lowered, bytes, bool]:
-    """The operation, the code that replaces the instruction, whether its target lies behind it."""
+    """Return the operation, the replacement code, and whether data holds the target."""
     if isinstance(verdict, Refuse):
         return Lowered(Op.REFUSE), b"", False
     if isinstance(verdict, Copy):
@@ -50,18 +54,18 @@ def lowered(verdict: Verdict, trap: GuestTrap) -> tuple[Lowered, bytes, bool]:
 
 
 def template(trap: GuestTrap, code: bytes, relative: int, verdict: Verdict) -> Template:
-    """The template of an instruction.
+    """Return the template of an instruction.
 
-    :param relative: a displacement in it that the template leaves to each site.
-    :param verdict: at HERE.
+    :param relative: the displacement in the instruction, which the template does not contain.
+    :param verdict: the instruction's verdict at the address ``HERE``.
     """
-    known = trap.instructions
+    table = trap.instructions
     here, body, data = lowered(verdict, trap)
     flags = (Trait.ENDS_BLOCK * here.ends_block
-             | Trait.STARTS_EXCLUSIVE * known.starts_exclusive(code)
-             | Trait.ENDS_EXCLUSIVE * known.ends_exclusive(code)
-             | Trait.PROLOGUE * known.is_prologue(code) | Trait.RETURNS * known.is_return(code)
-             | Trait.LANDING * known.is_landing(code) | Trait.REPEATS * known.repeats(code))
+             | Trait.STARTS_EXCLUSIVE * table.starts_exclusive(code)
+             | Trait.ENDS_EXCLUSIVE * table.ends_exclusive(code)
+             | Trait.PROLOGUE * table.is_prologue(code) | Trait.RETURNS * table.is_return(code)
+             | Trait.LANDING * table.is_landing(code) | Trait.REPEATS * table.repeats(code))
     if here.relative is not Relative.ABSOLUTE:
         origin = 0 if here.relative is Relative.DISPLACEMENT else HERE
         here = here.to(here.target - origin - relative & MASK)

@@ -1,4 +1,4 @@
-"""The shape of an architecture, as the native core wants it: registers, trap frame, breakpoints."""
+"""Description of an architecture for the native core: registers, trap frame, breakpoints."""
 
 from dataclasses import dataclass
 
@@ -10,19 +10,19 @@ from kinst.relocation.trap import Breakpoint, GuestTrap
 
 @dataclass(frozen=True)
 class Shape:
-    """Registers, trap frame and breakpoint of an architecture, as the native core wants them.
+    """Registers, trap frame and breakpoints of an architecture, as the native core reads them.
 
-    Large because the native core takes it as one structure, field by field.
+    The native core copies this structure field by field, hence its size.
 
-    :param registers: Unicorn's number, offset in the trap frame or -1, whether the kernel's return
-        path restores it; the other fields are indices into it.
-    :param frame: the register that holds the frame's address at the seam.
-    :param made: of a function's arguments behind the first, six; None: on the stack, ``made_stack``
-        above its pointer when the function is entered.
-    :param effects: of instructions that the kernel's vectors do: bytes, what they are told, the
-        register that the stack pointer is afterwards and how far from it, whether it returns, the
-        registers that it stores and loads.
-    :param breakpoints: of the guest path and of the direct one.
+    :param registers: for each register: Unicorn's number, its offset in the trap frame or -1, and
+        whether the kernel's return path restores it; other fields are indices into this list.
+    :param frame: the register that holds the address of the trap frame at the seam.
+    :param made: the registers of a function's second to seventh argument; None for an argument on
+        the stack, which starts ``made_stack`` bytes above the stack pointer at function entry.
+    :param effects: for each instruction that the kernel's vectors perform: its bytes, the answer
+        that requests it, the register from which the stack pointer is set and the bytes added,
+        whether it returns, and the registers that it stores and loads.
+    :param breakpoints: the breakpoints of the guest trap path and of the direct path.
     """
 
     registers: list[tuple[int, int, bool]]
@@ -56,10 +56,15 @@ class Shape:
 
 
 def register_names(arch: Arch, trap: GuestTrap) -> list[str]:
+    """Return the names of all registers, in the order of their numbers in the native core."""
     return [*arch.registers, *(n for n in trap.more_registers if n not in arch.registers)]
 
 
 def shape(arch: Arch, trap: GuestTrap, frame: TrapFrame) -> Shape:
+    """Describe an architecture for the native core.
+
+    :param frame: the layout of the kernel's trap frame.
+    """
     names = register_names(arch, trap)
     fields, status, counter = frame.fields, trap.status, trap.instructions.repeat_counter
 

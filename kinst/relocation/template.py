@@ -1,13 +1,13 @@
-"""Numbers of templates that Python and the native core (``_template.pxi``) share, beside ``Op``."""
+"""Template constants that Python and the native core (``_template.pxi``) share, besides ``Op``."""
 
 import enum
 
 NO_REGISTER = 0xFF
-MAX_ROUNDS = 4  # over a function, until it is settled what of it is data
+MAX_ROUNDS = 4  # maximum number of passes over a function to find the data in it
 
 
 class Trait(enum.IntFlag):
-    """What is to be known of an instruction, beside its operation."""
+    """Property of an instruction, in addition to its operation."""
 
     ENDS_BLOCK = 1
     STARTS_EXCLUSIVE = 2
@@ -15,4 +15,4 @@ class Trait(enum.IntFlag):
     PROLOGUE = 8
     RETURNS = 16
     LANDING = 32
-    REPEATS = 64  # itself, as the CPU model counts instructions
+    REPEATS = 64  # the CPU model counts each of its repetitions separately

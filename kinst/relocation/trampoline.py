@@ -1,8 +1,8 @@
-"""Memory for trampolines: pages the guest does not know, mapped executable in its page tables.
+"""Memory for trampolines: pages unknown to the guest, mapped executable in its page tables.
 
-They are handed out in chunks of a large page, split into slots and filled with breakpoints so that
-a stray jump stops cleanly.  The first large page of the hidden memory is for page tables; in the
-second, slot 1 is the seam's address.  Which slots are in use is a bitset of the dispatcher's.
+The memory consists of large pages that are divided into slots and filled with breakpoints, so that
+a stray jump stops cleanly.  The first large page of the hidden memory holds page tables; slot 1 of
+the second is the seam.  The dispatcher tracks in a bitset which slots are in use.
 """
 
 from emu.guest.hole import LARGE
@@ -11,16 +11,16 @@ from emu.machine.machine import Machine
 from emu.unicorn._engine import TrampolineSize
 
 SLOT = int(TrampolineSize.SLOT)
-RESERVED = 2  # slots: the page's first, and the seam
+RESERVED = 2  # reserved slots: the first slot and the seam
 HIDDEN = 256 << 20
 
 
 class Trampolines:
-    """Executable memory for ``slots`` trampolines; ``close`` leaves the guest's page tables as they
-    were.
+    """Executable memory for ``slots`` trampolines; ``close`` restores the guest's page tables.
 
-    :param near: an address in the kernel's code.
-    :raises MachineError: when the guest's address space has no room for them.
+    :param near: an address in the kernel's code, near which the memory is mapped.
+    :param filler: the breakpoint that unused slots are filled with.
+    :raises MachineError: when the guest's address space has no room for the trampolines.
     """
 
     def __init__(self, machine: Machine, near: int, filler: bytes, slots: int) -> None:
@@ -30,7 +30,7 @@ class Trampolines:
         pages = -(-(slots + RESERVED) * SLOT // LARGE)
         self.size = pages * LARGE
         if LARGE + self.size > HIDDEN:
-            raise MachineError(f"{slots} trampolines: at most {(HIDDEN - LARGE) // SLOT} fit")
+            raise MachineError(f"{slots} trampolines, but at most {(HIDDEN - LARGE) // SLOT} fit")
         machine.write_physical(tables, bytes(4096))
         hole = machine.guest.traps.hole(machine, near, self.physical, pages, tables)
         self._undo: list[tuple[int, bytes]] = []
@@ -42,17 +42,19 @@ class Trampolines:
                 machine.write_physical(address, content.to_bytes(8, "little"))
             self.base = hole.virtual
         machine.write_physical(self.physical, filler * (self.size // len(filler)))
-        machine.forget_translations()  # also of what stood in the slots before
+        machine.forget_translations()  # including those of earlier trampolines in the slots
 
     @property
     def seam(self) -> int:
-        """The address the kernel's seam points to."""
-        return self.base + SLOT  # Unicorn also looks at the byte before a stop address
+        """Address of the seam, as stored in the kernel's pointer."""
+        return self.base + SLOT  # not slot 0: Unicorn also reads the byte before a stop address
 
     def write_seam(self, code: bytes) -> None:
+        """Write the code of the seam."""
         self.machine.write_physical(self.physical + SLOT, code)
 
     def close(self) -> None:
+        """Restore the guest's page tables and release the memory."""
         for address, content in self._undo:
             self.machine.write_physical(address, content)
         self._undo.clear()

@@ -1,8 +1,8 @@
-"""The host's half of the guest trap path; one subclass in each architecture's folder.
+"""Host side of the guest trap path; each architecture's folder has a subclass.
 
 The kernel's vectors have built a trap frame and called (or jumped to) the seam,
-``dtrace_invop_jump_addr``.  What stands behind that pointer in a real system is a module; here it
-is this.
+``dtrace_invop_jump_addr``.  On a real system this pointer leads into a kernel module; here
+``GuestTrap`` takes its place.
 """
 
 from abc import ABC, abstractmethod
@@ -18,12 +18,12 @@ from kinst.relocation.instructions import Instructions
 from kinst.relocation.verdict import Copy, RegisterState, Rewrite
 
 MASK = (1 << 64) - 1
-NO_TRAMPOLINES = "this kernel's vectors do themselves what a breakpoint has displaced"
+NO_TRAMPOLINES = "this kernel's vectors perform displaced instructions themselves"
 
 
 @dataclass
 class CpuState(RegisterState):
-    """The interrupted registers where they are the CPU's own."""
+    """Interrupted registers, read from and written to the CPU itself."""
 
     machine: Machine
     pc: int
@@ -46,12 +46,13 @@ class CpuState(RegisterState):
 
 @dataclass(frozen=True)
 class FrameRegisters:
-    """Where the interrupted registers are at the seam.
+    """Location of the interrupted registers at the seam.
 
-    :param register: holds the trap frame's address there, less ``bias`` bytes.
-    :param names: our register names -> fields of the trap frame, where they differ.
-    :param unrestored: what the kernel's return path leaves as it is.
-    :param untold: what the trap frame does not have as it was; compiled code never changes it.
+    :param register: the register that holds the trap frame's address, less ``bias`` bytes.
+    :param names: register name -> field of the trap frame, where these names differ.
+    :param unrestored: registers that the kernel's return path does not restore.
+    :param untold: registers whose interrupted values the trap frame does not contain; compiled code
+        never changes them.
     """
 
     register: str
@@ -61,16 +62,17 @@ class FrameRegisters:
     untold: frozenset[str] = frozenset()
 
     def field(self, register: str) -> str:
-        """The field of the trap frame that has a register."""
+        """Return the name of the trap frame field that contains a register."""
         return self.names.get(register, register)
 
 
 @dataclass
 class FrameState(CpuState):
-    """The interrupted registers: those of the trap frame, the rest from the CPU.
+    """Interrupted registers in the trap frame or, if the frame lacks them, in the CPU.
 
-    :param layout: of the trap frame at the address ``frame``.
-    :param deferred: what was set of registers that the kernel's return path does not restore.
+    :param layout: the layout of the trap frame.
+    :param frame: the address of the trap frame.
+    :param deferred: new values of registers that the kernel's return path does not restore.
     """
 
     layout: TrapFrame
@@ -96,13 +98,13 @@ class FrameState(CpuState):
 
 @dataclass(frozen=True)
 class KernelEffect:
-    """An instruction that a kernel's own vectors do when they are told that it was there.
+    """Effect of an instruction that the kernel's own vectors perform when the seam requests it.
 
-    :param answer: what the kernel is told.
-    :param base: the stack pointer is this register and ``change`` afterwards.
-    :param returns: the run goes on at the word that was at the stack pointer, not behind it.
-    :param stores: a register that is stored at the stack pointer then; ``loads``: one that is
-        loaded from where ``base`` leads to.
+    :param answer: the result of the seam that requests the instruction.
+    :param base: the register that, plus ``change``, becomes the stack pointer.
+    :param returns: whether execution continues at the word on the stack, not after the instruction.
+    :param stores: the register that is stored at the new stack pointer.
+    :param loads: the register that is loaded from the address in ``base``.
     """
 
     answer: int
@@ -115,9 +117,11 @@ class KernelEffect:
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """:param code: written over an instruction, ``short`` over one of two bytes.
-    :param vector: Unicorn's number of its exception.
-    :param bias: how far the program counter is behind it then.
+    """Breakpoint instruction of an architecture.
+
+    :param code: the bytes of the breakpoint; ``short`` replaces an instruction of two bytes.
+    :param vector: Unicorn's number of the exception that the breakpoint causes.
+    :param bias: bytes from the breakpoint to the program counter at the exception.
     """
 
     code: bytes
@@ -128,12 +132,12 @@ class Breakpoint:
 
 @dataclass(frozen=True)
 class StatusRegister:
-    """The register with the flags, which also masks interrupts.
+    """Register that contains the flags and masks interrupts.
 
-    :param flag_bits: those that conditions look at.
-    :param frame_mask: bits of it in the trap frame; interrupts are masked when they are set
-        (``mask_sets``) or cleared; 0: the exception itself has masked them.
-    :param cpu_mask: the same bits in the CPU.
+    :param flag_bits: numbers of the flag bits that conditions test.
+    :param frame_mask: interrupt mask bits in the trap frame; setting them (``mask_sets``) or
+        clearing them masks interrupts.  0 if the exception itself masks interrupts.
+    :param cpu_mask: the same bits in the CPU's register.
     """
 
     name: str
@@ -146,24 +150,23 @@ class StatusRegister:
 class GuestTrap(ABC):
     """Breakpoints, trampolines and the seam of one architecture.
 
-    :cvar instructions: what is known of its instructions, verdicts above all.
-    :cvar numbers: Unicorn's numbers of the registers.
-    :cvar more_registers: that verdicts use, beside the general ones.
-    :cvar direct_breakpoint: of the direct path, where that is another.
-    :cvar called: whether the kernel calls the seam, or jumps to it.
-    :cvar seam_code: the function that is called at the seam: it returns, when it was answered.
-    :cvar kernel_effects: where the kernel's vectors do what the displaced instruction would: by its
-        bytes, how; nothing else is probed.
-    :cvar saved: the fields of the trap frame that the CPU saves, not the kernel's code, with what
-        each is.
-    :cvar return_register: the system register that an exception's return goes to; empty: there is
-        none, it is on the stack.
-    :cvar segment: where per-CPU data is, for trampolines of threads, and ``interrupt_flag`` the
-        flag they go by.
-    :cvar jump: ends a trampoline: to the address that stands behind it.
-    :cvar second_breakpoint: trampolines end in a breakpoint, not in a jump; ``short_nop`` fills up
-        before it.
-    :cvar frame_return: the instruction that goes back by the trap frame.
+    :cvar instructions: the architecture's instructions, in particular their verdicts.
+    :cvar numbers: register name -> Unicorn's number.
+    :cvar more_registers: registers that verdicts use in addition to the general registers.
+    :cvar direct_breakpoint: the breakpoint of the direct path, if it differs from the guest's.
+    :cvar called: whether the kernel calls the seam instead of jumping to it.
+    :cvar seam_code: the code at the seam, which returns to the kernel once the host has answered.
+    :cvar kernel_effects: for kernels whose vectors perform the displaced instruction: its bytes ->
+        its effect.  Other instructions cannot be probed.
+    :cvar saved: trap frame fields that the CPU saves, not the kernel's code -> their descriptions.
+    :cvar return_register: the system register that holds an exception's return address; empty if
+        the address is on the stack.
+    :cvar segment: the register with the address of per-CPU data, for per-thread trampolines, which
+        the flag ``interrupt_flag`` selects.
+    :cvar jump: the jump at the end of a trampoline, to the address stored after it.
+    :cvar second_breakpoint: whether trampolines end in a breakpoint instead of a jump;
+        ``short_nop`` pads the code before it.
+    :cvar frame_return: the instruction that returns through the trap frame.
     """
 
     instructions: Instructions
@@ -186,7 +189,7 @@ class GuestTrap(ABC):
     second_breakpoint: ClassVar[bool]
 
     def breakpoint(self, length: int) -> bytes:
-        """What is written over an instruction of that length."""
+        """Return the breakpoint that replaces an instruction of ``length`` bytes."""
         b = self.guest_breakpoint
         return b.short if length < len(b.code) else b.code
 
@@ -194,40 +197,47 @@ class GuestTrap(ABC):
     def trampoline(
         self, at: int, code: bytes, verdict: Copy | Rewrite, after: int
     ) -> tuple[bytes, int]:
-        """The bytes of a trampoline at address ``at``, and the offset of its second breakpoint."""
+        """Return the code of a trampoline, and the offset of its second breakpoint or jump.
+
+        :param at: the address of the trampoline.
+        :param after: the address at which the guest continues.
+        """
 
     @abstractmethod
     def at_seam(self, machine: Machine) -> int:
-        """At the seam: the address of the breakpoint."""
+        """Return the address of the breakpoint that led to the seam."""
 
     @abstractmethod
     def enter(self, machine: Machine) -> CpuState:
-        """The interrupted state."""
+        """Return the state of the interrupted code."""
 
     @abstractmethod
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
-        """Handled: go back into the kernel, so that it goes on at ``pc``."""
+        """Return from a handled breakpoint into the kernel, so that it continues at ``pc``."""
 
     def leave_by_frame(self, machine: Machine, frame: int, pc: int, at: int) -> None:
-        """Go on at ``pc`` by the trap frame and ``frame_return``, which is at ``at``; the registers
-        are the interrupted ones already."""
+        """Continue at ``pc`` through the trap frame, by the ``frame_return`` instruction at ``at``.
+
+        The registers already have their interrupted values.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no frame_return")
 
     @abstractmethod
     def decline(self, machine: Machine) -> None:
-        """Not ours: let the kernel do what it does without us."""
+        """Pass a breakpoint that is not ours on to the kernel."""
 
     def next_after(self, state: CpuState, address: int, code: bytes) -> int:
-        """Where there are ``kernel_effects``: where the run goes on after one."""
+        """Return the address of the next instruction after one of ``kernel_effects``."""
         return (state.load(state.get(state.machine.arch.sp), 8) if self.kernel_effects[code].returns
                 else address + len(code))
 
     def tell(self, machine: Machine, answer: int) -> None:
-        """Where there are ``kernel_effects``: what the function at the seam gives back."""
-        raise NotImplementedError(f"{type(self).__name__} does what is displaced itself")
+        """Return ``answer`` from the seam, for kernels with ``kernel_effects``."""
+        raise NotImplementedError(f"{type(self).__name__}: the kernel does not perform displaced "
+                                  "instructions")
 
     def mask(self, state: CpuState) -> int:
-        """Mask interrupts in the state that will be restored; gives what to unmask by."""
+        """Mask interrupts in the state that will be restored; return the bits for ``unmask``."""
         mask = self.status.frame_mask
         if not mask:
             return 0
@@ -236,13 +246,13 @@ class GuestTrap(ABC):
         return value & mask
 
     def unmask(self, state: CpuState, saved: int) -> None:
-        """Undo ``mask``."""
+        """Undo ``mask``, given the bits that it returned."""
         name, mask = self.status.name, self.status.frame_mask
         state.set(name, state.get(name) & ~mask | saved)
 
 
 class CalledSeam(GuestTrap):
-    """Where the kernel calls the seam as a function of the trap frame, and 0 means handled."""
+    """Trap path of kernels that call the seam with the trap frame; result 0 means handled."""
 
     second_breakpoint: ClassVar[bool] = True
     called: ClassVar[bool] = True
@@ -270,8 +280,10 @@ class CalledSeam(GuestTrap):
 
 
 def returns_to(machine: Machine, state: CpuState) -> tuple[int, int] | None:
-    """The stack pointer and the address when the function that is about to be left has returned;
-    None when its return address cannot be read."""
+    """Return the values of the stack pointer and pc after the current function returns.
+
+    None if the return address cannot be read.
+    """
     arch = machine.arch
     sp = state.get(arch.sp)
     if arch.link is not None:
@@ -286,5 +298,5 @@ TRAPS: Parts[GuestTrap] = Parts("kinst.{}.trap", "TRAP")
 
 
 def trap_of(guest: Guest, arch: str) -> GuestTrap:
-    """The host's half for a guest, on an architecture."""
+    """Return the host side of the trap path for a guest on an architecture."""
     return Parts[GuestTrap](f"kinst.{{}}.{guest.traps.trap}", "TRAP")[arch]

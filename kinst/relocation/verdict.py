@@ -1,7 +1,7 @@
-"""What becomes of a displaced instruction: copied, rewritten, emulated, or refused.
+"""Verdict on a displaced instruction: copy, rewrite, emulate, or refuse.
 
-An emulation is lowered to a few operations on the trap frame.  Registers go by the names of
-``Arch.registers``; every value is computed when the probe fires, from the frame.
+An emulation is lowered to a few operations on the trap frame.  Registers are named as in
+``Arch.registers``; all values are computed from the frame when the probe fires.
 """
 
 import enum
@@ -9,64 +9,72 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-Bits = Sequence[int]  # the bits of the flags register that conditions look at
+Bits = Sequence[int]  # numbers of the flag bits that conditions test
 
 
 class RegisterState(Protocol):
-    """The interrupted CPU, as the trap frame shows it."""
+    """State of the interrupted CPU, as the trap frame shows it."""
 
     def get(self, register: str) -> int:
-        """A general register at the breakpoint."""
+        """Return the value of a general register at the breakpoint."""
 
     def set(self, register: str, value: int) -> None:
-        """Change what the kernel's return path will restore."""
+        """Set the value to which the kernel's return path restores a register."""
 
     def set_vector(self, number: int, value: int) -> None:
-        """Change a vector register of 128 bits."""
+        """Set a 128-bit vector register."""
 
     def load(self, address: int, size: int) -> int:
-        """Guest memory, little-endian."""
+        """Load a little-endian value from guest memory."""
 
     def store(self, address: int, size: int, value: int) -> None:
-        """Guest memory, little-endian."""
+        """Store a little-endian value in guest memory."""
 
 
 class Op(enum.IntEnum):
-    """Operations, of registers a, b, c and numbers n, extra: ``kinst/probes/_operations.pxi``."""
+    """Operation of the native core on registers a, b and c and the numbers n and extra.
+
+    ``kinst/probes/_operations.pxi`` implements the operations.
+    """
 
     REFUSE = 0
     COPY = 1
     REWRITE = 2
-    JUMP = 3  # to target
-    BRANCH_FLAGS = 4  # to target when truth has the bit of the flags' combination
-    BRANCH_COMPARE = 5  # when a compares with b as RISC-V's funct3 n says, in extra bits
-    BRANCH_BIT = 6  # when bit n of a is extra
-    BRANCH_COUNT = 7  # a counts down (n) and is not zero, and the flags are in truth; or is zero
+    JUMP = 3  # jump to target
+    BRANCH_FLAGS = 4  # jump to target if the flags select a bit of truth that is set
+    # Jump to target if a and b, of extra bits, satisfy the comparison that RISC-V's funct3 n means.
+    BRANCH_COMPARE = 5
+    BRANCH_BIT = 6  # jump to target if bit n of a equals extra
+    # Jump to target if a is zero.  With n, decrement a and jump if it is not zero and the
+    # flags select a bit of truth that is set.
+    BRANCH_COUNT = 7
     SET = 8  # a = target
-    NEXT = 9  # nothing
-    LINK = 10  # to b + extra, even if n, or to target; a = the next address
-    CALL = 11  # the next address is pushed; to target
-    INDIRECT = 12  # to the word at a + b * n + c + target, or (extra) to a; pushes if truth
-    RETURN = 13  # to the word popped, and extra bytes more are
+    NEXT = 9  # no effect
+    LINK = 10  # jump to b + extra, rounded down to even if n, or to target; a = next address
+    CALL = 11  # push the next address and jump to target
+    INDIRECT = 12  # jump to the word at a + b * n + c + target or, if extra, to a; push if truth
+    RETURN = 13  # pop the next address, then extra more bytes
     CHANGE_FLAGS = 14  # flags = (flags | target) & ~extra
     READ_FLAGS = 15  # a = flags & extra
-    WRITE_FLAGS = 16  # the bits extra of the flags = a
-    LOAD_VECTOR = 17  # a (or nothing) = n bytes at target, the rest of it zero
+    WRITE_FLAGS = 16  # flags = flags & ~extra | a & extra
+    LOAD_VECTOR = 17  # a = the n bytes at target, zero-extended; without a, only read them
 
 
 class Relative(enum.IntEnum):
-    """How a target follows the address of the instruction."""
+    """Dependence of an operation's target on the address of the instruction."""
 
-    ABSOLUTE = 0  # not at all
-    RELATIVE = 1  # at a distance that the instruction has
-    PAGE_RELATIVE = 2  # likewise, but from the begin of its page of 4 KiB
-    DISPLACEMENT = 3  # not at all, but it has a displacement that differs from site to site
+    ABSOLUTE = 0  # the target is independent of the address
+    RELATIVE = 1  # the instruction contains the distance to the target
+    PAGE_RELATIVE = 2  # the distance counts from the start of the instruction's 4 KiB page
+    DISPLACEMENT = 3  # the target is independent, but a displacement differs between sites
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """One operation.  Only ``target`` may depend on the address of the instruction; ``relative``
-    says how."""
+    """Operation of the native core with its operands.
+
+    Only ``target`` may depend on the address of the instruction, as ``relative`` specifies.
+    """
 
     op: Op
     a: str | None = None
@@ -81,7 +89,7 @@ class Lowered:
 
     def to(self, target: int, ends_block: bool | None = None, n: int | None = None,
            relative: Relative | None = None) -> "Lowered":
-        """The same with another target; ``dataclasses.replace`` takes ten times as long."""
+        """Return a copy with another target, ten times as fast as ``dataclasses.replace``."""
         return Lowered(self.op, self.a, self.b, self.c, self.n if n is None else n, self.truth,
                        target, self.extra,
                        self.ends_block if ends_block is None else ends_block,
@@ -90,7 +98,7 @@ class Lowered:
 
 @dataclass
 class _Flags:
-    """A state of which only the flags matter."""
+    """Register state that consists of the flags alone."""
 
     value: int
 
@@ -111,7 +119,7 @@ class _Flags:
 
 
 def truth(condition: "Condition", bits: Bits) -> int:
-    """A table of a condition on flags: bit i is its truth where flag j is bit j of i."""
+    """Return the truth table of a condition: bit i is its truth when flag j equals bit j of i."""
     return sum(
         condition.holds(_Flags(sum((i >> j & 1) << bit for j, bit in enumerate(bits)))) << i
         for i in range(1 << len(bits))
@@ -120,18 +128,19 @@ def truth(condition: "Condition", bits: Bits) -> int:
 
 @dataclass(frozen=True)
 class Copy:
-    """Executed in a trampoline as it is."""
+    """Verdict: execute the instruction unchanged in a trampoline."""
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Executed in a trampoline by other code of the same effect.
+    """Verdict: execute equivalent code in a trampoline.
 
-    :param code: instructions, in place of the displaced one.
-    :param data: bytes behind the trampoline's end, at an offset ``code`` expects.
+    :param code: the instructions that replace the displaced one.
+    :param data: bytes after the end of the trampoline, at the offset that ``code`` expects.
     :param displacement: (offset of a signed 32-bit field in ``code``, absolute target): the field
-        is set to reach the target from the end of ``code``.
-    :param relative: how the target, or what ``data`` has, follows the displaced instruction.
+        is set to the distance from the end of ``code`` to the target.
+    :param relative: how the target, or the address in ``data``, depends on the displaced
+        instruction's address.
     """
 
     code: bytes
@@ -141,24 +150,24 @@ class Rewrite:
 
 
 class Emulate(Protocol):
-    """Not executed: the trap frame is changed as the instruction would have.
+    """Verdict: apply the effect of the instruction to the trap frame instead of executing it.
 
-    :cvar ends_block: whether the CPU begins a new block behind it (it jumps, or changes what
-        interrupts are taken).
+    :cvar ends_block: whether the CPU begins a new block after the instruction, because it jumps or
+        changes which interrupts are taken.
     """
 
     ends_block: ClassVar[bool]
 
     def next_pc(self, state: RegisterState) -> int:
-        """Do it; gives where the guest goes on."""
+        """Emulate the instruction and return the address at which the guest continues."""
 
     def lower(self, bits: Bits) -> Lowered:
-        """The same for the native core."""
+        """Return the equivalent operation of the native core."""
 
 
 @dataclass(frozen=True)
 class Refuse:
-    """Not probed, and why."""
+    """Verdict: do not probe the instruction, for the given reason."""
 
     reason: str
 
@@ -167,7 +176,7 @@ Verdict = Copy | Rewrite | Refuse | Emulate
 
 
 def summary(verdict: Verdict) -> str:
-    """One of the four words, and the reason of a refusal."""
+    """Return the verdict as a word (copy, rewrite, emulate, refuse), with a refusal's reason."""
     match verdict:
         case Copy():
             return "copy"
@@ -181,6 +190,7 @@ def summary(verdict: Verdict) -> str:
 
 @dataclass(frozen=True)
 class Jump:
+    """Emulation of a direct jump."""
     ends_block: ClassVar[bool] = True
     target: int
 
@@ -194,7 +204,10 @@ class Jump:
 
 @dataclass(frozen=True)
 class ConditionalJump:
-    """:param condition: its ``holds(state)`` decides."""
+    """Emulation of a conditional jump.
+
+    :param condition: determines, by ``holds(state)``, whether the jump is taken.
+    """
 
     ends_block: ClassVar[bool] = True
     condition: "Condition"
@@ -210,16 +223,17 @@ class ConditionalJump:
 
 
 class Condition(Protocol):
+    """Condition of a conditional jump."""
     def holds(self, state: RegisterState) -> bool:
         """Whether the jump is taken."""
 
     def lower(self, bits: Bits) -> Lowered:
-        """A branch of the native core, without its target."""
+        """Return the equivalent branch of the native core, without its target."""
 
 
 @dataclass(frozen=True)
 class SetRegister:
-    """``register = value``, which is relative to the instruction; then on to the next one."""
+    """Emulation of an instruction that sets a register to a value relative to its address."""
 
     ends_block: ClassVar[bool] = False
     register: str
@@ -236,7 +250,7 @@ class SetRegister:
 
 @dataclass(frozen=True)
 class Nothing:
-    """No effect but going on."""
+    """Emulation of an instruction without effect."""
 
     ends_block: ClassVar[bool] = False
     after: int
@@ -250,8 +264,10 @@ class Nothing:
 
 @dataclass(frozen=True)
 class JumpAndLink:
-    """To a register plus offset, or to a target relative to the instruction; ``link`` is given the
-    return address."""
+    """Emulation of a jump to a register plus an offset, or to a target relative to the instruction.
+
+    The register ``link``, if any, receives the return address.
+    """
 
     ends_block: ClassVar[bool] = True
     link: str | None

@@ -1,4 +1,4 @@
-"""How much of a call, or of many, agreed."""
+"""Counts of what agreed when calls were compared on two machines."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Agreement:
-    """How much of a call, or of many, agreed.
+    """Counts of what agreed on two machines, in one or more calls.
 
-    :param encodings: of displaced instructions that fired on both, by verdict.
-    :param reasons: how often the models' known differences were met.
+    :param encodings: verdict -> encodings of displaced instructions that fired on both machines.
+    :param reasons: known difference between the CPU models -> how often it occurred.
     """
 
     calls: int = 0
@@ -17,11 +17,12 @@ class Agreement:
     firings: int = 0
     functions: set[str] = field(default_factory=set)
     encodings: dict[str, set[bytes]] = field(default_factory=dict)
-    lengths: Counter[int] = field(default_factory=Counter)  # of the breakpoints that fired
+    lengths: Counter[int] = field(default_factory=Counter)  # bytes of the breakpoints that fired
     reasons: Counter[str] = field(default_factory=Counter)
-    refused: int = 0  # instructions executed that cannot be probed
+    refused: int = 0  # number of executed instructions that cannot be probed
 
     def add(self, other: "Agreement") -> None:
+        """Add the counts of other calls."""
         self.calls += other.calls
         self.instructions += other.instructions
         self.firings += other.firings
@@ -33,4 +34,5 @@ class Agreement:
             self.encodings.setdefault(name, set()).update(codes)
 
     def distinct(self) -> int:
+        """Return the number of distinct encodings that fired on both machines."""
         return sum(map(len, self.encodings.values()))

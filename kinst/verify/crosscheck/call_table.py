@@ -1,10 +1,11 @@
-"""Calls for cross-validation: functions of FreeBSD's kernel, and of the teaching kernel, with
-arguments within what they accept.
+"""Table of kernel function calls for cross-validation, with arguments that the functions accept.
 
-A line is the function that is meant, and calls in the language of ``dtrace/calls``.  In braces:
-``s`` a string, ``num`` one that begins with a number, ``ip`` an address, ``d`` 64 bytes, ``b`` 128
-zero bytes, ``n`` 0 to 63, ``p`` 1 to 63, ``k`` 1 to 15, ``c`` a character, ``i``, ``w``, ``u``
-numbers of 31, 32 and 64 bits, ``base`` of a number, ``page`` a physical address.
+The functions are those of FreeBSD's kernel and of the teaching kernel.  Each line contains the
+function to test, and calls in the language of ``dtrace/calls``.  Placeholders in braces stand for
+random arguments: ``s`` a string, ``num`` a string that begins with a number, ``ip`` a string like
+an IPv4 address, ``d`` 64 bytes, ``b`` 128 zero bytes, ``n`` 0 to 63, ``p`` 1 to 63, ``k`` 1 to 15,
+``c`` a character, ``i`` a signed 32-bit number, ``w`` and ``u`` unsigned numbers of 32 and 64 bits,
+``base`` the base of a number, ``page`` a physical address.
 """
 
 import random
@@ -226,14 +227,17 @@ WORDS = ("buf", "bytes")
 
 @dataclass(frozen=True)
 class CallEntry:
-    """:param function: what is meant; ``template`` may call others to get there."""
+    """Entry of the table of calls.
+
+    :param function: the function to test; ``template`` may call other functions to prepare it.
+    """
 
     function: str
     template: str
 
 
 def entries(table: str) -> tuple[CallEntry, ...]:
-    """Those of a table's lines."""
+    """Parse the lines of a table of calls."""
     return tuple(CallEntry(*line.split(None, 1)) for line in table.strip().splitlines())
 
 
@@ -241,7 +245,7 @@ ENTRIES = entries(TABLE)
 
 
 def available(image: Image, entries: Iterable[CallEntry] = ENTRIES) -> list[CallEntry]:
-    """Those whose functions and variables the kernel has."""
+    """Return the entries whose functions and variables exist in the kernel."""
     def there(name: str, called: bool) -> bool:
         return name in WORDS or any(
             not called or symbol.kind in (STT_FUNC, STT_GNU_IFUNC)
@@ -275,5 +279,5 @@ PLACE = re.compile(r"\{(\w+)\}")
 
 
 def call(entry: CallEntry, generator: random.Random) -> str:
-    """The calls of an entry, with arguments drawn."""
+    """Return the calls of an entry, with randomly chosen arguments."""
     return PLACE.sub(lambda place: CHOOSE[place[1]](generator), entry.template)

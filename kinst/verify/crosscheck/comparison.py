@@ -1,4 +1,4 @@
-"""What two machines show and leave, compared: stops at the seam, results, registers, memory."""
+"""Comparison of a call on two machines: stops at the seam, result, registers and memory."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,20 +15,24 @@ from kinst.verify.crosscheck.lockstep import Divergence
 
 
 class CallComparison:
-    """Compares a call on a machine with the same call on QEMU.
+    """Comparison of a call on a machine with the same call on QEMU.
 
-    :param base: the state that both begin in.
+    :param base: the state in which both machines start.
     """
 
     def __init__(self, machine: UnicornMachine, base: Snapshot) -> None:
         self.machine, self.base = machine, base
         self.model, self.trap = MODELS[machine.arch.name], trap_of(machine.guest, machine.arch.name)
         self.names = tuple(machine.arch.registers)
-        self.last = 0  # the instruction executed last, for what differs at the end
+        self.last = 0  # address of the last instruction, to report a difference at the end
 
     def stops(self, ours: Sequence[Event], theirs: Sequence[Event],
                  unfinished: bool = False) -> None:
-        """Trap frames and registers, stop by stop; ``unfinished``: the other may have fewer."""
+        """Compare the trap frames and registers of the firings, stop by stop.
+
+        :param unfinished: whether QEMU may have stopped less often, because it took too long.
+        :raises Divergence: at the first difference.
+        """
         trap = self.trap
         flags = {trap.status.name: self.model.flags}
         before = number = 0
@@ -36,25 +40,25 @@ class CallComparison:
             number += not one.second
             if (one.site, one.second) != (other.site, other.second):
                 raise Divergence(
-                    f"firing {number} is of another probe: {one.site:#x} and {other.site:#x}; "
-                    "behind", before or one.site, (), (), ())
+                    f"firing {number} is at different probes: {one.site:#x} and {other.site:#x}, "
+                    "after this instruction:", before or one.site, (), (), ())
             different = [name for name, a, b in zip(
                 self.names, one.registers, other.registers, strict=False)
                 if (a ^ b) & flags.get(name, -1)]
             if different:
-                # What the trap saved is what the instruction displaced before has left.
+                # The registers are those that the previous displaced instruction left.
                 raise Divergence(
                     f"{', '.join(different)} differ{'s' * (len(different) == 1)} at firing "
-                    f"{number}, {'behind' if before else 'before anything was displaced:'}",
+                    f"{number}, {'after this' if before else 'at this'} instruction:",
                     before or one.site, self.names, one.registers, other.registers)
             if one.written != other.written:
                 raise Divergence(
-                    f"what was written to memory differs at firing {number} ({one.written.hex()} "
-                    f"and {other.written.hex()}), behind", before, (), (), ())
+                    f"the memory written differs at firing {number} ({one.written.hex()} and "
+                    f"{other.written.hex()}), after this instruction:", before, (), (), ())
             self._same_frame(one, other, number)
             before = one.site
         if len(ours) != len(theirs) and not (unfinished and len(theirs) < len(ours)):
-            raise Divergence(f"{len(ours)} stops at the seam, {len(theirs)} on QEMU",
+            raise Divergence(f"{len(ours)} stops at the seam on our machine, {len(theirs)} on QEMU",
                              before or self.last, (), (), ())
         self.last = before or self.last
 
@@ -74,36 +78,49 @@ class CallComparison:
                 different.append(name)
         if different:
             which = "the second trap frames" if one.second else "the trap frames"
-            raise Divergence(f"{which} at firing {number} differ ({', '.join(different)}) at",
+            raise Divergence(f"{which} at firing {number} differ ({', '.join(different)}) at this "
+                             "instruction:",
                              one.site, names, ours, theirs)
 
     def stack_pointer(self, machine: Machine, frame: int) -> int:
-        """The interrupted one, of a trap frame."""
+        """Return the interrupted stack pointer from a trap frame."""
         name = self.trap.frame.field(machine.arch.sp)
         return machine.guest.traps.trap_frame.read(machine, frame, name)
 
     def stack_before(
         self, ours: Sequence[Event], theirs: Sequence[Event]
     ) -> tuple[int, bytes] | None:
-        """At QEMU's last stop: what the stack was before it on our machine, while they agree."""
+        """Return (address, bytes) of our machine's stack before QEMU's last stop.
+
+        None if the machines do not agree at this stop.
+        """
         if len(theirs) > len(ours):
             return None
         one, other = ours[len(theirs) - 1], theirs[-1]
         try:
             self._same_frame(one, other, len(theirs))
         except Divergence:
-            return None  # reported when all is compared
+            return None  # ``stops`` reports the difference later
         return one.stack if (one.site, one.second) == (other.site, other.second) else None
 
     def value(self, ours: object, theirs: object, where: str = "") -> None:
+        """Compare the results of a call.
+
+        :param where: the circumstances, for the error message.
+        :raises Divergence: when the results differ.
+        """
         if ours != theirs:
-            raise Divergence(f"the results differ {where}: {ours} and {theirs}; behind",
+            raise Divergence(f"the results differ {where}: {ours} and {theirs}, after this "
+                             "instruction:",
                              self.last, (), (), ())
 
     def state(self, ours: dict[str, Any], other: QemuMachine,
                     allowed: Mapping[str, StateDifference]) -> None:
-        """General, vector and system registers at the end, all that QEMU's stub can read."""
-        names, one, two = [], [], []
+        """Compare the registers at the end: general, vector and system registers that QEMU reports.
+
+        :raises Divergence: when any of them differ.
+        """
+        names, first, second = [], [], []
         for name, value in ours.items():
             if not isinstance(value, int | str) or not other.knows(name):
                 continue
@@ -113,25 +130,28 @@ class CallComparison:
             if number != theirs and not (
                     name in allowed and allowed[name].allows(number, theirs)):
                 names.append(name)
-                one.append(number)
-                two.append(theirs)
+                first.append(number)
+                second.append(theirs)
         if names:
             raise Divergence(f"{', '.join(names)} differ{'s' * (len(names) == 1)} at the end, "
-                             "behind", self.last, names, one, two)
+                             "after this instruction:", self.last, names, first, second)
 
     def changed_memory(self) -> dict[int, bytes]:
-        """The pages that the call changed, by physical address."""
+        """Return the pages that the call changed, by physical address."""
         memory = self.machine.memory_part
-        found = {}
+        pages = {}
         for at in memory.written():
             content = bytes(memory.view[at : at + PAGE])
             if content != self.base.memory.read(at, PAGE):
-                found[self.machine.ram_base + at] = content
-        return found
+                pages[self.machine.ram_base + at] = content
+        return pages
 
     def memory_left(self, ours: dict[int, bytes], other: QemuMachine,
                     unequal: Iterable[range] = ()) -> None:
-        """All memory at the end; what lies in ``unequal`` ranges of it may differ."""
+        """Compare all memory at the end, except in the ``unequal`` ranges.
+
+        :raises Divergence: when the memory differs.
+        """
         apart = {at for one in unequal for at in one}
         base = self.base.memory
         for page in sorted({*ours, *other.changed(base)}):
@@ -143,6 +163,7 @@ class CallComparison:
             if at is not None:
                 at &= ~7
                 raise Divergence(
-                    f"memory differs at physical {page + at:#x}, behind", self.last, ("memory",),
+                    f"memory differs at physical address {page + at:#x}, after this instruction:",
+                    self.last, ("memory",),
                     (int.from_bytes(one[at : at + 8], "little"),),
                     (int.from_bytes(two[at : at + 8], "little"),))

@@ -1,9 +1,10 @@
-"""Calls on two machines that must agree: instruction by instruction, and with probes.
+"""Cross-validation of calls on two machines: instruction by instruction, and with probes.
 
-For each call: (a) every instruction in lockstep; then, with probes on what was executed, (b) the
-bytes of every trap frame at the seam, (c) all registers at every firing; and (d) what the call
-gives and the memory it leaves, with and without probes.  The first machine runs the guest path in
-Python, which the native path is held to elsewhere; the second is QEMU.
+For each call, these must agree: (a) every instruction in lockstep; then, with probes on the
+executed instructions, (b) the bytes of every trap frame at the seam, and (c) all registers at every
+firing; and (d) the call's result and the memory it leaves, with and without probes.  The first
+machine runs the guest trap path in Python, with which other tests compare the native path; the
+second is QEMU.
 """
 
 import functools
@@ -42,9 +43,9 @@ from kinst.verify.crosscheck.lockstep import (
     record,
 )
 
-MAX_PROBES, MAX_FIRINGS = 300, 1200  # of a call
-MOST_FIRINGS = 2 * MAX_FIRINGS  # where the least executed instruction is executed that often
-PROBED_PATIENCE = 30.0  # seconds of silence, of a call with probes
+MAX_PROBES, MAX_FIRINGS = 300, 1200  # limits for one call
+MOST_FIRINGS = 2 * MAX_FIRINGS  # limit if even the rarest instruction exceeds MAX_FIRINGS
+PROBED_PATIENCE = 30.0  # seconds to wait for a response from QEMU, in a call with probes
 
 Workload = Callable[[Machine], int]
 Value = TypeVar("Value")
@@ -52,29 +53,29 @@ Sites = dict[int, tuple[Symbol, ProbedInstruction]]  # the probed instructions, 
 
 
 class Crosscheck:
-    """Checks calls on a machine at rest and on QEMU.
+    """Comparison of calls on a machine at rest with the same calls on QEMU.
 
-    :param most: instructions of a call that is compared.
+    :param most: maximum number of instructions in a call that is compared.
     """
 
     def __init__(self, machine: UnicornMachine, most: int = MAX_STEPS) -> None:
         if machine.image.symbols.find(machine.guest.traps.seam) is None:
-            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.traps.seam}': "
-                             f"built without DTrace hooks")
+            raise ProbeError(f"{machine.image.path}: the kernel has no '"
+                             f"{machine.guest.traps.seam}': it was built without DTrace hooks")
         self.machine, self._most = machine, most
         self._base: Snapshot = machine.snapshot()
         self.compare = CallComparison(machine, self._base)
         self._tables: dict[int, dict[int, ProbedInstruction]] = {}
         self._listing = ProbeTable(machine)
-        self._fired: set[bytes] = set()  # encodings
+        self._fired: set[bytes] = set()  # encodings that have fired in any call
 
     def check(self, workload: Workload) -> Agreement:
-        """One call.
+        """Compare one call on both machines.
 
-        :raises Divergence: where the machines do not agree.
-        :raises TooLongError: when the call executes too much.
-        :raises PatienceError: when QEMU was waited for too long: they agree as far as it came.
-        :raises CallError: when the call fails, on our machine.
+        :raises Divergence: when the machines do not agree.
+        :raises TooLongError: when the call executes too many instructions.
+        :raises PatienceError: when QEMU takes too long; the machines agree up to that point.
+        :raises CallError: when the call fails on our machine.
         """
         machine = self.machine
         machine.restore(self._base)
@@ -82,27 +83,28 @@ class Crosscheck:
         memory, state = self.compare.changed_memory(), machine.cpu.state()
         machine.restore(self._base)
         points = model_points(machine, recording)
-        found = Agreement(1, len(recording.steps))
+        agreement = Agreement(1, len(recording.steps))
         for point in points.values():
-            found.reasons[point.reason] += len(point.results)
+            agreement.reasons[point.reason] += len(point.results)
         self.compare.last = recording.steps[-1][recording.pc]
         with QemuMachine.carry(machine, self._base) as other:
             self.compare.value(value, self._on_qemu(
                 lambda: follow(other, recording, points, workload)))
             self.compare.state(state, other, self.compare.model.state)
             self.compare.memory_left(memory, other, recording.unequal)
-        self._probed(workload, recording, points, found, value)
+        self._probed(workload, recording, points, agreement, value)
         machine.restore(self._base)
-        return found
+        return agreement
 
     def _on_qemu(self, run: Callable[[], Value]) -> Value:
-        """A call that fails there alone is a divergence; a QEMU that fails, or is slow, is not."""
+        """Run a call on QEMU; a failure of the call there is a divergence, a timeout is not."""
         try:
             return run()
         except PatienceError:
             raise
         except CallError as error:
-            raise Divergence(f"on QEMU: {error}", self.compare.last, (), (), ()) from None
+            raise Divergence(f"the call fails on QEMU: {error}", self.compare.last, (), (), ()
+                             ) from None
 
     # -- with probes ----------------------------------------------------------------------------
 
@@ -138,7 +140,8 @@ class Crosscheck:
             if isinstance(failure, PatienceError):
                 raise failure
             if failure is not None:
-                raise Divergence(f"with probes, on QEMU: {failure}", self.compare.last, (), (), ())
+                raise Divergence(f"the call with probes fails on QEMU: {failure}",
+                                 self.compare.last, (), (), ())
             probes.disable()
             self.compare.value(result, theirs_result, "with probes")
             model = self.compare.model
@@ -154,7 +157,7 @@ class Crosscheck:
 
     def _event(self, written: DisplacedWrites, address: int, second: int | None,
                frame: int) -> Event:
-        """A stop; ``second`` is the site when ``address`` is its second breakpoint."""
+        """Describe a stop; ``second`` is the site if ``address`` is its second breakpoint."""
         machine = written.machine
         site, is_second = address if second is None else second, second is not None
         return Event(
@@ -164,14 +167,15 @@ class Crosscheck:
     def _fire(self, seen: list[Event], probe: Probe, state: CpuState | NativeState) -> None:
         seen[-1].registers = tuple(state.get(name) for name in self.compare.names)
         if len(seen) > 4 * MOST_FIRINGS:
-            raise TooLongError(f"more than {len(seen)} stops")
+            raise TooLongError(f"more than {len(seen)} stops at the seam")
 
     def _sites(self, recording: ExecutionTrace, points: dict[int, ModelPoint],
                found: Agreement) -> Sites:
-        """What to probe: of the instructions executed, those whose encoding has not fired yet, and
-        then others, while there is room.
+        """Choose the executed instructions to probe, within the limits for one call.
 
-        :raises TooLongError: when all are executed too often.
+        Instructions whose encoding has not fired yet come first.
+
+        :raises TooLongError: when every instruction is executed too often.
         """
         symbols, exclusions = self.machine.image.symbols, self.machine.guest.traps.exclusions
         place, steps = recording.pc, recording.steps
@@ -188,11 +192,11 @@ class Crosscheck:
             instruction = self._table(function).get(address)
             if instruction is None or address in points:
                 continue
-            behind = {address + len(instruction.code)}
+            sequential = {address + len(instruction.code)}
             faults = (isinstance(instruction.verdict, Copy | Rewrite)
-                      and after.get(address, behind) != behind)
+                      and after.get(address, sequential) != sequential)
             if isinstance(instruction.verdict, Refuse) or faults:
-                # In a trampoline, a fault shows QEMU's guest the trampoline's address.
+                # The fault would show QEMU's guest the address of the trampoline.
                 found.refused += 1
                 continue
             seen = instruction.code in self._fired
@@ -207,9 +211,9 @@ class Crosscheck:
         if not chosen:
             rare = min(candidates, key=lambda c: c[1], default=None)
             if rare is None:
-                raise KinstError("it executes nothing that can be probed")
+                raise KinstError("the call executes no instruction that can be probed")
             if rare[1] > MOST_FIRINGS:
-                raise TooLongError(f"each instruction more than {MOST_FIRINGS} times")
+                raise TooLongError(f"every instruction is executed more than {MOST_FIRINGS} times")
             chosen[rare[2]] = rare[3], rare[4]
         return chosen
 
@@ -223,7 +227,7 @@ class Crosscheck:
         self, workload: Workload, sites: Sites,
         recording: ExecutionTrace,
     ) -> tuple[list[Event], object]:
-        """What our machine sees, and what the call gives there."""
+        """Run the call with probes on our machine; return its stops and its result."""
         machine = self.machine
         seen: list[Event] = []
         quiet(machine)
@@ -245,31 +249,31 @@ class Crosscheck:
         except (CallError, TooLongError) as error:
             self.failed(error)
         finally:
-            if machine.engine.frozen:  # it failed inside a firing; the machine is restored later
+            if machine.engine.frozen:  # failed during a firing; the machine is restored later
                 machine.engine.detour.abandon(machine.pc)
             breakpoints.disable()
         return seen, result
 
-    # -- what may be done otherwise -------------------------------------------------------------
+    # -- overridden by crosschecks with a fault -------------------------------------------------
 
     def breakpoints(self, fire: Fire) -> Breakpoints:
-        """Our machine's, answered in Python."""
+        """Create the breakpoints of our machine, handled in Python."""
         return Breakpoints(self.machine, fire, python=True)
 
     def probed(self, breakpoints: Breakpoints, sites: Sites) -> None:
-        """Our machine is about to run with its probes."""
+        """Do nothing; subclasses use this hook before our machine runs with its probes."""
 
     def gave(self, value: object, result: object) -> None:
-        """What a call gave on our machine, without probes and with them."""
-        self.compare.value(value, result, "with probes and without, on our machine")
+        """Compare the results of a call on our machine, without probes and with them."""
+        self.compare.value(value, result, "with and without probes, on our machine")
 
     def failed(self, error: CallError | TooLongError) -> None:
-        """A call failed on our machine, with probes."""
+        """Raise the error of a call with probes that failed on our machine."""
         raise error
 
 
 class _Settle:
-    """On a machine that runs freely: gives the results of the models' known differences."""
+    """Correction of known differences between the models, on a machine that runs freely."""
 
     def __init__(self, machine: QemuMachine, points: dict[int, ModelPoint]) -> None:
         self._machine, self._points = machine, points

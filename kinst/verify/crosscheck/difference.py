@@ -1,6 +1,7 @@
-"""Where two models of one architecture need not agree: a short list in each one's folder, with
-reasons.  It is no tolerance: after such an instruction the second machine is given the first one's
-result, in the bits that may differ, and everything else must be equal.
+"""Known differences between two models of one architecture; each architecture lists its own.
+
+They are not a tolerance: after such an instruction, the second machine receives the first one's
+result in the bits that may differ, and everything else must be equal.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +15,11 @@ Names = tuple[str, ...] | Callable[[bytes], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Difference:
-    """An instruction whose result is the model's own.
+    """Instruction whose result depends on the model.
 
-    :param code: what it begins with, where ``mask`` has ones (empty: everywhere).
-    :param registers: that it writes; a function of the instruction where it names them.
-    :param bits: of the result that may differ.
+    :param code: the instruction's first bytes, compared in the bits of ``mask`` (empty: all bits).
+    :param registers: the registers that it writes, or a function that returns them.
+    :param bits: the bits of the result that may differ.
     """
 
     code: bytes
@@ -28,19 +29,22 @@ class Difference:
     bits: int = MASK
 
     def matches(self, code: bytes) -> bool:
+        """Whether the difference applies to an instruction."""
         return _matches(code, self.code, self.mask)
 
     def names(self, code: bytes) -> tuple[str, ...]:
+        """Return the names of the registers that an instruction writes."""
         return self.registers if isinstance(self.registers, tuple) else self.registers(code)
 
 
 @dataclass(frozen=True)
 class MemoryDifference:
-    """An instruction that also writes what is the model's own.  It may stay different where it
-    lies: what is read of it later is compared in the registers.
+    """Instruction that also writes model-dependent data to memory.
 
-    :param code: what it begins with, where ``mask`` has ones.
-    :param offset: from where its first write begins; ``size`` bytes.
+    The data may stay different in memory; if the guest reads it later, the registers are compared.
+
+    :param code: the instruction's first bytes, compared in the bits of ``mask``.
+    :param offset: bytes from the start of its first write to the ``size`` bytes that may differ.
     """
 
     code: bytes
@@ -50,6 +54,7 @@ class MemoryDifference:
     reason: str
 
     def matches(self, code: bytes) -> bool:
+        """Whether the difference applies to an instruction."""
         return _matches(code, self.code, self.mask)
 
 
@@ -62,10 +67,10 @@ def _matches(code: bytes, begin: bytes, mask: bytes) -> bool:
 
 @dataclass(frozen=True)
 class StateDifference:
-    """A register, or a field of the trap frame, that may differ.
+    """Difference that is allowed in a register or a trap frame field.
 
-    :param bits: in these bits.
-    :param or_zero: and only so that the second machine has 0 in them.
+    :param bits: the bits that may differ.
+    :param or_zero: whether these bits must be 0 on the second machine if they differ.
     """
 
     bits: int
@@ -73,17 +78,20 @@ class StateDifference:
     or_zero: bool = False
 
     def allows(self, ours: int, theirs: int) -> bool:
+        """Whether two values are equal except for the allowed difference."""
         return not (ours ^ theirs) & ~self.bits and (not self.or_zero or not theirs & self.bits)
 
 
 @dataclass(frozen=True)
 class Model:
-    """What is known of an architecture's models.
+    """Known differences between the models of an architecture.
 
-    :param instructions: whose results differ; ``memory``: that write what differs.
-    :param frame: fields of the trap frame, ``state`` registers that differ always, ``trapped``
-        registers in which a trap leaves something: our machine takes that back.
-    :param flags: the status register's bits that instructions compute.
+    :param instructions: instructions whose results differ.
+    :param flags: the bits of the status register that instructions compute.
+    :param frame: trap frame fields that may differ.
+    :param state: registers that may always differ.
+    :param trapped: registers that a trap changes; our machine restores them.
+    :param memory: instructions that write differing data to memory.
     """
 
     instructions: tuple[Difference, ...]
@@ -97,9 +105,9 @@ class Model:
 def destination(
     shift: int, mask: int, names: str | Sequence[str]
 ) -> Callable[[bytes], tuple[str, ...]]:
-    """The one register a field of a 32-bit instruction names.
+    """Return a function that names the register in a field of a 32-bit instruction.
 
-    :param names: by number, or a prefix of the number.
+    :param names: the register names by number, or the prefix of the number in all of them.
     """
     def chosen(code: bytes) -> tuple[str, ...]:
         number = int.from_bytes(code[:4], "little") >> shift & mask

@@ -1,4 +1,4 @@
-"""A stop at the seam, as it is compared on two machines."""
+"""Stop at the seam, in a form that can be compared between two machines."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,14 +13,15 @@ BELOW = 8192  # bytes below the stack pointer that a trap may write
 
 @dataclass
 class Event:
-    """A stop at the seam.
+    """Stop at the seam.
 
-    :param site: the probed instruction; ``second``: it is its trampoline's breakpoint.
-    :param registers: at the firing; none of a second breakpoint.
-    :param written: what the instruction displaced before has written to memory.
-    :param stack: (address, bytes) of the stack before the trap, on the first machine: it takes back
-        what its traps leave there; the second is told, because a function that reads a variable it
-        has not set would see it.
+    :param site: the address of the probed instruction.
+    :param second: whether the stop is at the second breakpoint, in the site's trampoline.
+    :param registers: the registers at the firing; empty at a second breakpoint.
+    :param written: what the previously displaced instruction wrote to memory.
+    :param stack: (address, bytes) of the stack before the trap on the first machine, whose traps
+        leave nothing there.  The second machine receives this content, because a function that
+        reads an uninitialized variable would see the difference.
     """
 
     site: int
@@ -32,20 +33,25 @@ class Event:
 
 
 class DisplacedWrites:
-    """Reads, at each stop of a machine, what the instruction displaced before has written there; by
-    the recording of the same call."""
+    """Reader of the memory that displaced instructions wrote, at each stop of a machine.
+
+    The addresses are those of the recording of the same call.
+    """
 
     def __init__(self, machine: Machine, recording: ExecutionTrace) -> None:
         self.machine, self._writes = machine, recording.writes
-        self._steps: dict[int, list[int]] = {}  # of an instruction, in the order of its executions
+        self._steps: dict[int, list[int]] = {}  # address -> its steps in the recording, in order
         for number, step in enumerate(recording.steps):
             self._steps.setdefault(step[recording.pc], []).append(number)
         self._count: Counter[int] = Counter()
         self._places: list[tuple[int, int]] = []
 
     def at(self, site: int, second: bool, sp: int) -> bytes:
-        """At a stop; ``sp`` is the interrupted stack pointer: below it the trap has written."""
-        found = bytearray()
+        """Return what the instruction displaced before a stop wrote, except for the stack.
+
+        :param sp: the interrupted stack pointer, below which the trap itself has written.
+        """
+        content = bytearray()
         below: list[tuple[int, int]] = []
         for page in range(sp - BELOW & -PAGE, sp, PAGE) if self._places else ():
             physical = self.machine.translate(page)
@@ -54,13 +60,13 @@ class DisplacedWrites:
         for address, size in self._places:
             if not any(low <= address < high for low, high in below):
                 try:
-                    found += self.machine.read_physical(address, size)
+                    content += self.machine.read_physical(address, size)
                 except MemoryAccessError:
-                    continue  # a device
+                    continue  # device memory, which is not compared
         self._places = []
         if not second:
             steps, number = self._steps.get(site, []), self._count[site]
             self._count[site] += 1
             if number < len(steps):
                 self._places = self._writes.get(steps[number], [])
-        return bytes(found)
+        return bytes(content)

@@ -1,4 +1,4 @@
-"""Faults, put into our machine while it is probed: to see that the comparison finds them."""
+"""Deliberate faults in our probed machine, to test that the comparison detects them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ from kinst.verify.crosscheck.lockstep import MAX_STEPS, TooLongError
 
 DELIVERY, TRAMPOLINE, EMULATION = "delivery", "trampoline", "emulation"
 FAULTS = (DELIVERY, TRAMPOLINE, EMULATION)
-FLIPPED = 0x20  # in the status register that the trap saves
+FLIPPED = 0x20  # bit that a delivery fault flips in the status register of the trap frame
 
 
 @dataclass(frozen=True)
 class Astray:
-    """An emulation with a fault: it also changes a register."""
+    """Emulation with a fault: it also changes a register."""
 
     ends_block: ClassVar[bool] = True
     verdict: Emulate
@@ -45,9 +45,9 @@ class Astray:
 
 
 class FaultyBreakpoints(Breakpoints):
-    """Answers with another verdict than the right one, for one instruction.
+    """Breakpoints with a wrong verdict for one instruction.
 
-    :param strayed: told of its address.
+    :param strayed: called with the address of that instruction.
     """
 
     def __init__(
@@ -66,21 +66,24 @@ class FaultyBreakpoints(Breakpoints):
 
 
 class FaultyCrosscheck(Crosscheck):
-    """A crosscheck of a machine with a fault.
+    """Crosscheck of a machine with a deliberate fault.
 
-    :param fault: one of FAULTS.
+    :param fault: the kind of fault, one of FAULTS.
     """
 
     def __init__(self, machine: UnicornMachine, fault: str, most: int = MAX_STEPS) -> None:
         super().__init__(machine, most)
         self.fault = fault
-        self.faulty = 0  # the address of the instruction that the fault was put at
+        self.faulty = 0  # address of the instruction with the fault; 0: none yet
 
     def check(self, workload: Workload) -> Agreement:
-        """As the other; :raises KinstError: also when there was no place for the fault."""
+        """Compare one call on both machines.
+
+        :raises KinstError: also when the call has no instruction for the fault.
+        """
         agreement = super().check(workload)
         if not self.faulty:
-            raise KinstError(f"no {self.fault} took place that a fault could be put into")
+            raise KinstError(f"the call has no {self.fault} into which the fault can be put")
         return agreement
 
     def breakpoints(self, fire: Fire) -> Breakpoints:
@@ -99,13 +102,13 @@ class FaultyCrosscheck(Crosscheck):
             self._exchange_trampoline(breakpoints, sites)
 
     def gave(self, value: object, result: object) -> None:
-        """The other machine tells where the fault is."""
+        """Ignore the results; the comparison with QEMU locates the fault."""
 
     def failed(self, error: CallError | TooLongError) -> None:
-        """The fault's doing; the other machine tells where it began."""
+        """Ignore the failure; the comparison with QEMU locates the fault."""
 
     def _deliver_wrong(self, breakpoints: Breakpoints, sites: Sites) -> None:
-        """As if the CPU had saved a flag wrong."""
+        """Flip a flag in each trap frame, as if the CPU had saved it incorrectly."""
         machine, trap = self.machine, breakpoints.trap
         inner = breakpoints.trapped
         assert inner is not None
@@ -122,15 +125,15 @@ class FaultyCrosscheck(Crosscheck):
         breakpoints.trapped = wrong
 
     def _exchange_trampoline(self, breakpoints: Breakpoints, sites: Sites) -> None:
-        """One instruction's trampoline has another's copy."""
+        """Put the copy of another instruction into one instruction's trampoline."""
         copies = [i for _f, i in sites.values() if isinstance(i.verdict, Copy)]
-        for one in copies:
+        for site in copies:
             other = next((i for i in copies
-                          if len(i.code) == len(one.code) and i.code != one.code), None)
-            known = breakpoints.dispatcher.template(one.address)
-            if other is not None and known is not None:
+                          if len(i.code) == len(site.code) and i.code != site.code), None)
+            template = breakpoints.dispatcher.template(site.address)
+            if other is not None and template is not None:
                 body, _second = breakpoints.trap.trampoline(
-                    known[1], other.code, Copy(), one.address + len(one.code))
-                self.machine.write_code(known[1], body)
-                self.faulty = one.address
+                    template[1], other.code, Copy(), site.address + len(site.code))
+                self.machine.write_code(template[1], body)
+                self.faulty = site.address
                 return

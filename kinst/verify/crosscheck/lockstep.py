@@ -1,7 +1,7 @@
-"""One workload on two machines, instruction by instruction.
+"""Execution of a workload on two machines in lockstep, instruction by instruction.
 
-The first machine records the registers before each instruction; the second is single-stepped, and
-compared before each.  Repeated string instructions are one instruction, however often they stop.
+The first machine records the registers before each instruction; the second is single-stepped and
+compared before each one.  A repeated string instruction counts once, however often it stops.
 """
 
 import functools
@@ -17,37 +17,40 @@ from emu.qemu.machine import QemuMachine
 from emu.unicorn.machine import UnicornMachine
 from kinst.verify.crosscheck.difference import MODELS, Difference, MemoryDifference
 
-MAX_WRITES = 16  # of an instruction
-MAX_STEPS = 50_000  # a dozen seconds of stepping
+MAX_WRITES = 16  # maximum number of recorded writes of one instruction
+MAX_STEPS = 50_000  # instructions; stepping them takes about 12 seconds
 
 
 class TooLongError(KinstError):
-    """The workload executes more instructions than are compared."""
+    """The workload executes too many instructions to be compared."""
 
 
 @dataclass
 class ExecutionTrace:
-    """:param names: of the registers.
-    :param steps: their values before each instruction; the pc among them.
-    :param writes: (physical address, bytes) of the memory that a step writes, by its number; not
-        all of an instruction that writes much.
-    :param unequal: the ranges of physical addresses in which ``MemoryDifference``s have written.
+    """Recording of a workload on the first machine.
+
+    :param names: the names of the registers.
+    :param steps: the values of the registers, including the pc, before each instruction.
+    :param writes: step number -> (physical address, size) of its memory writes, of which at most
+        ``MAX_WRITES`` are recorded.
+    :param unequal: ranges of physical addresses where a ``MemoryDifference`` was written.
     """
 
     names: tuple[str, ...]
-    pc: int  # its place among the names
+    pc: int  # index of the program counter in ``names``
     steps: list[tuple[int, ...]]
     writes: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     unequal: list[range] = field(default_factory=list)
 
 
 class Divergence(KinstError):
-    """The machines do not agree: the first place where.
+    """First difference between two machines.
 
-    :param address: of the instruction that was executed last while they agreed, or is at fault.
-    :param what: in a few words.
-    :param ours: registers, or what else was compared, of the first machine.
-    :param theirs: of the other.
+    :param what: a short description.
+    :param address: the last instruction that was executed while they agreed, or the one at fault.
+    :param names: the names of the compared values, mostly registers.
+    :param ours: the values on the first machine.
+    :param theirs: the values on the second machine.
     """
 
     def __init__(self, what: str, address: int, names: Sequence[str], ours: Sequence[int],
@@ -58,15 +61,15 @@ class Divergence(KinstError):
 
 
 def quiet(machine: UnicornMachine) -> None:
-    """No device interrupts any more: on the second machine none does either."""
+    """Disable the device interrupts of a machine, which the second machine does not have either."""
     machine.events.restore({})
 
 
 def record(machine: UnicornMachine, workload: Callable[[Machine], object],
            limit: int = MAX_STEPS) -> tuple[ExecutionTrace, object]:
-    """Run a workload and record it; also what the workload gives.
+    """Run a workload and return its recording and its result.
 
-    :raises TooLongError: beyond ``limit`` instructions.
+    :raises TooLongError: when it executes more than ``limit`` instructions.
     """
     names = tuple(machine.arch.registers)
     numbers = [machine.cpu.model.registers[name] for name in names]
@@ -91,7 +94,7 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
             places.append((address, size))
 
     def handled(address: int, handler: Callable[[], None]) -> None:
-        """What a handler carries out is not executed, and the hook does not see it."""
+        """Record an instruction that a handler performs, because the hook does not see it."""
         before(machine.uc, address, 0, None)
         handler()
 
@@ -106,7 +109,7 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
         result = workload(machine)
     except KinstError:
         if len(steps) > limit:
-            raise TooLongError(f"more than {limit} instructions") from None
+            raise TooLongError(f"the call executes more than {limit} instructions") from None
         raise
     finally:
         for address, handler in handlers.items():
@@ -114,23 +117,25 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
         machine.engine.unhook(hook)
         machine.engine.unhook(stores)
     if len(steps) > limit:
-        raise TooLongError(f"more than {limit} instructions")
+        raise TooLongError(f"the call executes more than {limit} instructions")
     if not steps:
-        raise KinstError("it executes no instruction: nothing to compare")
+        raise KinstError("the call executes no instruction, so there is nothing to compare")
     return recording, result
 
 
 @dataclass
 class ModelPoint:
-    """An instruction whose result is the model's own: what it gave on the first machine, by the
-    order of its executions."""
+    """Instruction with a model-dependent result, and its results on the first machine.
+
+    :param results: the registers that each execution changed, in order.
+    """
 
     reason: str
-    bits: int  # of the result that may differ
+    bits: int  # the bits of the result that may differ
     results: list[dict[str, int]]
 
     def settle(self, machine: Machine, number: int) -> None:
-        """Give a machine that has just executed it the recorded result."""
+        """Set the recorded result on a machine that has just executed the instruction."""
         if number < len(self.results):
             for name, value in self.results[number].items():
                 theirs = machine.read_register(name)
@@ -138,10 +143,13 @@ class ModelPoint:
 
 
 def model_points(machine: Machine, recording: ExecutionTrace) -> dict[int, ModelPoint]:
-    """Where the recording met the known differences of models; notes in it what may be unequal."""
+    """Return the executed instructions with known differences between the models, by address.
+
+    Memory that may differ is added to the recording's ``unequal``.
+    """
     model = MODELS[machine.arch.name]
     known: tuple[Difference | MemoryDifference, ...] = (*model.instructions, *model.memory)
-    found: dict[int, ModelPoint] = {}
+    points: dict[int, ModelPoint] = {}
     plain: set[int] = set()
     for number, (step, after) in enumerate(itertools.pairwise(recording.steps)):
         address = step[recording.pc]
@@ -153,21 +161,21 @@ def model_points(machine: Machine, recording: ExecutionTrace) -> dict[int, Model
             plain.add(address)
             continue
         if isinstance(difference, MemoryDifference):
-            point = found.setdefault(address, ModelPoint(difference.reason, 0, []))
+            point = points.setdefault(address, ModelPoint(difference.reason, 0, []))
             point.results.append({})
             if number in recording.writes:
                 begin = recording.writes[number][0][0] + difference.offset
                 recording.unequal.append(range(begin, begin + difference.size))
             continue
-        point = found.setdefault(address, ModelPoint(difference.reason, difference.bits, []))
+        point = points.setdefault(address, ModelPoint(difference.reason, difference.bits, []))
         point.results.append({name: after[recording.names.index(name)]
                               for name in difference.names(code) if name in recording.names})
-    return found
+    return points
 
 
 def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, ModelPoint],
            workload: Callable[[Machine], object]) -> object:
-    """Run the workload on the second machine, one instruction after the other.
+    """Run the workload on the second machine, single-stepped, and compare it with the recording.
 
     :raises Divergence: at the first register that differs.
     """
@@ -176,7 +184,7 @@ def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, Mo
     names, steps, _ = recording.names, recording.steps, recording.pc
 
     def settle(address: int) -> None:
-        """Give the model's own results, where the instruction just executed has some."""
+        """Set the recorded result if that of the last instruction depends on the model."""
         if last is not None and last in points and last != address:
             points[last].settle(machine, executed[last])
             executed[last] += 1
@@ -188,7 +196,8 @@ def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, Mo
         settle(address)
         theirs = [machine.read_register(name) for name in names]
         if at >= len(steps):
-            raise Divergence("it goes on where the other has returned", last or address, names,
+            raise Divergence("QEMU continues where our machine has returned", last or address,
+                             names,
                              steps[-1], theirs)
         if tuple(theirs) != steps[at]:
             what = ", ".join(n for n, a, b in zip(names, steps[at], theirs, strict=True) if a != b)
@@ -202,7 +211,7 @@ def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, Mo
     finally:
         machine.watch = None
     if at != len(steps):
-        raise Divergence(f"it returned after {at} instructions, the other after {len(steps)}",
+        raise Divergence(f"QEMU returned after {at} instructions, our machine after {len(steps)}",
                          last or 0, names, steps[min(at, len(steps) - 1)],
                          [machine.read_register(name) for name in names])
     return result

@@ -1,10 +1,11 @@
-"""System calls for cross-validation, by the kernel's functions for them, with arguments that a
-program at our shell can give: its own descriptors, /etc and /tmp, memory of its own.
+"""Table of system calls for cross-validation, by the kernel functions that implement them.
 
-The lines are those of ``call_table``.  None waits: nothing but the program would end that.  Left
-out are what ends, replaces or copies the program (exit, execve, fork, thr_*, reboot); what tells or
-sets the time, whose counters are the model's own; what writes to the console, a device, which are
-not carried over; what GENERIC has not configured.
+The arguments are those that a program at our shell can use: its own descriptors and memory, files
+in /etc and /tmp.  The lines have the format of ``call_table``.  No call waits, because only the
+program itself could end the wait.  The table leaves out calls that end, replace or copy the program
+(exit, execve, fork, thr_*, reboot); that read or set the time, whose counters depend on the model;
+that write to the console, a device whose state QEMU does not receive; and that GENERIC has not
+configured.
 """
 
 from kinst.verify.crosscheck.call_table import entries
@@ -23,12 +24,12 @@ QUEUE = "q = sys_kqueue()"
 SHARED = "h = sys_shm_open2(1, 2, 0644, 0, 0)"  # SHM_ANON
 
 LOOPBACK = r'bytes("\x10\x02\0\0\x7f\0\0\x01\0\0\0\0\0\0\0\0")'  # struct sockaddr_in
-SIXTEEN = r'bytes("\x10\0\0\0")'  # a length before an address
-ROOM = r'bytes("\x40\0\0\0\0\0\0\0")'  # and 64 before what sysctl gives
+SIXTEEN = r'bytes("\x10\0\0\0")'  # the length of an address buffer: 16
+ROOM = r'bytes("\x40\0\0\0\0\0\0\0")'  # the length of a buffer for sysctl: 64
 RELEASE = r'bytes("\x01\0\0\0\x02\0\0\0")'  # CTL_KERN, KERN_OSRELEASE
 
-# Made before anything is compared, so that files, buffers and zones are there: what makes them
-# first is longer than what is compared of a call.
+# Calls made before the comparison, so that files, buffers and zones already exist: creating them
+# takes more instructions than are compared in one call.
 PREPARED = (FILE, 'sys_mkdir("/tmp/first", 0755)', PAIR, DATAGRAM, STREAM,
             "sys_pipe2(buf(8), 0)", QUEUE, "sys_cpuset(buf(8))",
             f"{PAGES}; sys_mlock(p, 0x1000); sys_munmap(p, 0x8000)", "sys_close_range(3, 19, 0)")

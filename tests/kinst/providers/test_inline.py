@@ -105,8 +105,8 @@ def test_what_cannot_be_probed_is_reported_and_does_not_stop_the_others(booted, 
                    [(excluded.address, excluded.address + 4)] if excluded.size else [(0x30, 0x40)]])
     _b, found, offsets = made(booted, index, "entry")
     assert offsets == [table[3].offset] and len(found.reports) == 3
-    assert any("no instruction of crc32" in report for report in found.reports)
-    assert any("lies in no function" in report for report in found.reports)
+    assert any("not an instruction of crc32" in report for report in found.reports)
+    assert any("is not in a function" in report for report in found.reports)
 
 
 def test_a_function_without_a_copy_and_without_code_is_told(booted):

@@ -65,7 +65,8 @@ def test_a_fault_in_the_last_emulation_is_found_in_the_result(booted, call):
     with pytest.raises(Divergence) as found:
         crosscheck.check(workload_of(call))
     assert crosscheck.faulty and found.value.address == crosscheck.faulty
-    assert re.fullmatch(rf"{booted.arch.result} differs at firing \d+, behind", found.value.what)
+    assert re.fullmatch(rf"{booted.arch.result} differs at firing \d+, after this instruction:",
+                        found.value.what)
 
 
 REGISTERS = {
@@ -97,13 +98,13 @@ def test_a_hot_function_is_probed_at_its_rarest_instruction_or_refused(booted, f
               if not isinstance(i.verdict, Refuse)}
     counts = Counter(step[recording.pc] for step in recording.steps)
     assert checked.firings == min(counts[at] for at in probes if at in counts) > 120
-    with pytest.raises(TooLongError, match="each instruction more than 240 times"):
+    with pytest.raises(TooLongError, match="every instruction is executed more than 240 times"):
         crosscheck.check(workload_of("fibonacci(15)"))
 
 
 def test_waiting_too_long_for_qemu_is_no_divergence(booted, monkeypatch):
     monkeypatch.setattr("kinst.verify.crosscheck.crosscheck.PROBED_PATIENCE", 0.0)
-    with pytest.raises(PatienceError, match="fibonacci was not done in the time given: nothing w"):
+    with pytest.raises(PatienceError, match="fibonacci did not finish in the time allowed: noth"):
         Crosscheck(booted).check(workload_of("fibonacci(12)"))  # QEMU may be quick once or twice
 
 

@@ -115,11 +115,16 @@ def test_what_is_stored_is_known_and_is_of_its_key_alone(tmp_path):
         GOOD.code: "f+1", WRONG.code: "f+1"}
 
 
+def test_an_unproven_finding_in_a_store_of_an_earlier_version_is_read_as_unproven():
+    assert from_kept(Kept(b"\x90", "not shown: copy, which faults in every state", "")) == (
+        Finding(b"\x90", "unproven: copy, which faults in every state"))
+
+
 @pytest.mark.parametrize("findings, worst", [
     ([Finding(b"\x90", "copy", source="zz"), Finding(b"\x90", "copy", 3, "copy", "displaced")], 1),
     ([Finding(b"\x90", "copy", 9), Finding(b"\x90", "copy", 12)], 0),
-    ([Finding(b"\x90", "copy", note="zzz"), Finding(b"\x90", "not shown: copy, x")], 1),
-    ([Finding(b"\x90", "not shown: copy, x"), Finding(b"\x90", "copy", 0, "copy", "a")], 1),
+    ([Finding(b"\x90", "copy", note="zzz"), Finding(b"\x90", "unproven: copy, x")], 1),
+    ([Finding(b"\x90", "unproven: copy, x"), Finding(b"\x90", "copy", 0, "copy", "a")], 1),
 ])
 def test_of_several_results_the_worst_counts_whatever_is_said_of_it(tmp_path, findings, worst):
     store = Store(tmp_path / "s.db")
@@ -151,7 +156,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path, content, says):
     path = tmp_path / "file"
     path.write_bytes(content)
     if says is None:
-        with pytest.raises(KinstError, match="no store of results"):
+        with pytest.raises(KinstError, match="not a result store"):
             Store(path, must_exist=True)
         return
     with pytest.raises(KinstError, match=says):
@@ -239,7 +244,7 @@ def test_somebody_elses_database_is_left_alone(tmp_path):
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE mine (x)")
     before = path.read_bytes()
-    with pytest.raises(KinstError, match="no store of results"):
+    with pytest.raises(KinstError, match="not a result store"):
         Store(path)
     assert path.read_bytes() == before
 
