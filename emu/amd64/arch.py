@@ -1,4 +1,4 @@
-"""amd64 as the rest of the project sees it."""
+"""The amd64 architecture: paging, instructions, calling convention and relocations."""
 
 import functools
 import re
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 PRESENT, LARGE = 1, 1 << 7
 FRAME = 0xFFFFFFFFFF000
-UD1, IMUL = "ud1", b"\xaf"  # a mnemonic; an opcode
+UD1, IMUL = "ud1", b"\xaf"  # Capstone's mnemonic of UD1; opcode byte of IMUL
 
 
-# POP r/m64 (SDM volume 2) behind prefixes, up to its ModRM byte.
+# POP r/m64 (SDM volume 2) with prefixes, up to its ModRM byte.
 POP = re.compile(rb"[\x26\x2e\x36\x3e\x64-\x67\xf0\xf2\xf3]*[\x40-\x4f]?\x8f.", re.DOTALL)
 
 
 @functools.cache
 def _decoder() -> "capstone.Cs":
-    import capstone  # takes 30 ms, and not every command decodes
+    import capstone  # imported late: takes 30 ms, and not every command decodes
 
     return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 
@@ -43,6 +43,8 @@ def _detailed() -> "capstone.Cs":
 
 
 class Amd64(Arch):
+    """The amd64 architecture."""
+
     name = "amd64"
     elf_machine = "X86_64"
     registers = registers.GENERAL
@@ -55,11 +57,11 @@ class Amd64(Arch):
     dwarf_registers = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10",
                        "r11", "r12", "r13", "r14", "r15")
     frame_record = ("rbp", 0, 8)
-    relocatable_modules = True  # kern/link_elf_obj.c is in it
+    relocatable_modules = True  # amd64 kernels contain kern/link_elf_obj.c
     watches_before = False  # SDM volume 3, 18.2.4: data breakpoints are traps
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
-        """4-level paging (SDM volume 3, "4-Level Paging and 5-Level Paging")."""
+        """Walk 4-level page tables (SDM volume 3, "4-Level Paging and 5-Level Paging")."""
         if not cpu.read_register("cr0") >> 31:
             return address, ALL
         if address >> 47 not in (0, 0x1FFFF):
@@ -77,10 +79,11 @@ class Amd64(Arch):
         return None
 
     def writable(self, entry: int) -> bool:
+        """Whether a page table entry has the R/W bit."""
         return bool(entry & 2)
 
     def assembler(self, text: str) -> "keystone.Ks":
-        """AT&T syntax where registers have a ``%`` or numbers a ``$``, else Intel's."""
+        """Return Keystone's assembler, for AT&T syntax if there is a ``%`` or ``$``, else Intel."""
         import keystone
 
         engine = keystone.Ks(keystone.KS_ARCH_X86, keystone.KS_MODE_64)
@@ -89,40 +92,46 @@ class Amd64(Arch):
         return engine
 
     def decoder(self) -> "capstone.Cs":
+        """Return Capstone's decoder for 64-bit mode."""
         return _decoder()
 
     def instruction_length(self, code: bytes) -> int:
+        """Return the size in bytes of the first instruction of some code; 0: invalid."""
         for _address, size, mnemonic, _operands in _decoder().disasm_lite(code, 0, 1):
-            if mnemonic == UD1:  # the decoder leaves its operands out: they are as IMUL's
+            if mnemonic == UD1:  # Capstone omits UD1's operands, encoded like IMUL's
                 return self.instruction_length(code[: size - 1] + IMUL + code[size:])
             return int(size)
         return 0
 
     def executed_length(self, code: bytes) -> int:
-        found = self.instruction_length(code)
-        pop = POP.match(code) if not found else None
+        """Return the size in bytes with which the CPU models execute the first instruction.
+
+        :return: 0 if they do not execute the instruction.
+        """
+        length = self.instruction_length(code)
+        pop = POP.match(code) if not length else None
         if pop is None:
-            return found
-        # With any number in the place of /0, that is POP to the CPU models.
+            return length
+        # The CPU models execute the opcode as POP for any reg field of ModRM, not only for /0.
         at = pop.end() - 1
         return self.instruction_length(code[:at] + bytes((code[at] & ~0x38,)) + code[at + 1 :])
 
     def placed_operands(self, code: bytes, pc: int) -> list[tuple[str, int]]:
-        """Relative to RIP, absolute, and relative to the segments' bases."""
+        """Return memory operands that are absolute, or relative to RIP or the base of FS or GS."""
         from capstone import CS_OP_MEM, x86
 
-        found = []
+        operands = []
         for insn in _detailed().disasm(code, pc, 1):
             for op in insn.operands:
                 if op.type == CS_OP_MEM and op.mem.base in (x86.X86_REG_RIP, 0):
                     segment = {x86.X86_REG_GS: "gs_base", x86.X86_REG_FS: "fs_base"}.get(
                         op.mem.segment, "")
                     relative = pc + insn.size if op.mem.base else 0
-                    found.append((segment, op.mem.disp + relative & (1 << 64) - 1))
-        return found
+                    operands.append((segment, op.mem.disp + relative & (1 << 64) - 1))
+        return operands
 
     def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
-        """LOCK, or XCHG with memory (SDM volume 3, "Bus Locking")."""
+        """Whether an instruction has LOCK or is XCHG with memory (SDM volume 3, "Bus Locking")."""
         at = 0
         while at < len(code) and code[at] in LEGACY_PREFIXES:
             if code[at] == LOCK:
@@ -133,15 +142,17 @@ class Amd64(Arch):
         return code[at : at + 1] in XCHG and len(code) > at + 1 and code[at + 1] >> 6 != 3
 
     def split(self, code: bytes) -> list[bytes]:
-        found, at = list[bytes](), 0
-        for size in _layout.lengths(code):  # asked once for all
-            found.append(code[at : at + size])
+        """Split code into instructions; the last one may be incomplete."""
+        instructions, at = list[bytes](), 0
+        for size in _layout.lengths(code):  # one native call for all instructions
+            instructions.append(code[at : at + size])
             at += size
-        return found + super().split(code[at:])
+        return instructions + super().split(code[at:])
 
     def prepare_call(self, cpu: Context, arguments: tuple[int, ...], back: int) -> None:
+        """Set up registers and stack as for a call to the current pc."""
         super().prepare_call(cpu, arguments, back)
-        cpu.write_register("rax", 0)  # no vector registers in a variadic call
+        cpu.write_register("rax", 0)  # number of vector registers used in a variadic call
 
 
 ARCH = Amd64()
@@ -150,7 +161,7 @@ ARCH = Amd64()
 RELOCATIONS = {
     1: RelocationType(Base.SYMBOL, 8),  # R_X86_64_64
     2: RelocationType(Base.DISTANCE, 4),  # R_X86_64_PC32
-    4: RelocationType(Base.DISTANCE, 4),  # R_X86_64_PLT32: in modules, straight to the function
+    4: RelocationType(Base.DISTANCE, 4),  # R_X86_64_PLT32: modules call functions without a PLT
     6: RelocationType(Base.SYMBOL, 8),  # R_X86_64_GLOB_DAT
     7: RelocationType(Base.SYMBOL, 8),  # R_X86_64_JUMP_SLOT
     8: RelocationType(Base.IMAGE, 8),  # R_X86_64_RELATIVE

@@ -17,7 +17,7 @@ WIDE = {"gdtr": uc.UC_X86_REG_GDTR, "idtr": uc.UC_X86_REG_IDTR, "tr": uc.UC_X86_
         "ldtr": uc.UC_X86_REG_LDTR}
 WIDE_SIZE = 24  # uc_x86_mmr: u16 selector, u64 base, u32 limit, u32 flags, aligned
 
-# x87 and SSE control: the last five are about the last x87 instruction.
+# Control registers of x87 and SSE; the last five describe the last x87 instruction.
 FLOATING_POINT = {name: getattr(uc, f"UC_X86_REG_{name.upper()}")
                   for name in ("fpcw", "fpsw", "fptag", "mxcsr", "fip", "fcs", "fdp", "fds", "fop")}
 
@@ -33,12 +33,12 @@ MSRS = {
 }
 
 RFLAGS_TF, RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_VM = 1 << 8, 1 << 9, 1 << 14, 1 << 16, 1 << 17
-RFLAGS_IOPL = 12  # its lower bit's number
+RFLAGS_IOPL = 12  # bit number of the lower IOPL bit
 
-# amd64 as gdb knows it (gdb manual, "i386 Features").
+# Registers of amd64 in gdb (gdb manual, "i386 Features").
 _GENERAL = "rax rbx rcx rdx rsi rdi rbp rsp r8 r9 r10 r11 r12 r13 r14 r15".split()
 _POINTERS = {"rbp": "data_ptr", "rsp": "data_ptr"}
-# gdb wants them named; the kernel does not use them.
+# gdb requires descriptions of the x87 registers; the kernel does not use them.
 _X87 = tuple(GdbRegister(f"st{i}", None, 80, "i387_ext") for i in range(8)) + tuple(
     GdbRegister(name, None, 32, "int")
     for name in "fctrl fstat ftag fiseg fioff foseg fooff fop".split())

@@ -1,6 +1,7 @@
-"""What the rest of the project must know of an architecture; one object in each folder.
+"""Interface to an architecture: one object in each architecture's folder.
 
-Here is what the architecture's manual says; what a kernel makes of it is in ``emu.guest.guest``.
+It describes what the architecture's manual defines; what depends on the kernel is in
+``emu.guest.guest``.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +17,7 @@ ALL = (1 << 64) - 1
 
 
 class Context(Protocol):
-    """What the rules of an architecture need: a CPU's registers, and memory."""
+    """The part of a machine that architectures use: a CPU's registers, and memory."""
 
     @property
     def sp(self) -> int: ...
@@ -31,13 +32,13 @@ class Context(Protocol):
 
 
 class StackContext(Context, Protocol):
-    """A CPU whose stack can be read, too."""
+    """A ``Context`` whose stack can be read."""
 
     def read_u64(self, address: int) -> int: ...
 
 
 class Arch(ABC):
-    """An architecture: registers, calling convention, paging, instructions."""
+    """An architecture: registers, calling convention, paging and instructions."""
 
     name: ClassVar[str]
     elf_machine: ClassVar[str]  # e_machine as pyelftools names it, without EM_
@@ -46,59 +47,70 @@ class Arch(ABC):
     sp: ClassVar[str]
     arguments: ClassVar[tuple[str, ...]]
     result: ClassVar[str]
-    macros: ClassVar[tuple[str, ...]]  # that a C compiler for it defines
-    link: ClassVar[str | None]  # where a call leaves its return address; None: on the stack
+    macros: ClassVar[tuple[str, ...]]  # macros that a C compiler for it defines
+    link: ClassVar[str | None]  # register with a call's return address; None: it is on the stack
     dwarf_registers: ClassVar[tuple[str, ...]]  # general registers by their DWARF number
-    # A function's frame: the register that points to it; from there, where the caller's value of
-    # that register is saved, and where the return address.
+    # A function's frame record: the register that points to it, then the offsets at which it has
+    # the caller's value of that register and the return address.
     frame_record: ClassVar[tuple[str, int, int]]
-    # Whether kernels load modules that are relocatable files (ld -r), beside shared objects.
+    # Whether kernels load relocatable files (ld -r) as modules, besides shared objects.
     relocatable_modules: ClassVar[bool]
-    # Whether a watchpoint stops before the access, and the debugger steps over it; else behind it.
+    # Whether a watchpoint stops before the access, so that the debugger steps over the access.
     watches_before: ClassVar[bool]
 
     @abstractmethod
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
-        """Walk the page tables of the machine's present address space: a physical address, and the
-        entry that maps it (without translation, all ones); None: nothing does."""
+        """Walk the page tables of the current address space.
+
+        :return: the physical address, and the page table entry that maps it (without translation,
+            all ones); None: the address is not mapped.
+        """
 
     def translate(self, cpu: Context, address: int) -> int | None:
-        """The physical address; None: it is not mapped."""
-        found = self.walk(cpu, address)
-        return None if found is None else found[0]
+        """Return the physical address of a virtual address, or None if it is not mapped."""
+        walked = self.walk(cpu, address)
+        return None if walked is None else walked[0]
 
     @abstractmethod
     def writable(self, entry: int) -> bool:
-        """Whether an entry lets its page be written to."""
+        """Whether a page table entry allows writes to its page."""
 
     @abstractmethod
     def decoder(self) -> "capstone.Cs":
-        """Capstone's decoder, without details."""
+        """Return Capstone's decoder, without instruction details."""
 
     def assembler(self, text: str) -> "keystone.Ks | None":
-        """Keystone's assembler, in the syntax that ``text`` is in; None: it knows none of this
-        architecture."""
+        """Return Keystone's assembler for a text's syntax; None: unsupported architecture."""
         return None
 
     def disassemble(self, code: bytes, address: int) -> str:
-        """The first instruction of ``code`` as text; its bytes when the decoder knows none."""
+        """Return the first instruction of some code as text, or its bytes if it is undefined."""
         for _at, _size, name, operands in self.decoder().disasm_lite(code, address, 1):
             return f"{name} {operands}".strip()
         return ".byte " + ", ".join(f"{byte:#04x}" for byte in code)
 
     @abstractmethod
     def instruction_length(self, code: bytes) -> int:
-        """Bytes of the first instruction of ``code`` (at most 15 given); 0 when not valid."""
+        """Return the size in bytes of the first instruction of some code; 0: invalid.
+
+        :param code: at most 15 bytes.
+        """
 
     def placed_operands(self, code: bytes, pc: int) -> "list[tuple[str, int]]":
-        """Memory operands of the first instruction of ``code`` that lie at a fixed place: (a base
-        register that is no general one, or nothing; offset)."""
+        """Return the memory operands of the first instruction that use no general register.
+
+        :return: (base, offset) of each operand; the base is empty or a special register, such as
+            that of a segment.
+        """
         return []
 
     def prepare_call(self, cpu: Context, arguments: tuple[int, ...], back: int) -> None:
-        """Set registers and stack as a call instruction to the pc in force would, returning to
-        ``back``, with integer arguments in their places; those that do not fit registers go on
-        the stack, eight bytes each."""
+        """Set up registers and stack as for a call to the current pc.
+
+        :param arguments: integer arguments; those that do not fit into registers go on the stack,
+            eight bytes each.
+        :param back: return address.
+        """
         sp = cpu.sp & ~15
         stacked = arguments[len(self.arguments) :]
         sp -= (8 * len(stacked) + 15) & ~15
@@ -114,35 +126,42 @@ class Arch(ABC):
             cpu.write_register(name, value)
 
     def stack_after_return(self, cpu: Context) -> int:
-        """The stack pointer when the function that was just entered has returned."""
+        """Return the stack pointer as it will be after the return of the function just entered."""
         return cpu.sp + self.return_size
 
     def return_address(self, cpu: StackContext) -> int:
-        """Where the function that was just entered returns to."""
+        """Return the return address of the function that was just entered."""
         return cpu.read_u64(cpu.sp) if self.link is None else cpu.read_register(self.link)
 
     @property
     def return_size(self) -> int:
-        """Bytes that a return takes from the stack."""
+        """Number of bytes that a return instruction pops from the stack."""
         return 8 if self.link is None else 0
 
     def executed_length(self, code: bytes) -> int:
-        """The same, of what the CPU models execute: more than there are instructions."""
+        """Return the size in bytes with which the CPU models execute the first instruction.
+
+        The CPU models also execute encodings that are not valid instructions.
+
+        :return: 0 if they do not execute the instruction.
+        """
         return self.instruction_length(code)
 
     def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
-        """Whether an instruction's accesses to memory are atomic, or order others (exclusive,
-        locked, acquire and release).
+        """Whether an instruction accesses memory atomically, or orders other accesses.
 
-        :param before: the four bytes before it, ``behind`` those behind it.
+        This includes exclusive, locked, acquire and release accesses.
+
+        :param before: the four bytes before the instruction.
+        :param behind: the four bytes after the instruction.
         """
         raise NotImplementedError
 
     def split(self, code: bytes) -> list[bytes]:
-        """The instructions of a piece of code; the last one may end behind it."""
-        found, at = [], 0
+        """Split code into instructions; the last one may be incomplete."""
+        instructions, at = [], 0
         while at < len(code):
             length = self.executed_length(code[at : at + 15]) or 1
-            found.append(code[at : at + length])
+            instructions.append(code[at : at + length])
             at += length
-        return found
+        return instructions

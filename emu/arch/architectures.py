@@ -1,4 +1,4 @@
-"""The architectures there are."""
+"""The supported architectures."""
 
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +11,7 @@ ARCHITECTURES: Parts[Arch] = Parts("emu.{}.arch", "ARCH")
 
 
 class Made(Protocol):
-    """A file made for a machine: ``e_machine`` without the EM_ prefix."""
+    """A file that is made for a machine (``e_machine`` without the EM_ prefix)."""
 
     @property
     def path(self) -> Path: ...
@@ -21,13 +21,14 @@ class Made(Protocol):
 
 
 def arch_of(image: Made) -> Arch:
-    """The architecture of an image.
+    """Return the architecture of an image.
 
-    :raises ImageError: when it is none of ours.
+    :raises ImageError: if the architecture is not supported.
     """
     for arch in ARCHITECTURES.values():
         if arch.elf_machine == image.machine:
             return arch
     raise ImageError(
-        f"{image.path}: made for {image.machine}; kernels of {', '.join(ARCHITECTURES)} run here"
+        f"{image.path}: made for {image.machine}; supported architectures: "
+        f"{', '.join(ARCHITECTURES)}"
     )

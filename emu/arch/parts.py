@@ -1,4 +1,4 @@
-"""What a room has for each architecture: a name in a module of that architecture's folder."""
+"""Lookup of objects that each architecture defines in a module of its own folder."""
 
 import importlib
 from collections.abc import Iterator, Mapping
@@ -9,9 +9,12 @@ NAMES = ("amd64", "arm64", "riscv64")
 
 
 class Parts(Mapping[str, Part]):
-    """By the architecture's name; a module is loaded when its part is asked for.
+    """Mapping from an architecture's name to an object in one of its modules.
 
-    :param module: where it is, with ``{}`` for the architecture.
+    A module is imported when its object is looked up.
+
+    :param module: name of the module, with ``{}`` in place of the architecture.
+    :param name: name of the object in the module.
     """
 
     def __init__(self, module: str, name: str) -> None:

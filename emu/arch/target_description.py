@@ -1,4 +1,4 @@
-"""What gdb is told of a CPU (gdb manual, appendix G, "Target Descriptions")."""
+"""Descriptions of CPUs for gdb (gdb manual, appendix G, "Target Descriptions")."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,10 @@ from emu.arch.parts import Parts
 
 @dataclass(frozen=True)
 class GdbRegister:
-    """:param name: gdb's.
-    :param ours: its name here; None: it is not to be had, and gdb is told so.
+    """A register as gdb sees it.
+
+    :param name: gdb's name of the register.
+    :param ours: name of the register here; None: its value is unavailable in gdb.
     """
 
     name: str
@@ -19,9 +21,11 @@ class GdbRegister:
 
 @dataclass(frozen=True)
 class TargetDescription:
-    """:param architecture: gdb's name of it.
-    :param features: gdb's name of each, and its registers: their order is that of ``g``.
-    :param advice: commands that gdb needs before it reads the kernel.
+    """Registers of an architecture as gdb sees them.
+
+    :param architecture: gdb's name of the architecture.
+    :param features: (gdb's name of the feature, registers); packet ``g`` has the same order.
+    :param advice: commands to enter in gdb before it reads the kernel.
     """
 
     architecture: str
@@ -30,10 +34,12 @@ class TargetDescription:
 
     @property
     def registers(self) -> list[GdbRegister]:
+        """All registers, in the order of packet ``g``."""
         return [register for _name, registers in self.features for register in registers]
 
     def xml(self) -> str:
-        from xml.sax.saxutils import quoteattr  # takes a while to load, and few ask
+        """Return the description in gdb's XML format."""
+        from xml.sax.saxutils import quoteattr  # imported late: loads slowly, and is rarely needed
 
         rows = ['<?xml version="1.0"?>', '<!DOCTYPE target SYSTEM "gdb-target.dtd">',
                 '<target version="1.0">',

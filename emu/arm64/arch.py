@@ -1,4 +1,4 @@
-"""arm64 as the rest of the project sees it."""
+"""The arm64 architecture: paging, instructions, calling convention and relocations."""
 
 import functools
 from typing import TYPE_CHECKING
@@ -17,17 +17,20 @@ READ_ONLY = 1 << 7  # AP[2]
 CONTIGUOUS = 1 << 52
 
 
+# (mask, value) of the encodings of atomic, exclusive, acquire and release accesses.
 ATOMIC = ((0x3F000000, 0x08000000), (0x3B200C00, 0x38200000), (0x3F200C00, 0x19000000))
 
 
 @functools.cache
 def _decoder() -> "capstone.Cs":
-    import capstone  # takes 30 ms, and not every command decodes
+    import capstone  # imported late: takes 30 ms, and not every command decodes
 
     return capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
 
 
 class Arm64(Arch):
+    """The arm64 architecture."""
+
     name = "arm64"
     elf_machine = "AARCH64"
     registers = registers.GENERAL
@@ -43,7 +46,7 @@ class Arm64(Arch):
     watches_before = True  # Arm ARM, D2.10: watchpoint exceptions are taken before the access
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
-        """Stage 1, EL1&0, 4 KiB granule (Arm ARM, "The AArch64 Virtual Memory System")."""
+        """Walk page tables of EL1&0, 4 KiB granule (Arm ARM, "AArch64 Virtual Memory System")."""
         if not cpu.read_register("sctlr_el1") & 1:
             return address, ALL
         tcr = cpu.read_register("tcr_el1")
@@ -67,23 +70,30 @@ class Arm64(Arch):
             level += 1
 
     def writable(self, entry: int) -> bool:
+        """Whether a page table entry does not have the read-only bit."""
         return entry == ALL or not entry & READ_ONLY
 
     def assembler(self, text: str) -> "keystone.Ks":
+        """Return Keystone's assembler."""
         import keystone
 
         return keystone.Ks(keystone.KS_ARCH_ARM64, keystone.KS_MODE_LITTLE_ENDIAN)
 
     def decoder(self) -> "capstone.Cs":
+        """Return Capstone's decoder."""
         return _decoder()
 
     def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
-        """Exclusive, acquire and release (Arm ARM C4.1, "Load/store exclusive"), atomic memory
-        operations, and those of release consistency without scaling."""
+        """Whether an instruction is an atomic, exclusive, acquire or release access.
+
+        Arm ARM C4.1, "Load/store exclusive", "Atomic memory operations" and "LDAPR/STLR (unscaled
+        immediate)".
+        """
         word = int.from_bytes(code, "little")
         return any(word & mask == value for mask, value in ATOMIC)
 
     def instruction_length(self, code: bytes) -> int:
+        """Return 4, the size of every instruction in bytes."""
         return 4
 
 

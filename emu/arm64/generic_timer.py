@@ -10,9 +10,10 @@ FREQUENCY = 62_500_000  # Hz
 TICK = 1_000_000_000 // FREQUENCY  # ns
 ENABLE, IMASK, ISTATUS = 1, 2, 4
 
-COUNTERS = [key(3, 3, 14, 0, op2) for op2 in (1, 2, 5, 6)]  # CNTPCT, CNTVCT and their SS forms
+# CNTPCT, CNTVCT and their self-synchronized forms.
+COUNTERS = [key(3, 3, 14, 0, op2) for op2 in (1, 2, 5, 6)]
 CNTFRQ = key(3, 3, 14, 0, 0)
-PPI_VIRTUAL, PPI_PHYSICAL = 11, 14  # its interrupts
+PPI_VIRTUAL, PPI_PHYSICAL = 11, 14  # interrupt numbers of the two timers
 PHYSICAL, VIRTUAL = 2, 3  # CRm of CNTP_* and CNTV_*
 REGISTERS = {
     key(3, 3, 14, crm, op2): (crm, name)
@@ -22,7 +23,7 @@ REGISTERS = {
 
 
 class GenericTimer:
-    """One of the two timers: compares the counter with ``cval`` and drives a level."""
+    """One of the two timers: compares the counter with ``cval`` and drives an interrupt line."""
 
     def __init__(self, bus: Bus, name: str, output: Callable[[bool], None]) -> None:
         self._bus = bus
@@ -36,7 +37,7 @@ class GenericTimer:
         return self._bus.now // TICK
 
     def update(self) -> None:
-        """Set the output, and the alarm for when it will change."""
+        """Set the interrupt line, and an alarm for its next change."""
         met = self._count >= self.compare
         self._output(self.control & (ENABLE | IMASK) == ENABLE and met)
         if self.control & (ENABLE | IMASK) == ENABLE and not met:
@@ -45,12 +46,13 @@ class GenericTimer:
             self._alarm.cancel()
 
     def ring(self) -> None:
-        """It is due now, if it is enabled."""
+        """Make the timer due now if it is enabled."""
         if self.control & (ENABLE | IMASK) == ENABLE:
             self.compare = self._count
             self.update()
 
     def read(self, name: str) -> int:
+        """Read the register ``tval``, ``ctl`` or ``cval``."""
         if name == "ctl":
             met = self.control & ENABLE and self._count >= self.compare
             return self.control | (ISTATUS if met else 0)
@@ -59,6 +61,7 @@ class GenericTimer:
         return self.compare - self._count & 0xFFFFFFFF
 
     def write(self, name: str, value: int) -> None:
+        """Write the register ``tval``, ``ctl`` or ``cval``."""
         if name == "ctl":
             self.control = value & (ENABLE | IMASK)
         elif name == "cval":
@@ -69,8 +72,10 @@ class GenericTimer:
         self.update()
 
     def state(self) -> dict[str, Any]:
+        """Return the state of the timer for a snapshot."""
         return {"control": self.control, "compare": self.compare}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Restore the state of the timer from a snapshot."""
         self.control = number(state["control"], 4)
         self.compare = number(state["compare"], 1 << 64)

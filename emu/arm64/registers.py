@@ -1,4 +1,4 @@
-"""Registers of arm64, spelled as in the Arm ARM (DDI 0487): x0-x30, SP, PC, PSTATE, system ones."""
+"""General and system registers of arm64, spelled as in the Arm ARM (DDI 0487)."""
 
 import unicorn.arm64_const as uc
 
@@ -27,8 +27,8 @@ SYSTEM = {
     "mdscr_el1": (2, 0, 0, 2, 2),
     "scr_el3": (3, 6, 1, 1, 0), "hcr_el2": (3, 4, 1, 1, 0), "sp_el1": (3, 4, 4, 1, 0),
 }
-# The performance monitor and the debug registers; a snapshot holds them, another machine is not
-# told: to write them there does more than to set them.
+# Performance monitor and debug registers.  Snapshots contain them, but they are not transferred to
+# QEMU, because writes have side effects there.
 MONITOR = {
     "oslsr_el1": (2, 0, 1, 1, 4),
     "pmcr_el0": (3, 3, 9, 12, 0), "pmcntenset_el0": (3, 3, 9, 12, 1),
@@ -39,17 +39,17 @@ MONITOR = {
        (("bvr", 6, 4), ("wvr", 4, 6), ("bcr", 6, 5), ("wcr", 4, 7)) for n in range(count)},
 }
 SYSTEM |= MONITOR
-# ID registers and such are the model's; a snapshot holds these and not the EL2 and EL3 set-up.
-# So with SP_EL1, which counts while the CPU is at EL0.
+# System registers that snapshots contain and that are transferred to QEMU.  They do not include the
+# set-up of EL2 and EL3, or SP_EL1, which is saved separately while the CPU is at EL0.
 CARRIED = [name for name in SYSTEM
            if not name.endswith(("_el2", "_el3")) and name not in MONITOR and name != "sp_el1"]
 
 
 def key(op0: int, op1: int, crn: int, crm: int, op2: int) -> int:
-    """The number of a system register, as its MRS encodes it."""
+    """Return the number of a system register as MRS encodes it."""
     return op0 << 14 | op1 << 11 | crn << 7 | crm << 3 | op2
 
-# arm64 as gdb knows it (gdb manual, "AArch64 Features").
+# Registers of arm64 in gdb (gdb manual, "AArch64 Features").
 DESCRIPTION = TargetDescription("aarch64", (
     ("org.gnu.gdb.aarch64.core", (
         *(GdbRegister(f"x{i}", f"x{i}") for i in range(31)),

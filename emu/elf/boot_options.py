@@ -1,4 +1,4 @@
-"""What somebody tells a kernel's boot loader: environment, flags, a disk that it puts in memory."""
+"""Options for a kernel's boot loader: environment, boot flags, disks and the number of CPUs."""
 
 import functools
 import hashlib
@@ -13,7 +13,7 @@ from emu.host.input_file import Content, HeldFile, pieces, taken
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.%-]{0,127}=[ -~]{0,511}")
 MAX_ENVIRONMENT = 256  # variables
 MAX_DISK = 8 << 30  # bytes
-COPIED = 64 << 20  # bytes: a larger disk is held, and must stay as it is
+COPIED = 64 << 20  # bytes; a larger image stays in its file, which must not change
 MAX_DISKS = 4
 TURN = 100_000
 MAX_TURN = 1 << 40
@@ -22,28 +22,31 @@ SECTOR = 512
 
 @dataclass(frozen=True)
 class DiskImage:
-    """The image of a disk."""
+    """A disk image: its file and its content."""
 
     path: Path
     content: Content
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal."""
-        found = hashlib.sha256()
+        """SHA-256 digest of the content, in hexadecimal."""
+        result = hashlib.sha256()
         for piece in pieces(self.content):
-            found.update(piece)
-        return found.hexdigest()
+            result.update(piece)
+        return result.hexdigest()
 
 
 @dataclass(frozen=True)
 class BootOptions:
-    """:param environment: ``NAME=VALUE``, in the kernel's environment behind the loader's own.
-    :param flags: letters, as behind ``boot -`` at a loader's prompt.
-    :param memory_disk: what the loader puts in memory: the root file system.
-    :param disks: what is attached to the computer; without a memory disk, the first is the root.
-    :param cpus: how many the computer has; with several, ``turn`` is how many instructions one of
-        them executes before it is another's turn.
+    """Options for a kernel's boot loader and for the computer that it runs on.
+
+    :param environment: ``NAME=VALUE`` variables, which override the boot loader's own.
+    :param flags: letters of boot flags, as after ``boot -`` at a loader's prompt.
+    :param memory_disk: image that the loader puts into memory; it has the root file system.
+    :param disks: images of the computer's disks; without a memory disk, the first one has the root
+        file system.
+    :param cpus: number of CPUs.
+    :param turn: with several CPUs, instructions that a CPU executes before the next CPU's turn.
     """
 
     environment: tuple[str, ...] = ()
@@ -55,39 +58,42 @@ class BootOptions:
 
     @property
     def programs(self) -> bool:
-        """Whether there is a file system to run programs from."""
+        """Whether the kernel has a disk to run programs from."""
         return self.memory_disk is not None or bool(self.disks)
 
     @property
     def every_disk(self) -> tuple[DiskImage, ...]:
-        """The memory disk, if there is one, and the others."""
+        """All disks: the memory disk, if there is one, then the others."""
         return (*(() if self.memory_disk is None else (self.memory_disk,)), *self.disks)
 
     @functools.cached_property
     def digest(self) -> str:
-        """What tells them from others; nothing when nothing was said."""
+        """SHA-256 digest of the options, in hexadecimal; empty for the default options."""
         if self == NOTHING:
             return ""
         disk = "" if self.memory_disk is None else self.memory_disk.digest
-        said = "\n".join((*self.environment, f"-{self.flags}", disk,
-                          *(one.digest for one in self.disks),
+        text = "\n".join((*self.environment, f"-{self.flags}", disk,
+                          *(image.digest for image in self.disks),
                           *([f"{self.cpus} CPUs, {self.turn}"] if self.cpus > 1 else [])))
-        return hashlib.sha256(said.encode()).hexdigest()
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 NOTHING = BootOptions()
 
 
 def is_disk(size: int) -> bool:
-    """Whether a disk can have so many bytes."""
+    """Whether a disk can have this size in bytes."""
     return 0 < size <= MAX_DISK and size % SECTOR == 0
 
 
 def disk_image(path: Path, in_memory: bool = False) -> DiskImage:
-    """The image in a file.  It is copied; one of more than 64 MiB is held (``HeldFile``), unless it
-    goes to memory anyway.
+    """Read a disk image.
 
-    :raises ImageError: when it cannot be read, or is no image of a disk.
+    An image of more than 64 MiB stays in its file, which is kept open (``HeldFile``); other images
+    and memory disks are copied.
+
+    :param in_memory: whether the image is for a memory disk.
+    :raises ImageError: if the file cannot be read or is not a disk image.
     """
     held = HeldFile(path, MAX_DISK)
     content: Content = held
@@ -95,30 +101,32 @@ def disk_image(path: Path, in_memory: bool = False) -> DiskImage:
         content = taken(path, MAX_DISK).content
         held.close()
     if not is_disk(len(content)):
-        raise ImageError(f"{path}: has {len(content)} bytes: the image of a disk has a multiple of "
-                         f"{SECTOR}, and at most {MAX_DISK >> 20} MiB here")
+        raise ImageError(f"{path}: has {len(content)} bytes; the size of a disk image must be a "
+                         f"multiple of {SECTOR} bytes and at most {MAX_DISK >> 20} MiB")
     return DiskImage(path, content)
 
 
 def boot_options(environment: Sequence[str], flags: str, disk: Path | None,
                  disks: Sequence[Path] = ()) -> BootOptions:
-    """From a command line.
+    """Make boot options from command line arguments.
 
-    :param disk: the memory disk.
-
-    :raises KinstError: when one is malformed.
-    :raises ImageError: see ``disk_image``.
+    :param environment: ``NAME=VALUE`` arguments; the last value of each name counts.
+    :param flags: letters of boot flags, with or without ``-`` before them.
+    :param disk: file of the memory disk.
+    :param disks: files of the computer's disks.
+    :raises KinstError: if an argument is malformed, or there are too many.
+    :raises ImageError: if a disk image cannot be used; see ``disk_image``.
     """
     if len(disks) > MAX_DISKS:
-        raise KinstError(f"--disk: {len(disks)} are given; {MAX_DISKS} are possible")
-    for one in environment:
-        if not ASSIGNMENT.fullmatch(one):
-            raise KinstError(f"--env {one!r}: is not NAME=VALUE, of printable ASCII characters")
+        raise KinstError(f"--disk: {len(disks)} disks given, at most {MAX_DISKS} are possible")
+    for text in environment:
+        if not ASSIGNMENT.fullmatch(text):
+            raise KinstError(f"--env {text!r}: must be NAME=VALUE in printable ASCII characters")
     if len(environment) > MAX_ENVIRONMENT:
-        raise KinstError(f"--env: {len(environment)} variables are given; {MAX_ENVIRONMENT} are "
-                         "possible")
-    last = dict(one.split("=", 1) for one in environment)
+        raise KinstError(f"--env: {len(environment)} variables given, at most {MAX_ENVIRONMENT} "
+                         "are possible")
+    last = dict(text.split("=", 1) for text in environment)
     return BootOptions(tuple(f"{name}={value}" for name, value in last.items()),
                        "".join(sorted(set(flags.removeprefix("-")))),
                        None if disk is None else disk_image(disk, in_memory=True),
-                       tuple(disk_image(one) for one in disks))
+                       tuple(disk_image(text) for text in disks))

@@ -1,5 +1,4 @@
-"""An ELF file that is read and not booted, as an image: a module, an object file, or a file that
-has debug data alone."""
+"""Images of ELF files that are read but not booted: modules, object files and debug files."""
 
 from pathlib import Path
 
@@ -13,16 +12,18 @@ PF_X = 1
 
 
 def file_image(path: Path) -> Image:
-    """The symbols of a file, and its code where that is in it.  A relocatable file is linked to
-    address 0, as its debug data is.
+    """Read the symbols of an ELF file, and its code if it has any.
 
-    :raises ImageError: when it is not a 64-bit little-endian ELF file with symbols, or damaged.
+    A relocatable file is linked to address 0, like its debug data.
+
+    :raises ImageError: if the file is not a 64-bit little-endian ELF file with symbols, or is
+        damaged.
     """
-    taken = read_file(path)
-    if bytes(taken.content[:4]) != ELF_MAGIC:
+    file = read_file(path)
+    if bytes(file.content[:4]) != ELF_MAGIC:
         raise ImageError(f"{path}: not an ELF file; give a kernel, a module, an object file, or a "
-                         "file of debug data")
-    elf = ElfFile(taken)
+                         "debug file")
+    elf = ElfFile(file)
     if elf.kind == ET_REL:
         return _relocatable(elf)
     entries, strings, build_id = file_symbols(elf)
@@ -31,9 +32,9 @@ def file_image(path: Path) -> Image:
     code = tuple(
         Segment(s.address, s.address, elf.view(s), s.size, PF_X) for s in elf.sections
         if s.flags & SHF_EXECINSTR and s.kind != SHT_NOBITS and s.size)
-    places = [(s.virtual, s.virtual_end) for s in code]
+    code_ranges = [(s.virtual, s.virtual_end) for s in code]
     return Image(elf, elf.entry, code,
-                 SymbolTable(entries, strings, code=places or None, where=str(path)), build_id)
+                 SymbolTable(entries, strings, code=code_ranges or None, where=str(path)), build_id)
 
 
 def _relocatable(elf: ElfFile) -> Image:

@@ -1,4 +1,4 @@
-"""Kernel ELF images: segments, symbols and build id, bounded against malformed input."""
+"""Kernel images in ELF files: segments, symbols and build ID, checked against malformed input."""
 
 import functools
 import hashlib
@@ -31,7 +31,7 @@ MAX_IMAGE = 4 << 30
 
 @dataclass(frozen=True)
 class Segment:
-    """One PT_LOAD: where it goes, its bytes in the file, and its size in memory."""
+    """A PT_LOAD segment: its addresses, its bytes in the file, and its size in memory."""
 
     virtual: int
     physical: int
@@ -41,42 +41,45 @@ class Segment:
 
     @property
     def executable(self) -> bool:
+        """Whether the segment is executable (PF_X)."""
         return bool(self.flags & 1)
 
     @property
     def virtual_end(self) -> int:
+        """Virtual address of the end of the segment."""
         return self.virtual + self.memory_size
 
     @property
     def physical_end(self) -> int:
+        """Physical address of the end of the segment."""
         return self.physical + self.memory_size
 
 
 @dataclass(frozen=True)
 class Image:
-    """A kernel as its ELF file describes it."""
+    """A kernel in an ELF file, with the modules and options that it is booted with."""
 
     file: ElfFile = field(repr=False, compare=False)
     entry: int
     segments: tuple[Segment, ...]
     symbols: SymbolTable
     build_id: str
-    modules: tuple[Module, ...] = ()  # loaded behind it, by address
-    options: BootOptions = NOTHING  # what its boot loader is told
+    modules: tuple[Module, ...] = ()  # loaded after the kernel, by address
+    options: BootOptions = NOTHING  # options for the boot loader
 
     @property
     def path(self) -> Path:
+        """Path of the kernel's file."""
         return self.file.path
 
     @property
     def machine(self) -> str:
-        """``e_machine`` without the EM_ prefix."""
+        """Machine that the kernel is made for: ``e_machine`` without the EM_ prefix."""
         return self.file.machine
 
     @functools.cached_property
     def identity(self) -> str:
-        """What tells this image from others: that of its kernel; with modules or options, a
-        digest of theirs, too."""
+        """Text that identifies the kernel together with its modules and boot options."""
         return self._with_modules(self.kernel_identity)
 
     def _with_modules(self, kernel: str) -> str:
@@ -90,9 +93,11 @@ class Image:
 
     @functools.cached_property
     def kernel_identity(self) -> str:
-        """Its build id and a digest of all that a machine can see of it: segments, symbols (a boot
-        is made by functions' names, too), entry.  A file that was changed in place keeps its build
-        id."""
+        """Text that identifies the kernel: its build ID, and a digest of its content.
+
+        The digest covers everything that a machine can see: segments, entry, and symbols, because
+        a boot finds functions by name.  A file that was changed in place keeps its build ID.
+        """
         h = hashlib.sha256(f"{self.build_id} {self.machine} {self.entry}".encode())
         for s in self.segments:
             place = f"{s.virtual} {s.physical} {s.memory_size} {s.flags} {len(s.data)}"
@@ -103,8 +108,11 @@ class Image:
         return f"{self.build_id or 'none'}-{h.hexdigest()[:32]}"
 
     def is_known_as(self, identity: str) -> bool:
-        """Whether a recording or a snapshot is of this image.  Older ones have an identity without
-        the symbols, by which they are still known: what they hold is checked as they are played."""
+        """Whether the identity in a recording or snapshot belongs to this image.
+
+        Identities in older recordings and snapshots do not cover the symbols.  They are accepted,
+        because the content of a recording is checked during the replay.
+        """
         if identity == self.identity:
             return True
         h = hashlib.sha256(self.build_id.encode() + self.entry.to_bytes(8, "little"))
@@ -114,12 +122,12 @@ class Image:
         return identity == self._with_modules(f"{self.build_id or 'none'}-{h.hexdigest()[:32]}")
 
     def holds_code(self, address: int) -> bool:
-        """Whether an address is in an executable segment, or in a module's code."""
+        """Whether an address is in an executable segment or in the code of a module."""
         return (any(s.executable and s.virtual <= address < s.virtual_end for s in self.segments)
                 or any(begin <= address < end for m in self.modules for begin, end in m.code))
 
     def code(self) -> Iterator[tuple[int, bytes]]:
-        """(virtual address, bytes) of all code, of modules as it is when they are linked."""
+        """Yield (virtual address, bytes) for all code; modules' code is as after linking."""
         for segment in self.segments:
             if segment.executable:
                 yield segment.virtual, bytes(segment.data)
@@ -129,39 +137,40 @@ class Image:
 
     @property
     def virtual_end(self) -> int:
-        """Of the kernel and its modules."""
+        """Virtual address of the end of the kernel and its modules."""
         return max(max(s.virtual_end for s in self.segments), *(m.end for m in self.modules), 0)
 
     def module_at(self, address: int) -> Module | None:
-        """The module that an address is in."""
+        """Return the module that contains an address, or None."""
         return next((m for m in self.modules if m.address <= address < m.end), None)
 
     def virtual_to_file(self, address: int, size: int) -> bytes:
-        """Bytes of the image at a virtual address (zeros behind the file's part); of a module, as
-        they are when it is linked.
+        """Return bytes of the image at a virtual address.
 
-        :raises ImageError: when the range is not inside one segment.
+        Bytes beyond a segment's part in the file are zero.  Bytes of a module are as after linking.
+
+        :raises ImageError: if the range is not inside one segment or module.
         """
         for segment in self.segments:
             if segment.virtual <= address and address + size <= segment.virtual_end:
-                at = address - segment.virtual
-                return bytes(segment.data[at : at + size]).ljust(size, b"\0")
+                offset = address - segment.virtual
+                return bytes(segment.data[offset : offset + size]).ljust(size, b"\0")
         for module in self.modules:
             if module.address <= address and address + size <= module.end:
                 return module.memory[address - module.address : address - module.address + size]
         if not self.segments:
-            raise ImageError(f"{self.path}: has debug data and no code: give the file that it is "
-                             "of")
-        raise ImageError(f"{self.path}: no segment holds {address:#x}..{address + size:#x}")
+            raise ImageError(f"{self.path}: has debug data but no code; give the file that it "
+                             "belongs to")
+        raise ImageError(f"{self.path}: no segment contains {address:#x}..{address + size:#x}")
 
 
 def file_symbols(elf: ElfFile) -> tuple[bytes, bytes, str]:
-    """The symbol table's entries, its strings, and the build id (hex, or empty)."""
+    """Return the symbol table's entries, its strings, and the build ID (in hexadecimal)."""
     entries, strings, build_id = b"", b"", ""
     for section in elf.of_kind(SHT_SYMTAB):
         entries = elf.content(section)
         if section.link >= len(elf.sections):
-            raise ImageError(f"{elf.path}: the symbol table names no string table: damaged file")
+            raise ImageError(f"{elf.path}: damaged ELF file: the symbol table has no string table")
         strings = elf.content(elf.sections[section.link])
         if entries:
             break
@@ -174,24 +183,23 @@ def file_symbols(elf: ElfFile) -> tuple[bytes, bytes, str]:
 def load_image(path: Path, debug: Path | None = None) -> Image:
     """Read a kernel image.
 
-    :param debug: a separate debug file; looked for beside the image (``kernel.debug``) when the
-        image has no symbols.
-    :raises ImageError: when it is not a 64-bit little-endian ELF executable with symbols, is
-        truncated, or its segments overlap.
+    :param debug: debug file to use if the image has no symbols (default: the image's path with
+        ``.debug`` appended).
+    :raises ImageError: if the file is not a 64-bit little-endian ELF executable with symbols, is
+        truncated, or has overlapping segments.
     """
-    taken = read_file(path)
-    data = taken.content
+    file = read_file(path)
+    data = file.content
     if bytes(data[:4]) != ELF_MAGIC:
         raise ImageError(
             f"{path}: not an ELF file; give the kernel itself, e.g. /boot/kernel/kernel"
         )
-    elf = ElfFile(taken)
+    elf = ElfFile(file)
     if elf.kind not in (ET_EXEC, ET_DYN):
         raise ImageError(f"{path}: not an executable kernel (ELF type {elf.kind})")
     code = [section for section in elf.sections if section.flags & SHF_EXECINSTR and section.size]
     if code and all(section.kind == elf_file.SHT_NOBITS for section in code):
-        raise ImageError(f"{path}: a file of debug data, without code: give the kernel that it is "
-                         "of")
+        raise ImageError(f"{path}: a debug file without code; give the kernel that it belongs to")
     segments = [_segment(segment, data, path) for segment in elf.segments
                 if segment.kind == PT_LOAD and segment.in_memory]
     entries, strings, build_id = file_symbols(elf)
@@ -206,10 +214,11 @@ def load_image(path: Path, debug: Path | None = None) -> Image:
             )
         other = _debug_symbols(debug)
         if build_id and other[2] and build_id != other[2]:
-            raise ImageError(f"{debug}: is of another build than {path}; get the matching one")
+            raise ImageError(f"{debug}: comes from a different build than {path}; "
+                             "get the matching file")
         entries, strings = other[0], other[1]
-    places = [(s.virtual, s.virtual + len(s.data)) for s in segments if s.executable]
-    symbols = SymbolTable(entries, strings, code=places, where=str(path))
+    code_ranges = [(s.virtual, s.virtual + len(s.data)) for s in segments if s.executable]
+    symbols = SymbolTable(entries, strings, code=code_ranges, where=str(path))
     return Image(elf, elf.entry, tuple(segments), symbols, build_id)
 
 
@@ -224,21 +233,22 @@ def _segment(header: elf_file.SegmentHeader, data: memoryview, path: Path) -> Se
     end = header.offset + header.in_file
     if end > len(data):
         raise ImageError(
-            f"{path}: truncated: a segment ends at {end:#x}, the file at {len(data):#x}"
+            f"{path}: truncated: a segment ends at {end:#x}, but the file at {len(data):#x}"
         )
     memory = header.in_memory
     if memory < header.in_file or memory > MAX_IMAGE:
-        raise ImageError(f"{path}: a segment of {memory:#x} bytes in memory: damaged ELF file")
+        raise ImageError(f"{path}: damaged ELF file: a segment has an invalid size of "
+                         f"{memory:#x} bytes in memory")
     if header.virtual + memory > 1 << 64 or header.physical + memory > 1 << 64:
-        raise ImageError(f"{path}: a segment wraps around the address space: damaged ELF file")
+        raise ImageError(f"{path}: damaged ELF file: a segment wraps around the address space")
     return Segment(header.virtual, header.physical, data[header.offset : end], memory,
                    header.flags)
 
 
 def _check_overlap(segments: list[Segment], path: Path) -> None:
     ordered = sorted(segments, key=lambda s: s.virtual)
-    for one, next_ in itertools.pairwise(ordered):
-        if one.virtual_end > next_.virtual:
+    for first, second in itertools.pairwise(ordered):
+        if first.virtual_end > second.virtual:
             raise ImageError(
-                f"{path}: segments overlap at {next_.virtual:#x}: not a usable kernel image"
+                f"{path}: segments overlap at {second.virtual:#x}: not a usable kernel image"
             )

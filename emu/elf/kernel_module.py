@@ -1,10 +1,10 @@
-"""Kernel modules (kld files), as the boot loader puts them into memory behind the kernel.
+"""Kernel modules (kld files), as the boot loader puts them into memory after the kernel.
 
-On amd64 a module is a relocatable file: the loader lays its sections out, and the kernel links it.
-On arm64 and riscv64 it is a shared object: its segments go to memory as they are.  Either way the
-kernel relocates what it finds; what is read here (``Module.code``) is relocated as it will be.
+On amd64 a module is a relocatable file: the loader lays out its sections, and the kernel links it.
+On arm64 and riscv64 it is a shared object: its segments are copied to memory as they are.  In both
+cases the kernel relocates the module; ``Module.memory`` is the relocated content.
 
-Layouts: System V gABI, "Object Files"; sys/module.h of FreeBSD for what a module says of itself
+Layouts: System V gABI, "Object Files"; FreeBSD's sys/module.h for the metadata of modules
 (``struct mod_metadata``, ``struct mod_depend``).
 """
 
@@ -34,15 +34,15 @@ from emu.host.input_file import InputFile
 from emu.host.printable import name as printable_name
 
 METADATA = struct.Struct("<iiQQ")  # struct mod_metadata: version, type, data, name
-DEPEND = struct.Struct("<iii")  # struct mod_depend: the least, the preferred, the last version
+DEPEND = struct.Struct("<iii")  # struct mod_depend: minimum, preferred and maximum version
 MDT_DEPEND, MDT_VERSION = 1, 3
 PROGBITS, SYMTAB, STRTAB, RELA, NOTE, NOBITS, DYNSYM = 1, 2, 3, 4, 7, 8, 11
 INIT_ARRAY, FINI_ARRAY, UNWIND = 14, 15, 0x70000001
 LOADED = (PROGBITS, NOBITS, INIT_ARRAY, FINI_ARRAY, UNWIND)
-ALLOC, EXECUTE = 2, 4  # of sh_flags
+ALLOC, EXECUTE = 2, 4  # bits of sh_flags
 PF_X = 1
 SHN_UNDEF, SHN_LORESERVE, SHN_ABS = 0, 0xFF00, 0xFFF1
-LOCAL, WEAK = 0, 2  # bindings
+LOCAL, WEAK = 0, 2  # symbol bindings
 PAGE = 4096
 MAX_SIZE = 64 << 20  # bytes of a module, in its file or in memory
 MAX_RECORDS = 4096
@@ -52,7 +52,7 @@ METADATA_SET = "set_modmetadata_set"
 
 @dataclass(frozen=True)
 class Dependency:
-    """Another module that a module needs, in a version from ``least`` to ``last``."""
+    """A module that another module needs, in a version from ``least`` to ``last``."""
 
     name: str
     least: int
@@ -60,16 +60,16 @@ class Dependency:
 
 
 class ModuleFile:
-    """A module's file, not placed yet.
+    """The file of a kernel module, without an address in memory.
 
-    :raises ImageError: when it is none that can be loaded.
+    :raises ImageError: if the file is not a module that can be loaded.
     """
 
     def __init__(self, file: InputFile) -> None:
         self.path, self.name, self.data = file.path, file.path.name, file.content
         path = self.path
         if len(self.data) > MAX_SIZE:
-            raise ImageError(f"{path}: has {len(self.data)} bytes: too large for a module")
+            raise ImageError(f"{path}: too large for a module: {len(self.data)} bytes")
         if bytes(self.data[:4]) != ELF_MAGIC or bytes(self.data[4:6]) != b"\2\1":
             raise ImageError(f"{path}: not a kernel module (a 64-bit ELF file, like kinst.ko)")
         try:
@@ -79,14 +79,15 @@ class ModuleFile:
 
     def _read(self, elf: ElfFile) -> None:
         self.elf = elf
-        found = {a.elf_machine: a for a in ARCHITECTURES.values()}
-        if elf.machine not in found:
-            raise ImageError(f"{self.path}: made for another machine (ELF machine {elf.machine})")
-        self.arch, self.relocatable = found[elf.machine], elf.kind == ET_REL
+        architectures = {a.elf_machine: a for a in ARCHITECTURES.values()}
+        if elf.machine not in architectures:
+            raise ImageError(f"{self.path}: made for an unsupported machine (ELF machine "
+                             f"{elf.machine})")
+        self.arch, self.relocatable = architectures[elf.machine], elf.kind == ET_REL
         self.machine = self.arch.elf_machine
         if elf.kind not in (ET_REL, ET_DYN):
-            raise ImageError(f"{self.path}: not a kernel module (ELF type {elf.kind}); a kernel "
-                             "goes to -k")
+            raise ImageError(f"{self.path}: not a kernel module (ELF type {elf.kind}); give a "
+                             "kernel with -k")
         if not elf.sections:
             raise ImageError(f"{self.path}: not a kernel module: it has no sections")
         self.header, self.raw_sections = elf.header, elf.raw_sections
@@ -97,9 +98,9 @@ class ModuleFile:
         if names >= len(elf.sections):
             raise ValueError
         self._names_section = names
-        # They may overlap in a file that is made for it.
+        # In a malicious file these tables may overlap, and be larger together than the file.
         if sum(s.size for s in self.sections if s.kind in (RELA, SYMTAB, DYNSYM)) > MAX_SIZE:
-            raise ImageError(f"{self.path}: its tables of relocations and symbols have more than "
+            raise ImageError(f"{self.path}: the relocation and symbol tables have more than "
                              f"{MAX_SIZE >> 20} MiB")
         self._symbols: dict[SectionHeader, list[tuple[str, int, int, int]]] = {}
         self.segments: list[tuple[int, int, int, int, int]] = []
@@ -126,16 +127,19 @@ class ModuleFile:
 
     def _bytes(self, offset: int, size: int) -> bytes:
         if offset + size > len(self.data):
-            raise ImageError(f"{self.path}: truncated: it ends before its own tables do")
+            raise ImageError(f"{self.path}: truncated: a table extends beyond the end of the file")
         return bytes(self.data[offset : offset + size])
 
     def content(self, section: SectionHeader) -> bytes:
-        """A section's bytes in the file."""
+        """Return a section's bytes in the file; empty for a NOBITS section."""
         return b"" if section.kind == NOBITS else self._bytes(section.offset, section.size)
 
     def _lay_out(self) -> None:
-        """Code and data in the order of the sections; then what the kernel links it by: symbols,
-        their names, the sections' names, relocations of what is loaded."""
+        """Place code and data in section order, then the tables that the kernel links them with.
+
+        These are the symbols, their names, the section names, and the relocations of loaded
+        sections.
+        """
         at, places = 0, dict[int, int]()
 
         def put(index: int) -> None:
@@ -147,11 +151,13 @@ class ModuleFile:
             places[index] = at
             at += section.size
             if at > MAX_SIZE:
-                raise ImageError(f"{self.path}: a module of more than {MAX_SIZE >> 20} MiB")
+                raise ImageError(f"{self.path}: too large for a module: more than "
+                                 f"{MAX_SIZE >> 20} MiB in memory")
 
         for index, section in enumerate(self.sections):
+            # NOBITS notes occur in debug files only.
             if section.kind in LOADED and section.flags & ALLOC and section.size and not (
-                    section.kind == NOBITS and section.name.startswith(".note")):  # of a debug file
+                    section.kind == NOBITS and section.name.startswith(".note")):
                 put(index)
         tables = [i for i, section in enumerate(self.sections) if section.kind == SYMTAB]
         if len(tables) != 1:
@@ -168,10 +174,10 @@ class ModuleFile:
                          for index, section in enumerate(self.sections)]
 
     def _tables(self) -> None:
-        """Symbols of the file; undefined ones, and what the relocations refer to."""
-        found = [s for s in self.sections if s.kind == SYMTAB]
+        """Find the symbol table and the build ID."""
+        static = [s for s in self.sections if s.kind == SYMTAB]
         dynamic = [s for s in self.sections if s.kind == DYNSYM]
-        self.symtab = found[0] if found else dynamic[0] if dynamic else None
+        self.symtab = static[0] if static else dynamic[0] if dynamic else None
         if self.symtab is None:
             raise ImageError(f"{self.path}: not a kernel module: it has no symbols")
         if any(s.kind in (SYMTAB, DYNSYM) and s.link >= len(self.sections) for s in self.sections):
@@ -183,7 +189,7 @@ class ModuleFile:
 
     @functools.cached_property
     def image(self) -> bytes:
-        """What the loader puts into memory; not relocated."""
+        """Content of the module's memory as the loader puts it there, before relocation."""
         memory = bytearray(self.size)
         if self.relocatable:
             for section in self.sections:
@@ -195,7 +201,7 @@ class ModuleFile:
         return bytes(memory)
 
     def headers(self, address: int) -> bytes:
-        """All section headers; of those in memory, sh_addr says where (never 0 there)."""
+        """Return all section headers, with sh_addr set for sections in memory and 0 elsewhere."""
         out = bytearray(self.raw_sections)
         for index, section in enumerate(self.sections):
             at = 0 if section.at is None else address + section.at
@@ -203,7 +209,7 @@ class ModuleFile:
         return bytes(out)
 
     def symbols_of(self, section: SectionHeader) -> list[tuple[str, int, int, int]]:
-        """(name, binding, section's number, value) of a symbol table, in its order."""
+        """Return (name, binding, section number, value) for each symbol of a table, in order."""
         if section not in self._symbols:
             self._symbols[section] = self._read_symbols(section)
         return self._symbols[section]
@@ -214,9 +220,12 @@ class ModuleFile:
                 in SYMBOL.iter_unpack(_whole(self.content(section), SYMBOL.size))]
 
     def place_of(self, index: int, value: int, debug: bool = False) -> int | None:
-        """A symbol's place from the module's first byte, by st_shndx and st_value.
+        """Return the offset of a symbol from the module's first byte, or None.
 
-        :param debug: in a relocatable file's section that is not loaded, its place in that.
+        :param index: st_shndx of the symbol.
+        :param value: st_value of the symbol.
+        :param debug: for a section that a relocatable file does not load, whether to return the
+            offset in that section instead of None.
         """
         if not SHN_UNDEF < index < min(SHN_LORESERVE, len(self.sections)):
             return None
@@ -227,8 +236,8 @@ class ModuleFile:
 
     @functools.cached_property
     def undefined(self) -> dict[str, bool]:
-        """Names that others must have; whether the module can do without."""
-        found: dict[str, bool] = {}
+        """Symbols that other files must define: name -> whether the reference is weak."""
+        names: dict[str, bool] = {}
         sets = {s.name for s in self.sections}
         for section in self.sections:
             if section.kind == (SYMTAB if self.relocatable else DYNSYM):
@@ -236,17 +245,20 @@ class ModuleFile:
                     if index == SHN_UNDEF and name and not any(
                             name.startswith(edge) and name.removeprefix(edge) in sets
                             for edge in EDGES):
-                        found[name] = binding == WEAK
-        return found
+                        names[name] = binding == WEAK
+        return names
 
     def written(self, address: int, outside: Callable[[str], int | None],
                 debug: Collection[str] = ()) -> Iterator[tuple[SectionHeader, int, bytes]]:
-        """What relocation writes: (the section that it is counted in, offset there, bytes).
+        """Yield (section, offset, bytes) for everything that relocation writes.
 
-        :param address: of the module.
-        :param outside: gives the address of a symbol that the module does not define.
-        :param debug: names of a relocatable file's sections that are not loaded: in them, instead
-            of in memory.
+        In a relocatable file, ``offset`` counts from the start of ``section``.  In a shared object
+        it counts from the module's first byte, and ``section`` is the relocation section.
+
+        :param address: address of the module.
+        :param outside: returns the address of a symbol that the module does not define, or None.
+        :param debug: names of sections that a relocatable file does not load; if given, these are
+            relocated instead of the loaded ones.
         """
         types = RELOCATIONS[self.arch.name]
         for section in self.sections:
@@ -293,13 +305,14 @@ class ModuleFile:
 
     @functools.cached_property
     def digest(self) -> str:
+        """SHA-256 digest of the file, in hexadecimal."""
         return hashlib.sha256(self.data).hexdigest()
 
-    # -- what it says of itself ---------------------------------------------------------------
+    # -- metadata -----------------------------------------------------------------------------
 
     @functools.cached_property
     def _says(self) -> tuple[list[Dependency], list[str]]:
-        """What it depends on, and the names of the modules in it."""
+        """Dependencies of the file, and names of the modules in it."""
         memory = bytearray(self.image)
         for target, offset, data in self.written(0, lambda name: None):
             at = offset + (target.at or 0) if self.relocatable else offset
@@ -322,25 +335,31 @@ class ModuleFile:
 
     @property
     def depends(self) -> list[Dependency]:
-        """:raises ImageError: when its metadata is damaged."""
+        """Modules that this file depends on.
+
+        :raises ImageError: if the metadata of the module is damaged.
+        """
         try:
             return self._says[0]
         except (struct.error, OverflowError):
-            raise ImageError(f"{self.path}: damaged: its metadata leads nowhere") from None
+            raise ImageError(f"{self.path}: damaged module: its metadata contains invalid "
+                             "pointers") from None
 
     @property
     def provides(self) -> list[str]:
-        """The names that others depend on.
+        """Names of the modules in this file, by which other modules depend on them.
 
-        :raises ImageError: when its metadata is damaged.
+        :raises ImageError: if the metadata of the module is damaged.
         """
         try:
             return self._says[1]
         except (struct.error, OverflowError):
-            raise ImageError(f"{self.path}: damaged: its metadata leads nowhere") from None
+            raise ImageError(f"{self.path}: damaged module: its metadata contains invalid "
+                             "pointers") from None
 
 
-EDGES = {"__start_": False, "__stop_": True}  # of linker sets: whether it is the end
+# Prefix of a linker set's symbol -> whether the symbol is at the end of the set.
+EDGES = {"__start_": False, "__stop_": True}
 
 
 def _whole(data: bytes, size: int) -> bytes:
@@ -354,10 +373,10 @@ def _text(table: bytes | bytearray, offset: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """A module at its place in memory.
+    """A module at its address in memory.
 
-    :param address: virtual, of its first byte; a page's.
-    :param outside: addresses of the symbols that it takes from the kernel and other modules.
+    :param address: virtual address of its first byte; a multiple of the page size.
+    :param outside: addresses of the symbols that it uses from the kernel and other modules.
     """
 
     file: ModuleFile
@@ -366,20 +385,22 @@ class Module:
 
     @property
     def name(self) -> str:
-        """As the kernel's linker names it: ``kinst.ko``."""
+        """Name of the module in the kernel's linker, e.g. ``kinst.ko``."""
         return self.file.name
 
     @property
     def path(self) -> Path:
+        """Path of the module's file."""
         return self.file.path
 
     @property
     def end(self) -> int:
+        """Virtual address of the end of the module."""
         return self.address + self.file.size
 
     @functools.cached_property
     def memory(self) -> bytes:
-        """Its memory, as far as it can be known, when the kernel has linked it."""
+        """Content of the module's memory after linking, as far as it is known."""
         memory = bytearray(self.file.image)
         for at, data in self.links:
             memory[at : at + len(data)] = data
@@ -387,17 +408,17 @@ class Module:
 
     @functools.cached_property
     def links(self) -> list[tuple[int, bytes]]:
-        """What the kernel's linker writes: (offset in memory, bytes)."""
-        found = []
+        """Bytes that the kernel's linker writes: (offset in memory, bytes)."""
+        links = []
         for target, offset, data in self.file.written(self.address, self.outside.get):
             at = offset + (target.at or 0) if self.file.relocatable else offset
             if at + len(data) <= self.file.size:
-                found.append((at, data))
-        return found
+                links.append((at, data))
+        return links
 
     @functools.cached_property
     def symbols(self) -> SymbolTable:
-        """Its symbols, at their addresses."""
+        """Symbols of the module, at their addresses in memory."""
         file, table = self.file, self.file.symtab
         assert table is not None
         entries = bytearray()
@@ -412,19 +433,19 @@ class Module:
 
     @functools.cached_property
     def globals(self) -> dict[str, int]:
-        """What others can take from it."""
+        """Addresses of the symbols that other modules can use from this one, by name."""
         table = self.file.symtab
         assert table is not None
-        found: dict[str, int] = {}
+        addresses: dict[str, int] = {}
         for name, binding, index, value in self.file.symbols_of(table):
             place = self.file.place_of(index, value)
             if binding != LOCAL and place is not None and name:
-                found.setdefault(name, self.address + place)
-        return found
+                addresses.setdefault(name, self.address + place)
+        return addresses
 
     @functools.cached_property
     def code(self) -> list[tuple[int, int]]:
-        """[begin, end) of its executable parts."""
+        """Ranges [begin, end) of the module's executable memory."""
         if self.file.relocatable:
             return [(self.address + s.at, self.address + s.at + s.size)
                     for s in self.file.sections if s.at is not None and s.flags & EXECUTE]

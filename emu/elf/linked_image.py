@@ -1,7 +1,7 @@
-"""A kernel with modules behind it, as one image: what the boot loader hands over.
+"""A kernel and its modules as one image, as the boot loader passes them on.
 
-Dependencies are found by the names that modules have for each other (MODULE_DEPEND of
-sys/module.h), among those given and those that lie beside the kernel.
+Modules name their dependencies with MODULE_DEPEND (sys/module.h).  Dependencies are looked up among
+the given modules, then in the directories of the kernel and of the module that needs them.
 """
 
 import difflib
@@ -21,9 +21,9 @@ VERSION = "osreldate"  # int: __FreeBSD_version of the kernel
 
 
 class LinkedSymbols(SymbolTable):
-    """The symbols of a kernel and its modules; the kernel's first.
+    """Symbols of a kernel and its modules, the kernel's first.
 
-    :param modules: at their places, by address.
+    :param modules: modules with their addresses, sorted by address.
     """
 
     def __init__(self, kernel: SymbolTable, modules: Sequence[Module]) -> None:
@@ -33,31 +33,37 @@ class LinkedSymbols(SymbolTable):
 
     @property
     def tables(self) -> tuple[bytes, bytes]:
-        """The kernel's alone: a module's are in its file."""
+        """The kernel's tables only, because each module's tables are in its file."""
         return self._kernel.tables
 
     def __len__(self) -> int:
         return sum(map(len, self._tables))
 
     def named(self, name: str) -> list[Symbol]:
+        """Return all symbols with a name, in the kernel and in its modules."""
         return [symbol for table in self._tables for symbol in table.named(name)]
 
     def find(self, name: str) -> Symbol | None:
-        found = (table.find(name) for table in self._tables)
-        return next((symbol for symbol in found if symbol is not None), None)
+        """Return the first symbol with a name, or None."""
+        symbols = (table.find(name) for table in self._tables)
+        return next((symbol for symbol in symbols if symbol is not None), None)
 
     def similar(self, name: str) -> list[str]:
+        """Return up to three function names that resemble a name."""
         near = {text for table in self._tables for text in table.similar(name)}
         return difflib.get_close_matches(name, near, 3, 0.8)
 
     def names(self, kinds: Collection[int] = KINDS) -> set[str]:
+        """Return the names of all symbols of some types (``STT_``)."""
         return set().union(*(table.names(kinds) for table in self._tables))
 
     def functions(self) -> Iterator[Symbol]:
+        """Yield all functions with a size, the kernel's first."""
         for table in self._tables:
             yield from table.functions()
 
     def object_at(self, address: int) -> Symbol | None:
+        """Return the variable whose range contains an address, or None."""
         return self._at(address).object_at(address)
 
     def _at(self, address: int) -> SymbolTable:
@@ -67,24 +73,27 @@ class LinkedSymbols(SymbolTable):
         return self._kernel
 
     def function_at(self, address: int) -> Symbol | None:
+        """Return the function whose range contains an address, or None."""
         return self._at(address).function_at(address)
 
     def label_at(self, address: int) -> Symbol | None:
+        """Return the last function or assembly label at or below an address, or None."""
         return self._at(address).label_at(address)
 
 
 def with_modules(image: Image, paths: Sequence[Path]) -> Image:
-    """The image with modules, and with those that they depend on, in the order of loading.
+    """Return the image with modules and their dependencies, in loading order.
 
-    :raises ImageError: when one is of another kernel or architecture, or a dependency is missing.
+    :raises ImageError: if a module is for another kernel or architecture, or a dependency is
+        missing.
     """
     if not paths:
         return image
     files = _ordered(image, [ModuleFile(read_file(path)) for path in paths])
     for file in files:
         if file.relocatable and not file.arch.relocatable_modules:
-            raise ImageError(f"{file.path}: is a relocatable file, and kernels for "
-                             f"{file.arch.name} load shared objects: link it with ld -shared")
+            raise ImageError(f"{file.path}: is a relocatable file, but kernels for "
+                             f"{file.arch.name} load shared objects; link it with ld -shared")
     kernel = image.symbols.globals({name for file in files for name in file.undefined})
     at = max(segment.virtual_end for segment in image.segments)
     placed: list[Module] = []
@@ -92,35 +101,35 @@ def with_modules(image: Image, paths: Sequence[Path]) -> Image:
         at = at + PAGE - 1 & -PAGE
         outside = {}
         for name, optional in file.undefined.items():
-            found = kernel.get(name)
+            address = kernel.get(name)
             for module in placed:
-                found = module.globals.get(name) if found is None else found
-            if found is not None:
-                outside[name] = found
+                address = module.globals.get(name) if address is None else address
+            if address is not None:
+                outside[name] = address
             elif not optional:
                 raise ImageError(
-                    f"{file.path}: is of another kernel: it needs '{name}', which neither "
-                    f"{image.path} has nor a module that it depends on")
+                    f"{file.path}: built for a different kernel: it needs '{name}', which is "
+                    f"defined neither by {image.path} nor by a module that it depends on")
         placed.append(Module(file, at, outside))
         at += file.size
     return replace(image, symbols=LinkedSymbols(image.symbols, placed), modules=tuple(placed))
 
 
 def _ordered(image: Image, wanted: list[ModuleFile]) -> list[ModuleFile]:
-    """Each behind those that it depends on."""
+    """Return the modules and their dependencies, each after those that it depends on."""
     ordered: list[ModuleFile] = []
     version = _version(image)
     known = list(wanted)
     for file in wanted:
         if [other.name for other in wanted].count(file.name) > 1:
-            raise ImageError(f"{file.path}: two modules of the name {file.name}; give one")
+            raise ImageError(f"{file.path}: two modules are named {file.name}; give only one")
 
     def add(file: ModuleFile, above: tuple[str, ...]) -> None:
         if file in ordered:
             return
         if file.machine != image.machine:
-            raise ImageError(f"{file.path}: made for {file.machine}, the kernel {image.path} for "
-                             f"{image.machine}")
+            raise ImageError(f"{file.path}: made for {file.machine}, but the kernel {image.path} "
+                             f"is for {image.machine}")
         if file.name in above or len(ordered) > MAX_MODULES:
             raise ImageError(f"{file.path}: depends on itself, through {', '.join(above)}")
         for dependency in file.depends:
@@ -128,7 +137,7 @@ def _ordered(image: Image, wanted: list[ModuleFile]) -> list[ModuleFile]:
                 if version is not None and not dependency.least <= version <= dependency.last:
                     raise ImageError(
                         f"{file.path}: is for kernels of version {dependency.least} to "
-                        f"{dependency.last}; {image.path} is of version {version}")
+                        f"{dependency.last}, but {image.path} has version {version}")
                 continue
             other = _provider(dependency.name, known, image.path.parent, file.path.parent)
             if other is None:
@@ -157,7 +166,7 @@ def _version(image: Image) -> int | None:
 
 
 def _provider(name: str, known: list[ModuleFile], *directories: Path) -> ModuleFile | None:
-    """The module of a name: a known one, or a file of that name, or one that has it inside."""
+    """Find a module by name: a known one, a file with that name, or a file that contains it."""
     for file in known:
         if name in file.provides or file.name == name + SUFFIX:
             return file
@@ -172,5 +181,5 @@ def _provider(name: str, known: list[ModuleFile], *directories: Path) -> ModuleF
                 if name.encode() in bytes(file.data) and name in file.provides:
                     return file
             except ImageError:
-                continue  # not asked for
+                continue  # a file that was not asked for may be unusable
     return None

@@ -1,4 +1,4 @@
-"""Programs of a guest: their ELF files, with symbols and code (System V gABI)."""
+"""ELF files of guest programs, with their symbols and code (System V gABI)."""
 
 import hashlib
 from pathlib import Path
@@ -8,21 +8,21 @@ from emu.elf.symbols import Symbol, SymbolTable
 from emu.host.errors import ImageError
 
 PF_X = 1
-END = 1 << 47  # of the addresses that programs have
-MOST_COVERED = 16  # times the code that the file has: so much may all functions be together
+END = 1 << 47  # end of the address space of programs
+MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code in the file
 
 
 class ProgramFile:
-    """A statically linked program that is not moved.
+    """A statically linked program that runs at its link address.
 
-    :raises ImageError: when the file is none, is damaged, or has no symbols.
+    :raises ImageError: if the file is not such a program, is damaged, or has no symbols.
     """
 
     def __init__(self, path: Path) -> None:
         file = ElfFile(read_file(path))
         if file.kind != ET_EXEC:
-            raise ImageError(f"{path}: is linked to be moved, and where to is not known; link it "
-                             "statically, with -no-pie")
+            raise ImageError(f"{path}: is position-independent, so its load address is unknown; "
+                             "link it statically, with -no-pie")
         table = next(file.of_kind(SHT_SYMTAB), None)
         if table is None or table.link >= len(file.sections):
             raise ImageError(f"{path}: has no symbols (it was stripped)")
@@ -34,21 +34,21 @@ class ProgramFile:
             sizes[function.address] = max(function.size, sizes.get(function.address, 0))
         if sum(sizes.values()) > MOST_COVERED * sum(s.in_file for s in file.segments
                                                     if s.kind == PT_LOAD):
-            raise ImageError(f"{path}: its functions lie over one another: the symbols are damaged")
+            raise ImageError(f"{path}: its functions overlap many times: the symbols are damaged")
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the whole file."""
+        """SHA-256 digest of the file, in hexadecimal."""
         return hashlib.sha256(self._file.data).hexdigest()
 
     def code(self, function: Symbol) -> bytes:
-        """A function's bytes.
+        """Return the bytes of a function.
 
-        :raises ImageError: when they are not in the file.
+        :raises ImageError: if the file does not contain them.
         """
         if function.address + function.size > END:
-            raise ImageError(f"{self.path}: {function.name} lies at {function.address:#x}, where "
-                             "no program does")
+            raise ImageError(f"{self.path}: {function.name} is at {function.address:#x}, outside "
+                             "the address space of programs")
         for segment in self._file.segments:
             at = function.address - segment.virtual
             if segment.kind == PT_LOAD and at >= 0 and at + function.size <= segment.in_file:
@@ -56,8 +56,10 @@ class ProgramFile:
         raise ImageError(f"{self.path}: the code of {function.name} is not in the file")
 
     def first_other(self, other: "ProgramFile") -> int | None:
-        """The first address at which another program has other code, or this one alone has some;
-        None: both have the same code."""
+        """Return the first address at which two programs differ in their code, or None.
+
+        An address where only one of the programs has code is a difference.
+        """
         mine, theirs = (
             sorted((s.virtual, bytes(one._file.piece(s.offset, s.in_file)))
                    for s in one._file.segments if s.kind == PT_LOAD and s.flags & PF_X)

@@ -1,7 +1,7 @@
-"""ELF files: their headers and what these say lies in the file, with every bound checked.
+"""Reader for the headers, sections and segments of ELF files, with every bound checked.
 
-Layouts: System V gABI, "Object Files", for 64 bits, little-endian.  pyelftools is the slower truth
-that tests hold this to.
+Layouts: System V gABI, "Object Files", 64-bit little-endian.  Tests compare the results with those
+of pyelftools, which is slower.
 """
 
 import struct
@@ -21,16 +21,16 @@ SHT_SYMTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS = 2, 4, 7, 8
 PT_LOAD, PT_DYNAMIC = 1, 2
 MAX_FILE = 2 << 30  # bytes
 MAX_SECTIONS = 65536
-MAX_NAME = 256  # bytes of a section's
-# e_machine without the EM_ prefix: what kernels are made for.
+MAX_NAME = 256  # maximum length of a section name in bytes
+# e_machine -> its name without the EM_ prefix, for machines that have kernels.
 MACHINES = {2: "SPARC", 3: "386", 8: "MIPS", 20: "PPC", 21: "PPC64", 22: "S390", 40: "ARM",
             43: "SPARCV9", 62: "X86_64", 183: "AARCH64", 243: "RISCV", 258: "LOONGARCH"}
 
 
 class SectionHeader(NamedTuple):
-    """A section's header (Elf64_Shdr).
+    """A section header (Elf64_Shdr).
 
-    :param at: where a loader has put it, from the first byte of what it loads; None: nowhere.
+    :param at: offset of the section in the memory that a loader fills; None: it is not loaded.
     """
 
     name: str
@@ -46,7 +46,7 @@ class SectionHeader(NamedTuple):
 
 
 class SegmentHeader(NamedTuple):
-    """A segment's header (Elf64_Phdr)."""
+    """A program header, which describes a segment (Elf64_Phdr)."""
 
     kind: int
     flags: int
@@ -59,13 +59,13 @@ class SegmentHeader(NamedTuple):
 
 
 class ElfFile:
-    """The headers of a file, and its bytes.
+    """An ELF file: its headers and its bytes.
 
     :ivar kind: ``e_type``.
-    :ivar machine: ``e_machine`` without the EM_ prefix, or its number.
-    :ivar companions: files that belong to it, by what they have; None: there is none.  Once found
-        they stay as they were then (``dwarf/debug_file.py``).
-    :raises ImageError: when it is no ELF file of 64 bits, little-endian, or truncated.
+    :ivar machine: ``e_machine`` without the EM_ prefix, or as a number.
+    :ivar companions: cache of the files that belong to this one, by the section that they contain
+        (``dwarf/debug_file.py``); None: no such file was found.
+    :raises ImageError: if the file is not a 64-bit little-endian ELF file, or is truncated.
     """
 
     def __init__(self, file: InputFile) -> None:
@@ -77,7 +77,7 @@ class ElfFile:
         if bytes(data[4:6]) != b"\2\1":
             raise ImageError(f"{path}: not a 64-bit little-endian ELF file")
         if len(data) < HEADER.size:
-            raise ImageError(f"{path}: truncated: an ELF file has a header of {HEADER.size} bytes")
+            raise ImageError(f"{path}: truncated: an ELF header alone has {HEADER.size} bytes")
         (_ident, self.kind, machine, _version, self.entry, programs, sections, _flags, _size,
          program_size, program_count, section_size, section_count, names) = HEADER.unpack_from(data)
         self.machine = MACHINES.get(machine, str(machine))
@@ -85,10 +85,11 @@ class ElfFile:
         end = max(programs + program_size * program_count, sections + section_size * section_count)
         if end > len(data):
             raise ImageError(
-                f"{path}: truncated: its tables end at {end:#x}, the file at {len(data):#x}")
+                f"{path}: truncated: its tables end at {end:#x}, but the file at {len(data):#x}")
         if (program_count and program_size != SEGMENT.size) or (
                 section_count and section_size != SECTION.size):
-            raise ImageError(f"{path}: damaged ELF file: headers of another size")
+            raise ImageError(f"{path}: damaged ELF file: section or program headers have the wrong "
+                             "size")
         self.segments = [SegmentHeader(*row) for row in SEGMENT.iter_unpack(
             data[programs : programs + program_size * program_count])]
         self.raw_sections = bytes(data[sections : sections + section_size * section_count])
@@ -103,26 +104,31 @@ class ElfFile:
             for name, kind, flags, address, offset, size, link, info, alignment, _entry in heads]
 
     def piece(self, offset: int, size: int) -> memoryview:
-        """:raises ImageError: when the file ends before."""
+        """Return bytes of the file without copying them.
+
+        :raises ImageError: if the range extends beyond the end of the file.
+        """
         if offset + size > len(self.data):
-            raise ImageError(f"{self.path}: truncated: a section ends behind the end of the file")
+            raise ImageError(f"{self.path}: truncated: a section extends beyond the end of the "
+                             "file")
         return self.data[offset : offset + size]
 
     def view(self, section: SectionHeader) -> memoryview:
-        """A section's bytes in the file, where they lie."""
+        """Return a section's bytes in the file without copying them; empty for SHT_NOBITS."""
         if section.kind == SHT_NOBITS:
             return self.data[:0]
         return self.piece(section.offset, section.size)
 
     def content(self, section: SectionHeader) -> bytes:
-        """A copy of a section's bytes in the file."""
+        """Return a copy of a section's bytes in the file; empty for SHT_NOBITS."""
         return bytes(self.view(section))
 
     def section(self, name: str) -> SectionHeader | None:
-        """The first of that name."""
+        """Return the first section with a name, or None."""
         return next((section for section in self.sections if section.name == name), None)
 
     def of_kind(self, kind: int) -> Iterator[SectionHeader]:
+        """Yield the sections of a type (``SHT_``)."""
         return (section for section in self.sections if section.kind == kind)
 
 
@@ -132,15 +138,15 @@ def _name(strings: bytes, at: int) -> str:
 
 
 def read_file(path: Path) -> InputFile:
-    """A copy of a file; of one that is no ELF file, its beginning.
+    """Read a file; only the first bytes if it is not an ELF file.
 
-    :raises ImageError: when it cannot be read, is empty, or has more than 2 GiB.
+    :raises ImageError: if the file cannot be read, is empty, or has more than 2 GiB.
     """
     return taken(path, MAX_FILE, ELF_MAGIC)
 
 
 def build_id_of(notes: bytes) -> str:
-    """The NT_GNU_BUILD_ID among the notes of a section, in hexadecimal, or nothing."""
+    """Return the GNU build ID (NT_GNU_BUILD_ID) in a note section, in hexadecimal; else ""."""
     at = 0
     while at + 12 <= len(notes):
         name_size, size, kind = struct.unpack_from("<III", notes, at)

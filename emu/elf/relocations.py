@@ -1,4 +1,4 @@
-"""ELF relocations with explicit addends, as a linker or the kernel's own linker applies them.
+"""ELF relocations with explicit addends, as a static linker or the kernel's linker applies them.
 
 Layout of an entry: System V gABI, "Relocation" (Elf64_Rela).
 """
@@ -14,46 +14,51 @@ RELA = struct.Struct("<QQq")  # r_offset, r_info, r_addend
 
 
 class Base(enum.Enum):
-    """What the addend is added to."""
+    """Base that a relocation adds its addend to."""
 
     SYMBOL = "symbol"
-    DISTANCE = "symbol, from the place"
+    DISTANCE = "symbol, relative to the place"
     IMAGE = "the image's first address"
 
 
 @dataclass(frozen=True)
 class RelocationType:
-    """:param size: bytes that are written, little-endian."""
+    """A relocation type: how its value is computed, and how large it is.
+
+    :param size: number of bytes that are written, little-endian.
+    """
 
     base: Base
     size: int
 
 
 RelocationTypes = Mapping[int, RelocationType]
-# By architecture: the types that modules and their debug data have; others are left to the kernel.
+# Relocation types of modules and their debug data, by architecture; all others are skipped.
 RELOCATIONS: Parts[RelocationTypes] = Parts("emu.{}.arch", "RELOCATIONS")
 
 
 def relocations(
     table: bytes, types: RelocationTypes, value: Callable[[int], int | None], address: int,
 ) -> Iterator[tuple[int, bytes]]:
-    """What a relocation table writes: (r_offset, bytes).  What is not known is left out.
+    """Yield (r_offset, bytes) for each relocation in a table whose value is known.
 
-    :param table: of Elf64_Rela; what is behind its last whole entry is left out.
-    :param value: of a symbol, by its number; None where it is not known.
-    :param address: of the image that r_offset is counted from.
+    Relocations of unknown types or symbols are skipped.
+
+    :param table: entries (Elf64_Rela); an incomplete last entry is ignored.
+    :param value: returns the value of a symbol by its number, or None if it is unknown.
+    :param address: address of the image, which r_offset is relative to.
     """
     for offset, info, addend in RELA.iter_unpack(table[: len(table) - len(table) % RELA.size]):
-        kind = types.get(info & 0xFFFFFFFF)
-        if kind is None:
+        relocation = types.get(info & 0xFFFFFFFF)
+        if relocation is None:
             continue
-        if kind.base is Base.IMAGE:
-            found: int | None = address
+        if relocation.base is Base.IMAGE:
+            result: int | None = address
         else:
-            found = value(info >> 32)
-        if found is None:
+            result = value(info >> 32)
+        if result is None:
             continue
-        found += addend
-        if kind.base is Base.DISTANCE:
-            found -= address + offset
-        yield offset, (found & (1 << 8 * kind.size) - 1).to_bytes(kind.size, "little")
+        result += addend
+        if relocation.base is Base.DISTANCE:
+            result -= address + offset
+        yield offset, (result & (1 << 8 * relocation.size) - 1).to_bytes(relocation.size, "little")

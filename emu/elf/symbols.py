@@ -16,15 +16,17 @@ STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC = 0, 1, 2, 10
 KINDS = (STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC)
 SHN_UNDEF = 0
 MAX_NAME = 4096
-MOST_COVERED = 16  # times the code that there is: so much may all functions be together
-FEW_QUESTIONS = 16  # answered without an index of all names
-FEW_NAMES = 16  # places in the string table that are looked for one by one
-KERNEL = "kernel"  # as its own linker names it
+MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
+FEW_QUESTIONS = 16  # number of lookups by name before an index of all names is built
+FEW_NAMES = 16  # maximum number of string table offsets that are searched for one by one
+KERNEL = "kernel"  # name that the kernel's own linker gives the kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A symbol: its virtual address, and the file that it is of, as the kernel's linker names it.
+    """A symbol: its name, its virtual address, and the file that defines it.
+
+    :param module: name of that file in the kernel's linker.
     """
 
     name: str
@@ -35,21 +37,22 @@ class Symbol:
 
     @property
     def module_name(self) -> str:
-        """The module as probes name it: without the file's suffix."""
+        """Name of the module in probe names: the file name without its suffix."""
         return self.module.removesuffix(".ko")
 
 
-MAX_FOUND = 4096  # names that are kept with what was found
+MAX_FOUND = 4096  # maximum number of names in the cache of ``find``
 
 
 class SymbolTable:
     """Symbols by name and by address.
 
-    :param code: where there is code (begin, end): a function ends with what it lies in.
-    :param where: what errors begin with: the file.
-    :raises ImageError: from a question by address, when functions lie over one another many times.
+    Several functions may share a name (static functions of different files); ``named`` returns all
+    of them.
 
-    Several functions may share a name (static functions of different files): ``named`` gives all.
+    :param code: ranges (begin, end) of code; functions are cut off at the end of their range.
+    :param where: file name for error messages.
+    :raises ImageError: from lookups by address, if functions overlap many times.
     """
 
     def __init__(self, entries: bytes, strings: bytes, module: str = KERNEL,
@@ -59,15 +62,15 @@ class SymbolTable:
         self._raw = entries[: len(entries) - len(entries) % SYMBOL.size]
         self._by_name: dict[str, list[int]] | None = None
         self._functions: list[tuple[int, int, int, int]] | None = None
-        self._questions = 0  # so far, by name
-        self._found: dict[str, Symbol | None] = {}  # by ``find``
+        self._questions = 0  # number of lookups by name so far
+        self._found: dict[str, Symbol | None] = {}  # cache of ``find``
         self._addresses: list[int] = []
         self._labels: list[tuple[int, int, int, int]] | None = None
         self._objects: list[tuple[int, int, int, int]] | None = None
 
     @property
     def tables(self) -> tuple[bytes, bytes]:
-        """All of it: the entries and their names, as in the file."""
+        """The raw symbol table entries and string table, as in the file."""
         return self._raw, self._strings
 
     @functools.cached_property
@@ -88,13 +91,13 @@ class SymbolTable:
         return Symbol(self._text(name), value, size, kind, self.module)
 
     def _room(self, address: int) -> int:
-        """Bytes of code from an address on."""
+        """Return the number of code bytes from an address to the end of its range."""
         code = self._code or []
         at = bisect.bisect_right(code, (address, 1 << 64)) - 1
         return max(code[at][1] - address, 0) if at >= 0 else 0
 
     def named(self, name: str) -> list[Symbol]:
-        """All symbols of that name, in table order; empty when there is none."""
+        """Return all symbols with a name, in table order."""
         if self._by_name is None:
             self._questions += 1
             plain = name.isascii() and "\0" not in name and len(name) < MAX_NAME
@@ -107,7 +110,7 @@ class SymbolTable:
         return [self._symbol(self._entries[i]) for i in self._by_name.get(name, ())]
 
     def _at_names(self, wanted: set[int]) -> list[Symbol]:
-        """The symbols whose names are there in the string table, in table order."""
+        """Return the symbols whose st_name is one of these offsets, in table order."""
         if len(wanted) > FEW_NAMES:
             return [self._symbol(entry) for entry in self._entries if entry[2] in wanted]
         return [symbol for _where, symbol in sorted(
@@ -115,8 +118,8 @@ class SymbolTable:
             key=lambda pair: pair[0])]
 
     def _with_name(self, offset: int) -> Iterator[tuple[int, Symbol]]:
-        """(place in the table, symbol) of those with that st_name, the first field of an entry."""
-        wanted = offset.to_bytes(4, "little")
+        """Yield (offset in the table, symbol) for each symbol with this st_name."""
+        wanted = offset.to_bytes(4, "little")  # st_name is the first field of an entry
         where = self._raw.find(wanted)
         while where >= 0:
             if where % SYMBOL.size == 0:
@@ -126,18 +129,18 @@ class SymbolTable:
             where = self._raw.find(wanted, where + 1)
 
     def _offsets(self, name: bytes) -> set[int]:
-        """Where a name stands in the string table, also as the tail of another."""
-        found: set[int] = set()
-        if self._strings.endswith(name):  # the table's last name may lack its end
-            found.add(len(self._strings) - len(name))
+        """Return the offsets of a name in the string table, including as a tail of other names."""
+        offsets: set[int] = set()
+        if self._strings.endswith(name):  # the last name of the table may lack its terminator
+            offsets.add(len(self._strings) - len(name))
         at = self._strings.find(name + b"\0")
         while at >= 0:
-            found.add(at)
+            offsets.add(at)
             at = self._strings.find(name + b"\0", at + 1)
-        return found
+        return offsets
 
     def find(self, name: str) -> Symbol | None:
-        """The first symbol of that name; faster than ``named`` for one question."""
+        """Return the first symbol with a name, or None; faster than ``named`` for one lookup."""
         if name not in self._found:
             if len(self._found) >= MAX_FOUND:
                 self._found.clear()
@@ -146,26 +149,26 @@ class SymbolTable:
 
     def _find(self, name: str) -> Symbol | None:
         if self._by_name is not None:
-            found = self.named(name)
-            return found[0] if found else None
-        # The first time the name stands alone in the table; the linker may share tails of names.
+            named = self.named(name)
+            return named[0] if named else None
+        # Linkers may store a name as the tail of another, so look for a complete string first.
         at = self._strings.find(b"\0" + name.encode("utf-8", "surrogateescape") + b"\0")
         if at >= 0:
             for _where, symbol in self._with_name(at + 1):
                 return symbol
-        found = self.named(name)
-        return found[0] if found else None
+        named = self.named(name)
+        return named[0] if named else None
 
     def globals(self, names: Collection[str]) -> dict[str, int]:
-        """The addresses of those of the names that other files can take from this one."""
-        found: dict[str, int] = {}
+        """Return name -> address for each of the names that is a global symbol."""
+        addresses: dict[str, int] = {}
         for at, info, _other, section, value, _size in SYMBOL.iter_unpack(self._raw):
             if section != SHN_UNDEF and info >> 4 and (name := self._text(at)) in names:
-                found.setdefault(name, value)
-        return found
+                addresses.setdefault(name, value)
+        return addresses
 
     def similar(self, name: str) -> list[str]:
-        """Function names a person may have meant."""
+        """Return up to three function names that resemble a name."""
         names = {self._text(e[2]) for e in self._entries if e[3] == STT_FUNC}
         return difflib.get_close_matches(name, names, 3, 0.8)
 
@@ -181,32 +184,31 @@ class SymbolTable:
         return self._functions
 
     def _cut(self, functions: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-        """Functions in the order of their addresses, as long as the code that they lie in has it.
-        """
+        """Clip functions, sorted by address, to the code ranges that contain them."""
         if self._code is None:
             return functions
-        code, at, found = self._code, 0, []
+        code, at, clipped = self._code, 0, []
         for entry in functions:
             address, size, name, kind = entry
             while at < len(code) and code[at][1] <= address:
                 at += 1
             room = code[at][1] - address if at < len(code) and code[at][0] <= address else 0
             if size <= room:
-                found.append(entry)
+                clipped.append(entry)
             elif room:
-                found.append((address, room, name, kind))
-        return found
+                clipped.append((address, room, name, kind))
+        return clipped
 
     def functions(self) -> Iterator[Symbol]:
-        """Every STT_FUNC symbol with a size, by address."""
+        """Yield all functions (STT_FUNC) with a size, by address."""
         return (self._symbol(entry) for entry in self._index())
 
     def names(self, kinds: Collection[int] = KINDS) -> set[str]:
-        """Of all symbols of some kinds (``STT_``)."""
+        """Return the names of all symbols of some types (``STT_``)."""
         return {self._text(entry[2]) for entry in self._entries if entry[3] in kinds}
 
     def function_at(self, address: int) -> Symbol | None:
-        """The function whose range holds the address."""
+        """Return the function whose range contains an address, or None."""
         table = self._index()
         at = bisect.bisect_right(self._addresses, address) - 1
         while at >= 0 and table[at][0] + table[at][1] > address - (1 << 20):
@@ -218,12 +220,12 @@ class SymbolTable:
         return None
 
     def where(self, address: int) -> str:
-        """An address as ``function+offset``; hexadecimal, where there is no function."""
+        """Return an address as ``function+offset``, or in hexadecimal outside of functions."""
         function = self.function_at(address)
         return f"{function.name}+{address - function.address:#x}" if function else f"{address:#x}"
 
     def object_at(self, address: int) -> Symbol | None:
-        """The variable whose range holds the address."""
+        """Return the variable whose range contains an address, or None."""
         if self._objects is None:
             self._objects = sorted(e for e in self._entries if e[3] == STT_OBJECT and e[1])
         at = bisect.bisect_right(self._objects, (address, 1 << 64)) - 1
@@ -232,10 +234,10 @@ class SymbolTable:
         return self._symbol(self._objects[at])
 
     def label_at(self, address: int) -> Symbol | None:
-        """The last function or label of assembly at or below an address."""
+        """Return the last function or assembly label at or below an address, or None."""
         if self._labels is None:
             self._labels = sorted(e for e in self._entries if e[3] in (STT_NOTYPE, STT_FUNC))
         at = bisect.bisect_right(self._labels, (address, 1 << 64)) - 1
         while at >= 0 and self._text(self._labels[at][2])[:1] in ("", "$"):
-            at -= 1  # a mapping symbol, which marks a change between code and data
+            at -= 1  # skip unnamed symbols, and mapping symbols such as $x and $d
         return self._symbol(self._labels[at]) if at >= 0 else None

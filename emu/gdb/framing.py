@@ -1,6 +1,7 @@
-"""How packets of the gdb remote serial protocol stand on the line: begin, end, checksum, escapes.
+"""Packet framing of the gdb remote serial protocol: start, end, checksum and escapes.
 
-For a debugger that is served, and for a stub that is asked (gdb manual, appendix E, "Overview").
+Used both for debuggers that connect to a machine and for the gdb stub of QEMU (gdb manual,
+appendix E, "Overview").
 """
 
 import re
@@ -11,23 +12,24 @@ ESCAPES = re.compile(rb"\x7d(.)", re.DOTALL)
 
 
 def framed(content: bytes) -> bytes:
-    """A packet with its checksum, its content escaped."""
+    """Return a packet with escaped content and a checksum."""
     escaped = ESCAPED.sub(lambda one: bytes((ESCAPE, one[0][0] ^ FLIPPED)), content)
     return b"$%s#%02x" % (escaped, sum(escaped) & 0xFF)
 
 
 def unescaped(content: bytes) -> bytes:
+    """Return the content of a packet with its escapes resolved."""
     return ESCAPES.sub(lambda one: bytes((one[1][0] ^ FLIPPED,)), content)
 
 
 def first(received: bytes | bytearray) -> tuple[int, int] | None:
-    """Where the first packet begins, and where its checksum ends; None: none is complete."""
+    """Return the start of the first packet and the end of its checksum, or None if incomplete."""
     begin = received.find(b"$")
     end = received.find(b"#", begin + 1) if begin >= 0 else -1
     return (begin, end + 3) if end >= 0 and len(received) >= end + 3 else None
 
 
 def opened(packet: bytes | bytearray) -> tuple[bytes, bool]:
-    """What a packet says, still escaped, and whether its checksum fits."""
+    """Return the content of a packet, still escaped, and whether its checksum is correct."""
     content = bytes(packet[1:-3])
     return content, b"%02x" % (sum(content) & 0xFF) == bytes(packet[-2:]).lower()

@@ -7,22 +7,23 @@ from typing import IO
 from emu.gdb.framing import first, framed, opened, unescaped
 from emu.host.errors import KinstError
 
-MAX_PACKET = 1 << 15  # bytes of one that is received
+MAX_PACKET = 1 << 15  # maximum size of a received packet in bytes
 INTERRUPT = 0x03
 
 
 class GdbError(KinstError):
-    """The debugger cannot be served."""
+    """Error in the connection or in the session of a debugger."""
 
 
 class Gone(GdbError):
-    """It has closed the connection."""
+    """Loss of the connection to the debugger."""
 
 
 class Connection:
-    """To a debugger: a connected socket, or a pair of files (of a pipe).
+    """Connection to a debugger: a connected socket, or a pair of files such as pipes.
 
-    :ivar acknowledges: packets are answered with ``+``, until both agree that they need not be.
+    :ivar acknowledges: whether packets are acknowledged with ``+``, as they are until both sides
+        agree to stop.
     """
 
     def __init__(self, stream: socket.socket | tuple[IO[bytes], IO[bytes]]) -> None:
@@ -33,7 +34,7 @@ class Connection:
         self._sent = b""
 
     def _receive(self, wait: bool) -> bool:
-        """Take what has come; whether something had."""
+        """Receive data, and return whether any arrived."""
         source = self._socket if self._socket is not None else self._files[0]  # type: ignore[index]
         if not wait and not select.select([source], [], [], 0)[0]:
             return False
@@ -41,7 +42,7 @@ class Connection:
             more = (self._socket.recv(1 << 16) if self._socket is not None
                     else self._files[0].read1(1 << 16))  # type: ignore
         except OSError as error:
-            raise Gone(f"the debugger is gone: {error.strerror or error}") from None
+            raise Gone(f"lost the connection to the debugger: {error.strerror or error}") from None
         if not more:
             raise Gone("the debugger has closed the connection")
         self._buffer += more
@@ -55,9 +56,10 @@ class Connection:
                 self._files[1].write(data)  # type: ignore[index]
                 self._files[1].flush()  # type: ignore[index]
         except OSError as error:
-            raise Gone(f"the debugger is gone: {error.strerror or error}") from None
+            raise Gone(f"lost the connection to the debugger: {error.strerror or error}") from None
 
     def send(self, content: bytes) -> None:
+        """Send a packet."""
         self._sent = framed(content)
         self._write(self._sent)
 
@@ -65,23 +67,23 @@ class Connection:
         """Whether the debugger wants the running target to stop."""
         while self._receive(False):
             if len(self._buffer) > MAX_PACKET:
-                raise GdbError(f"the debugger says more than {MAX_PACKET} bytes at once")
+                raise GdbError(f"the debugger sent more than {MAX_PACKET} bytes at once")
         if INTERRUPT in self._buffer and b"$" not in self._buffer:
             self._buffer.clear()
             return True
         return False
 
     def packet(self) -> bytes:
-        """The next packet.  An interrupt finds the target standing still: it asks for nothing.
+        """Return the next packet, ignoring interrupts, because the target is already stopped.
 
-        :raises Gone: when the connection ends.
+        :raises Gone: if the connection ends.
         """
         while True:
-            found = self._next()
-            if found is not None:
-                return found
+            content = self._next()
+            if content is not None:
+                return content
             if len(self._buffer) > MAX_PACKET:
-                raise GdbError(f"the debugger says more than {MAX_PACKET} bytes at once")
+                raise GdbError(f"the debugger sent more than {MAX_PACKET} bytes at once")
             self._receive(True)
 
     def _next(self) -> bytes | None:
@@ -91,11 +93,11 @@ class Connection:
             if self._buffer[0] != ord("$"):
                 del self._buffer[0]
                 continue
-            place = first(self._buffer)
-            if place is None:
+            bounds = first(self._buffer)
+            if bounds is None:
                 return None
-            content, fits = opened(self._buffer[: place[1]])
-            del self._buffer[: place[1]]
+            content, fits = opened(self._buffer[: bounds[1]])
+            del self._buffer[: bounds[1]]
             if not self.acknowledges:
                 return unescaped(content)
             if fits:

@@ -1,4 +1,4 @@
-"""Waits for a debugger, on loopback or on a pair of files, and serves it."""
+"""Server that waits for debuggers, on loopback or on a pair of files."""
 
 import socket
 import sys
@@ -10,23 +10,23 @@ from emu.gdb.session import Command, GdbSession, ThreadList
 from emu.gdb.target import Target
 
 LOOPBACK = "127.0.0.1"
-STANDARD = "-"  # the place: standard input and output
+STANDARD = "-"  # the place that means standard input and output
 MAX_PORT = 65535
 
 
 @contextmanager
 def connections(place: str, ready: Callable[[int], None]) -> Iterator[Iterator[Connection]]:
-    """The connections of debuggers, one after the other as they come.
+    """Accept connections of debuggers, one after the other.
 
-    :param place: a port on loopback (0: any free one), or ``-``.
-    :param ready: is called with the port, when a debugger can connect.
-    :raises GdbError: when there cannot be one.
+    :param place: port on loopback (0: any free port), or ``-`` for standard input and output.
+    :param ready: called with the port as soon as a debugger can connect.
+    :raises GdbError: if the place is invalid, or the port cannot be used.
     """
     if place == STANDARD:
         yield iter([Connection((sys.stdin.buffer, sys.stdout.buffer))])
         return
     if not (place.isascii() and place.isdecimal() and int(place[:6]) <= MAX_PORT):
-        raise GdbError(f"--gdb {place[:40]}: give a port, 0 for any free one, or - for standard "
+        raise GdbError(f"--gdb {place[:40]}: give a port, 0 for any free port, or - for standard "
                        "input and output")
     try:
         server = socket.create_server((LOOPBACK, int(place)))
@@ -50,17 +50,17 @@ def _accepted(server: socket.socket, place: str) -> Iterator[Connection]:
 
 def serve(target: Target, place: str, ready: Callable[[int], None], threads: ThreadList,
           commands: dict[str, tuple[str, Command]]) -> None:
-    """Serve debuggers, until one detaches or ends the session.
+    """Serve debuggers until one of them detaches or kills the target.
 
-    A connection that merely ends (an editor that looks whether the port is open, a debugger that
-    crashed) leaves the target where it is, for the next one.
+    If a connection merely ends (an editor that probes the port, a debugger that crashed), the
+    target stays where it is, and the next debugger can connect.
     """
-    with connections(place, ready) as found:
-        for connection in found:
+    with connections(place, ready) as incoming:
+        for connection in incoming:
             try:
                 GdbSession(target, connection, threads, commands).serve()
             except Gone:
-                target.breakpoints.clear()  # they were that debugger's
+                target.breakpoints.clear()  # they belonged to the debugger that left
                 target.watched.clear()
             else:
                 break

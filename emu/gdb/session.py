@@ -1,4 +1,4 @@
-"""One debugger's session: packets in, answers out (gdb manual, appendix E, "Packets")."""
+"""gdb protocol sessions, which answer a debugger's packets (gdb manual, appendix E, "Packets")."""
 
 import binascii
 from collections.abc import Callable, Iterable
@@ -11,14 +11,14 @@ from emu.gdb.target import StopEvent, Target, Why
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.host.printable import plain
 
-MAX_REASON = 400  # characters of an answer that says why
+MAX_REASON = 400  # maximum number of characters of an error message in an answer
 OK, UNKNOWN, NO_MEMORY, REFUSED = b"OK", b"", b"E14", b"E01"
 SIGTRAP, SIGINT, SIGABRT = 5, 2, 6
 SIGNALS = {Why.INTERRUPTED: SIGINT, Why.OVER: SIGABRT}
-MAX_READ = 1 << 14  # bytes of memory at once
-MAX_TEXT = 1 << 20  # of a command's answer
+MAX_READ = 1 << 14  # maximum number of bytes of memory in an answer
+MAX_TEXT = 1 << 20  # maximum number of characters that a monitor command prints
 ANY, ALL = 0, -1
-ONLY = 1  # the number of the only thread there is, of a kernel without any
+ONLY = 1  # ID of the only thread of a kernel whose threads are unknown
 BREAKPOINTS, WATCHES = (0, 1), (2, 3, 4)
 
 
@@ -26,8 +26,10 @@ BREAKPOINTS, WATCHES = (0, 1), (2, 3, 4)
 class GuestThread:
     """A thread of the guest's kernel.
 
-    :param number: its thread id, not 0.
-    :param registers: what it goes on with, as far as it is kept; None: it runs now.
+    :param number: thread ID, not 0.
+    :param text: description of the thread.
+    :param registers: saved registers with which it will continue, as far as they are known;
+        None: it is running.
     """
 
     number: int
@@ -36,21 +38,29 @@ class GuestThread:
 
 
 class ThreadList(Protocol):
+    """Source of the guest's threads."""
+
     def now(self) -> list[GuestThread]:
-        """The threads where the machine stands, the running one first; there may be none."""
+        """Return the current threads, the running one first; empty if they are unknown."""
 
 
 class NoThreads:
+    """Thread list of a kernel whose threads are unknown."""
+
     def now(self) -> list[GuestThread]:
+        """Return no threads."""
         return []
 
 
-Command = Callable[[str], Iterable[str]]  # a ``monitor`` command's argument -> lines
+# A ``monitor`` command, which takes its argument and returns the lines to print.
+Command = Callable[[str], Iterable[str]]
 
 
 class GdbSession:
-    """:param commands: of ``monitor``, by name; ``help`` is not needed.
-    :param note: is told what the debugger's user should not miss.
+    """Session with one debugger.
+
+    :param threads: source of the guest's threads.
+    :param commands: ``monitor`` commands: name -> (usage, function).
     """
 
     def __init__(self, target: Target, connection: Connection, threads: ThreadList,
@@ -62,13 +72,13 @@ class GdbSession:
         self._chosen = ANY
         self._known: list[GuestThread] | None = None
         self._last = StopEvent(Why.STEP)
-        self._marks = False  # the debugger knows swbreak and hwbreak
+        self._marks = False  # whether the debugger understands swbreak and hwbreak
         self._open = True
 
     def serve(self) -> None:
-        """Until the debugger leaves.
+        """Answer packets until the debugger detaches or kills the target.
 
-        :raises Gone: when its connection ends.
+        :raises Gone: if the connection ends.
         """
         while self._open:
             packet = self._connection.packet()
@@ -81,7 +91,7 @@ class GdbSession:
             except Gone:
                 raise
             except KinstError as error:
-                # Text of its own is no answer to a packet: the debugger would take it for one.
+                # gdb would take a console packet for the answer, so the error is in the answer.
                 answer = b"E." + plain(str(error))[:MAX_REASON].encode("ascii", "replace")
             if answer is not None:
                 self._connection.send(answer)
@@ -89,7 +99,7 @@ class GdbSession:
                 self._connection.acknowledges = False
 
     def _say(self, text: str) -> None:
-        """On the debugger's console."""
+        """Print text on the debugger's console."""
         for at in range(0, len(text), 1000):
             self._connection.send(b"O" + text[at : at + 1000].encode().hex().encode())
 
@@ -124,7 +134,7 @@ class GdbSession:
         for thread in self._now():
             if thread.number == number:
                 return thread
-        raise GdbError(f"there is no thread {number} any more")
+        raise GdbError(f"thread {number} does not exist any more")
 
     def _choose(self, rest: str) -> bytes:
         number = _thread_number(rest[1:])
@@ -140,7 +150,7 @@ class GdbSession:
     # -- registers and memory ---------------------------------------------------------------------
 
     def _value(self, register: GdbRegister) -> bytes:
-        """As hexadecimal digits; x where it is not to be had."""
+        """Return a register's value in hexadecimal, or ``x`` digits if it is unavailable."""
         size, machine = register.bits // 8, self._target.machine
         thread = self._thread(self._chosen)
         if register.ours is not None and thread.registers is not None:
@@ -173,15 +183,15 @@ class GdbSession:
     def _read(self, rest: str) -> bytes:
         address, size = (int(part, 16) for part in rest.split(","))
         size = min(size, MAX_READ)
-        found = b""
-        while len(found) < size:
-            at = address + len(found)
-            piece = min(size - len(found), 4096 - at % 4096)
+        data = b""
+        while len(data) < size:
+            at = address + len(data)
+            piece = min(size - len(data), 4096 - at % 4096)
             try:
-                found += self._target.read(at & (1 << 64) - 1, piece)
+                data += self._target.read(at & (1 << 64) - 1, piece)
             except MemoryAccessError:
                 break
-        return binascii.hexlify(found) if found or not size else NO_MEMORY
+        return binascii.hexlify(data) if data or not size else NO_MEMORY
 
     def _write(self, rest: str) -> bytes:
         place, _colon, digits = rest.partition(":")
@@ -223,7 +233,7 @@ class GdbSession:
         return self._stopped()
 
     def _stopped(self) -> bytes:
-        """A stop reply."""
+        """Return a stop reply packet for the last stop."""
         event = self._last
         text = f"T{SIGNALS.get(event.why, SIGTRAP):02x}thread:{self._now()[0].number:x};"
         if event.why is Why.WATCH and event.watched is not None:
@@ -247,7 +257,7 @@ class GdbSession:
             return b"vCont;c;C;s;S;r"
         if not rest.startswith("Cont;"):
             return self._kill() if rest.startswith("Kill") else UNKNOWN
-        # The machine has one CPU: what is said of the thread that runs, or of all, is done.
+        # Only the running thread can be resumed; actions for other threads are ignored.
         running = self._now()[0].number
         for action in rest.removeprefix("Cont;").split(";"):
             what, _colon, number = action.partition(":")
@@ -271,7 +281,7 @@ class GdbSession:
         self._open = False
         return OK
 
-    # -- questions --------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def _query(self, rest: str) -> bytes | None:
         name = rest.split(":")[0].split(",")[0]
@@ -303,7 +313,7 @@ class GdbSession:
         return (b"m" if offset + len(piece) < len(text) else b"l") + piece
 
     def _monitor(self, line: str) -> None:
-        """A ``monitor`` command: what it says goes to the debugger's console."""
+        """Run a ``monitor`` command, and print its output on the debugger's console."""
         name, _space, rest = line.strip().partition(" ")
         if name not in self._commands:
             self._say("".join(f"monitor {usage}\n" for usage, _call in self._commands.values()))
@@ -320,7 +330,7 @@ class GdbSession:
         self._known, self._chosen = None, ANY
         if self._target.count != before:
             self._last = StopEvent(Why.STEP)
-            self._say("the target has moved; in gdb: maintenance flush register-cache\n")
+            self._say("the target has moved; enter in gdb: maintenance flush register-cache\n")
 
 
 def _thread_number(text: str) -> int:
@@ -328,6 +338,6 @@ def _thread_number(text: str) -> int:
 
 
 def _point(rest: str) -> tuple[int, int, int]:
-    """(kind, address, size) of a breakpoint or watchpoint."""
+    """Return (kind, address, size) of a breakpoint or watchpoint from the rest of its packet."""
     kind, address, size = rest.split(";")[0].split(",")[:3]
     return int(kind), int(address, 16), int(size, 16)

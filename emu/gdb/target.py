@@ -1,4 +1,4 @@
-"""What a debugger drives: a run that goes forwards, and of a recording also back."""
+"""Targets for a debugger: a live machine that runs forward, and a recording that runs both ways."""
 
 import enum
 import time
@@ -19,17 +19,19 @@ from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.run_loop import MAX_STOPS
 from emu.unicorn.state import Snapshot
 
-# Instructions between two looks at the debugger: as many as take about so many seconds.
+# Initial and maximum number of instructions between two checks for an interrupt by the debugger.
 FIRST_CHUNK, CHUNK = 20_000, 4_000_000
-SOON = 0.1
-IDLE = 10**10  # ns: a CPU that waits executes none
-NEAR, WIDER = 20_000, 8  # instructions that a search backwards begins with, and its growth
+SOON = 0.1  # seconds; chunks adapt to take about this long
+IDLE = 10**10  # ns; also ends a chunk, because a waiting CPU executes no instructions
+NEAR, WIDER = 20_000, 8  # instructions that a backward search starts with, and its growth factor
 MAX_WATCHES = 8
-MAX_BLOCK = 1024  # instructions of a block of the CPU model, and more
+MAX_BLOCK = 1024  # upper limit for the number of instructions in a block of the CPU model
 MAX_WATCHED = int(WatchLimit.MAX_WATCHED)
 
 
 class Why(enum.Enum):
+    """Reason why a target stopped."""
+
     STEP = "stepped"
     BREAKPOINT = "breakpoint"
     WATCH = "watchpoint"
@@ -41,7 +43,11 @@ class Why(enum.Enum):
 
 @dataclass(frozen=True)
 class Watched:
-    """:param kind: gdb's number: 2 stores, 3 loads, 4 both."""
+    """A watchpoint.
+
+    :param kind: gdb's number: 2 for stores, 3 for loads, 4 for both.
+    :param physical: physical address of the watched bytes.
+    """
 
     address: int
     size: int
@@ -51,9 +57,10 @@ class Watched:
 
 @dataclass(frozen=True)
 class StopEvent:
-    """Why the target stopped.
+    """A stop of the target, and the reason for it.
 
-    :param watched: of a watchpoint.
+    :param watched: the watchpoint that was hit, if any.
+    :param detail: description of the stop if the guest has ended the run.
     """
 
     why: Why
@@ -62,22 +69,24 @@ class StopEvent:
 
 
 class Interrupted(Exception):
-    """The user has ended a run with Ctrl-C."""
+    """Exception raised when the user interrupts a run with Ctrl-C."""
 
 
-Poll = Callable[[], bool]  # whether the debugger wants the target to stop
+Poll = Callable[[], bool]  # returns whether the debugger wants the target to stop
 
 
 class Target(ABC):
-    """:ivar breakpoints: addresses to stop before.
-    :ivar reverses: whether it goes back.
+    """Target of a debugger.
+
+    :ivar breakpoints: addresses at which the target stops.
+    :ivar reverses: whether the target can run backward.
     """
 
     reverses: bool
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
-        # Gives whose memory a program's addresses are in, where the run stands; None: who runs.
+        # Returns the address space for program addresses; None: the running process's.
         self.space: Callable[[], AddressSpace] | None = None
         self.breakpoints: set[int] = set()
         self.watched: list[Watched] = []
@@ -85,53 +94,70 @@ class Target(ABC):
     @property
     @abstractmethod
     def count(self) -> int:
-        """Instructions executed."""
+        """Number of executed instructions."""
 
     @abstractmethod
     def _run(self, until: Until) -> Stop | None:
-        """Go on; None: this is the end."""
+        """Run until a condition holds, and return the stop; None: the recording ended."""
 
     @abstractmethod
     def _mark(self) -> Callable[[], None]:
-        """What brings the run back to where it is now."""
+        """Return a function that brings the target back to its present position."""
 
     @abstractmethod
     def write(self, address: int, data: bytes) -> None:
-        """:raises KinstError: when it cannot be written."""
+        """Write guest memory.
+
+        :raises KinstError: if the memory cannot be written.
+        """
 
     @abstractmethod
     def write_register(self, name: str, value: int) -> None:
-        """:raises KinstError: when it cannot be written."""
+        """Write a register.
+
+        :raises KinstError: if the register cannot be written.
+        """
 
     def _memory(self, address: int) -> AddressSpace | UnicornMachine:
-        """Who has an address: a program's are the chosen process's.
+        """Return the memory for an address: that of the chosen process for a program's address.
 
-        :raises KinstError: when there is no such process now.
+        :raises KinstError: if that process does not exist now.
         """
         return self.machine if self.space is None or address >> 63 else self.space()
 
     def read(self, address: int, size: int) -> bytes:
-        """:raises MemoryAccessError: when a page is not mapped."""
+        """Read guest memory.
+
+        :raises MemoryAccessError: if a page is not mapped.
+        """
         return self._memory(address).read(address, size)
 
     def break_at(self, address: int) -> None:
+        """Set a breakpoint.
+
+        :raises GdbError: if the address is invalid, or there are too many breakpoints.
+        """
         if not 0 <= address < 1 << 64:
-            raise GdbError(f"{address:#x} is no address")
+            raise GdbError(f"cannot set a breakpoint at {address:#x}: not a 64-bit address")
         if len(self.breakpoints) >= MAX_STOPS:
-            raise GdbError(f"{MAX_STOPS} breakpoints are possible")
+            raise GdbError(f"at most {MAX_STOPS} breakpoints are possible")
         self.breakpoints.add(address)
 
     def watch(self, address: int, size: int, kind: int) -> None:
-        """:raises GdbError: when that cannot be watched."""
+        """Set a watchpoint.
+
+        :raises GdbError: if the range cannot be watched, or there are too many watchpoints.
+        """
         physical = (self._memory(address).translate(address) if 0 <= address < 1 << 64
                     else None)
         if physical is None or not 0 < size <= MAX_WATCHED or address % PAGE + size > PAGE:
-            raise GdbError("1 to 64 bytes within a mapped page can be watched")
+            raise GdbError("a watchpoint must cover 1 to 64 bytes within one mapped page")
         if len(self.watched) >= MAX_WATCHES:
-            raise GdbError(f"{MAX_WATCHES} watchpoints are possible")
+            raise GdbError(f"at most {MAX_WATCHES} watchpoints are possible")
         self.watched.append(Watched(address, size, kind, physical))
 
     def unwatch(self, address: int, size: int, kind: int) -> None:
+        """Remove a watchpoint."""
         self.watched = [w for w in self.watched
                         if (w.address, w.size, w.kind) != (address, size, kind)]
 
@@ -144,14 +170,17 @@ class Target(ABC):
                     made.append(WriteWatch(self.machine.engine, w.physical, w.size,
                                            w.kind != 3, w.kind != 2))
                 except ValueError:
-                    raise GdbError(f"{w.address:#x} is not RAM: it cannot be watched") from None
+                    raise GdbError(f"{w.address:#x} cannot be watched: not RAM") from None
             yield made
         finally:
             for watch in made:
                 watch.close()
 
     def step(self) -> StopEvent:
-        """Execute one instruction; of a watched access, as far as the architecture does."""
+        """Execute one instruction.
+
+        At a watched access, stop before or after it, whichever the architecture does.
+        """
         back = self._mark() if self.watched and self._before else None
         with self._watching() as watches:
             event = self._once()
@@ -162,7 +191,7 @@ class Target(ABC):
 
     @property
     def _before(self) -> bool:
-        """Whether a debugger expects to be stopped before a watched access, and steps over it."""
+        """Whether the debugger expects to stop before a watched access, to step over it itself."""
         return self.machine.arch.watches_before
 
     def _once(self) -> StopEvent:
@@ -170,7 +199,7 @@ class Target(ABC):
         return self._event(stop) or StopEvent(Why.STEP)
 
     def _event(self, stop: Stop | None) -> StopEvent | None:
-        """Of a run that ended; None: because of its count of instructions."""
+        """Return the event for a stop; None: the limit of instructions or time was reached."""
         if stop is None:
             return StopEvent(Why.END)
         if stop.reason in (StopReason.INSTRUCTIONS, StopReason.TIME):
@@ -189,7 +218,7 @@ class Target(ABC):
         return None
 
     def go(self, poll: Poll) -> StopEvent:
-        """Forwards, until something happens."""
+        """Run forward until an event occurs."""
         try:
             return self._go(poll)
         except Interrupted:
@@ -223,7 +252,7 @@ class Target(ABC):
                      else max(chunk // 2, FIRST_CHUNK // 16))
 
     def _to_watch(self, low: int) -> StopEvent:
-        """Go to the first access that is watched; it is not before a count of instructions."""
+        """Run to the first watched access, which occurs at or after an instruction count."""
         if self.count < low:
             event = self._event(self._run(Until(instructions=low)))
             if event is not None:
@@ -236,7 +265,7 @@ class Target(ABC):
                     return hit or event
 
     def range_step(self, begin: int, end: int, poll: Poll) -> StopEvent:
-        """Step until the program counter is outside of [begin, end)."""
+        """Step until the program counter is outside of [begin, end), or another event occurs."""
         for number in range(1 << 20):
             event = self.step()
             pc = self.machine.pc
@@ -249,19 +278,28 @@ class Target(ABC):
         return StopEvent(Why.STEP)
 
     def back_step(self) -> StopEvent:
-        raise GdbError("this run is not a recording: it does not go back")
+        """Step back by one instruction.
+
+        :raises GdbError: the target is not a recording.
+        """
+        raise GdbError("cannot run backward: this machine runs live, not from a recording")
 
     def back(self, poll: Poll) -> StopEvent:
-        raise GdbError("this run is not a recording: it does not go back")
+        """Run backward until an event occurs.
+
+        :raises GdbError: the target is not a recording.
+        """
+        raise GdbError("cannot run backward: this machine runs live, not from a recording")
 
 
 class LiveTarget(Target):
-    """A machine that is run for the first time."""
+    """Target that is a live machine, which cannot run backward."""
 
     reverses = False
 
     @property
     def count(self) -> int:
+        """Number of executed instructions."""
         return self.machine.instructions
 
     def _run(self, until: Until) -> Stop | None:
@@ -273,8 +311,10 @@ class LiveTarget(Target):
 
     @contextmanager
     def _shown_once(self) -> Iterator[Callable[[], None]]:
-        """With watchpoints a part may be run twice: what the guest writes is shown when that is
-        over, or when what this gives is called."""
+        """Delay console output while parts of the run may be repeated for watchpoints.
+
+        The output is printed at the end, or when the yielded function is called.
+        """
         console = self.machine.console
         stream, shown = console.stream, len(console.text)
         if not self.watched or stream is None:
@@ -295,6 +335,7 @@ class LiveTarget(Target):
             console.stream = stream
 
     def step(self) -> StopEvent:
+        """Execute one instruction, with its console output printed once."""
         with self._shown_once():
             return super().step()
 
@@ -307,14 +348,16 @@ class LiveTarget(Target):
             return super()._go(polled)
 
     def write(self, address: int, data: bytes) -> None:
+        """Write guest memory."""
         self._memory(address).write(address, data)
 
     def write_register(self, name: str, value: int) -> None:
+        """Write a register."""
         self.machine.write_register(name, value)
 
 
 class PlayedTarget(Target):
-    """A recording."""
+    """Target that replays a recording, forward and backward."""
 
     reverses = True
 
@@ -324,6 +367,7 @@ class PlayedTarget(Target):
 
     @property
     def count(self) -> int:
+        """Number of executed instructions at the current position."""
         return self.player.position.instructions
 
     def _run(self, until: Until) -> Stop | None:
@@ -338,18 +382,27 @@ class PlayedTarget(Target):
         return back
 
     def write(self, address: int, data: bytes) -> None:
-        raise GdbError("this is a recording: nothing of it can be changed")
+        """Refuse to write guest memory.
+
+        :raises GdbError: always.
+        """
+        raise GdbError("memory of a recording cannot be changed")
 
     def write_register(self, name: str, value: int) -> None:
-        raise GdbError("this is a recording: nothing of it can be changed")
+        """Refuse to write a register.
 
-    # -- backwards --------------------------------------------------------------------------------
+        :raises GdbError: always.
+        """
+        raise GdbError("registers of a recording cannot be changed")
+
+    # -- running backward -------------------------------------------------------------------------
 
     @property
     def _first(self) -> int:
         return self.player.recording.start.position.instructions
 
     def back_step(self) -> StopEvent:
+        """Step back by one instruction."""
         if self.count <= self._first:
             return StopEvent(Why.BEGIN)
         try:
@@ -358,8 +411,11 @@ class PlayedTarget(Target):
             return StopEvent(Why.INTERRUPTED)
 
     def _stepped_back(self, count: int) -> StopEvent:
-        """Go back by one instruction; of a watched access it depends on the architecture whether a
-        debugger expects to be stopped before or behind it, as it goes."""
+        """Step back to an instruction count, and report a watched access there.
+
+        As in the forward direction, the architecture decides whether the debugger expects to stop
+        before or after the access.
+        """
         self._seek(count)
         if not self.watched:
             return StopEvent(Why.STEP)
@@ -372,14 +428,13 @@ class PlayedTarget(Target):
         return hit or StopEvent(Why.STEP)
 
     def _seek(self, position: Position | int) -> None:
-        """Go there, what is given from outside there given."""
+        """Move to a position, and give the machine the inputs that are recorded for it."""
         if self.player.seek(position) is not None:
             raise Interrupted
         self.player.give()
 
     def back(self, poll: Poll) -> StopEvent:
-        """To the last moment before this one when a breakpoint is reached, or what is watched is
-        accessed."""
+        """Run backward to the last breakpoint or watched access before the current position."""
         try:
             return self._back(poll)
         except Interrupted:
@@ -391,11 +446,12 @@ class PlayedTarget(Target):
         while high > self._first:
             low = max(self._first, high - size)
             self._seek(low)
-            found = self._last_in(end if high == end.instructions else high)
-            if found is not None:
-                position, event = found
+            last = self._last_in(end if high == end.instructions else high)
+            if last is not None:
+                position, event = last
                 if event.why is Why.WATCH and self._before:
-                    self._seek(position.instructions + 1)  # the debugger goes back over it itself
+                    # The debugger itself steps back over the access.
+                    self._seek(position.instructions + 1)
                 else:
                     self._seek(position)
                 return event
@@ -407,13 +463,13 @@ class PlayedTarget(Target):
         return StopEvent(Why.BEGIN)
 
     def _last_in(self, end: Position | int) -> tuple[Position, StopEvent] | None:
-        """The last event from here up to a position."""
+        """Find the last event, with its position, between the current position and another one."""
         high = end.instructions if isinstance(end, Position) else end
-        found: tuple[Position, StopEvent] | None = None
+        latest: tuple[Position, StopEvent] | None = None
         first = self.player.position
         with self._watching() as watches:
             if self.machine.pc in self.breakpoints:
-                found = first, StopEvent(Why.BREAKPOINT)
+                latest = first, StopEvent(Why.BREAKPOINT)
             while self.count < high:
                 event = self._event(self._run(Until(
                     addresses=sorted(self.breakpoints), instructions=high)))
@@ -421,19 +477,23 @@ class PlayedTarget(Target):
                     raise Interrupted
                 if event is None or event.why is not Why.BREAKPOINT or self.count >= high:
                     break
-                found = self.player.position, event
+                latest = self.player.position, event
             for watch in watches:
                 watch.look()
             hits = [(min(watch.last[1], high), watched)
                     for watch, watched in zip(watches, self.watched, strict=True) if watch.writes]
         for last, watched in hits:
             position = self._access_before(first, last, watched)
-            if position is not None and (found is None or position > found[0]):
-                found = position, StopEvent(Why.WATCH, watched)
-        return found
+            if position is not None and (latest is None or position > latest[0]):
+                latest = position, StopEvent(Why.WATCH, watched)
+        return latest
 
     def _access_before(self, first: Position, last: int, watched: Watched) -> Position | None:
-        """Where the last watched access is to be made, from a position up to a count."""
+        """Return the position just before the last access to a watchpoint in a range, or None.
+
+        :param first: first position of the range.
+        :param last: instruction count at the end of the range.
+        """
         if watched.kind == 2:
             self._seek(last)
             try:
@@ -444,7 +504,7 @@ class PlayedTarget(Target):
             return None if write is None or write.position < first else write.position
         low = max(first.instructions, last - MAX_BLOCK)
         self._seek(low)
-        found = None
+        latest = None
         with self._watching() as watches:
             watch = watches[self.watched.index(watched)]
             while self.count < last:
@@ -453,6 +513,6 @@ class PlayedTarget(Target):
                     raise Interrupted
                 watch.look()
                 if watch.writes > before:
-                    found = position
-        return found
+                    latest = position
+        return latest
 

@@ -1,4 +1,4 @@
-"""What the rest of the project must know of a guest; one object a kernel and architecture."""
+"""Interface to a guest kernel: one ``Guest`` object for each kernel and architecture."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,23 +18,29 @@ class VirtualMemory(Protocol):
 
 
 class TrapFrame:
-    """Layout of the kernel's ``struct trapframe``: field -> (byte offset, bytes)."""
+    """Layout of the kernel's ``struct trapframe``.
+
+    :param size: size in bytes.
+    :param fields: field name -> (offset, size) in bytes.
+    """
 
     def __init__(self, size: int, fields: Mapping[str, tuple[int, int]]) -> None:
         self.size = size
         self.fields = fields
 
     def read(self, memory: VirtualMemory, frame: int, name: str) -> int:
+        """Read a field of the trap frame at an address."""
         offset, size = self.fields[name]
         return int.from_bytes(memory.read(frame + offset, size), "little")
 
     def write(self, memory: VirtualMemory, frame: int, name: str, value: int) -> None:
+        """Write a field of the trap frame at an address."""
         offset, size = self.fields[name]
         memory.write(frame + offset, (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
 
 
 class BareMachine(Protocol):
-    """What a boot loader finds: memory, one CPU, and what firmware says of the rest."""
+    """A computer as a boot loader finds it: RAM, one CPU, and tables from the firmware."""
 
     memory: int  # bytes of RAM
 
@@ -42,9 +48,9 @@ class BareMachine(Protocol):
     def ram_base(self) -> int: ...
 
     def firmware(self) -> bytes:
-        """Leave memory and the CPU as firmware does before it enters a boot loader.
+        """Set up memory and the CPU the way firmware does before it enters a boot loader.
 
-        :return: the flattened device tree; nothing where firmware leaves tables in memory.
+        :return: the flattened device tree; empty if the firmware puts tables into memory instead.
         """
 
     def write_physical(self, address: int, data: bytes) -> None: ...
@@ -57,8 +63,13 @@ Loader = Callable[[BareMachine, Image], None]
 
 @dataclass(frozen=True)
 class LockKind:
-    """:param word: the member of ``kind`` that has the owner's address, or how many share the lock.
-    :param flags: of that word, what is neither; ``shared``: it is shared.
+    """A kind of lock, and how a word in the lock encodes its state.
+
+    :param kind: C type of the lock.
+    :param word: member of ``kind`` with the owner's address, or with the number of sharers.
+    :param flags: bits of the word that belong to neither.
+    :param shared: bits of the word that are set if the lock is shared.
+    :param spins: whether a thread that waits for the lock spins instead of sleeping.
     """
 
     kind: str
@@ -70,9 +81,13 @@ class LockKind:
 
 @dataclass(frozen=True)
 class LockMembers:
-    """How a lock says what it is: a number in ``flags`` of ``kind``, which all locks begin with.
+    """Members of a lock that contain the number of its kind.
 
-    :param kinds: by that number; None: of it nothing is known.
+    :param kind: C type that all locks begin with.
+    :param flags: member of ``kind`` that contains the number.
+    :param shift: position of the number's lowest bit in ``flags``.
+    :param mask: mask of the number after the shift.
+    :param kinds: kinds of locks by number; None: a kind that is not supported.
     """
 
     kind: str
@@ -84,7 +99,7 @@ class LockMembers:
 
 @dataclass(frozen=True)
 class Allocator:
-    """The kernel's own: ``function(size, &kind, flags)``."""
+    """The kernel's memory allocator: ``function(size, &kind, flags)``."""
 
     function: str
     kind: str
@@ -93,11 +108,12 @@ class Allocator:
 
 @dataclass(frozen=True)
 class GuestRegisters:
-    """Registers as the kernel's headers and structures have them.
+    """Registers as the kernel's headers and structures name them.
 
-    :param numbers: of D's ``regs[]`` and ``uregs[]``, by the names of the constants.
-    :param places: such a number -> our name, or the trap frame's.
-    :param saved: where ``struct pcb`` keeps those of a thread while another runs: (member, index).
+    :param numbers: constant -> index into D's ``regs[]`` and ``uregs[]``.
+    :param places: that index -> register name here, or field of the trap frame.
+    :param saved: register -> (member, index) of ``struct pcb``, which keeps the registers of a
+        thread while another one runs; index None: the member is not an array.
     """
 
     numbers: Mapping[str, int]
@@ -107,15 +123,17 @@ class GuestRegisters:
 
 @dataclass(frozen=True)
 class SystemCalls:
-    """How a program calls the kernel.
+    """Calling convention of system calls, and the kernel functions that handle them.
 
-    :param instruction: its bytes.
-    :param number: the register with the call's number; ``result``: what it gives.
-    :param failed: the register whose bits tell that the result is an error's number, and the bits.
-    :param handler: the kernel's first function in C on the way; ``others``: more such, for
-        programs of other kinds.
-    :param names: the kernel's variable (C array of strings) with their names, by number.
-    :param prefix: what the names of the kernel's functions for them begin with.
+    :param instruction: bytes of the instruction that makes a system call.
+    :param number: register with the number of the system call.
+    :param arguments: registers with the arguments.
+    :param result: register with the result.
+    :param failed: a register, and its bits that are set if the result is an error number.
+    :param handler: the kernel's first C function that handles the call.
+    :param others: the same for other kinds of programs, such as 32-bit ones.
+    :param names: kernel variable (C array of strings) with the names of the calls, by number.
+    :param prefix: prefix of the names of the kernel functions that implement the calls.
     """
 
     instruction: bytes
@@ -131,13 +149,14 @@ class SystemCalls:
 
 @dataclass(frozen=True)
 class PageFaults:
-    """How the kernel goes about an access that the page tables do not allow.
+    """How the kernel handles page faults.
 
-    :param function: that is given what for the access is, as the argument of that number, from 0.
-    :param handler: the kernel's first function in C on the way.
-    :param address: the field of the trap frame with the address that was wanted.
-    :param cause: the field that tells why the program was left, which of its bits, and what they
-        are where it was such an access.
+    :param function: function that one argument tells the kind of the access.
+    :param access: index of that argument, from 0.
+    :param handler: the kernel's first C function that handles the fault.
+    :param address: field of the trap frame with the faulting address.
+    :param cause: field of the trap frame with the cause of the trap, a mask of its bits, and their
+        values for page faults of programs.
     """
 
     function: str
@@ -149,11 +168,14 @@ class PageFaults:
 
 @dataclass(frozen=True)
 class CallMembers:
-    """The members of a thread that tell of its system call.
+    """Members of a thread that describe its current system call.
 
-    :param arguments: an array of words; ``entry``: which leads to the table's entry.
-    :param value: what it returns; ``error``: its number, in C's ``int``.
-    :param flags: of which ``error_set`` says that the call has set ``error`` itself.
+    :param thread: C type of a thread.
+    :param arguments: array of words with the arguments.
+    :param entry: pointer to the call's entry in the table of system calls.
+    :param value: return value.
+    :param error: error number (C ``int``).
+    :param flags: word of flags; the bit ``error_set`` means that the call itself has set ``error``.
     """
 
     thread: str
@@ -167,9 +189,13 @@ class CallMembers:
 
 @dataclass(frozen=True)
 class ProcessMembers:
-    """The members of ``thread`` and of its process, of type ``kind``, that tell which it is.
+    """Members of a thread and of its process that identify the process.
 
-    :param flags: of which ``executed`` says that it has executed a program since it was made.
+    :param thread: C type of a thread.
+    :param process: its member that points to the process, which has the C type ``kind``.
+    :param number: process ID.
+    :param flags: word of flags; the bit ``executed`` means that the process has executed a program.
+    :param name: name of the program.
     """
 
     thread: str
@@ -183,11 +209,14 @@ class ProcessMembers:
 
 @dataclass(frozen=True)
 class SignalMembers:
-    """What a thread is told of a signal by: members of ``thread``.
+    """Members of a thread through which it receives signals.
 
-    :param pending: sets of 32-bit words, whose bit ``signal - 1`` says that it is pending.
-    :param notice: flags, of which ``bit`` has it look at signals on its way to user mode.
-    :param stop: the number of the signal that stops a process; there are ``count``.
+    :param thread: C type of a thread.
+    :param pending: sets of pending signals, of 32-bit words; signal N is bit N - 1.
+    :param notice: word of flags; bit number ``bit`` makes the thread check for signals before it
+        returns to user mode.
+    :param stop: number of the signal that stops a process.
+    :param count: number of signals.
     """
 
     thread: str
@@ -200,10 +229,11 @@ class SignalMembers:
 
 @dataclass(frozen=True)
 class Exclusions:
-    """Functions that are not probed unless one insists.
+    """Functions that are excluded from probing by default.
 
-    :param names: DTrace itself runs through them; ``prefixes``: of names of more of them, but for
-        those that begin with ``allowed``.
+    :param names: functions that DTrace itself may run through.
+    :param prefixes: prefixes of the names of more such functions.
+    :param allowed: prefix of functions that are not excluded even if ``prefixes`` match.
     :param copied: code that the kernel only copies to user programs.
     """
 
@@ -213,9 +243,9 @@ class Exclusions:
     copied: frozenset[str]
 
     def reason(self, name: str) -> str:
-        """Why a function is not probed unless one insists; empty when it is."""
+        """Return why a function is excluded by default, or an empty string if it is not."""
         if name in self.copied:
-            return "is copied to user programs, breakpoints and all"
+            return "is copied to user programs, together with any breakpoints in it"
         if name in self.names or (
                 name.startswith(self.prefixes) and not name.startswith(self.allowed)):
             return "is excluded: DTrace itself may run through it"
@@ -224,11 +254,13 @@ class Exclusions:
 
 @dataclass(frozen=True)
 class ThreadLists:
-    """Where the kernel keeps its threads: members of its types, those within a member dotted.
+    """Types and members through which the kernel's threads are found; nested members are dotted.
 
-    :param first_process: the variable that leads to the first process, of type ``process``.
-    :param saved: the member of a thread that leads to what it goes on with, of type ``registers``;
-        ``frame`` to the trap frame of its last entry into the kernel.
+    :param first_process: variable that points to the first process.
+    :param saved: member of a thread that points to its saved registers, of the C type
+        ``registers``.
+    :param frame: member of a thread that points to the trap frame of its last entry into the
+        kernel.
     """
 
     process: str
@@ -248,17 +280,20 @@ class ThreadLists:
 
 @dataclass(frozen=True)
 class ThreadStart:
-    """How a thread of the kernel's own is made to run on one CPU.
+    """Functions and members that start a kernel thread on a given CPU.
 
-    :param stands: a function that a program's system call enters, with no lock held: from there
-        threads are made.
-    :param create: makes one that does not run yet, with ``stopped`` among its flags.
-    :param lock: locks it (empty: nothing does); ``add`` has it run.
-    :param exit: ends the thread that calls it.
-    :param thread: the type of one; behind it lies ``scheduler``'s: with the number of its
-        ``cpu``, and ``flags``, of which ``bound`` says that it stays there, as the thread's
-        ``pinned`` does.
-    :param alone: the kernel uses one CPU only: where there are more, they have no threads.
+    :param stands: function that a program enters by a system call, with no lock held; threads are
+        created there.
+    :param create: function that creates a thread; the flag ``stopped`` keeps it from running.
+    :param lock: function that locks a thread; empty: threads need no lock.
+    :param add: function that makes a locked thread runnable.
+    :param exit: function that ends the calling thread.
+    :param thread: C type of a thread, which the scheduler's structure follows in memory.
+    :param pinned: member of a thread that is nonzero while the thread must stay on its CPU.
+    :param scheduler: C type of the scheduler's structure.
+    :param cpu: member of that structure with the number of the thread's CPU.
+    :param flags: its word of flags; the bit ``bound`` keeps the thread on its CPU.
+    :param alone: whether the kernel uses only one CPU and has no threads on the others.
     """
 
     stands: str
@@ -278,16 +313,17 @@ class ThreadStart:
 
 @dataclass(frozen=True)
 class ProgramStart:
-    """Functions that a program comes through.
+    """Functions and members that are involved when a program begins and ends.
 
-    :param executed: one is about to begin in the thread that it is given, whose ``frame`` leads to
-        the trap frame with the first instruction, behind it.
-    :param ends: the process of the thread that it is given ends, with the exit status and the
-        number of the signal, if one has ended it.
-    :param levels: members of a thread, and what has it run in user mode when nothing else is to
-        run, in turns with others of its kind.
-    :param bind: keeps a thread (of a number; -1: the one that calls) on the CPU of a number; -1:
-        no more.
+    :param executed: function that prepares a thread, its first argument, to begin a program.
+    :param frame: member of the thread that points to its trap frame; after ``executed`` the frame
+        contains the address of the program's first instruction.
+    :param ends: function that ends a thread's process; its arguments are the thread, the exit
+        status, and the number of the signal that ended the process, or 0.
+    :param bind: function that binds a thread (by ID; -1: the caller) to a CPU (by number; -1: no
+        CPU).
+    :param levels: members of a thread, and the values that let it run in user mode only when
+        nothing else runs, taking turns with other such threads.
     """
 
     executed: str
@@ -299,13 +335,14 @@ class ProgramStart:
 
 @dataclass(frozen=True)
 class ThreadSwitch:
-    """How a CPU is taken from a thread and given to another one, by members of a thread.
+    """Functions and members with which the kernel switches a CPU between threads.
 
-    :param functions: that do it, given the thread and the next one.
-    :param owes: a byte: behind an interrupt it gives the CPU up; ``flags``, of which ``ended`` says
-        that its time is used up: all others that can run have theirs before it.
-    :param nesting: (C int) while it is not 0, the CPU is not taken from it.
-    :param state: the thread's, which is ``queued`` where it could run.
+    :param functions: functions that switch; their arguments are the old and the new thread.
+    :param owes: byte of a thread; 1: it gives up the CPU after the next interrupt.
+    :param flags: word of flags of a thread; the bit ``ended`` means that its time slice is used up,
+        so that all other runnable threads run first.
+    :param nesting: member of a thread (C int); the thread is not preempted unless it is 0.
+    :param state: state of a thread, which is ``queued`` while the thread is ready to run.
     """
 
     functions: tuple[str, ...]
@@ -319,11 +356,13 @@ class ThreadSwitch:
 
 @dataclass(frozen=True)
 class WaitMembers:
-    """What a thread says of its waiting, by members of its type.
+    """Members of a thread that describe what it waits for.
 
-    :param message: (``char *``) why it sleeps; ``lock``: the name of the lock that it waits for.
-    :param blocked: the queue that it is in then, and there ``owner``, who holds the lock.
-    :param spins: functions in which it waits for one by going round.
+    :param message: why it sleeps (``char *``).
+    :param lock: name of the lock that it waits for.
+    :param blocked: pointer to the queue in which it waits for the lock.
+    :param owner: member of the queue that points to the thread that holds the lock.
+    :param spins: functions in which threads spin while they wait for a lock.
     """
 
     message: str
@@ -335,16 +374,18 @@ class WaitMembers:
 
 @dataclass(frozen=True)
 class ThreadClock:
-    """How the kernel counts the time that threads have had a CPU: in ticks of a counter.
+    """How the kernel counts the CPU time of threads, in ticks of a counter.
 
-    :param ran: the member of a thread with the ticks that the kernel has added up for it; ``since``
-        that of a CPU with the count when it last did; ``tid`` that of a thread with its number.
-    :param adders: the functions that add up.
-    :param reader: the variable with the function that reads the counter.
-    :param through: a function for ``reader`` that reads 32 bits of another counter; the members
-        that lead from the variable ``timecounter`` to the function that reads that one.
-    :param ticks: nanoseconds of a tick, by the name of the function that reads the counter, for
-        those that the machine drives by its own time.
+    :param ran: (type, member) of a thread with the ticks counted for it so far.
+    :param since: (type, member) of a CPU with the counter's value at the last update of ``ran``.
+    :param tid: (type, member) of a thread with its ID.
+    :param adders: functions that update ``ran``.
+    :param reader: variable that points to the function that reads the counter.
+    :param through: function for ``reader`` that reads 32 bits of the timecounter in use instead.
+    :param timecounter: variable from which ``members`` lead to the function that reads the
+        timecounter in use.
+    :param ticks: name of a function that reads a counter -> nanoseconds per tick, for counters
+        that the machine drives by virtual time.
     """
 
     ran: tuple[str, str]
@@ -360,23 +401,28 @@ class ThreadClock:
 
 @dataclass(frozen=True)
 class GuestBoot:
-    """How a kernel is entered, what its console says, and how it ends.
+    """How a kernel boots and panics, and what its console prints then.
 
-    :param load: plays the boot loader: the CPU is about to execute the kernel's first instruction.
-    :param place: puts the image into memory, maps it and RAM by page tables of ours, gives the CPU
-        a stack.  Both raise ``ImageError`` when the image does not fit.
-    :param prompts: what the console ends with when a boot is over.
-    :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
-    :param readers: functions that wait for the console's input, with no lock held.
-    :param panic: where a panic begins; ``panic_ends``: what the console says at its end.
-    :param releases: where they are on the download server, under its releases/.
-    :param later_prompt: behind the first of these, the second is a prompt, too.
-    :param shell_prompt: that of these which our shell ends with; empty: it runs no programs.
-    :param unmounted: a pattern of what it says where its root file system cannot be mounted: the
-        file system's name, the error's number; empty: there is none.
-    :param needs: what a kernel must be built with to run our userland: an option or device -> a
-        symbol that a kernel with it has.
-    :param no_file_system: errors of a mount that mean that the disk holds no file system it knows.
+    :param load: acts as the boot loader; afterwards the CPU is about to execute the kernel's first
+        instruction.
+    :param place: puts the image into memory without booting it: maps it and RAM by page tables of
+        its own, and gives the CPU a stack.  Both raise ``ImageError`` if the image does not fit.
+    :param prompts: ends of the console output when the boot is over.
+    :param starts: first machine-independent functions of the boot; vectors and page tables are set
+        up before them.
+    :param readers: functions that wait for console input, with no lock held.
+    :param panic: function that begins a panic.
+    :param panic_ends: beginnings of console lines that end a panic.
+    :param releases: directory on the download server, below its releases/.
+    :param later_prompt: two console texts; after the first, the second is a prompt, too.
+    :param shell_prompt: which of the prompts is that of our shell; empty: the kernel runs no
+        programs.
+    :param unmounted: pattern of the message that the root file system cannot be mounted, with
+        groups for the file system and the error number; empty: there is no such message.
+    :param needs: options and devices that a kernel needs to run our userland: name -> symbol of
+        kernels that have it.
+    :param no_file_system: error numbers of a mount that mean that the disk has no file system that
+        the kernel knows.
     """
 
     load: Loader
@@ -396,19 +442,19 @@ class GuestBoot:
 
 @dataclass(frozen=True)
 class GuestTraps:
-    """How a kernel takes exceptions, and breakpoints among them.
+    """How a kernel handles exceptions, including breakpoints.
 
-    :param hole: unused address space for executable memory: see ``emu.guest.hole.FindHole``.
-    :param trap_entries: where the vectors call the kernel's C code, with the trap frame at the
-        stack pointer.
-    :param seam: the pointer through which the kernel hands on a breakpoint.
-    :param exclusions: functions that breakpoints must not be in.
-    :param seam_word: a word of the kernel that its breakpoint path writes; empty: it has none.
-    :param trap: the module of ``kinst/<architecture>`` that has the host's half of its breakpoints.
-    :param trap_stack: a symbol, the top of the stack that breakpoints come on; empty: on the
-        interrupted one.
-    :param page_faults: how it takes them; None: it has none.
-    :param interrupts: the functions that handle them.
+    :param hole: finds unused address space for executable memory; see ``emu.guest.hole.FindHole``.
+    :param trap_entries: symbols of the vectors that call the kernel's C code, with the trap frame
+        at the stack pointer.
+    :param seam: pointer through which the kernel calls the handler of breakpoints.
+    :param exclusions: functions that must not contain breakpoints.
+    :param seam_word: variable that the kernel writes on its breakpoint path; empty: it has none.
+    :param trap: module in ``kinst/<architecture>`` with the host's part of breakpoint handling.
+    :param trap_stack: symbol of the top of the stack for breakpoint exceptions; empty: they use the
+        interrupted stack.
+    :param page_faults: how the kernel handles page faults; None: unknown.
+    :param interrupts: functions that handle interrupts.
     """
 
     hole: FindHole
@@ -425,17 +471,20 @@ class GuestTraps:
 
 @dataclass(frozen=True)
 class GuestThreads:
-    """Which thread a CPU runs, how threads are made, take turns and wait.
+    """How a kernel runs threads: how they start, share a CPU and wait.
 
-    :param per_cpu: the register that leads to a CPU's ``struct pcpu``, which begins with the
-        thread; ``per_cpu_outside``: while a program runs, a register that has it, or
-        (True) leads to a word that has it.
+    :param per_cpu: register that points to a CPU's ``struct pcpu``, which begins with a pointer to
+        the running thread.
+    :param per_cpu_outside: register to use instead while a program runs, and whether it points to
+        a word with the address of ``struct pcpu`` instead of containing that address.
     :param lists: where the kernel keeps its threads.
-    :param start: how threads are made, and ``switch``, how they take turns; ``waits``: what one
-        says that waits; ``locks``: what a lock says; ``clock``: how long each has run; None: the
-        kernel does not count it.
-    :param begins: a symbol, where a new thread executes its first instruction; empty: not known.
-    :param atomics: what the names of its inline functions for atomic accesses begin with.
+    :param start: how to start threads.
+    :param switch: how the kernel switches between threads.
+    :param waits: members that describe what a thread waits for.
+    :param locks: members that describe a lock.
+    :param clock: how the kernel counts the CPU time of threads; None: it does not.
+    :param begins: symbol at which a new thread executes its first instruction; empty: unknown.
+    :param atomics: prefix of the kernel's inline functions for atomic accesses.
     """
 
     per_cpu: str
@@ -452,19 +501,19 @@ class GuestThreads:
 
 @dataclass(frozen=True)
 class GuestPrograms:
-    """The processes of a kernel, and their system calls.
+    """Processes of a kernel, and their system calls.
 
-    :param last_process: the variable (C int) that has the number of the process made last.
-    :param members: what a thread says of its process; None: there are none.
-    :param system_calls: of its programs; None: it has none.
-    :param call_members: where a thread has what it says of a system call.
-    :param page_tables: the members that lead from a process to the root of its page tables, and the
-        register that has that while it runs.
-    :param signals: how a thread is told of a signal; None: it is not.
-    :param start: how a program begins and ends.
-    :param arguments: the members that lead from a thread to the arguments of its process's program,
-        and there the bytes of all of them, and the strings behind each other; empty: it does not
-        keep them.
+    :param last_process: variable (C int) with the number of the process that was created last.
+    :param members: members that identify a thread's process; None: there are no processes.
+    :param system_calls: calling convention of system calls; None: there are no system calls.
+    :param call_members: members of a thread that describe its system call.
+    :param page_tables: members that lead from a process to the root of its page tables, and the
+        register with the root while the process runs.
+    :param signals: members through which a thread receives signals; None: there are no signals.
+    :param start: what happens when a program begins and ends.
+    :param arguments: members that lead from a thread to the arguments of its program, then members
+        with their size in bytes and with the strings, one after the other; empty: the kernel does
+        not keep them.
     """
 
     last_process: str = ""
@@ -479,16 +528,17 @@ class GuestPrograms:
 
 @dataclass(frozen=True)
 class GuestProbes:
-    """The probes that a kernel declares itself.
+    """Static probes that a kernel declares.
 
-    :param declared: reads its static probes, in a kernel that was started; ``calls``: those of its
-        system calls.
-    :param gates: the functions that its tracepoints call, with so many arguments behind the first.
-    :param tracepoint: the instruction that a tracepoint is, which does nothing.
-    :param guard: the kernel's variable that says whether any is enabled, and the probes (provider,
-        name) whose code looks at it.
-    :param operations: provider and module of static probes of functions that are inline in their
-        callers and go by the tracepoints; ``unseen``: what of a provider does, and is not found.
+    :param declared: reads the static probes of a kernel that has been started.
+    :param calls: reads the system call probes of a kernel that has been started.
+    :param gates: function that tracepoints call -> number of its arguments after the first.
+    :param tracepoint: bytes of the no-op instruction at each tracepoint.
+    :param guard: kernel variable that tells whether any static probe is enabled, and the probes
+        (provider, name) whose code tests it.
+    :param operations: provider and module of static probes whose functions are inlined into their
+        callers, where calls can bypass the tracepoints.
+    :param unseen: provider -> note about events of the provider that are not detected.
     """
 
     declared: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
@@ -502,10 +552,13 @@ class GuestProbes:
 
 @dataclass(frozen=True)
 class Guest:
-    """A kernel on an architecture.  Names are those of its symbols, types and members.
+    """A guest kernel on one architecture.
 
-    :param recognized_by: a symbol that no other guest has; empty: whatever no other guest is.
-    :param members: of D's variables: the members that lead to them, from the thread on.
+    Names are those of the kernel's symbols, types and members.
+
+    :param recognized_by: symbol that no other guest has; empty: all kernels that are no other
+        guest.
+    :param members: D variable -> (type, member) pairs that lead to it from the thread.
     """
 
     name: str
@@ -520,6 +573,8 @@ class Guest:
     members: Mapping[str, tuple[tuple[str, str], ...]]
 
     def entry_address(self, image: Image) -> int:
-        """An address in the kernel's first instructions, which the boot alone executes.  Not of the
-        very first: Unicorn also looks at the byte before a stop address."""
+        """Return an address in the kernel's first instructions, which only the boot executes.
+
+        It is not the very first one, because Unicorn also looks at the byte before a stop address.
+        """
         return image.entry + 16

@@ -1,4 +1,4 @@
-"""Unused address space in the guest's page tables, for memory that the guest knows nothing of."""
+"""Search for unused guest address space, for memory that the guest does not know of."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,21 +6,22 @@ from typing import Protocol
 
 
 class PageTables(Protocol):
-    """A CPU's registers and the memory that page tables lie in."""
+    """CPU whose registers and memory contain the page tables."""
 
     def read_register(self, name: str) -> int: ...
 
     def read_physical(self, address: int, size: int) -> bytes: ...
 
 
-LARGE = 2 << 20  # bytes of a large page, in all three architectures
+LARGE = 2 << 20  # bytes of a large page on all three architectures
 
 
 @dataclass(frozen=True)
 class Hole:
-    """Unused address space of whole large pages: what to write to make it executable memory.
+    """Unused address space in large pages, and the page table entries that make it executable.
 
-    :param writes: page table entries to set: (physical address, content).
+    :param virtual: address of the first page.
+    :param writes: page table entries to set, as (physical address, content).
     """
 
     virtual: int
@@ -30,12 +31,14 @@ class Hole:
 def find_hole(
     machine: PageTables, directory: int, pages: int, next_table: Callable[[int], int | None]
 ) -> int | None:
-    """The last run of unused entries of a directory of 512: the index of its first.
+    """Return the index of the last run of unused entries in a table of 512 entries, or None.
 
-    Unused is an entry that is not present, or that points to a table of nothing.
+    An entry is unused if it is not present, or if it points to an empty table.
 
-    :param next_table: for an entry, 0 when it is not present, the physical address of the table
-        it points to, or None when it is a large page.
+    :param directory: physical address of the table.
+    :param pages: number of entries that the run must have.
+    :param next_table: returns, for an entry, 0 if it is not present, the physical address of the
+        table that it points to, or None if it maps a large page.
     """
     raw = machine.read_physical(directory, 4096)
     run = 0
@@ -52,11 +55,13 @@ def find_far_hole(
     machine: PageTables, directories: int, near: int, pages: int,
     next_table: Callable[[int], int | None],
 ) -> tuple[int, int, int] | None:
-    """A hole in the last GiB of the kernel's half that has page tables, or in an earlier one: what
-    lies around the kernel is given out by its allocator.
+    """Find unused address space near the end of the kernel's half, or None.
 
-    :param directories: physical address of the table of GiBs that the address ``near`` is in.
-    :return: the hole's virtual address, its directory, and the index of its first entry there.
+    The search goes from the last GiB that has page tables down to the GiB of ``near``, because the
+    kernel's allocator hands out the space around the kernel.
+
+    :param directories: physical address of the table of GiBs that covers the address ``near``.
+    :return: virtual address of the space, its page directory, and the index of its first entry.
     """
     raw = machine.read_physical(directories, 4096)
     for gib in range(511, (near >> 30 & 511) - 1, -1):
@@ -69,16 +74,16 @@ def find_far_hole(
 
 def large_pages(directory: int, first: int, physical: int, attributes: int,
                 pages: int) -> tuple[tuple[int, int], ...]:
-    """Entries of a directory, from the index ``first`` on, that map memory at ``physical``."""
+    """Return page directory entries that map large pages at a physical address."""
     return tuple(
         (directory + 8 * (first + i), physical + i * LARGE | attributes) for i in range(pages)
     )
 
 
-NO_HOLE = "the kernel's address space has no hole for trampolines"
-# A place for memory near the code at ``near``, in tables that all address spaces of the kernel
-# share: (machine, near, physical, pages, directory).  The memory is at ``physical``, on a large
-# page's boundary, of so many large pages; ``directory`` is an empty page for a table, should one be
-# needed.  None when the MMU is off: physical addresses are executable then.  MachineError when the
-# address space has no hole.
+NO_HOLE = "the kernel's address space has no unused range for trampolines"
+# Function that finds a place for executable memory near the code at ``near``, in page tables that
+# all address spaces of the kernel share.  Arguments: (machine, near, physical, pages, directory).
+# The memory consists of ``pages`` large pages at the aligned address ``physical``; ``directory`` is
+# an empty page that can be used as a table.  The function returns None if the MMU is off, because
+# physical addresses are executable then, and raises MachineError if no unused range is left.
 FindHole = Callable[[PageTables, int, int, int, int], Hole | None]

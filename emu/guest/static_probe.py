@@ -1,4 +1,4 @@
-"""A probe that the guest's source declares, and the places in its code where it may fire."""
+"""Probes that the guest's source declares, and the places in its code where they can fire."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,16 @@ from emu.host.errors import KinstError
 
 
 class StaticProbeError(KinstError):
-    """What the kernel declares of its static probes cannot be read."""
+    """Error in the kernel's declarations of static probes."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """:param type: in C, as the kernel has it; ``translated``: what D makes of it, or empty."""
+    """An argument of a static probe.
+
+    :param type: C type of the argument in the kernel.
+    :param translated: type that D translates it to; empty: no translation.
+    """
 
     type: str
     translated: str
@@ -19,8 +23,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Tracepoint:
-    """:param address: of the instruction that does nothing and is patched to a jump to ``target``,
-    where the arguments are made and ``sdt_probe`` is called.
+    """A place in the kernel's code where a static probe can fire.
+
+    :param address: address of a no-op instruction, which is patched to a jump to ``target``.
+    :param target: address of the code that prepares the arguments and calls ``sdt_probe``.
     """
 
     address: int
@@ -29,7 +35,7 @@ class Tracepoint:
 
 @dataclass(frozen=True)
 class CallTable:
-    """A table of system calls: entries of ``size`` bytes from ``base`` on."""
+    """A table of system calls, with ``count`` entries of ``size`` bytes from ``base`` on."""
 
     base: int
     size: int
@@ -38,8 +44,10 @@ class CallTable:
 
 @dataclass(frozen=True)
 class SystemCall:
-    """:param function: the kernel's that carries it out, whose arguments' types are the call's.
-    :param returns: of where it has returned, not of where it begins.
+    """The system call at which a probe fires.
+
+    :param function: kernel function that implements the call, with the same argument types.
+    :param returns: whether the probe fires when the call returns instead of when it begins.
     """
 
     table: CallTable
@@ -50,7 +58,10 @@ class SystemCall:
 
 @dataclass(frozen=True)
 class StaticProbe:
-    """:param call: the system call that it is of, which has no tracepoint of its own."""
+    """A probe that the kernel declares.
+
+    :param call: system call of the probe, which then has no tracepoints.
+    """
 
     provider: str
     module: str
@@ -62,4 +73,5 @@ class StaticProbe:
 
     @property
     def text(self) -> str:
+        """Name of the probe as ``provider:module:function:name``."""
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"

@@ -1,4 +1,4 @@
-"""The guests there are."""
+"""Registry of the supported guests."""
 
 from emu.arch.parts import Parts
 from emu.elf.image import Image
@@ -8,21 +8,21 @@ from emu.guests.illumos.amd64.guest import illumos
 from emu.guests.teaching import guest as teaching_kernel
 from emu.guests.teaching.guest import teaching
 
-# Folders of guests, each with one for each architecture: what boots are made by.
+# FreeBSD guests by architecture, from which the other guests are derived.
 FREEBSD: Parts[Guest] = Parts("emu.guests.freebsd.{}.guest", "GUEST")
-# Flavours of the teaching kernel, by architecture: they are recognized before it.
+# Variants of the teaching kernel by architecture; they are looked for before the plain one.
 FLAVOURS = {"amd64": (illumos,)}
-PROMPTS = (*kernel.PROMPTS, *teaching_kernel.PROMPTS)  # of all of them
+PROMPTS = (*kernel.PROMPTS, *teaching_kernel.PROMPTS)  # prompts of all guests
 
 
 def guests(arch: str) -> tuple[Guest, ...]:
-    """Those that run on an architecture; the last is what no other is recognized as."""
+    """Return the guests on an architecture; the last one is the default for unknown kernels."""
     flavours = (flavour(FREEBSD[arch]) for flavour in FLAVOURS.get(arch, ()))
     return *flavours, teaching(FREEBSD[arch]), FREEBSD[arch]
 
 
 def guest_of(image: Image, arch: str) -> Guest:
-    """The guest that an image is, on that architecture."""
+    """Return the guest that recognizes an image on an architecture."""
     *known, last = guests(arch)
     return next((guest for guest in known
                  if image.symbols.find(guest.recognized_by) is not None), last)

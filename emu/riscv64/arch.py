@@ -1,4 +1,4 @@
-"""riscv64 as the rest of the project sees it."""
+"""The riscv64 architecture: paging, instructions, calling convention and relocations."""
 
 import functools
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ LEVELS = {8: 3, 9: 4, 10: 5}  # satp.MODE: Sv39, Sv48, Sv57
 
 @functools.cache
 def _decoder() -> "capstone.Cs":
-    import capstone  # takes 30 ms, and not every command decodes
+    import capstone  # imported late: takes 30 ms, and not every command decodes
 
     return capstone.Cs(
         capstone.CS_ARCH_RISCV, capstone.CS_MODE_RISCV64 | capstone.CS_MODE_RISCVC
@@ -25,7 +25,7 @@ def _decoder() -> "capstone.Cs":
 
 
 def _stores(code: bytes) -> bool | None:
-    """Whether a plain access to memory is a store; None: it is none (tables 24.1 and 16.5)."""
+    """Return True for a store, False for a load, else None (tables 24.1 and 16.5)."""
     word = int.from_bytes(code, "little")
     if len(code) == 4:
         return {0x03: False, 0x07: False, 0x23: True, 0x27: True}.get(word & 0x7F)
@@ -37,11 +37,13 @@ def _is_fence(code: bytes) -> bool:
     return len(code) >= 4 and word & 0xF00FFFFF == FENCE
 
 
-FENCE = 0x0000000F  # all but what it orders
-AMO = 0x2F  # an opcode: LR, SC and the others
+FENCE = 0x0000000F  # FENCE without the bits that select the ordered accesses
+AMO = 0x2F  # opcode of LR, SC and the other atomic operations
 
 
 class Riscv64(Arch):
+    """The riscv64 architecture."""
+
     name = "riscv64"
     elf_machine = "RISCV"
     registers = registers.GENERAL
@@ -50,7 +52,7 @@ class Riscv64(Arch):
     result = "a0"
     macros = ("__riscv",)
     link = "ra"
-    # RISC-V ABIs, "DWARF register numbers": those of the encoding; there is no register zero.
+    # RISC-V ABIs, "DWARF register numbers": as encoded in instructions; x0 is left out.
     dwarf_registers = ("", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1",
                        *(f"a{i}" for i in range(8)), *(f"s{i}" for i in range(2, 12)),
                        "t3", "t4", "t5", "t6")
@@ -59,7 +61,7 @@ class Riscv64(Arch):
     watches_before = True  # debug specification, 5.7.3: mcontrol6 with timing "before"
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
-        """Sv39, Sv48 or Sv57 (privileged manual, "Virtual Address Translation Process")."""
+        """Walk Sv39, Sv48 or Sv57 page tables (manual, "Virtual Address Translation Process")."""
         satp = cpu.read_register("satp")
         levels = LEVELS.get(satp >> 60)
         if levels is None:
@@ -79,21 +81,27 @@ class Riscv64(Arch):
         return None
 
     def writable(self, entry: int) -> bool:
+        """Whether a page table entry has the W bit."""
         return bool(entry & 4)
 
     def decoder(self) -> "capstone.Cs":
+        """Return Capstone's decoder."""
         return _decoder()
 
     def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
-        """LR, SC and the other atomic operations (RISC-V unprivileged, "A"); a load with a fence
-        behind it, a store with one before it, which are acquire and release there ("RVWMO", table
-        of mappings)."""
+        """Whether an instruction is atomic, an acquire load, or a release store.
+
+        Atomic operations are LR, SC and the others of the A extension (unprivileged manual).  A
+        load with a fence after it is acquire, and a store with a fence before it is release
+        ("RVWMO", table of mappings).
+        """
         if len(code) == 4 and code[0] & 0x7F == AMO:
             return True
         stores = _stores(code)
         return stores is not None and _is_fence(before if stores else behind)
 
     def instruction_length(self, code: bytes) -> int:
+        """Return the size in bytes of the first instruction of some code."""
         return 4 if code[0] & 3 == 3 else 2
 
 

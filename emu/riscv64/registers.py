@@ -1,4 +1,4 @@
-"""Registers of riscv64: the ABI names of the psABI, CSRs as the privileged manual spells them."""
+"""Registers of riscv64: ABI names of the psABI, and CSRs as in the privileged manual."""
 
 import unicorn.riscv_const as uc
 
@@ -9,16 +9,16 @@ NAMES = (
     "s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 t3 t4 t5 t6"
 ).split()
 
-# The register that counts time.
-TIMEBASE = 10_000_000  # Hz: a tick is 100 ns
-TICK = 1_000_000_000 // TIMEBASE
-CLOCK_READ_COST = 200  # ns: a loop that polls the clock ends soon
+# Ticks of the time CSR.
+TIMEBASE = 10_000_000  # Hz
+TICK = 1_000_000_000 // TIMEBASE  # ns
+CLOCK_READ_COST = 200  # ns per read, so that a loop that polls the clock ends soon
 
 GENERAL = {name: 64 for name in [*NAMES, "pc"]}
 
 SUPERVISOR = ("sstatus", "sie", "stvec", "scounteren", "sscratch", "sepc", "scause", "stval",
               "satp")
-MACHINE = ("mideleg", "medeleg", "mcounteren")  # M-mode's: not the guest's to change
+MACHINE = ("mideleg", "medeleg", "mcounteren")  # M-mode registers, which the guest cannot change
 CSRS = (*SUPERVISOR, *MACHINE, "fcsr")
 
 UNICORN = {name: uc.UC_RISCV_REG_X0 + i for i, name in enumerate(NAMES)}
@@ -27,10 +27,10 @@ UNICORN["priv"] = uc.UC_RISCV_REG_PRIV
 UNICORN |= {f"f{i}": uc.UC_RISCV_REG_F0 + i for i in range(32)}
 UNICORN |= {name: getattr(uc, f"UC_RISCV_REG_{name.upper()}") for name in CSRS}
 
-# What a snapshot holds, in the order it is restored.
+# Registers in a snapshot, in the order in which they are restored.
 STATE = ["priv", *SUPERVISOR, *NAMES, *(f"f{i}" for i in range(32)), "pc"]
 
-# riscv64 as gdb knows it (gdb manual, "RISC-V Features").
+# Registers of riscv64 in gdb (gdb manual, "RISC-V Features").
 _TYPES = {"ra": "code_ptr", "sp": "data_ptr", "gp": "data_ptr", "tp": "data_ptr"}
 
 DESCRIPTION = TargetDescription("riscv:rv64", (

@@ -1,4 +1,4 @@
-"""What FreeBSD's kernel has in common on all architectures."""
+"""Parts of the FreeBSD guest that are the same on all architectures."""
 
 from collections.abc import Mapping
 
@@ -32,13 +32,13 @@ from emu.guest.hole import FindHole
 from emu.guests.freebsd.static_probes import static_probes
 from emu.guests.freebsd.system_calls import system_calls as call_probes
 
-# Our shell's is what a terminal takes for the end of a prompt (images/userland/shell.c, OSC 133).
+# Our shell ends its prompt with the OSC 133 sequence for terminals (images/userland/shell.c).
 SHELL_PROMPT = "\033]133;B\007"
-# FreeBSD's own init asks for a shell when it is to be for a single user; what sh says behind that.
+# FreeBSD's own init prints this in single-user mode; sh's prompt then follows (``later_prompt``).
 SINGLE_USER = "RETURN for /bin/sh: "
 PROMPTS = ("mountroot> ", SHELL_PROMPT, SINGLE_USER)
 M_WAITOK_ZERO = 0x102  # malloc(9)
-# Functions DTrace itself runs through, on every architecture.
+# Functions that DTrace itself runs through, on every architecture.
 EXCLUDED = frozenset(
     {"cpu_switch", "trap_check", "owner_mtx", "owner_rm", "owner_rw", "owner_sx"}
 )
@@ -51,8 +51,8 @@ THREADS = ThreadLists(
     tid="td_tid", name="td_name", pid="p_pid", process_name="p_comm", saved="td_pcb",
     frame="td_frame",
 )
-# Not what priv(9) grants for lookups without asking: there the guarded code does more than make
-# arguments.
+# Probes whose code tests the guard, and then only prepares arguments.  The exception is a lookup
+# that priv(9) grants without a check: the guarded code does more there.
 GUARDED = frozenset({("proc", "exit"), ("sched", "preempt"), ("priv", "priv-ok"),
                      ("priv", "priv-err")} | {("mac_framework", f"mac-{asked}-{answer}")
                                               for asked in ("check", "grant")
@@ -69,8 +69,8 @@ PROCESS_MEMBERS = ProcessMembers("struct thread", "td_proc", "struct proc", "p_p
 SIGNAL_MEMBERS = SignalMembers("struct thread", ("td_sigqueue.sq_signals", "td_sigqueue.sq_kill"),
                                "td_ast", 15, stop=17, count=128)
 
-# sys/lock.h, mutex.h, sx.h, rwlock.h; the order of lock_classes[]: spin and sleep mutexes, sx, rm,
-# rm_sleepable, rw, lockmgr.
+# sys/lock.h, mutex.h, sx.h, rwlock.h; in the order of lock_classes[]: spin and sleep mutexes, sx,
+# rm, rm_sleepable, rw, lockmgr.
 LOCK_MEMBERS = LockMembers("struct lock_object", "lo_flags", 24, 15, (
     LockKind("struct mtx", "mtx_lock", 7, 0, spins=True), LockKind("struct mtx", "mtx_lock", 7, 0),
     LockKind("struct sx", "sx_lock", 31, 1), None, None,
@@ -114,20 +114,22 @@ def freebsd(
     entry_prefixes: tuple[str, ...] = (),
     seam_word: str = "",
 ) -> Guest:
-    """The kernel on one architecture.
+    """Return the FreeBSD guest on one architecture.
 
-    :param entry_path: functions that a breakpoint's exception runs through, and ``entry_prefixes``,
-        what names of more of them begin with.
     :param page_faults: the last three members of ``PageFaults``.
-    :param page_tables: the member of ``struct pmap`` with their root, and the register.
-    :param ticks: as of ``ThreadClock``.
+    :param page_tables: member of ``struct pmap`` with the root of the page tables, and the register
+        that contains it.
+    :param per_cpu: ``per_cpu`` and ``per_cpu_outside`` of ``GuestThreads``.
+    :param ticks: see ``ThreadClock``.
+    :param entry_path: functions that handle a breakpoint exception.
+    :param entry_prefixes: prefixes of the names of more such functions.
     """
     return Guest(
         name="FreeBSD", recognized_by="", registers=registers,
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),
         boot=GuestBoot(
             load, place,
-            # It asks for its root file system, and waits in the function that reads the console.
+            # At the mountroot prompt the kernel waits in the function that reads the console.
             prompts=PROMPTS, later_prompt=(SINGLE_USER, "\r\n# "), shell_prompt=SHELL_PROMPT,
             starts=("mi_startup",), readers=("cngets", "cncheckc", "cngetc"),
             panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "), releases=releases,
@@ -161,7 +163,7 @@ def freebsd(
             static_probes, call_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
             tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),
             operations=("vfs", "vop"), unseen={
-                "lockstat": "locks taken or released at once, and times of waiting, go by its "
+                "lockstat": "uncontended locks and wait times are not detected: they bypass its "
                 "tracepoints"}),
         members={
             "tid": (("thread", "td_tid"),), "errno": (("thread", "td_errno"),),

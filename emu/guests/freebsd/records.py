@@ -1,5 +1,7 @@
-"""The records that FreeBSD's boot loader leaves for the kernel (sys/linker.h, MODINFO_*): the
-kernel itself, then each module behind it, then a memory disk."""
+"""Records that FreeBSD's boot loader leaves for the kernel (sys/linker.h, MODINFO_*).
+
+Those of the kernel come first, then those of each module, then those of a memory disk.
+"""
 
 import functools
 import operator
@@ -13,7 +15,7 @@ from emu.guest.guest import BareMachine
 from emu.host.errors import ImageError
 
 NAME, TYPE, ADDRESS, SIZE, METADATA = 1, 2, 3, 4, 0x8000
-ELFHDR, DYNAMIC, ENVP, HOWTO, KERNEND, SHDR = 2, 5, 6, 7, 8, 9  # of METADATA
+ELFHDR, DYNAMIC, ENVP, HOWTO, KERNEND, SHDR = 2, 5, 6, 7, 8, 9  # types of metadata
 OBJECT, SHARED = b"elf obj module\0", b"elf module\0"
 DISK = b"mfs_root\0"  # md(4), "PRELOADED"
 ROOT = "vfs.root.mountfrom"  # loader.conf(5)
@@ -23,50 +25,61 @@ FLAGS = {"a": 1 << 0, "s": 1 << 1, "r": 1 << 5, "d": 1 << 6, "v": 1 << 11, "h": 
 
 
 def record(kind: int, data: bytes) -> bytes:
+    """Return a record: its type, its size, and its data with padding."""
     return struct.pack("<II", kind, len(data)) + data + bytes(-len(data) % 8)
 
 
 def u64(kind: int, value: int) -> bytes:
+    """Return a record with a 64-bit number."""
     return record(kind, struct.pack("<Q", value))
 
 
 def howto(options: BootOptions) -> int:
-    """:raises ImageError: for a flag that there is not."""
+    """Return the boot flags as bits of boothowto.
+
+    :raises ImageError: if a flag is unknown.
+    """
     unknown = [letter for letter in options.flags if letter not in FLAGS]
     if unknown:
-        raise ImageError(f"there is no boot flag -{unknown[0]}: there are "
+        raise ImageError(f"unknown boot flag -{unknown[0]}; known flags: "
                          f"{', '.join(sorted(FLAGS, key=str.lower))}")
     return functools.reduce(operator.or_, (FLAGS[letter] for letter in options.flags), 0)
 
 
 def environment(options: BootOptions, own: Sequence[str] = ()) -> bytes:
-    """The kernel's environment: strings, and an empty one; what was given counts, not the loader's
-    own.  A memory disk is the root file system, or else the first disk, unless another is named."""
-    chosen = dict(one.split("=", 1) for one in own)
+    """Return the kernel's environment: null-terminated strings, then an empty one.
+
+    Variables in the options override the loader's own.  The memory disk, or else the first disk, is
+    the root file system unless a variable names another one.
+    """
+    variables = dict(text.split("=", 1) for text in own)
     if options.programs:
-        chosen[ROOT] = "ufs:/dev/md0" if options.memory_disk is not None else "ufs:/dev/vtbd0"
-    chosen |= dict(one.split("=", 1) for one in options.environment)
-    return b"".join(f"{name}={value}\0".encode() for name, value in chosen.items()) + b"\0"
+        variables[ROOT] = "ufs:/dev/md0" if options.memory_disk is not None else "ufs:/dev/vtbd0"
+    variables |= dict(text.split("=", 1) for text in options.environment)
+    return b"".join(f"{name}={value}\0".encode() for name, value in variables.items()) + b"\0"
 
 
 def command_line(options: BootOptions, guard: str = "") -> str:
-    """The same, and the flags, for a kernel that reads a command line (boot_parse_cmdline).
+    """Return environment and flags as a kernel's command line (boot_parse_cmdline).
 
-    :param guard: what it must begin with to be read.
-    :raises ImageError: for what it cannot say.
+    :param guard: word that the command line must begin with to be read by the kernel.
+    :raises ImageError: if an option is impossible on a command line.
     """
     if options.memory_disk is not None:
-        raise ImageError("QEMU's own boot takes no memory disk on this architecture: give --disk")
-    told = [word.decode() for word in environment(options).split(b"\0") if word]
-    if any(" " in word for word in told):
-        raise ImageError("QEMU's own boot takes no variable with a space in it")
+        raise ImageError("QEMU's own boot supports no memory disk on this architecture; use --disk")
+    words = [word.decode() for word in environment(options).split(b"\0") if word]
+    if any(" " in word for word in words):
+        raise ImageError("QEMU's own boot does not support variables that contain a space")
     if options.flags:
-        told.append(f"-{options.flags}")
-    return " ".join([*([guard] if guard else []), *told]) if told else ""
+        words.append(f"-{options.flags}")
+    return " ".join([*([guard] if guard else []), *words]) if words else ""
 
 
 def disk_pieces(image: Image, at: int) -> tuple[list[tuple[int, bytes]], int]:
-    """(virtual address, content) of the memory disk behind ``at``, if there is one; the end."""
+    """Return (virtual address, content) of the memory disk, if any, and where it ends.
+
+    :param at: address that the disk is placed after.
+    """
     disk = image.options.memory_disk
     if disk is None:
         return [], at
@@ -78,11 +91,12 @@ def records(
     image: Image, start: int, size: int, metadata: Sequence[bytes],
     address: Callable[[int], int] = lambda virtual: virtual, disk_at: int = 0,
 ) -> bytes:
-    """All records, and their end.
+    """Return all records, including the terminating one.
 
-    :param start: where the kernel begins, as ADDRESS has it.
-    :param metadata: the kernel's own.
-    :param address: what ADDRESS has for a module's virtual address.
+    :param start: address of the kernel for its ADDRESS record.
+    :param size: size of the kernel in bytes.
+    :param metadata: further records of the kernel.
+    :param address: converts the virtual address of a module for its ADDRESS record.
     :param disk_at: virtual address of the memory disk, if there is one.
     """
     out = record(NAME, b"kernel\0") + record(TYPE, b"elf kernel\0")
@@ -108,7 +122,7 @@ def _module(module: Module, address: int) -> bytes:
 
 
 def loads_more(image: Image) -> bool:
-    """Whether the loader has to say more than where the device tree is."""
+    """Whether the loader passes modules or boot options, not only the device tree."""
     return bool(image.modules or image.options.digest)
 
 
@@ -116,15 +130,17 @@ def load_behind(
     computer: BareMachine, image: Image, physical: int, end: int, tree: tuple[int, bytes],
     metadata: Sequence[bytes] = (),
 ) -> int:
-    """Put behind a kernel that is given its device tree by a record: modules, a memory disk, the
-    environment, the tree, the records.
+    """Load everything but the kernel itself, for a kernel that gets its device tree in a record.
 
-    :param physical: address of the kernel's first byte; all lies behind it as in virtual memory.
-    :param end: of the memory that can be used.
-    :param tree: of METADATA, the record with the tree's virtual address; the tree.
-    :param metadata: more of the kernel's own records.
+    The parts are, in order: modules, memory disk, environment, device tree, records.  They follow
+    the kernel at the same distances in physical and in virtual memory.
+
+    :param physical: address of the kernel's first byte.
+    :param end: end of the physical memory that can be used.
+    :param tree: metadata type of the record with the tree's virtual address; the tree.
+    :param metadata: further records of the kernel.
     :return: virtual address of the records.
-    :raises ImageError: when there is no room.
+    :raises ImageError: if memory is too small.
     """
     low = min(s.virtual for s in image.segments)
     size = max(s.virtual_end for s in image.segments) - low
@@ -145,8 +161,8 @@ def load_behind(
     pieces += [*disk, (at_environment, variables), (at_tree, tree[1]),
                (start, all_records(kernend))]
     if physical + kernend - low > end:
-        raise ImageError(f"{image.path}: with what is loaded behind it, it does not fit the "
-                         "machine's memory")
+        raise ImageError(f"{image.path}: the kernel, its modules and the memory disk do not fit in "
+                         "the machine's memory")
     for virtual, content in pieces:
         computer.write_physical(physical + virtual - low, content)
     return start

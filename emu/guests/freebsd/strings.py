@@ -1,17 +1,20 @@
-"""Strings of the kernel: names and types of what it declares."""
+"""Strings in the kernel's memory, such as names and types of static probes."""
 
 from emu.guest.guest import VirtualMemory
 from emu.guest.static_probe import StaticProbeError
 
-LONGEST = 256  # bytes of a name or a type, with the zero behind it
+LONGEST = 256  # maximum size of a name or type in bytes, with the null character
 
 
 def text(memory: VirtualMemory, address: int) -> str:
-    """:raises StaticProbeError: when it has no end."""
-    found = b""
-    while b"\0" not in found:
-        if len(found) >= LONGEST:
-            raise StaticProbeError(f"{address:#x}: a static probe's name has no end")
-        # Not beyond its own piece of memory: what follows may not be mapped.
-        found += memory.read(address + len(found), 32 - (address + len(found)) % 32)
-    return found.partition(b"\0")[0].decode("latin-1")
+    """Read a null-terminated string.
+
+    :raises StaticProbeError: if the string is too long.
+    """
+    data = b""
+    while b"\0" not in data:
+        if len(data) >= LONGEST:
+            raise StaticProbeError(f"{address:#x}: a string of a static probe has no end")
+        # Read only to the next boundary of 32 bytes: what follows may not be mapped.
+        data += memory.read(address + len(data), 32 - (address + len(data)) % 32)
+    return data.partition(b"\0")[0].decode("latin-1")

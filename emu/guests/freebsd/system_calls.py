@@ -1,7 +1,7 @@
-"""The probes of the kernel's system calls, as systrace(4) names them.
+"""Probes of the kernel's system calls, named as in systrace(4).
 
-A table (``struct sysent`` of ``sys/sys/sysent.h``) has the function of each; another one its name.
-There is a table for each kind of programs: module and names are those of its provider.
+For each kind of program there is a table of functions (``struct sysent`` of ``sys/sys/sysent.h``),
+and a table of names.  Module and names are those of the provider for that kind.
 """
 
 import struct
@@ -13,11 +13,11 @@ from emu.guests.freebsd.strings import text
 from emu.host.errors import MemoryAccessError
 
 PROVIDER = "syscall"
-# The table, the names, and what the provider calls their module.
+# (table of functions, table of names, module of the probes)
 TABLES = (("sysent", "syscallnames", "freebsd"),
           ("freebsd32_sysent", "freebsd32_syscallnames", "freebsd32"))
-MOST = 4096  # system calls in a table
-# What they return, where it is no int (sys/kern/syscalls.master); debug data does not say.
+MOST = 4096  # maximum number of system calls in a table
+# Return types other than int (sys/kern/syscalls.master), which are not in the debug data.
 RESULTS = {name: kind for kind, names in {
     "void": "_exit thr_exit abort2",
     "ssize_t": "read write readv writev pread pwrite preadv pwritev recvmsg sendmsg recvfrom "
@@ -27,22 +27,25 @@ RESULTS = {name: kind for kind, names in {
                "extattr_list_link",
     "void *": "break shmat mmap", "mode_t": "umask", "off_t": "lseek"}.items()
     for name in names.split()}
-LARGEST = 256  # bytes of an entry
+LARGEST = 256  # maximum size of an entry in bytes
 
 
 def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
-    """Entry and return of each, in their tables' order; their arguments' types are in debug data.
+    """Return an entry and a return probe for each system call, in table order.
 
-    :raises StaticProbeError: naming what is not as it should be.
+    Their argument types are in the debug data.
+
+    :raises StaticProbeError: if a table is invalid or cannot be read.
     """
-    found = []
+    probes = []
     for name, names, module in TABLES:
         table, called = image.symbols.find(name), image.symbols.find(names)
         if table is None or called is None:
             continue
         count = called.size // 8
         if not 0 < count <= MOST or table.size % count or not 16 <= table.size // count <= LARGEST:
-            raise StaticProbeError(f"{image.path}: {name} of {table.size} bytes for {count} names")
+            raise StaticProbeError(f"{image.path}: {name} has an invalid size: {table.size} bytes "
+                                   f"for {count} names")
         size = table.size // count
         try:
             words = struct.unpack(f"<{count}Q", memory.read(called.address, 8 * count))
@@ -53,12 +56,12 @@ def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
                 called_by = text(memory, at)
                 result = Argument(RESULTS.get(called_by, "int"), "")
                 for returns in (False, True):
-                    found.append(StaticProbe(
+                    probes.append(StaticProbe(
                         PROVIDER, module, called_by, "return" if returns else "entry",
                         (result, result) if returns else (), (),
                         SystemCall(CallTable(table.address, size, count), index,
                                    "" if function is None else function.name, returns)))
         except MemoryAccessError as error:
             raise StaticProbeError(f"{image.path}: {name} cannot be read: {error}; "
-                                   "has it been started?") from None
-    return found
+                                   "has the kernel been started?") from None
+    return probes

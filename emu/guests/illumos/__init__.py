@@ -1,1 +1,1 @@
-"""The illumos way to take a breakpoint, as a flavour of the teaching kernel has it."""
+"""Variants of the teaching kernel that handle breakpoints as illumos does."""

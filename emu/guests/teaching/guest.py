@@ -1,17 +1,17 @@
-"""The teaching kernel as a guest: it traps as FreeBSD's kernel does, and is entered likewise."""
+"""The teaching kernel as a guest, which boots and handles traps like FreeBSD's kernel."""
 
 from dataclasses import replace
 
 from emu.guest.guest import Guest
 
 PROMPTS = ("teaching> ",)
-LESSON = "run_lesson"  # a function of its own
+LESSON = "run_lesson"  # a function that only the teaching kernel has
 
 
 def teaching(freebsd: Guest) -> Guest:
-    """The teaching kernel, on the architecture of a FreeBSD kernel."""
+    """Return the teaching kernel as a guest, derived from FreeBSD on the same architecture."""
     assert freebsd.threads.start is not None
-    # Of the kernel with races in it: the plain one has no such functions.
+    # These functions exist only in the variant of the teaching kernel that has data races.
     start = replace(freebsd.threads.start, stands="", lock="", alone=True)
     return replace(
         freebsd, name="teaching kernel", recognized_by=LESSON,

@@ -112,7 +112,7 @@ def test_flags_may_begin_with_a_dash_on_the_command_line():
         done = run("kinst", "boot", "-k", "teaching/amd64", "-q", "--digest", *words)
         assert done.returncode == 0, done.stderr
     done = run("kinst", "boot", "-k", "teaching/amd64", "--append", "-q")
-    assert done.returncode == 1 and "no boot flag -q" in done.stderr
+    assert done.returncode == 1 and "unknown boot flag -q" in done.stderr
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_recording_with_a_disk_that_is_none_is_refused(recorded, tmp_path, con
     for one in (DISK, content, DISK):
         writer.write(recording.DISK, one)
     writer.close()
-    with pytest.raises(ReplayError, match="a disk that there cannot be"):
+    with pytest.raises(ReplayError, match="contains a disk of invalid size"):
         assert Recording(path).options
 
 

@@ -224,7 +224,7 @@ def test_a_kernel_that_does_not_fit_is_refused(tmp_path, arch):
     path = tmp_path / "big"
     base = 0xFFFFFFFF80200000 if arch == "amd64" else 0x1000
     path.write_bytes(Elf(arch=arch, entry=base, segments=[(base, b"x", 1 << 30)]).build())
-    with pytest.raises(ImageError, match="does not fit 64 MiB of memory"):
+    with pytest.raises(ImageError, match="does not fit in 64 MiB of memory"):
         UnicornMachine(load_image(path), MEMORY).boot()
 
 

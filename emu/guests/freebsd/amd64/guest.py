@@ -1,4 +1,4 @@
-"""FreeBSD on amd64."""
+"""FreeBSD's kernel on amd64 as a guest."""
 
 from emu.amd64.arch import FRAME, LARGE, PRESENT
 from emu.guest.guest import GuestRegisters, SystemCalls, TrapFrame
@@ -21,8 +21,11 @@ TRAP_FRAME = TrapFrame(
 def hole(
     machine: PageTables, near: int, physical: int, pages: int, directory: int
 ) -> Hole:
-    """In the page directory of the kernel's GiB, which all address spaces share, or in the
-    GiB behind it: within reach of 32-bit displacements."""
+    """Find unused address space within reach of 32-bit displacements from the kernel.
+
+    This is in the page directory of the kernel's GiB, which all address spaces share, or in the
+    following GiB.
+    """
 
     def next_table(entry: int) -> int | None:
         return 0 if not entry & PRESENT else None if entry & LARGE else entry & FRAME
@@ -32,7 +35,7 @@ def hole(
     for shift in (39, 30):
         entry = machine.read_physical(tables[-1] + 8 * (near >> shift & 0x1FF), 8)
         tables.append(int.from_bytes(entry, "little") & FRAME)
-    attributes = PRESENT | LARGE | 0x62  # writable, used
+    attributes = PRESENT | LARGE | 0x62  # writable, accessed, dirty
     found = find_hole(machine, tables[2], pages, next_table)
     if found is not None:
         return Hole((near & -1 << 30) + (found << 21),
@@ -45,10 +48,10 @@ def hole(
                  (last, directory | 0x23)))
 
 
-# The numbers of ``regs[]`` and ``uregs[]``.
+# Indices of ``regs[]`` and ``uregs[]`` in D.
 LOW = "gs fs es ds rdi rsi rbp rsp rbx rdx rcx rax trapno err rip cs rflags rsp ss".split()
 HIGH = "r15 r14 r13 r12 r11 r10 r9 r8 rdi rsi rbp rbx rdx rcx rax".split()
-# Number -> our name, or the trap frame's.
+# Index -> register name here, or field of the trap frame.
 PLACES = dict(enumerate((*LOW, *HIGH))) | {40: "rip", 42: "rflags", 43: "rsp"}
 NUMBERS = {
     **{f"R_{name}": n for n, name in enumerate(
@@ -58,7 +61,7 @@ NUMBERS = {
     "R_RIP": 40, "R_RFL": 42, "R_RSP": 43,
 }
 
-# Where ``struct pcb`` keeps a thread's registers while another runs: (member, index).
+# Members of ``struct pcb`` with the registers of a thread that is not running: (member, index).
 SAVED: dict[str, tuple[str, int | None]] = {name: (f"pcb_{name}", None) for name in (
     "rbx", "rbp", "rsp", "r12", "r13", "r14", "r15", "rip")}
 
@@ -68,7 +71,7 @@ GUEST = freebsd(
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     system_calls=SystemCalls(b"\x0f\x05", "rax", ("rdi", "rsi", "rdx", "r10", "r8", "r9"), "rax",
                              ("rflags", 1), "amd64_syscall", ("ia32_syscall",)),
-    # PGEX_U of the error code (sys/amd64/include/pmap.h): the access was a program's.
+    # PGEX_U in the error code (sys/amd64/include/pmap.h): a program made the access.
     page_faults=("trap", "addr", ("err", 4, frozenset({4}))),
     page_tables=("pm_cr3", "cr3"),
     per_cpu=("gs_base", "kernel_gs_base", False),

@@ -1,4 +1,4 @@
-"""What FreeBSD's boot loader hands to the amd64 kernel: metadata, environment, page tables."""
+"""FreeBSD's boot loader on amd64: metadata, environment and page tables for the kernel."""
 
 import itertools
 import struct
@@ -21,11 +21,11 @@ from emu.guests.freebsd.records import (
 from emu.host.errors import ImageError
 
 KERNBASE = 0xFFFFFFFF80000000
-# Page tables, stack and GDT: in free memory below the kernel.
+# Addresses of the page tables, the stack and the GDT, in free memory below the kernel.
 PML4, PDP, PD, STACK_TOP, GDT = 0x1F0000, 0x1F1000, 0x1F2000, 0x1F5000, 0x1F5000
 
 SMAP = 0x1001
-SERIAL = 0x1000  # of boothowto
+SERIAL = 0x1000  # RB_SERIAL in boothowto
 RAM, RESERVED = 1, 2
 
 ENVIRONMENT = (
@@ -37,7 +37,7 @@ ENVIRONMENT = (
 
 
 def memory_map(memory: int) -> list[tuple[int, int, int]]:
-    """BIOS memory map: (base, length, type)."""
+    """Return the memory map of the BIOS as (base, length, type)."""
     return [(0, 0x9F000, RAM), (0xF0000, 0x10000, RESERVED), (0x100000, memory - 0x100000, RAM)]
 
 
@@ -45,14 +45,16 @@ def metadata(
     image: Image, memory: Sequence[tuple[int, int, int]],
     own_environment: Sequence[str] = ENVIRONMENT,
 ) -> tuple[int, int, bytes, int]:
-    """The records behind the kernel and its modules.
+    """Return the environment and the metadata records, to follow the kernel and its modules.
 
-    :return: physical address of the first record; that of the bytes, and the bytes; the physical
-        end of everything.
+    :param memory: the memory map.
+    :param own_environment: variables of the loader itself.
+    :return: physical address of the first record; physical address of the environment; bytes of
+        both; physical end of everything.
     """
     end = max(s.physical_end for s in image.segments)
-    disk, behind = disk_pieces(image, max([end + KERNBASE, *(m.end for m in image.modules)]))
-    start = behind - KERNBASE + 0xFFF & ~0xFFF
+    disk, disk_end = disk_pieces(image, max([end + KERNBASE, *(m.end for m in image.modules)]))
+    start = disk_end - KERNBASE + 0xFFF & ~0xFFF
     env = environment(image.options, own_environment)
     env += bytes(-len(env) % 16)
     first = start + len(env)
@@ -71,14 +73,14 @@ def metadata(
 
 
 def files(image: Image) -> list[tuple[int, bytes]]:
-    """(physical address, content) of the modules and the memory disk."""
+    """Return (physical address, content) of the modules and the memory disk."""
     disk, _end = disk_pieces(image, image.virtual_end)
     pieces = [*((module.address, module.file.image) for module in image.modules), *disk]
     return [(virtual - KERNBASE, content) for virtual, content in pieces]
 
 
 def page_tables() -> bytes:
-    """The first GiB by 2 MiB pages, at every GiB of the address space; from PML4 on."""
+    """Return page tables, PML4 first, that map the first GiB with 2 MiB pages at every GiB."""
     writable = 3
     pml4 = struct.pack("<Q", PDP | writable) * 512
     pdp = struct.pack("<Q", PD | writable) * 512
@@ -87,7 +89,7 @@ def page_tables() -> bytes:
 
 
 def stack(module: int, kernend: int) -> tuple[int, bytes]:
-    """Stack pointer and the bytes there: return address, u32 metadata, u32 end."""
+    """Return the stack pointer and contents: return address, metadata address, end (u32 each)."""
     data = struct.pack("<III", 0, module, kernend).ljust(16, b"\0")
     return STACK_TOP - len(data), data
 
@@ -100,12 +102,12 @@ CODE, DATA = 8, 16  # selectors
 
 
 def load(computer: BareMachine, image: Image) -> None:
-    """Long mode, on page tables of the loader's; its records' address on the stack."""
+    """Load the kernel, and enter it in long mode with the address of the records on the stack."""
     ordered = sorted(image.segments, key=lambda s: s.physical)
-    for one, next_ in itertools.pairwise(ordered):
-        if one.physical_end > next_.physical:
+    for first, second in itertools.pairwise(ordered):
+        if first.physical_end > second.physical:
             raise ImageError(
-                f"{image.path}: segments overlap at physical {next_.physical:#x}: not a "
+                f"{image.path}: segments overlap at physical {second.physical:#x}: not a "
                 "usable kernel image"
             )
     computer.firmware()
@@ -113,13 +115,13 @@ def load(computer: BareMachine, image: Image) -> None:
     for segment in image.segments:
         if segment.physical < 0x200000 or segment.physical_end > memory - (1 << 20):
             raise ImageError(
-                f"{image.path}: segment at physical {segment.physical:#x} does not fit "
+                f"{image.path}: segment at physical {segment.physical:#x} does not fit in "
                 f"{memory >> 20} MiB of memory"
             )
         put(segment.physical, bytes(segment.data))
     module, at, data, kernend = metadata(image, memory_map(memory))
     if kernend > memory - (1 << 20):
-        raise ImageError(f"{image.path}: with what is loaded behind it, it does not fit "
+        raise ImageError(f"{image.path}: the kernel, its modules and the memory disk do not fit in "
                          f"{memory >> 20} MiB of memory")
     sp, words = stack(module, kernend)
     for address, content in (*files(image), (at, data), (PML4, page_tables()),
@@ -133,7 +135,7 @@ def load(computer: BareMachine, image: Image) -> None:
 
 
 def place(computer: BareMachine, image: Image) -> None:
-    """The loader's page tables map all there is."""
+    """Load the kernel, mapped by the loader's page tables, with a larger stack."""
     load(computer, image)
-    # The loader's stack page is for its few words; calls get the end of memory.
+    # The loader's stack page holds only a few words, so this stack is at the end of memory.
     computer.write_register("rsp", computer.memory - (1 << 20) | KERNBASE)

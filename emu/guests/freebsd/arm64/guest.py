@@ -1,4 +1,4 @@
-"""FreeBSD on arm64."""
+"""FreeBSD's kernel on arm64 as a guest."""
 
 from emu.arm64.arch import ADDRESS, CONTIGUOUS
 from emu.arm64.generic_timer import TICK
@@ -19,7 +19,10 @@ TRAP_FRAME = TrapFrame(
 def hole(
     machine: PageTables, near: int, physical: int, pages: int, directory: int
 ) -> Hole | None:
-    """In a level 2 table of the kernel's, with the attributes of its code."""
+    """Find unused address space in a level 2 page table of the kernel.
+
+    The memory gets the attributes of the kernel's code.
+    """
     if not machine.read_register("sctlr_el1") & 1:
         return None
 
@@ -35,7 +38,7 @@ def hole(
     if size > 39:
         at = entry_at(at, 39) & ADDRESS
     entry = entry_at(entry_at(at, 30) & ADDRESS, 21)
-    if entry & 2:  # a table of pages: take the page's attributes
+    if entry & 2:  # a table of pages: use the page's attributes
         entry = entry_at(entry & ADDRESS, 12)
     attributes = entry & ~ADDRESS & ~CONTIGUOUS & ~3 | 1
     hole = find_far_hole(machine, at, near, pages, next_table)
@@ -45,11 +48,11 @@ def hole(
     return Hole(virtual, large_pages(table, first, physical, attributes, pages))
 
 
-# The numbers of ``regs[]`` and ``uregs[]``.
+# Indices of ``regs[]`` and ``uregs[]`` in D.
 PLACES = {n: f"x{n}" for n in range(31)} | {31: "sp", 32: "pc"}
 NUMBERS = {f"R_X{n}": n for n in range(30)} | {"R_FP": 29, "R_LR": 30, "R_SP": 31, "R_PC": 32}
 
-# Where ``struct pcb`` keeps a thread's registers while another runs: (member, index).
+# Members of ``struct pcb`` with the registers of a thread that is not running: (member, index).
 SAVED: dict[str, tuple[str, int | None]] = {f"x{19 + n}": ("pcb_x", n) for n in range(12)}
 SAVED |= {"sp": ("pcb_sp", None), "pc": ("pcb_x", 11)}
 
@@ -60,7 +63,7 @@ GUEST = freebsd(
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     system_calls=SystemCalls(b"\x01\0\0\xd4", "x8", tuple(f"x{n}" for n in range(8)), "x0",
                              ("pstate", 1 << 29), "do_el0_sync"),
-    # EC of ESR_EL1 (Arm ARM D24.2.40): an instruction or data abort of a lower level.
+    # EC of ESR_EL1 (Arm ARM D24.2.40): an instruction or data abort from a lower exception level.
     page_faults=("do_el0_sync", "far", ("esr", 0x3F << 26, frozenset({0x20 << 26, 0x24 << 26}))),
     page_tables=("pm_ttbr", "ttbr0_el1"),
     per_cpu=("x18", "tpidr_el1", False),
@@ -68,7 +71,7 @@ GUEST = freebsd(
     releases="arm64/aarch64",
     tracepoint=bytes.fromhex("1f2003d5"),  # machine/sdt_machdep.h
     interrupts=("intr_irq_handler",),
-    # The others are executed before the MMU is on, by CPUs that are started.
+    # CPUs that are being started execute the mp functions before the MMU is on.
     entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors", "mpentry_psci",
                           "mpentry_spintable", "mpentry_common", "mp_virtdone"}),
     entry_prefixes=("handle_el",),

@@ -1,17 +1,20 @@
-"""How FreeBSD's arm64 kernel is entered."""
+"""FreeBSD's boot loader on arm64: how the kernel is loaded and entered."""
 
 from emu.elf.image import Image
 from emu.guest.guest import BareMachine
 from emu.guests.freebsd.image_copy import copy_image
 from emu.guests.freebsd.records import load_behind, loads_more
 
-DTBP = 0x1002  # of the loader's metadata (arm64's machine/metadata.h)
-OFFSET = 2 << 20  # of the kernel in memory
+DTBP = 0x1002  # metadata type of the device tree (arm64's machine/metadata.h)
+OFFSET = 2 << 20  # bytes from the start of RAM to the kernel
 
 
 def load(computer: BareMachine, image: Image) -> None:
-    """Its locore: EL1, MMU off, x0 = physical address of the device tree; or, where the
-    loader has more to say, virtual address of the loader's records."""
+    """Load the kernel, and enter its locore at EL1 with the MMU off.
+
+    x0 is the physical address of the device tree or, with modules or boot options, the virtual
+    address of the loader's records.
+    """
     tree = computer.firmware()
     low = copy_image(computer, image, OFFSET)
     base, at = computer.ram_base + OFFSET, computer.ram_base + computer.memory - (2 << 20)
@@ -23,7 +26,10 @@ def load(computer: BareMachine, image: Image) -> None:
 
 
 def place(computer: BareMachine, image: Image) -> None:
-    """4 KiB granule: the kernel by 2 MiB blocks in TTBR1, RAM by 1 GiB blocks in TTBR0."""
+    """Load the kernel, mapped by 2 MiB blocks in TTBR1, and map RAM by 1 GiB blocks in TTBR0.
+
+    The granule is 4 KiB.
+    """
     computer.firmware()
     low = copy_image(computer, image, OFFSET)
     base, top = computer.ram_base, computer.ram_base + computer.memory

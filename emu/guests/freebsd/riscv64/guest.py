@@ -1,4 +1,4 @@
-"""FreeBSD on riscv64."""
+"""FreeBSD's kernel on riscv64 as a guest."""
 
 from emu.guest.guest import GuestRegisters, SystemCalls, TrapFrame
 from emu.guest.hole import LARGE, NO_HOLE, Hole, PageTables, find_far_hole
@@ -22,7 +22,7 @@ TRAP_FRAME = TrapFrame(
 def hole(
     machine: PageTables, near: int, physical: int, pages: int, directory: int
 ) -> Hole | None:
-    """In a level 1 table of the kernel's, which all address spaces share."""
+    """Find unused address space in a level 1 page table that all address spaces share."""
     satp = machine.read_register("satp")
     levels = LEVELS.get(satp >> 60)
     if levels is None:
@@ -44,11 +44,11 @@ def hole(
     ))
 
 
-# The numbers of ``regs[]`` and ``uregs[]``.
+# Indices of ``regs[]`` and ``uregs[]`` in D.
 PLACES = dict(enumerate((*NAMES, "pc")))
 NUMBERS = {f"R_{name.upper()}": n for n, name in PLACES.items()} | {"R_FP": 8}
 
-# Where ``struct pcb`` keeps a thread's registers while another runs: (member, index).
+# Members of ``struct pcb`` with the registers of a thread that is not running: (member, index).
 SAVED: dict[str, tuple[str, int | None]] = {f"s{n}": ("pcb_s", n) for n in range(12)}
 SAVED |= {name: (f"pcb_{name}", None) for name in ("ra", "sp", "gp", "tp")}
 SAVED["pc"] = ("pcb_ra", None)
@@ -68,7 +68,7 @@ GUEST = freebsd(
     releases="riscv/riscv64",
     tracepoint=bytes.fromhex("13000000"),  # machine/sdt_machdep.h
     interrupts=("intr_irq_handler",),
-    # mpentry is executed before the MMU is on, by CPUs that are started.
+    # CPUs that are being started execute mpentry before the MMU is on.
     entry_path=frozenset({"mpentry", "cpu_exception_handler", "cpu_exception_handler_supervisor",
                           "cpu_exception_handler_user", "do_trap_supervisor", "do_trap_user"}),
 )

@@ -1,18 +1,23 @@
-"""How FreeBSD's riscv64 kernel is entered."""
+"""FreeBSD's boot loader on riscv64: how the kernel is loaded and entered."""
 
 from emu.elf.image import Image
 from emu.guest.guest import BareMachine
 from emu.guests.freebsd.image_copy import copy_image
 from emu.guests.freebsd.records import METADATA, load_behind, loads_more, u64
 
-OFFSET = 2 << 20  # of the kernel in memory
+OFFSET = 2 << 20  # bytes from the start of RAM to the kernel
 TREE_LIMIT = 3 << 30
-DTBP, BOOT_HARTID = 0x1001, 0x1004  # of the loader's metadata (riscv's machine/metadata.h)
+# Metadata types of the device tree and the boot hart (riscv's machine/metadata.h).
+DTBP, BOOT_HARTID = 0x1001, 0x1004
 
 
 def load(computer: BareMachine, image: Image) -> None:
-    """Its locore enters at the first byte of the image with a0 = hart, a1 = tree; where the
-    loader has more to say, at the ELF entry, with a0 = virtual address of the loader's records."""
+    """Load the kernel, and enter its locore with the MMU off.
+
+    The entry is the first byte of the image, with the hart in a0 and the address of the device tree
+    in a1.  With modules or boot options it is the ELF entry, with the virtual address of the
+    loader's records in a0.
+    """
     tree = computer.firmware()
     low = copy_image(computer, image, OFFSET)
     base, end = computer.ram_base + OFFSET, computer.ram_base + computer.memory
@@ -22,8 +27,8 @@ def load(computer: BareMachine, image: Image) -> None:
         computer.write_register("a0", at)
         computer.write_register("pc", base + image.entry - low)
         return
-    # At the end of memory but below 3 GiB: the kernel's early mapping of the tree reaches no
-    # further, and firmware puts it there, too.
+    # The tree is at the end of memory, but below 3 GiB, where firmware puts it, too: the kernel's
+    # early mapping of the tree does not reach further.
     at = min(end, TREE_LIMIT) - (2 << 20)
     computer.write_physical(at, tree)
     computer.write_register("a0", 0)
@@ -32,12 +37,12 @@ def load(computer: BareMachine, image: Image) -> None:
 
 
 def _entry(physical: int, flags: int) -> bytes:
-    """A page table entry."""
+    """Return a page table entry."""
     return (physical >> 12 << 10 | flags).to_bytes(8, "little")
 
 
 def place(computer: BareMachine, image: Image) -> None:
-    """Sv39: the kernel by 2 MiB pages, RAM at its physical address by 1 GiB pages."""
+    """Load the kernel, mapped by 2 MiB pages (Sv39), and map RAM by 1 GiB pages at its address."""
     computer.firmware()
     low = copy_image(computer, image, OFFSET)
     base, top = computer.ram_base, computer.ram_base + computer.memory

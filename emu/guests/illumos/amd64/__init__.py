@@ -1,1 +1,1 @@
-"""amd64: struct regs, and the stack that breakpoints come on."""
+"""The illumos variant on amd64: ``struct regs``, and a separate stack for breakpoints."""

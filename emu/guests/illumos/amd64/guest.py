@@ -1,23 +1,23 @@
-"""The teaching kernel on amd64, with the vectors of illumos (``images/teaching/amd64-illumos``)."""
+"""The teaching kernel on amd64 with the vectors of illumos (``images/teaching/amd64-illumos``)."""
 
 from dataclasses import replace
 
 from emu.guest.guest import Guest, TrapFrame
 from emu.guests.teaching.guest import teaching
 
-# struct regs of illumos's amd64 port (sys/privregs.h): without their r_ here, the flags by the name
-# that the manual has.
+# struct regs of illumos's amd64 port (sys/privregs.h), without the prefix r_; the flags have their
+# name in the SDM.
 REGS = TrapFrame(240, {name: (8 * i, 8) for i, name in enumerate(
     "savfp savpc rdi rsi rdx rcx r8 r9 rax rbx rbp r10 r11 r12 r13 r14 r15 fsbase gsbase ds es fs "
     "gs trapno err rip cs rflags rsp ss".split())})
-# Functions that a breakpoint's exception runs through.
+# Functions that handle a breakpoint exception.
 WAY = frozenset(
     "tr_brktrap tr_invoptrap tr_iret_kernel brktrap invoptrap dtrace_invop invop_push invop_leave "
     "invop_nop invop_ret invop_user invop_unexpected".split())
 
 
 def illumos(freebsd: Guest) -> Guest:
-    """The flavour, as a guest, of what the teaching kernel is on amd64."""
+    """Return the illumos variant of the teaching kernel as a guest, derived from FreeBSD."""
     kernel = teaching(freebsd)
     exclusions = replace(kernel.traps.exclusions, names=kernel.traps.exclusions.names | WAY)
     return replace(

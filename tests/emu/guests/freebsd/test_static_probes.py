@@ -95,12 +95,12 @@ def test_a_kernel_without_the_sets_has_none(tmp_path):
 
 
 def test_probes_of_another_layout_are_refused(tmp_path):
-    with pytest.raises(StaticProbeError, match="a static probe of 120 bytes, not 112"):
+    with pytest.raises(StaticProbeError, match="a static probe has 120 bytes instead of 112"):
         static_probes(*built(tmp_path, [EXEC], size=120))
 
 
 @pytest.mark.parametrize(("index", "said"), [(7, "argument number 7"), (-1, "number -1"),
-                                             (3, r"arguments are \[0, 3\]")])
+                                             (3, r"consecutive: \[0, 3\]")])
 def test_arguments_that_leave_gaps_are_refused(tmp_path, index, said):
     image, memory = built(tmp_path, [START])
     begin = image.symbols.find("__start_set_sdt_argtypes_set").address - BASE
@@ -114,7 +114,7 @@ def test_a_kernel_that_was_not_started_is_said_to_be_so(tmp_path):
     image, memory = built(tmp_path, [EXEC])
     begin = image.symbols.find("__start_set_sdt_probes_set").address - BASE
     struct.pack_into("<Q", memory.data, begin, 0)  # what its own relocation will set
-    with pytest.raises(StaticProbeError, match="has it been started"):
+    with pytest.raises(StaticProbeError, match="has the kernel been started"):
         static_probes(image, memory)
 
 
