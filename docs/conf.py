@@ -1,4 +1,4 @@
-"""The documentation as a site: ``make docs``; its links are checked, every warning is an error."""
+"""Sphinx configuration for ``make docs``: it checks all links and treats warnings as errors."""
 
 import argparse
 import os
@@ -28,11 +28,11 @@ COLUMNS = 100
 
 
 def _commands(folder: Path) -> None:
-    """The reference of commands, by their own words."""
+    """Write the reference of commands from their ``--help`` texts."""
     from kinst_emu.cli.command_line import make_parser
     from kinst_emu.commands.kinst import whole_parser
 
-    lines = ["# Commands", "", "What each says with `--help`.", ""]
+    lines = ["# Commands", "", "This page has the `--help` text of every command.", ""]
     for name, parser in subcommands(whole_parser()).items():
         lines += [f"## kinst {name}", "", "```text", parser.format_help().rstrip(), "```", ""]
     lines += ["## kdtrace", "", "```text", make_parser().format_help().rstrip(), "```", ""]
@@ -40,18 +40,18 @@ def _commands(folder: Path) -> None:
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """By their names."""
+    """Return a parser's subcommands by name."""
     (found,) = (action for action in parser._actions
                 if isinstance(action, argparse._SubParsersAction))
     return dict(found.choices)
 
 
 def _python(folder: Path) -> None:
-    """The reference of the Python interface, by its docstrings."""
+    """Write the reference of the Python interface from its docstrings."""
     import kinst_emu
 
-    lines = ["# Python", "", "As the docstrings have it; [Python](../python.md) tells it in order.",
-             ""]
+    lines = ["# Python", "", "This page has the docstrings of the Python interface; "
+             "[python.md](../python.md) introduces it.", ""]
     for name in kinst_emu.__all__:
         thing = getattr(kinst_emu, name)
         if isinstance(thing, type):
@@ -65,31 +65,21 @@ def _python(folder: Path) -> None:
     _write(folder / "python.md", lines)
 
 
-def _glossary(folder: Path) -> None:
-    """The words of explanations, as these have them."""
-    from kinst_emu.explain.steps.terms import TERMS
-
-    lines = ["# Glossary", "", "What the words of an explanation mean; [there](../explain.md) each "
-             "is said where it is first needed.", ""]
-    for term in sorted(TERMS, key=str.lower):
-        lines += [term, f": {TERMS[term]}", ""]
-    _write(folder / "glossary.md", lines)
-
-
 def _readme(folder: Path) -> None:
-    """The README as a page: its links are to pages beside it, or to what the site has not."""
+    """Write the README as a page; links to files outside the site become plain text."""
     text = (ROOT / "README.md").read_text().replace("](docs/", "](../")
+    text = re.sub(r"(?<!!)\[([^]]*)\]\(\.\./firing\.svg\)", r"\1", text)  # an image, not a page
     _write(folder / "readme.md", re.sub(r"\[([^]]*)\]\((?!\.\./|https?:)[^)]*\)", r"\1", text)
            .split("\n"))
 
 
 def _to_readme(_app: Sphinx, _page: str, source: list[str]) -> None:
-    """Pages link the README where it lies in the repository."""
+    """Redirect links to the repository's README to its page of the site."""
     source[0] = source[0].replace("](../README.md)", "](reference/readme.md)")
 
 
 def _write(path: Path, lines: list[str]) -> None:
-    """Only what has changed is built again."""
+    """Write a page only if it has changed, so that Sphinx does not rebuild it."""
     path.parent.mkdir(exist_ok=True)
     content = "\n".join(lines)
     if not path.exists() or path.read_text() != content:
@@ -100,6 +90,5 @@ def setup(app: Sphinx) -> None:
     os.environ["COLUMNS"] = str(COLUMNS)
     _commands(Path(app.srcdir) / "reference")
     _python(Path(app.srcdir) / "reference")
-    _glossary(Path(app.srcdir) / "reference")
     _readme(Path(app.srcdir) / "reference")
     app.connect("source-read", _to_readme)

@@ -333,7 +333,7 @@ def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
         about = (f"Call on the teaching kernels: {asked.call}. All numbers are from one run on "
                  "each architecture.")
         kernels = ", ".join(catalog.described(one.image) for one in explained.values())
-        title = f"A breakpoint in {function}: {kernels}"
+        title = f"A breakpoint in {function.rstrip(':+') or asked.place}: {kernels}"
         order = [name for name, _steps in rows]
         pictures = {name: pictures_of(one) for name, one in explained.items()}
         write_page(arguments.html, page_beside(

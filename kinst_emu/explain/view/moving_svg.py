@@ -1,0 +1,96 @@
+"""Animated SVG of all moments of an explanation, which plays wherever images are shown.
+
+SMIL animations (SVG 1.1, chapter 19) change attributes at given times. SMIL cannot change text,
+so each version of a text is an element of its own that is visible while the version applies.
+"""
+
+from collections.abc import Sequence
+from xml.sax.saxutils import escape, quoteattr
+
+from emu.host.templates import templates
+from kinst_emu.explain.view.pictures import Pictures
+from kinst_emu.explain.view.scene import Moment
+from kinst_emu.explain.view.svg import STYLE, Element, cleaned, picture
+
+MOMENT, STEP, LAST = 0.5, 2.5, 5.0  # seconds per moment: between steps, at a step, at the end
+UNANIMATED = frozenset({"style", "aria-label"})  # attributes that SMIL cannot change
+
+
+def moving_svg(pictures: Pictures[Moment]) -> str:
+    """Return an animated SVG that shows all moments in turn and repeats forever.
+
+    The moment of a step is shown longer; if it has several steps, it is drawn for the first.
+    """
+    names = {moment: step.name for moment, step in reversed(pictures.steps)}
+    count = len(pictures.moments)
+    drawn = [picture(pictures.scenes.scene(number, names.get(number, "")), pictures.layout,
+                     styled=False, every=True, data=False) for number in range(count)]
+    times = [STEP if number in names else MOMENT for number in range(count - 1)] + [LAST]
+    return _Clock(times).merged(drawn, templates("kinst_emu").get_template(STYLE).render())
+
+
+class _Clock:
+    """Timing of an animation.
+
+    :param times: seconds for which each moment is shown.
+    """
+
+    def __init__(self, times: Sequence[float]) -> None:
+        self._total = sum(times)
+        self._begins = [sum(times[:number]) / self._total for number in range(len(times))]
+
+    def merged(self, drawn: Sequence[Element], style: str) -> str:
+        """Merge the pictures of all moments into one animated picture."""
+        first = drawn[0]
+        about = f"Animation of {len(drawn)} moments. {first.inside[1].text}"
+        kept = {name: value for name, value in first.attributes.items()
+                if not name.startswith("data-")}
+        inside = "".join(self._versions(versions) for versions in zip(
+            *(one.inside[2:] for one in drawn), strict=True))
+        return (f"<svg{_written(kept)}><title>{escape(cleaned(first.inside[0].text))}</title>"
+                f"<desc>{escape(cleaned(about))}</desc><style>{style}</style>\n{inside}</svg>\n")
+
+    def _versions(self, versions: Sequence[Element]) -> str:
+        """Merge the versions of one element, one for each moment, into an animated element."""
+        first, names = versions[0], set[str]()
+        for one in versions:
+            names |= {name for name in one.attributes if not name.startswith("data-")}
+        changing = {name for name in names
+                    if len({one.attributes.get(name, "") for one in versions}) > 1}
+        texts = {one.text for one in versions}
+        if not first.inside and (len(texts) > 1 or changing & UNANIMATED):
+            return self._alternatives(versions)
+        if first.tag == "text" and not any(texts):
+            return ""
+        inside = "".join(self._versions(parts) for parts in zip(
+            *(one.inside for one in versions), strict=True))
+        if first.inside and not inside:
+            return ""
+        animations = "".join(
+            self._animation(name, [one.attributes.get(name, "") for one in versions])
+            for name in sorted(changing))
+        kept = {name: value for name, value in first.attributes.items()
+                if not name.startswith("data-")}
+        return (f"<{first.tag}{_written(kept)}>{animations}{inside}"
+                f"{escape(cleaned(first.text))}</{first.tag}>\n")
+
+    def _alternatives(self, versions: Sequence[Element]) -> str:
+        """Return all distinct versions of an element, each visible only at its own moments."""
+        spelled = [str(one) if one.text else "" for one in versions]
+        return "".join(
+            f'<g visibility="hidden">{self._animation("visibility", shown)}{version}</g>\n'
+            for version in dict.fromkeys(spelled) if version
+            for shown in [["visible" if one == version else "hidden" for one in spelled]])
+
+    def _animation(self, name: str, values: Sequence[str]) -> str:
+        """Return an animation that sets an attribute to one value per moment."""
+        changes = [number for number in range(len(values))
+                   if number == 0 or values[number] != values[number - 1]]
+        return (f"<animate{_written({'attributeName': name, 'calcMode': 'discrete'})}"
+                f' values={quoteattr(";".join(cleaned(values[one]) for one in changes))}'
+                f' keyTimes="{";".join(f"{self._begins[one]:.5g}" for one in changes)}"'
+                f' dur="{self._total:g}s" repeatCount="indefinite"/>')
+
+
+def _written(attributes: dict[str, str]) -> str:
+    return "".join(f" {name}={quoteattr(cleaned(value))}" for name, value in attributes.items())
