@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=True
-"""What of an amd64 instruction decides its verdict."""
+"""Split amd64 instructions into a key, which determines the verdict, and a displacement."""
 
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t
 from libc.string cimport memcpy
@@ -13,8 +13,9 @@ cdef enum:
     GROUP = 2
     FIRST = 3
 
-# Where the registers of ModRM and SIB decide nothing, only whether there is memory, and whether it is
-# relative: ANY; where the middle field of ModRM is more opcode: GROUP, and FIRST while that is 0 or 1.
+# Parts of ModRM that affect the verdict.  ANY: whether the operand is memory, and whether it is
+# RIP-relative.  GROUP: also the middle field, which extends the opcode.  FIRST: as GROUP if that
+# field is 0 or 1, else all of ModRM.
 cdef uint8_t ONE_PLAIN[256]
 cdef uint8_t TWO_PLAIN[256]
 
@@ -38,8 +39,11 @@ _tables()
 
 cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint32_t *key_length,
                     int32_t *relative) noexcept nogil:
-    """See ``split_fn`` of ``kinst/code/_reader.pxd``: the key has prefixes, opcode, ModRM and SIB.  Where
-    registers decide nothing, it is without them, and has the length."""
+    """Implement ``split_fn`` of ``kinst/code/_reader.pxd``.
+
+    The key contains prefixes, opcode, ModRM and SIB.  If the registers do not affect the verdict,
+    the key omits them and ends with the length.
+    """
     cdef Layout layout
     cdef uint32_t length = lay_out(code, available, &layout)
     cdef uint32_t at, kept
@@ -60,7 +64,7 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
         if plain == FIRST and layout.modrm >> 3 & 7 > 1:
             plain = 0
     if plain:
-        # REX counts directly before the opcode; R, X and B of it are registers.
+        # REX takes effect only directly before the opcode; its bits R, X and B select registers.
         if layout.opcode_at and key[layout.opcode_at - 1] & 0xF0 == 0x40:
             key[layout.opcode_at - 1] &= 0x48
         kept = layout.opcode_at + 1 + layout.map
@@ -71,7 +75,7 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
         key_length[0] = kept + 2
         return length
     if layout.map == 0 and layout.opcode == 0xFF and not layout.relative:
-        # Where a jump or call finds its target; what else there is does not look at it.
+        # Displacement of an indirect jump or call; other instructions of the group ignore it.
         if layout.displacement == 1:
             relative[0] = <int8_t>code[at]
         elif layout.displacement == 4:

@@ -1,4 +1,4 @@
-"""Verdicts for amd64 instructions (Intel SDM volume 2; opcode names as there)."""
+"""Verdicts on amd64 instructions (Intel SDM volume 2, which also defines the opcode names)."""
 
 import functools
 import re
@@ -32,7 +32,7 @@ OPERAND_SIZE, ADDRESS_SIZE, LOCK, REPEATS = 0x66, 0x67, 0xF0, {0xF2, 0xF3}
 SEGMENTS = {0x64: "fs_base", 0x65: "gs_base"}
 CF, PF, ZF, SF, OF = 1 << 0, 1 << 2, 1 << 6, 1 << 7, 1 << 11
 
-# Left alone, and why.
+# Instructions that are refused, and why
 REFUSED: dict[int, str] = {
     getattr(x86, f"X86_INS_{name}"): reason
     for names, reason in (
@@ -41,33 +41,33 @@ REFUSED: dict[int, str] = {
         ("CLGI STGI", "changes the global interrupt flag"),
         ("VMCALL VMMCALL VMFUNC", "calls the hypervisor"),
         ("VMCLEAR VMLOAD VMPTRLD VMPTRST VMREAD VMSAVE VMWRITE VMXOFF VMXON SKINIT GETSEC",
-         "works on a virtual machine's state"),
+         "accesses the state of a virtual machine"),
         ("ENCLS ENCLU ENCLV", "enters or leaves an enclave"),
         ("CLRSSBSY INCSSPD INCSSPQ RDSSPD RDSSPQ RSTORSSP SAVEPREVSSP SETSSBSY WRSSD WRSSQ WRUSSD "
-         "WRUSSQ", "works on the shadow stack, which a trap uses"),
-        ("XABORT XEND XTEST", "belongs to a transaction, which a trap ends"),
-        ("INT3", "is a breakpoint already"),
+         "WRUSSQ", "accesses the shadow stack, which a trap also uses"),
+        ("XABORT XEND XTEST", "belongs to a transaction, which a trap would abort"),
+        ("INT3", "is already a breakpoint"),
         ("INT INT1 INTO UD0 UD1 UD2", "raises an exception"),
         ("IRET IRETD IRETQ SYSRET SYSEXIT", "returns from an exception"),
         ("SYSCALL SYSENTER", "enters the kernel"),
         ("RETF RETFQ LJMP LCALL", "changes the code segment"),
-        ("XBEGIN", "is relative to the instruction"),
-        ("RSM VMLAUNCH VMRESUME VMRUN", "leaves for another machine state"),
+        ("XBEGIN", "has a target relative to its own address"),
+        ("RSM VMLAUNCH VMRESUME VMRUN", "switches to another machine state"),
     )
     for name in names.split()
 }
 RAISES = "raises an exception"
-# By opcode and the middle field of ModRM.
+# (opcode, middle field of ModRM) -> why the instruction is refused
 REFUSED_OF: dict[tuple[int, int], str] = {
     (0xFF, 3): "changes the code segment", (0xFF, 5): "changes the code segment",
     (0x8E, 1): RAISES,  # MOV CS
-    (0x8E, 2): "holds off interrupts for the instruction behind it",  # MOV SS
+    (0x8E, 2): "inhibits interrupts until after the next instruction",  # MOV SS
 }
 
 
 @dataclass(frozen=True)
 class ConditionCode:
-    """A condition code, 0 to 15 (SDM volume 1, appendix B)."""
+    """Condition code of a conditional jump, 0 to 15 (SDM volume 1, appendix B)."""
 
     code: int
 
@@ -86,10 +86,12 @@ class ConditionCode:
 
 @dataclass(frozen=True)
 class Count:
-    """LOOP, LOOPE, LOOPNE (the count goes down first) and JRCXZ, JECXZ (it stays).
+    """Condition of LOOP, LOOPE and LOOPNE, which first decrement the count, or of JRCXZ and JECXZ.
 
-    :param bits: of the count: 64, or 32 with an address-size prefix, which clears the upper half.
-    :param zero_flag: what ZF must be for LOOPE and LOOPNE; None: it does not matter.
+    :param bits: width of the count: 64, or 32 with an address-size prefix; decrementing a 32-bit
+        count clears the upper half of the register.
+    :param counts: whether the instruction decrements the count.
+    :param zero_flag: the value of ZF that LOOPE and LOOPNE require; None for the others.
     """
 
     bits: int
@@ -123,9 +125,9 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class MemoryOperand:
-    """A memory operand: ``segment + base + index * scale + displacement``.
+    """Memory operand: ``segment + base + index * scale + displacement``.
 
-    :param relative: how the displacement follows the instruction.
+    :param relative: how the displacement depends on the instruction's address.
     """
 
     base: str | None
@@ -136,6 +138,7 @@ class MemoryOperand:
     relative: Relative = field(default=Relative.DISPLACEMENT, repr=False)
 
     def address(self, state: RegisterState) -> int:
+        """Return the address of the operand."""
         total = self.displacement
         if self.base:
             total += state.get(self.base)
@@ -148,7 +151,11 @@ class MemoryOperand:
 
 @dataclass(frozen=True)
 class Indirect:
-    """``jmp`` or ``call`` through a register or memory; a call pushes the original next address."""
+    """Emulation of an indirect ``jmp`` or ``call`` through a register or memory.
+
+    :param pushes: the return address that a call pushes, which is the address after the original
+        instruction; None for a jump.
+    """
 
     ends_block: ClassVar[bool] = True
     register: str | None
@@ -174,6 +181,8 @@ class Indirect:
 
 @dataclass(frozen=True)
 class DirectCall:
+    """Emulation of a direct ``call``, which pushes the address after the original instruction."""
+
     ends_block: ClassVar[bool] = True
     target: int
     after: int
@@ -189,7 +198,7 @@ class DirectCall:
 
 @dataclass(frozen=True)
 class Return:
-    """``ret`` with the bytes of arguments it pops."""
+    """Emulation of ``ret``, which also pops ``extra`` bytes of arguments."""
 
     ends_block: ClassVar[bool] = True
     extra: int
@@ -212,39 +221,40 @@ def _push(state: RegisterState, value: int) -> None:
 
 @functools.cache
 def decoder() -> capstone.Cs:
-    made = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    made.detail = True
-    return made
+    """Return the shared Capstone decoder for amd64, which also decodes operands."""
+    disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    disassembler.detail = True
+    return disassembler
 
 
-# What the decoder does not know (AMD APM volume 3; SDM volume 2, "UD"): INVLPGB, TLBSYNC, UDB.
+# Instructions unknown to Capstone (AMD APM volume 3; SDM volume 2, "UD"): INVLPGB, TLBSYNC, UDB
 UNKNOWN: dict[bytes, Verdict] = {
     b"\x0f\x01\xfe": Copy(), b"\x0f\x01\xff": Copy(), b"\xd6": Refuse(RAISES)}
 PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF0, 0xF2, 0xF3,
                       *range(0x40, 0x50)))
-MANDATORY = frozenset(b"\x66\xf2\xf3")  # they may make another instruction of one
+MANDATORY = frozenset(b"\x66\xf2\xf3")  # prefixes that may select a different instruction
 EVEX, XOP = 0x62, 0x8F
 VECTOR_ESCAPES = (EVEX, 0xC4, 0xC5)
-# With a mandatory prefix they are no instructions ("NP" in SDM volume 2); the decoder overlooks it.
+# Instructions that Capstone accepts with a mandatory prefix, but no CPU ("NP" in SDM volume 2)
 NO_PREFIX = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
     "EMMS FXRSTOR FXRSTOR64 FXSAVE FXSAVE64 LDMXCSR LFENCE MOVDIRI MOVHLPS MOVLHPS MOVNTI RCPPS "
     "RSQRTPS SFENCE SHA1MSG1 SHA1MSG2 SHA1NEXTE SHA1RNDS4 SHA256MSG1 SHA256MSG2 SHA256RNDS2 "
     "STMXCSR XRSTOR XRSTOR64 XRSTORS XRSTORS64 XSAVE XSAVE64 XSAVEC XSAVEC64 XSAVES XSAVES64"
 ).split())
-CONTROL, DEBUG = frozenset((0, 2, 3, 4, 8)), frozenset(range(8))  # registers that there are
+CONTROL, DEBUG = frozenset((0, 2, 3, 4, 8)), frozenset(range(8))  # numbers of existing registers
 ADDRESS_ONLY = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
     "LEA NOP PREFETCH PREFETCHNTA PREFETCHT0 PREFETCHT1 PREFETCHT2 PREFETCHW CLFLUSH CLFLUSHOPT "
     "CLWB INVLPG").split())
 CS_AC_READ = 1  # capstone.h
-RIP_RELATIVE = re.compile(  # a byte that may be its ModRM: mod 0, r/m 5 (SDM 2A, 2.1.5)
+RIP_RELATIVE = re.compile(  # ModRM bytes of RIP-relative operands: mod 0, r/m 5 (SDM 2A, 2.1.5)
     b"[" + b"".join(b"\\x%02x" % (register << 3 | 5) for register in range(8)) + b"]")
-NOT_KNOWN = Refuse("is not known")
+NOT_KNOWN = Refuse("is unknown")
 
 
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:
-    """The instruction's length and its verdict; length 0 when it is none.
+    """Return the length of the first instruction (0 if it is invalid) and its verdict.
 
-    An instruction of which only the length is known is refused, and what follows is decoded.
+    An instruction of which only the length is known is refused; decoding can continue after it.
     """
     instruction = next(decoder().disasm(code, address, 1), None)
     length = _layout.length(code)
@@ -253,14 +263,18 @@ def classify(code: bytes, address: int) -> tuple[int, Verdict]:
             return 0, Refuse("is not an instruction")
         return length, UNKNOWN.get(code[:length], NOT_KNOWN)
     verdict = _verdict(instruction)
-    # The decoder's may be wrong (UD1), or one of two (a near jump with an operand-size prefix).
+    # Capstone's length may be wrong (UD1), or one of two possible lengths (a near jump with an
+    # operand-size prefix).
     if instruction.size != length and not isinstance(verdict, Refuse):
         verdict = NOT_KNOWN
     return length, verdict
 
 
 def literal(code: bytes, address: int) -> tuple[int, int] | None:
-    """What the first instruction of ``code`` reads relative to itself: (address, bytes)."""
+    """Return (address, size) of the RIP-relative data that ``code``'s first instruction reads.
+
+    None if it reads no such data.
+    """
     if not RIP_RELATIVE.search(code, 1):
         return None
     i = next(decoder().disasm(code, address, 1), None)
@@ -273,15 +287,17 @@ def literal(code: bytes, address: int) -> tuple[int, int] | None:
 
 
 def _bare(code: bytes) -> tuple[bytes, bytes]:
-    """The prefixes of an instruction, and the rest."""
+    """Return an instruction's prefixes, including REX, and the remaining bytes."""
     at = next((n for n, byte in enumerate(code) if byte not in PREFIXES), len(code))
     return code[:at], code[at:]
 
 
 def _always_raises(i: capstone.CsInsn) -> bool:
-    """What the decoder takes for an instruction, and no CPU does: LOCK without memory to write, a
-    prefix or a vector length where none may be, a register that there is not (SDM volume 2, 2.1.1,
-    2.3, 2.7, "MOV"; AMD APM volume 4, "EXTRQ")."""
+    """Whether an instruction that Capstone accepts always raises an exception on a CPU.
+
+    The reasons are LOCK without a memory destination, an invalid prefix or vector length, or a
+    nonexistent register (SDM volume 2, 2.1.1, 2.3, 2.7, "MOV"; AMD APM volume 4, "EXTRQ").
+    """
     prefixes, rest = _bare(bytes(i.bytes))
     if LOCK in prefixes:
         written = any(o.type == x86.X86_OP_MEM for o in i.operands[:1])
@@ -290,8 +306,9 @@ def _always_raises(i: capstone.CsInsn) -> bool:
     if set(prefixes) & MANDATORY and (rest[0] in VECTOR_ESCAPES or i.id in NO_PREFIX):
         return True
     if rest[0] == EVEX:
-        rounds = rest[3] >> 4 & 1 and rest[5] >> 6 == 3  # L'L is how, then
-        return rest[3] & 0x87 == 0x80 or (rest[3] >> 5 & 3 == 3 and not rounds)  # z, no mask
+        rounds = rest[3] >> 4 & 1 and rest[5] >> 6 == 3  # then L'L selects the rounding mode
+        # Zeroing without a mask, or a reserved vector length
+        return rest[3] & 0x87 == 0x80 or (rest[3] >> 5 & 3 == 3 and not rounds)
     if rest[0] == 0x0F and rest[1] & 0xFC == 0x20:
         return (rest[2] >> 3 & 7 | (i.rex & 4) << 1) not in (DEBUG if rest[1] & 1 else CONTROL)
     return i.id == x86.X86_INS_EXTRQ and rest[1] == 0x78 and i.modrm >> 3 & 7 != 0
@@ -302,7 +319,7 @@ def _may_be_copied(i: capstone.CsInsn) -> bool:
     if rest[0] in VECTOR_ESCAPES or (rest[0] == XOP and rest[1] & 31 >= 8):
         return i.id not in VECTOR_REFUSED
     if rest[:2] == b"\x0f\x01" and rest[2] >> 6 == 3 and set(prefixes) & MANDATORY:
-        return False  # ERETS, UIRET, PSMASH and their like, which the decoder takes for others
+        return False  # Capstone decodes ERETS, UIRET, PSMASH etc. as other instructions
     return i.id in COPIED
 
 
@@ -311,12 +328,13 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
     if i.id in REFUSED:
         return Refuse(REFUSED[i.id])
     opcode = i.opcode[0]
-    groups, operands = set(i.groups), i.operands  # the binding makes them anew each time
+    groups, operands = set(i.groups), i.operands  # the binding rebuilds these lists at each access
     jumps, calls = x86.X86_GRP_JUMP in groups, x86.X86_GRP_CALL in groups
     if i.id in COUNTS and OPERAND_SIZE not in i.prefix:
         counts, flag = COUNTS[i.id]
-        if flag is not None and REPEATS & set(_bare(bytes(i.bytes))[0]):  # AMD: the condition
-            return Refuse("is a loop with a prefix that not all processors take alike")
+        # On AMD, the prefix selects the condition.
+        if flag is not None and REPEATS & set(_bare(bytes(i.bytes))[0]):
+            return Refuse("is a loop with a prefix that processors interpret differently")
         bits = 32 if ADDRESS_SIZE in i.prefix else 64
         return ConditionalJump(Count(bits, counts, flag), operands[0].imm & MASK, after)
     transfers = i.id in COUNTS or jumps or calls or i.id == x86.X86_INS_RET
@@ -326,7 +344,7 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
     if special is not None:
         return Refuse(special)
     if any(o.type == x86.X86_OP_MEM and o.mem.base == x86.X86_REG_EIP for o in operands):
-        return Refuse("uses a 32-bit address relative to itself")
+        return Refuse("uses a 32-bit address relative to EIP")
     if jumps or calls:
         operand = operands[0]
         if operand.type == x86.X86_OP_IMM:
@@ -340,7 +358,7 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
                 number = (opcode if short else i.opcode[1]) & 15
                 condition: Condition = ConditionCode(number)
                 return ConditionalJump(condition, target, after)
-            return Refuse("is a jump the table does not know")
+            return Refuse("is an unknown kind of jump")
         return _indirect(i, after if calls else None)
     if i.id == x86.X86_INS_RET:
         return Return(operands[0].imm if operands else 0)
@@ -362,7 +380,7 @@ def _name(i: capstone.CsInsn, register: int) -> str | None:
 def _indirect(i: capstone.CsInsn, pushes: int | None) -> Verdict:
     operand = i.operands[0]
     if operand.size != 8:
-        return Refuse("jumps to an address of another size")
+        return Refuse("jumps to an address that is not 64 bits wide")
     if operand.type == x86.X86_OP_REG:
         name = _name(i, operand.reg)
         return Indirect(name, None, pushes) if name in registers.GENERAL else Refuse("is unknown")
@@ -374,22 +392,22 @@ def _indirect(i: capstone.CsInsn, pushes: int | None) -> Verdict:
     if base == "rip":
         base, displacement = None, displacement + i.address + i.size
         relative = Relative.RELATIVE
-    # The last of FS and GS; the other segments' prefixes mean nothing, also behind it.
+    # The last FS or GS prefix applies; other segment prefixes have no effect, even after it.
     segments = [p for p in _bare(bytes(i.bytes))[0] if p in SEGMENTS]
     if index in ("riz", "eiz"):
         index = None
     if any(r is not None and r not in registers.GENERAL for r in (base, index)):
-        return Refuse("uses an address the table does not know")
+        return Refuse("uses an unknown form of address")
     segment = SEGMENTS[segments[-1]] if segments else None
     where = MemoryOperand(base, index, memory.scale, displacement, segment, relative)
     return Indirect(None, where, pushes)
 
 
 def _rip_relative(i: capstone.CsInsn, after: int) -> Verdict:
-    """The displacement is made to reach the same place from the trampoline."""
+    """Return a rewrite whose displacement reaches the same address from the trampoline."""
     at = i.disp_offset
     if not at:
-        return Refuse("uses an address the table does not know")
+        return Refuse("uses an unknown form of address")
     code = bytes(i.bytes)
     (displacement,) = struct.unpack_from("<i", code, at)
     return Rewrite(code, displacement=(at, after + displacement))

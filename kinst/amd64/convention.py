@@ -1,4 +1,4 @@
-"""How C functions of amd64 take their arguments (System V ABI, AMD64 supplement, 3.2.3)."""
+"""C calling convention of amd64 (System V ABI, AMD64 supplement, 3.2.3)."""
 
 from kinst.code.convention import Convention
 

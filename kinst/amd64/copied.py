@@ -1,8 +1,9 @@
-"""amd64 instructions that may be executed elsewhere as they are: neither the address they stand at
-nor a trap before them changes what they do (Intel SDM volume 2; AMD APM volume 3).
+"""amd64 instructions that can be executed unchanged in a trampoline.
 
-Capstone's names.  What is in no list is refused.  Vector instructions with a VEX, EVEX or XOP
-prefix are not listed: all of them work on registers and memory alone, but for ``VECTOR_REFUSED``.
+Neither their address nor a preceding trap changes their effect (Intel SDM volume 2; AMD APM volume
+3).  The names are Capstone's.  Instructions that are not listed are refused, except vector
+instructions with a VEX, EVEX or XOP prefix: all of them but ``VECTOR_REFUSED`` can be copied,
+because they use only registers and memory.
 """
 
 from capstone import x86_const as x86
@@ -20,7 +21,7 @@ GENERAL = """
     SHLD SHLX SHR SHRD SHRX STC STD STOSB STOSD STOSQ STOSW SUB T1MSKC TEST TZCNT TZMSK XADD XCHG
     XLATB XOR
 """
-# Segments, control and model-specific registers, caches, ports: their effect is the machine's.
+# Instructions on segments, control and model-specific registers, caches and I/O ports
 SYSTEM = """
     CLAC CLDEMOTE CLFLUSH CLFLUSHOPT CLI CLTS CLWB CLZERO CPUID IN INSB INSD INSW INVD INVEPT INVLPG
     INVLPGA INVPCID INVVPID LAR LFS LGDT LGS LIDT LLDT LMSW LSL LSS LTR MONITOR MONITORX OUT OUTSB
@@ -64,9 +65,9 @@ MMX_SSE = """
     SQRTPS SQRTSD SQRTSS STMXCSR SUBPD SUBPS SUBSD SUBSS UCOMISD UCOMISS UNPCKHPD UNPCKHPS UNPCKLPD
     UNPCKLPS XORPD XORPS
 """
-# VIA's PadLock.
+# VIA PadLock
 PADLOCK = "MONTMUL XCRYPTCBC XCRYPTCFB XCRYPTCTR XCRYPTECB XCRYPTOFB XSHA1 XSHA256 XSTORE"
-# AMD's lightweight profiling records the address of the instruction.
+# AMD's lightweight profiling instructions, which record their own address
 VECTOR_REFUSED = frozenset(
     getattr(x86, f"X86_INS_{name}") for name in "LLWPCB SLWPCB LWPINS LWPVAL".split()
 )

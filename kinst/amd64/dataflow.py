@@ -1,4 +1,4 @@
-"""What amd64 instructions do with values (SDM volume 2), as Capstone tells their operands."""
+"""Data flow of amd64 instructions (SDM volume 2), from the operands that Capstone reports."""
 
 import functools
 
@@ -18,11 +18,12 @@ _PARENTS = {
 }
 MOVES = frozenset({"mov", "movabs", "movzx", "movsx", "movsxd"})
 STRINGS = ("movsb", "movsw", "movsd", "movsq")
-FULL = 4  # bytes: a register that is written in so many holds nothing else then
+FULL = 4  # bytes: writing at least this many to a register replaces all of its 64 bits
 
 
 @functools.lru_cache(1 << 16)
 def effect(code: bytes) -> Effect:
+    """Return the data flow of one instruction."""
     for insn in decoder().disasm(code, 0, 1):
         return _effect(insn)
     return NOTHING
@@ -49,9 +50,9 @@ def _effect(insn: capstone.CsInsn) -> Effect:
     if mnemonic == "call":
         return Effect(writes | {"rsp"}, stores=(None,))
     if mnemonic == "xchg" and all(op.type == CS_OP_REG and op.size >= FULL for op in operands):
-        one, other = (name(op.reg) for op in operands)
-        if one and other:
-            return Effect(writes, {one: (other,), other: (one,)})
+        first, second = (name(op.reg) for op in operands)
+        if first and second:
+            return Effect(writes, {first: (second,), second: (first,)})
     if mnemonic == "xchg" and operands[0].type == CS_OP_MEM and operands[1].size >= FULL:
         register = name(operands[1].reg)
         if register:

@@ -1,8 +1,8 @@
-"""The host's own CPU as a judge: user-level instructions run natively, in place and displaced.
+"""Native execution of user-level instructions on the host's CPU, in place and displaced.
 
-They run in a child process that is nothing but an address space: traced (ptrace(2)), stripped of
-every mapping but the laboratory's, and single-stepped in a way that lets no system call through
-(PTRACE_SYSEMU_SINGLESTEP).  Its memory is a memory file that both sides map.
+The instructions run in a child process that consists only of an address space.  It is traced
+(ptrace(2)), has no mappings except the laboratory's, and is single-stepped in a way that blocks
+system calls (PTRACE_SYSEMU_SINGLESTEP).  Its memory is a memory file that both processes map.
 """
 
 import contextlib
@@ -34,20 +34,21 @@ USER = ("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax
         "rsi", "rdi", "orig_rax", "rip", "cs", "rflags", "rsp", "ss", "fs_base", "gs_base", "ds",
         "es", "fs", "gs")
 SEGMENTS = ("cs", "ss", "ds", "es", "fs", "gs")
-NULL = 3  # the last of the selectors that select nothing
+NULL = 3  # the highest null selector
 NOT_COMPARED = ("orig_rax", "rip")
 FAULTS = (signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 MAX_SIGNALS = 1000
-# The XSAVE area (Intel SDM, volume 1, 13.4): x87 and SSE, what Linux has enabled, the header.
+# Offsets in the XSAVE area (Intel SDM, volume 1, 13.4) of x87 and SSE registers, of the components
+# that Linux has enabled, and of the header
 FCW, FTW, FIP, FDP, MXCSR, ST0, XMM0 = 0, 4, 8, 16, 24, 32, 160
 ENABLED, XSTATE_BV = 464, 512
 X87_SSE = 3
-# Its other parts that are set at random, by their bits: the upper halves of YMM, mask registers,
-# the upper halves of ZMM, ZMM16 to 31.  Where they are, a CPU says by itself.
+# Other state components that are set at random, by number: upper halves of YMM, mask registers,
+# upper halves of ZMM, ZMM16 to ZMM31.  CPUID reports their locations.
 PARTS = (2, 5, 6, 7)
 CPUID, XSAVE_LEAF = b"\x0f\xa2", 0xD
-STATUS, FIXED = 0x8D5, 0x202  # flags: those that are set at random; IF and the one that is 1
-GADGET = 0x4002_0000  # SYSCALL, for us
+STATUS, FIXED = 0x8D5, 0x202  # RFLAGS: bits that are set at random; IF and the bit that is always 1
+GADGET = 0x4002_0000  # address of a SYSCALL instruction for our own system calls
 SYSCALL, NOP = b"\x0f\x05", 0x90
 SYS_MMAP, SYS_MUNMAP = 9, 11
 MAPPED = 0x11  # MAP_SHARED | MAP_FIXED
@@ -61,28 +62,31 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 class HostError(KinstError):
-    """The host does not let us judge."""
+    """Error for hosts whose CPU cannot be used to execute instructions."""
 
 
 def _words(content: bytes) -> bytes:
-    """Each eight bytes an address that a process can have: what returns to it does not fault."""
-    found = bytearray(content)
-    found[6::8] = found[7::8] = bytes(len(content) // 8)
-    found[5::8] = bytes(byte & 0x3F for byte in found[5::8])
-    return bytes(found)
+    """Return ``content`` with each eight-byte word changed to an address that a process can have.
+
+    A return to any other word could fault.
+    """
+    words = bytearray(content)
+    words[6::8] = words[7::8] = bytes(len(content) // 8)
+    words[5::8] = bytes(byte & 0x3F for byte in words[5::8])
+    return bytes(words)
 
 
 class _Vector(ctypes.Structure):
-    """struct iovec"""
+    """``struct iovec`` of the host."""
 
     _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
 
 class Host:
-    """The child process; close it, or use it in a ``with``.
+    """Child process that executes instructions; close it, or use it in a ``with`` statement.
 
-    :param seed: of the contents of memory.
-    :raises HostError: where processes cannot be traced.
+    :param seed: random seed of the memory contents.
+    :raises HostError: when the host is not x86-64 Linux or does not allow tracing.
     """
 
     unknown: ClassVar[str] = "SIGILL"
@@ -91,11 +95,11 @@ class Host:
 
     def __init__(self, seed: int) -> None:
         if not sys.platform.startswith("linux") or os.uname().machine != "x86_64":
-            raise HostError("--judge host: amd64's instructions need an x86-64 Linux host")
+            raise HostError("--judge host: amd64 instructions require an x86-64 Linux host")
         self._seed = seed
         self._registers = (ctypes.c_uint64 * len(USER))()
         self._state = ctypes.create_string_buffer(1 << 16)
-        self.pages: dict[int, int] = {}  # guest address -> offset in the file
+        self.pages: dict[int, int] = {}  # page address -> offset in the memory file
         self._contents: dict[int, bytes] = {}
         self._segments: dict[str, int] = {}
         self._pid = 0
@@ -130,7 +134,7 @@ class Host:
 
     def _ptrace(self, request: int, address: int = 0, data: int = 0) -> None:
         if _libc.ptrace(request, self._pid, address, data) == -1:
-            raise HostError("--judge host: this host does not let a process be traced: "
+            raise HostError("--judge host: this host does not allow processes to be traced: "
                             f"ptrace: {os.strerror(ctypes.get_errno())}")
 
     def _start(self) -> None:
@@ -139,8 +143,8 @@ class Host:
         if self._pid == 0:
             try:
                 end_with(parent)
-                # A new program stops before its first instruction: nothing of it is to run.  It is
-                # no part of our terminal's session.
+                # The exec stops before the new program's first instruction, so nothing of the
+                # program runs.  The new session detaches the child from our terminal.
                 os.setsid()
                 os.set_inheritable(self._file, True)
                 if _libc.ptrace(TRACEME, 0, None, None) == 0:
@@ -151,12 +155,12 @@ class Host:
         if not os.WIFSTOPPED(status) or os.WSTOPSIG(status) != signal.SIGTRAP:
             if not os.WIFSTOPPED(status):
                 self._pid = 0
-            raise HostError("--judge host: this host does not let a process be traced: it has no "
-                            "ptrace, or no /proc")
+            raise HostError("--judge host: this host does not allow processes to be traced: ptrace "
+                            "or /proc is missing")
         self._ptrace(SETOPTIONS, 0, EXITKILL)
         with open(f"/proc/{self._pid}/maps", encoding="utf-8") as file:
             maps = [line.split() for line in file]
-        # A SYSCALL over the code it stopped in maps the page of ours that has another.
+        # A SYSCALL instruction written at the child's pc maps our page with another SYSCALL.
         self._get()
         self._segments = {name: self._value(name) for name in SEGMENTS}
         with open(f"/proc/{self._pid}/mem", "r+b", buffering=0) as memory:
@@ -170,23 +174,23 @@ class Host:
         for words in maps:
             begin, end = (int(word, 16) for word in words[0].split("-"))
             if end <= USER_SPACE and self._system_call(SYS_MUNMAP, begin, end - begin) != 0:
-                raise HostError("--judge host: the child process could not be emptied")
+                raise HostError("--judge host: the child process's memory cannot be unmapped")
         for page in (CODE, SLOTS, DATA):
             self.map(page)
         self._take_state()
         self._plain_state = self._area()
-        self._view[self.pages[CODE]] = NOP  # one step, to see that it is possible here
+        self._view[self.pages[CODE]] = NOP  # single-step once, to check that the host supports it
         self._get()
         self._set({"rip": CODE, "orig_rax": MASK})
         if self._step(SYSEMU_SINGLESTEP) != signal.SIGTRAP:
-            raise HostError("--judge host: this host does not execute step by step")
+            raise HostError("--judge host: this host does not support PTRACE_SYSEMU_SINGLESTEP")
         enabled, = struct.unpack_from("<Q", self._plain_state, ENABLED)
         self._parts = {number: self._part(number) for number in PARTS if enabled >> number & 1}
 
     def _part(self, number: int) -> tuple[int, int]:
-        """Where a part of the XSAVE area begins and ends."""
-        at = self.pages[CODE]
-        self._view[at : at + len(CPUID)] = CPUID
+        """Return the start and the end of a state component in the XSAVE area."""
+        code = self.pages[CODE]
+        self._view[code : code + len(CPUID)] = CPUID
         self._get()
         self._set({"rip": CODE, "orig_rax": MASK, "rax": XSAVE_LEAF, "rcx": number})
         self._step(SYSEMU_SINGLESTEP)
@@ -208,7 +212,10 @@ class Host:
         return int(self._registers[USER.index(name)])
 
     def _register(self, name: str) -> int:
-        """Null selectors are one: whenever the host is interrupted, its IRET makes 1 to 3 a 0."""
+        """Return a register's value, with all null selectors as 0.
+
+        Whenever the host is interrupted, its IRET changes the null selectors 1 to 3 to 0.
+        """
         value = self._value(name)
         return 0 if name in SEGMENTS and value <= NULL else value
 
@@ -226,23 +233,27 @@ class Host:
         self._ptrace(SETREGSET, NT_X86_XSTATE, ctypes.addressof(vector))
 
     def _step(self, how: int) -> int:
-        """Execute one instruction; the signal that stopped it.  What others send is dropped: it
-        comes before the instruction is executed."""
+        """Execute one instruction and return the signal that stopped the process.
+
+        Signals from other processes arrive before the instruction is executed; they are dropped.
+        """
         for _attempt in range(MAX_SIGNALS):
             self._ptrace(how)
             _pid, status = os.waitpid(self._pid, 0)
             if not os.WIFSTOPPED(status):
                 self._pid = 0
-                raise HostError("--judge host: the process that executes instructions is gone")
+                raise HostError("--judge host: the child process ended unexpectedly")
             stopped = os.WSTOPSIG(status)
             if stopped in FAULTS and self._cause()[0] > 0:
                 return stopped
-        raise HostError("--judge host: the process that executes instructions is sent signals "
-                        "without end")
+        raise HostError("--judge host: other processes keep sending signals to the child process, "
+                        "so it cannot execute instructions")
 
     def _cause(self) -> tuple[int, int]:
-        """si_code of the signal that stopped the process (positive: the kernel's own), and the
-        address."""
+        """Return si_code of the signal that stopped the process, and the fault address.
+
+        A positive si_code means that the kernel itself raised the signal.
+        """
         info = ctypes.create_string_buffer(128)
         if _libc.ptrace(GETSIGINFO, self._pid, None, ctypes.addressof(info)) == -1:
             return 0, 0  # stopped for another reason
@@ -261,7 +272,7 @@ class Host:
     # -- memory -------------------------------------------------------------------------------
 
     def map(self, address: int) -> bool:
-        """Make the page of an address appear; false when it cannot be."""
+        """Map the page that contains an address; return whether this succeeded."""
         page = address & MASK & ~(PAGE - 1)
         if page in self.pages:
             return True
@@ -277,13 +288,15 @@ class Host:
 
     @property
     def crowded(self) -> bool:
-        """There is hardly room for more pages."""
+        """Whether little room for more pages is left."""
         return len(self.pages) > MAX_PAGES // 2
 
     def read(self, address: int, size: int) -> bytes:
+        """Return ``size`` bytes of the child's memory."""
         return bytes(self._view[self._place(i)] for i in range(address, address + size))
 
     def write(self, address: int, data: bytes) -> None:
+        """Write to the child's memory."""
         for i, byte in enumerate(data):
             self._view[self._place(address + i)] = byte
 
@@ -291,11 +304,15 @@ class Host:
         return self.pages[address & MASK & ~(PAGE - 1)] + (address & PAGE - 1)
 
     def refill(self, code: bytes) -> dict[int, bytes]:
+        """Restore the initial memory, with ``code`` at CODE; return page address -> contents."""
         return self._refill(code, SLOTS, b"")
 
     def _refill(self, code: bytes, slot: int, body: bytes) -> dict[int, bytes]:
-        """Memory as it is at the beginning."""
-        found = {}
+        """Restore the initial memory, with ``code`` at CODE and a trampoline ``body`` at ``slot``.
+
+        :return: page address -> contents.
+        """
+        contents = {}
         for page, at in self.pages.items():
             content = self._contents[page]
             if page == CODE:
@@ -304,24 +321,27 @@ class Host:
                 content = content[: slot % PAGE] + body + content[slot % PAGE + len(body) :]
             if self._view[at : at + PAGE] != content:
                 self._view[at : at + PAGE] = content
-            found[page] = content
-        return found
+            contents[page] = content
+        return contents
 
     def changed(self, before: dict[int, bytes], size: int) -> ChangedPages:
-        """The pages that have changed; ``size`` bytes at CODE do not count."""
-        found = {}
+        """Return the contents of the changed pages; ``size`` bytes at CODE are ignored."""
+        pages = {}
         for page, at in self.pages.items():
             content = bytes(self._view[at : at + PAGE])
             if page == CODE:
                 content = before[page][:size] + content[size:]
             if content != before[page]:
-                found[page] = content
-        return found
+                pages[page] = content
+        return pages
 
     # -- experiments --------------------------------------------------------------------------
 
     def prepare(self, values: dict[str, int], vectors: list[int]) -> dict[str, int]:
-        """The state's registers as a process can have them; vectors and x87 are set."""
+        """Return a random state's registers, restricted to values that a process can have.
+
+        Vector and x87 registers are prepared for the next run.
+        """
         values = dict(values)
         for base in ("fs_base", "gs_base"):
             values[base] &= USER_SPACE // 2 - 1
@@ -337,7 +357,7 @@ class Host:
         present, = struct.unpack_from("<Q", state, XSTATE_BV)
         present |= X87_SSE
         generator = random.Random(vectors[0])
-        state[XMM0 + 128 : XMM0 + 256] = generator.randbytes(128)  # those that a cpu has not
+        state[XMM0 + 128 : XMM0 + 256] = generator.randbytes(128)  # XMM8 to 15, not in ``vectors``
         for number, (begin, end) in self._parts.items():
             state[begin:end] = generator.randbytes(end - begin)
             present |= 1 << number
@@ -347,9 +367,10 @@ class Host:
 
     def run(self, values: dict[str, int], code: bytes, slot: int, body: bytes,
             repeats: bool) -> Outcome:
-        """Execute ``code`` at CODE, or the trampoline ``body`` at ``slot`` (0: there is none).
+        """Execute ``code`` at CODE, or the trampoline ``body`` at ``slot`` unless that is 0.
 
-        Pages appear where they are touched; the instruction then begins anew."""
+        Pages are mapped when the instruction touches them; it then starts again.
+        """
         pc = CODE
         while True:
             before = self._refill(code, slot or SLOTS, body)
@@ -377,15 +398,18 @@ class Host:
             self._vectors(begin), self.changed(before, len(code)), pc, fault)
 
     def _appears(self) -> bool:
-        """A page that was missed."""
+        """Map the missing page that caused the last fault; False if it had another cause."""
         code, address = self._cause()
         return (code == 1 and address & ~(PAGE - 1) not in self.pages  # SEGV_MAPERR
                 and self.map(address))
 
     def _vectors(self, begin: int) -> tuple[int, ...]:
-        """x87, vector and mask registers, as the XSAVE area has them.  Of x87's instruction
-        pointer it is asked whether it is the instruction's; which parts are in use is the CPU's own
-        affair (Intel SDM, volume 1, 13.6: XINUSE), and Linux gives the contents of all."""
+        """Return x87, vector and mask registers, as 64-byte pieces of the XSAVE area.
+
+        x87's instruction pointer is replaced by whether it points to the executed code.  The set of
+        components in use is omitted: it is up to the CPU (Intel SDM, volume 1, 13.6: XINUSE), and
+        Linux provides the contents of all components.
+        """
         area = bytearray(self._area())
         struct.pack_into("<Q", area, XSTATE_BV, 0)
         fip, = struct.unpack_from("<Q", area, FIP)

@@ -1,7 +1,8 @@
-"""amd64, the illumos way: INT3 comes on a stack of its own, ``dtrace_invop`` is told the address
-and the stack, and answers which instruction was there.  The kernel's own code does what that does.
+"""Host side of illumos's trap path on amd64: the kernel itself performs displaced instructions.
 
-So it can be one of four, which is what FBT needs: no trampoline is there for any other.
+INT3 switches to a stack of its own.  ``dtrace_invop`` receives the address and the stack, and its
+result tells the vectors which of four instructions to perform.  FBT needs no others.  There are no
+trampolines, so other instructions cannot be probed.
 """
 
 from collections.abc import Mapping
@@ -20,29 +21,33 @@ from kinst.relocation.trap import (
 )
 from kinst.relocation.verdict import Nothing, Refuse, Verdict
 
-# The answers are illumos's (sys/dtrace.h); ``images/teaching/amd64-illumos/regs.h`` has them.
+# Results of illumos's dtrace_invop (sys/dtrace.h), as in ``images/teaching/amd64-illumos/regs.h``
 EFFECTS = {
     PUSH_RBP: KernelEffect(1, "rsp", -8, stores="rbp"),
     b"\xc9": KernelEffect(3, "rbp", 8, loads="rbp"),  # LEAVE
     b"\x90": KernelEffect(4, "rsp", 0),
     b"\xc3": KernelEffect(5, "rsp", 8, returns=True)}
-RETURN_POINTER = 8  # bytes: what dtrace_invop's stack has before struct regs
+RETURN_POINTER = 8  # bytes: return address before struct regs on the stack that dtrace_invop gets
 
 
 class IllumosInstructions(Amd64Instructions):
+    """amd64 instructions; all that illumos's vectors cannot perform are refused."""
+
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         length, verdict = super().classify(code, address)
         if not length or isinstance(verdict, Refuse):
             return length, verdict
         effect = EFFECTS.get(code[:length])
         if effect is None:
-            return length, Refuse("is not one that this kernel's vectors do themselves "
-                                  "(push %rbp, leave, nop, ret)")
-        # What else they do is not the host's: there the run goes on behind it.
+            return length, Refuse("cannot be performed by this kernel's vectors, which know only "
+                                  "push %rbp, leave, nop and ret")
+        # The host only continues after the instruction; the kernel performs its other effects.
         return length, verdict if effect.returns else Nothing(address + length)
 
 
 class IllumosTrap(Amd64Trap):
+    """Host side of the illumos trap path on amd64."""
+
     instructions = IllumosInstructions()
     called: ClassVar[bool] = True
     kernel_effects: ClassVar[Mapping[bytes, KernelEffect]] = EFFECTS
@@ -50,7 +55,7 @@ class IllumosTrap(Amd64Trap):
     frame: ClassVar[FrameRegisters] = FrameRegisters("rsi", RETURN_POINTER)
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(INT3, 3, bias=len(INT3))
     saved: ClassVar[Mapping[str, str]] = {**Amd64Trap.saved,
-        "rip": "the address behind INT3; brktrap has counted it down, as if INT3 were a fault"}
+        "rip": "the address after INT3; brktrap has decremented it, as if INT3 were a fault"}
 
     def at_seam(self, machine: Machine) -> int:
         return machine.guest.traps.trap_frame.read(machine, self._frame(machine), "rip")
@@ -64,7 +69,7 @@ class IllumosTrap(Amd64Trap):
                           self.frame)
 
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
-        """Not by the kernel's vectors: the registers are the interrupted ones."""
+        """Continue at ``pc`` with the interrupted registers, without the kernel's vectors."""
         for name in registers.NAMES:
             if name != "rip":
                 machine.write_register(name, state.get(name))

@@ -1,4 +1,4 @@
-"""What the bytes of an amd64 instruction tell of it."""
+"""Instruction properties of amd64 that follow from the bytes."""
 
 import re
 from collections.abc import Mapping
@@ -12,22 +12,24 @@ from kinst.relocation.verdict import Verdict
 PUSH_RBP, IRETQ = b"\x55", b"\x48\xcf"
 REP = b"\xf2\xf3"
 PREFIXES = bytes((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF2, 0xF3, *range(0x40, 0x50)))
-# INS, OUTS, MOVS, CMPS, STOS, LODS, SCAS.
+# INS, OUTS, MOVS, CMPS, STOS, LODS, SCAS
 STRINGS = {bytes((code,)) for code in (*range(0x6C, 0x70), *range(0xA4, 0xA8), *range(0xAA, 0xB0))}
 
 
 class Amd64Instructions(Instructions):
+    """amd64 instructions: their verdicts and other properties."""
+
     trap_returns: ClassVar[frozenset[bytes]] = frozenset(  # IRETQ, SYSRETQ
         {IRETQ, b"\x48\x0f\x07"})
     repeat_counter: ClassVar[str] = "rcx"
-    # SDM volume 2, "NOP": with any prefixes, and of several bytes; INT3.
+    # NOP of one or several bytes, with any prefixes (SDM volume 2, "NOP"), and INT3
     padding: ClassVar[re.Pattern[bytes]] = re.compile(
         rb"(?:[\x66\x2e]*(?:\x90|\x0f\x1f.*))|\xcc", re.DOTALL)
     examples: ClassVar[tuple[bytes, ...]] = tuple(map(bytes.fromhex, (
         "55", "8a07", "488b0510000000", "75f5", "c3", "f4", "fb", "9d", "8ed0", "0f05", "48cf")))
 
     def repeats(self, code: bytes) -> bool:
-        """REP and a string instruction (Intel SDM volume 2, REP)."""
+        """Whether an instruction is a string instruction with REP (Intel SDM volume 2, REP)."""
         for at, byte in enumerate(code):
             if byte in REP:
                 return code[at + 1 :].lstrip(PREFIXES)[:1] in STRINGS
@@ -57,11 +59,11 @@ class Amd64Instructions(Instructions):
 
     def read_by(self, code: bytes, address: int, known: Mapping[str, int]
                 ) -> tuple[str, int, int] | None:
-        found = self.literal(code, address)  # its register does not matter: addresses are not read
-        return None if found is None else ("", *found)
+        data = self.literal(code, address)  # RIP-relative, so ``known`` is not needed
+        return None if data is None else ("", *data)
 
     def second_argument(self, code: bytes) -> int | None:
-        """LEA RSI, [register + displacement] (Intel SDM volume 2, LEA; table 2-2)."""
+        """Return n of LEA RSI, [register + n], else None (Intel SDM volume 2, LEA; table 2-2)."""
         if len(code) != 7 or code[0] & 0xFE != 0x48 or code[1] != 0x8D or code[2] & 0xF8 != 0xB0:
             return None
         return int.from_bytes(code[3:7], "little", signed=True)

@@ -1,4 +1,4 @@
-"""amd64 in the laboratory."""
+"""Laboratory for amd64 instructions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from emu.amd64.arch import Amd64
 from kinst.amd64.host import Host
 from kinst.verify.laboratory.architecture import LaboratoryArch
 
-# Instructions that would change the laboratory's own machine, or wait for one around it.
+# Instructions that access or wait for the machine outside the experiment
 PRIVILEGED = {
     getattr(x86, f"X86_INS_{name}")
     for name in ("WRMSR RDMSR LGDT LIDT LLDT LTR LMSW INVLPG INVD WBINVD SWAPGS CLTS XSETBV "
@@ -27,22 +27,25 @@ SYSTEM_REGISTERS = {
     for name in [*(f"CR{i}" for i in range(16)), *(f"DR{i}" for i in range(16)),
                  "CS", "DS", "ES", "FS", "GS", "SS"]
 }
-STEPPED = {x86.X86_INS_PUSHF, x86.X86_INS_PUSHFQ, x86.X86_INS_POPF, x86.X86_INS_POPFQ}  # TF
-# Those that UMIP takes from processes, and Linux then emulates.
+# Instructions that read or write TF, which single-stepping sets
+STEPPED = {x86.X86_INS_PUSHF, x86.X86_INS_PUSHFQ, x86.X86_INS_POPF, x86.X86_INS_POPFQ}
+# Instructions that UMIP forbids to processes, so that Linux emulates them
 EMULATED = {x86.X86_INS_SGDT, x86.X86_INS_SIDT, x86.X86_INS_SLDT, x86.X86_INS_STR,
             x86.X86_INS_SMSW}
 PREFIXES = bytes([0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67,
                   *range(0x40, 0x50)])
 LOCK, FS, GS = 0xF0, 0x64, 0x65
 SEGMENTS = (0x26, 0x2E, 0x36, 0x3E, FS, GS)
-VEX, EVEX, MAP = 0xC4, 0x62, 2  # the first byte, and the low bits of the next: 0F 38
-GATHERS = b"\x90\x91\x92\x93\xa0\xa1\xa2\xa3\xc6\xc7"  # and scatters
+VEX, EVEX, MAP = 0xC4, 0x62, 2  # first byte of the prefix; opcode map 0F 38 in the second byte
+GATHERS = b"\x90\x91\x92\x93\xa0\xa1\xa2\xa3\xc6\xc7"  # opcodes of gathers and scatters
 STRINGS = b"\xa4\xa5\xa6\xa7\xaa\xab\xac\xad\xae\xaf"  # MOVS CMPS STOS LODS SCAS
 CR4_OSFXSR, CR4_OSXMMEXCPT = 1 << 9, 1 << 10
 STATUS = 0x8D5  # CF PF AF ZF SF OF
 
 
 class Amd64Laboratory(LaboratoryArch):
+    """Properties of amd64 for the laboratory."""
+
     arch = Amd64()
     uc_arch, uc_mode = unicorn.UC_ARCH_X86, unicorn.UC_MODE_64
     cpu_model = uc.UC_CPU_X86_QEMU64
@@ -51,9 +54,10 @@ class Amd64Laboratory(LaboratoryArch):
     } | {"fs_base": uc.UC_X86_REG_FS_BASE, "gs_base": uc.UC_X86_REG_GS_BASE} | {
         name: registers.FLOATING_POINT[name] for name in ("fpcw", "fpsw", "mxcsr")
     }
-    # After FNINIT, but with all registers in use.
+    # Control and status words as after FNINIT
     control: ClassVar[Mapping[str, int]] = {"fpcw": 0x37F, "fpsw": 0, "mxcsr": 0x1F80}
-    # What x87 did last is what an encoding before this one did.
+    # All x87 registers are in use.  The record of the last x87 instruction is cleared, because it
+    # would be of an earlier encoding.
     preset: ClassVar[Sequence[tuple[int, int]]] = tuple((register, 0) for register in (
         uc.UC_X86_REG_FPTAG, uc.UC_X86_REG_FIP, uc.UC_X86_REG_FCS, uc.UC_X86_REG_FDP,
         uc.UC_X86_REG_FDS, uc.UC_X86_REG_FOP))
@@ -62,7 +66,7 @@ class Amd64Laboratory(LaboratoryArch):
     flags: ClassVar[tuple[str, int]] = ("rflags", STATUS)
     vectors: ClassVar[Sequence[tuple[int, int]]] = (
         *((uc.UC_X86_REG_XMM0 + i, 128) for i in range(8)),
-        *((uc.UC_X86_REG_FP0 + i, 80) for i in range(8)),  # MMX's, too
+        *((uc.UC_X86_REG_FP0 + i, 80) for i in range(8)),  # also the MMX registers
     )
 
     def prepare(self, engine: Any) -> None:
@@ -73,12 +77,15 @@ class Amd64Laboratory(LaboratoryArch):
         self._decoder.detail = True
 
     def adapt(self, code: bytes, values: dict[str, int]) -> None:
-        """A repeated string instruction repeats at most 63 times."""
+        """Limit a repeated string instruction to 63 repetitions."""
         if self.repeats(code):
             values["rcx"] &= 63
 
     def repeats(self, code: bytes) -> bool:
-        """A gather is stopped in after each element, too (Intel SDM, VGATHERDPS)."""
+        """Whether an instruction repeats itself: a string instruction with REP, or a gather.
+
+        A gather can also be interrupted after each element (Intel SDM, VGATHERDPS).
+        """
         opcode = code.lstrip(PREFIXES)
         if opcode[:1] == bytes([VEX]) or opcode[:1] == bytes([EVEX]):
             at = 3 if opcode[0] == VEX else 4
@@ -87,7 +94,7 @@ class Amd64Laboratory(LaboratoryArch):
         return bool(opcode) and opcode[0] in STRINGS and any(p in prefixes for p in b"\xf2\xf3")
 
     def displacement(self, code: bytes) -> int:
-        """Of an operand in memory that registers address."""
+        """Return the displacement of a memory operand with a base register, or 0."""
         instruction = next(self._decoder.disasm(code, 0, 1), None)
         return next((int(o.mem.disp) for o in instruction.operands if o.type == x86.X86_OP_MEM
                      and o.mem.base not in (0, x86.X86_REG_RIP)), 0) if instruction else 0
@@ -98,9 +105,9 @@ class Amd64Laboratory(LaboratoryArch):
     def not_judged(self, code: bytes) -> str | None:
         instruction = next(self._decoder.disasm(code, 0, 1), None)
         if instruction is None:
-            return None  # nothing that it may do gets out of the child process
+            return None  # its effects are confined to the child process
         if instruction.id in STEPPED:
-            return "the step by step execution shows in it"
+            return "single-stepping would change its result"
         if instruction.id in EMULATED:
             return "the host's kernel may emulate it"
         return self._around(instruction)
@@ -108,26 +115,26 @@ class Amd64Laboratory(LaboratoryArch):
     def not_executed(self, code: bytes) -> str | None:
         opcode = code.lstrip(PREFIXES)
         if opcode[:1] == b"\xc2" and opcode[2:3] >= b"\x80":
-            return "the CPU model takes its count for a negative one"
+            return "the CPU model sign-extends its operand"
         if opcode[:1] == b"\x8f" and opcode[1] & 31 >= 8:
-            return "the CPU model takes XOP for POP"
+            return "the CPU model decodes XOP as POP"
         segments = [p for p in code[: len(code) - len(opcode)] if p in SEGMENTS]
         if len(segments) > 1 and segments[-1] not in (FS, GS) and {FS, GS} & set(segments):
-            return "the CPU model forgets FS and GS for a segment without effect behind them"
+            return "the CPU model ignores FS and GS before a segment prefix without effect"
         instruction = next(self._decoder.disasm(code, 0, 1), None)
         if instruction is None:
-            return "the decoder does not know it"
+            return "it is unknown to the decoder"
         if LOCK in code[: len(code) - len(opcode)] and not any(o.type == x86.X86_OP_MEM
                                                   for o in instruction.operands):
-            return "the CPU model aborts at LOCK of a register"
+            return "the CPU model aborts at LOCK with a register operand"
         return self._around(instruction)
 
     def _around(self, instruction: capstone.CsInsn) -> str | None:
         if instruction.id in PRIVILEGED:
-            return "it works on the machine around it"
+            return "it accesses the machine outside the experiment"
         if any(o.type == x86.X86_OP_REG and o.reg in SYSTEM_REGISTERS
                for o in instruction.operands):
-            return "it works on a system register"
+            return "it accesses a system register"
         return None
 
 

@@ -1,4 +1,4 @@
-"""What amd64 instructions do to the stack (SDM volume 2)."""
+"""Effects of amd64 instructions on the stack (SDM volume 2)."""
 
 import functools
 
@@ -13,7 +13,7 @@ WORD = 8
 
 @functools.lru_cache(1 << 14)
 def stack_effect(code: bytes) -> StackEffect:
-    """The effect of one instruction."""
+    """Return the effect of one instruction on the stack."""
     lost = effect(code).writes - {"rsp"}
     for insn in decoder().disasm(code, 0, 1):
         mnemonic, operands = insn.mnemonic, insn.operands

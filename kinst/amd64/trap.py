@@ -1,7 +1,7 @@
-"""amd64: INT3, the trap frame at the top of the stack, one way through the trampoline.
+"""Host side of the amd64 trap path: INT3, a trap frame on the stack, trampolines with a jump.
 
-In a real system ``dtrace_invop_start`` restores the registers from the frame and executes IRETQ;
-that is done here by setting the registers.
+On a real system, ``dtrace_invop_start`` restores the registers from the frame and executes IRETQ.
+Here the host sets the registers instead.
 """
 
 import struct
@@ -21,10 +21,12 @@ from kinst.relocation.trap import (
 from kinst.relocation.verdict import Copy, Rewrite
 
 INT3 = b"\xcc"
-JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp *0(%rip), the address follows
+JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp *0(%rip), followed by the target address
 
 
 class Amd64Trap(GuestTrap):
+    """Host side of FreeBSD's trap path on amd64."""
+
     instructions = Amd64Instructions()
     second_breakpoint: ClassVar[bool] = False
     jump: ClassVar[bytes] = JUMP
@@ -38,8 +40,8 @@ class Amd64Trap(GuestTrap):
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(INT3, 3, bias=len(INT3))
     segment: ClassVar[str] = "gs_base"
     saved: ClassVar[Mapping[str, str]] = {  # Intel SDM 3A, 6.14.2
-        "rip": "the address behind INT3", "cs": "the code segment that was executed in",
-        "rflags": "the flags before; at the vector IF (bit 9) is clear",
+        "rip": "the address after INT3", "cs": "the code segment of the interrupted code",
+        "rflags": "the flags before the exception, which clears IF (bit 9)",
         "rsp": "the stack pointer before the CPU pushed these five words",
         "ss": "the stack segment"}
     interrupt_flag: ClassVar[int] = registers.RFLAGS_IF
@@ -60,7 +62,7 @@ class Amd64Trap(GuestTrap):
         return frame.read(machine, machine.sp, "rip") - self.guest_breakpoint.bias
 
     def enter(self, machine: Machine) -> CpuState:
-        """The registers are the interrupted ones from here on."""
+        """Set the registers to their interrupted values and return the state."""
         frame, address = machine.sp, self.at_seam(machine)
         for name in registers.NAMES:
             if name != "rip":
@@ -72,8 +74,11 @@ class Amd64Trap(GuestTrap):
         machine.pc = pc
 
     def leave_by_frame(self, machine: Machine, frame: int, pc: int, at: int) -> None:
-        """As ``dtrace_invop_start`` goes back: the registers are the interrupted ones, and the last
-        words of the trap frame are at the stack pointer for IRETQ."""
+        """Continue at ``pc`` as ``dtrace_invop_start`` does, by IRETQ from the trap frame.
+
+        The registers already have their interrupted values.  For IRETQ, the stack pointer is set to
+        the last words of the trap frame.
+        """
         machine.guest.traps.trap_frame.write(machine, frame, "rip", pc)
         machine.write_register("rflags", machine.read_register("rflags") & ~registers.RFLAGS_IF)
         machine.write_register("rsp", frame + machine.guest.traps.trap_frame.fields["rip"][0])

@@ -1,5 +1,8 @@
-"""amd64's kinst.ko: ``struct kinst_probe_md`` has flags, lengths, a template and the operands of a
-call (sys/cddl/dev/kinst/amd64 of FreeBSD 15.0)."""
+"""Trials of FreeBSD's kinst.ko on amd64.
+
+Its ``struct kinst_probe_md`` contains flags, lengths, a template and the operands of a call
+(sys/cddl/dev/kinst/amd64 of FreeBSD 15.0).
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -20,6 +23,8 @@ HLT = b"\xf4"
 
 
 class Amd64Trial(TrialArch):
+    """Properties of amd64 for trials of a provider module."""
+
     prologue: ClassVar[bytes] = b"\x55"  # push %rbp
     nothing: ClassVar[bytes] = b"\x90"
     returns: ClassVar[bytes] = b"\xc3"
@@ -45,13 +50,13 @@ class Amd64Trial(TrialArch):
         if flags & DIRECT_CALL:
             return Becomes("emulate", length, probe.address + length + displacement & MASK)
         if flags & CALL:
-            one, two = (layout.signed(data, f"kp_md.reg{n}") for n in (1, 2))
-            if one == two == -1:
+            base, index = (layout.signed(data, f"kp_md.reg{n}") for n in (1, 2))
+            if base == index == -1:
                 return Becomes("emulate", length, None,
                                (None, None, 0, probe.address + length + displacement & MASK))
-            scale = 1 << layout.get(data, "kp_md.scale") if two != -1 else 0
+            scale = 1 << layout.get(data, "kp_md.scale") if index != -1 else 0
             return Becomes("emulate", length, None,
-                           (_register(one), _register(two), scale,
+                           (_register(base), _register(index), scale,
                             0 if flags & MOD_DIRECT else displacement & MASK))
         if flags & RIP_RELATIVE:
             in_trampoline = layout.get(data, "kp_md.tinstlen")
@@ -81,7 +86,7 @@ class Amd64Trial(TrialArch):
                 return Becomes("emulate", length)
 
     def trampoline(self, module: ProviderModule, probe: MadeProbe) -> int:
-        """The thread's own."""
+        """Return the address of the current thread's own trampoline."""
         machine = module.machine
         thread = machine.read_u64(machine.read_register("gs_base"))
         own, _size = Layout(module.types, "struct thread").place("td_dtrace")

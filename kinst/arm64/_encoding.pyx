@@ -1,8 +1,9 @@
 # cython: language_level=3
-"""Splits an instruction into what decides its verdict and its displacement (Arm ARM, C4.1.93 and
-C6.2: branches, ADR, ADRP), so that a call is one encoding, wherever it leads.
+"""Split arm64 instructions into a key, which determines the verdict, and a displacement.
 
-The Python twin is the table, ``classify.py``, which does not need it; ``know`` gets its rows.
+The key does not contain the displacement of branches, ADR and ADRP (Arm ARM, C4.1.93 and C6.2), so
+all direct calls share one key, wherever they lead.  The Python counterpart is the table in
+``classify.py``, which needs no keys; ``know`` receives its rows.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
@@ -14,7 +15,7 @@ from kinst.code._rows cimport Rows, fill, plain_row
 cdef enum:
     ROWS = 4
 
-# What an instruction is (mask, value), and its displacement in words: lowest bit, bits.
+# (mask, value) of an instruction; lowest bit and width of its displacement in words
 cdef uint32_t[ROWS][4] TABLE = [
     [0x7C000000, 0x14000000, 0, 26],  # B, BL
     [0xFF000000, 0x54000000, 5, 19],  # B.cond, BC.cond
@@ -26,7 +27,7 @@ cdef Rows KNOWN
 
 
 def know(table):
-    """Where a row decides alone (``kinst/code/_rows.pxd``)."""
+    """Set the rows of the decoding table, as ``fill`` of ``kinst/code/_rows.pxd`` takes them."""
     fill(&KNOWN, table)
 
 
@@ -48,13 +49,13 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
         if word & TABLE[row][0] == TABLE[row][1]:
             at, bits = TABLE[row][2], TABLE[row][3]
             field = word >> at & ((<uint32_t>1 << bits) - 1)
-            # The field's highest bit is the sign.
+            # The highest bit of the field is the sign.
             relative[0] = (<int32_t>(field << (32 - bits)) >> (32 - bits)) * 4
             word ^= field << at
             break
     if word & 0x1F000000 == 0x10000000:  # ADR, ADRP
         displacement = <int32_t>((word >> 3 & 0x1FFFFC | word >> 29 & 3) << 11) >> 11
-        if word >> 31 == 0 or -(1 << 19) <= displacement < 1 << 19:  # the others stay in the key
+        if word >> 31 == 0 or -(1 << 19) <= displacement < 1 << 19:  # larger ones stay in the key
             relative[0] = displacement * (4096 if word >> 31 else 1)
             word &= <uint32_t>0x9F00001F
     memcpy(key, &word, 4)

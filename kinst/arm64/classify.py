@@ -1,6 +1,7 @@
-"""Verdicts for arm64 instructions (Arm ARM, chapter C4, "A64 Instruction Set Encoding").
+"""Verdicts on arm64 instructions (Arm ARM, chapter C4, "A64 Instruction Set Encoding").
 
-A row is (mask, value, verdict); the first that fits decides, and what fits none is refused.
+A row is (mask, value, verdict).  The first row that matches applies; an instruction that matches
+no row is refused.
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class NzcvCondition:
-    """A condition of NZCV (Arm ARM C1.2.4)."""
+    """Condition on the flags N, Z, C and V (Arm ARM C1.2.4)."""
 
     code: int
 
@@ -42,13 +43,13 @@ class NzcvCondition:
         return Lowered(Op.BRANCH_FLAGS, truth=truth(self, bits))
 
 
-DAIF = 0xF << 6  # of PSTATE
+DAIF = 0xF << 6  # interrupt mask bits of PSTATE
 BTYPE = 3 << 10
 
 
 @dataclass(frozen=True)
 class ChangeMask:
-    """MSR DAIFSet, DAIFClr: bits of the interrupted PSTATE."""
+    """Emulation of MSR DAIFSet and DAIFClr, which set and clear bits of the interrupted PSTATE."""
 
     ends_block: ClassVar[bool] = True
     sets: int
@@ -65,7 +66,7 @@ class ChangeMask:
 
 @dataclass(frozen=True)
 class SpendLanding(ChangeMask):
-    """BTI: it changes PSTATE.BTYPE, and ends no block."""
+    """Emulation of BTI, which changes PSTATE.BTYPE and does not end a block."""
 
     ends_block: ClassVar[bool] = False
 
@@ -75,7 +76,7 @@ class SpendLanding(ChangeMask):
 
 @dataclass(frozen=True)
 class ReadMask:
-    """MRS Xt, DAIF: as the interrupted code sees it, not as the trap has left it."""
+    """Emulation of MRS Xt, DAIF: read the mask of the interrupted code, not that of the trap."""
 
     ends_block: ClassVar[bool] = False
     register: str
@@ -91,7 +92,7 @@ class ReadMask:
 
 @dataclass(frozen=True)
 class WriteMask:
-    """MSR DAIF, Xt."""
+    """Emulation of MSR DAIF, Xt: set the mask of the interrupted code."""
 
     ends_block: ClassVar[bool] = True
     register: str
@@ -107,7 +108,7 @@ class WriteMask:
 
 @dataclass(frozen=True)
 class LoadVector:
-    """LDR (literal, SIMD&FP): the rest of the vector register becomes zero."""
+    """Emulation of LDR (literal, SIMD&FP), which zeroes the rest of the vector register."""
 
     ends_block: ClassVar[bool] = False
     number: int
@@ -128,7 +129,7 @@ class LoadVector:
 
 @dataclass(frozen=True)
 class LoadNothing:
-    """LDR (literal) into the zero register: only a fault can come of it."""
+    """Emulation of LDR (literal) into the zero register, which can only fault."""
 
     ends_block: ClassVar[bool] = False
     address: int
@@ -145,7 +146,10 @@ class LoadNothing:
 
 @dataclass(frozen=True)
 class Zero:
-    """CBZ and CBNZ: the register, in the given width, is zero (or is not)."""
+    """Condition of CBZ and CBNZ: whether the low ``bits`` bits of a register are zero.
+
+    :param wanted: True for CBZ, False for CBNZ.
+    """
 
     register: str
     bits: int
@@ -160,7 +164,7 @@ class Zero:
 
 @dataclass(frozen=True)
 class Bit:
-    """TBZ and TBNZ."""
+    """Condition of TBZ and TBNZ: whether bit ``number`` of a register equals ``wanted``."""
 
     register: str
     number: int
@@ -174,7 +178,7 @@ class Bit:
 
 
 def register(number: int) -> str:
-    """A register operand where 31 is the zero register."""
+    """Return the name of a register operand for which 31 means the zero register."""
     return "xzr" if number == 31 else f"x{number}"
 
 
@@ -205,9 +209,12 @@ def _to_register(code: int, pc: int) -> Verdict:
     return JumpAndLink(link, pc + 4, register=register(code >> 5 & 31))
 
 
-# A trampoline of a rewritten instruction is: code, breakpoint, data at the next multiple of 8.
+# The trampoline of a rewritten instruction: code, a breakpoint, and data at a multiple of 8 bytes
 def _constant(number: int, value: int, relative: Relative) -> Rewrite:
-    """``ldr xN, =value``: any register, also those the kernel's return path does not restore."""
+    """Return the rewrite ``ldr xN, =value``.
+
+    It also works for registers that the kernel's return path does not restore.
+    """
     if number == 31:
         return Rewrite(NOP)
     return Rewrite(_word(0x58000000 | 2 << 5 | number), value.to_bytes(8, "little"),
@@ -223,7 +230,10 @@ def _address(code: int, pc: int) -> Verdict:
 
 
 def _literal(code: int, pc: int) -> Verdict:
-    """LDR and LDRSW (literal): the address into the register, then the load through it."""
+    """Return the verdict on LDR and LDRSW (literal).
+
+    The rewritten code loads the address into the register, then the data through the register.
+    """
     number = code & 31
     target = pc + 4 * signed(code >> 5 & 0x7FFFF, 19) & MASK
     loads = {0: 0xB9400000, 1: 0xF9400000, 2: 0xB9800000}
@@ -234,7 +244,7 @@ def _literal(code: int, pc: int) -> Verdict:
         return LoadVector(number, target, 4 << size, pc + 4)
     if size == 3 or number == 31:
         return Nothing(pc + 4) if size == 3 else LoadNothing(target, pc + 4)
-    # ldr xN, [pc + 12 rounded to data]; ldr (w|x)N, [xN]; the breakpoint and a pad; the address
+    # ldr xN, pc + 16; ldr (w|x)N, [xN]; breakpoint; padding; the address
     first = _word(0x58000000 | 4 << 5 | number)
     return Rewrite(first + _word(loads[size] | number << 5 | number), target.to_bytes(8, "little"))
 
@@ -252,7 +262,10 @@ def _mask_register(code: int, pc: int) -> Verdict:
 
 
 def _landing(code: int, pc: int) -> Verdict:
-    """BTI: a branch may land on the breakpoint in its place; PSTATE.BTYPE is spent."""
+    """Return the emulation of BTI, which clears PSTATE.BTYPE.
+
+    A branch may land on the breakpoint that replaces the BTI.
+    """
     return SpendLanding(0, BTYPE, pc + 4)
 
 
@@ -293,49 +306,52 @@ ROWS: tuple[VerdictRow, ...] = (
     (0xFFFFF0DF, 0xD50340DF, _change_mask),  # MSR DAIFSet, DAIFClr
     (0xFFDFFFE0, 0xD51B4220, _mask_register),  # MRS/MSR DAIF
     (0xFFFFF0FF, 0xD50040BF, refuse("selects the stack pointer")),  # MSR SPSel
-    # not emulated as DAIF is: where the feature is missing they are no instructions
+    # Not emulated like DAIF: on CPUs without the feature, these encodings are invalid.
     (0xFFFFFCFF, 0xD501401F, refuse("masks interrupts")),  # MSR ALLINT, PM (immediate)
     (0xFFFFFFC0, 0xD5184300, refuse("masks interrupts")),  # MSR ALLINT, PM (register)
     (0xFFF8F01F, 0xD500401F, copy),  # MSR (immediate), others
-    # of EL1 and, where the kernel runs there, EL2 (op1 0 and 4)
-    (0xFFDBFFC0, 0xD5184000, refuse("is about the last exception")),  # SPSR, ELR
-    (0xFFDBFFC0, 0xD5185100, refuse("is about the last exception")),  # AFSR0, AFSR1
-    (0xFFDBFFE0, 0xD5185200, refuse("is about the last exception")),  # ESR
-    (0xFFDBFFE0, 0xD5186000, refuse("is about the last exception")),  # FAR
-    (0xFFDFFFE0, 0xD51C6080, refuse("is about the last exception")),  # HPFAR_EL2
-    (0xFFDBFFE0, 0xD51860A0, refuse("is about the last exception")),  # PFAR
-    (0xFFFFFFC0, 0xD5087780, refuse("is about the last exception")),  # GCSPUSHX, GCSPOPCX
+    # Registers of EL1 and, for a kernel that runs there, of EL2 (op1 0 and 4)
+    (0xFFDBFFC0, 0xD5184000, refuse("accesses the state of the last exception")),  # SPSR, ELR
+    (0xFFDBFFC0, 0xD5185100, refuse("accesses the state of the last exception")),  # AFSR0, AFSR1
+    (0xFFDBFFE0, 0xD5185200, refuse("accesses the state of the last exception")),  # ESR
+    (0xFFDBFFE0, 0xD5186000, refuse("accesses the state of the last exception")),  # FAR
+    (0xFFDFFFE0, 0xD51C6080, refuse("accesses the state of the last exception")),  # HPFAR_EL2
+    (0xFFDBFFE0, 0xD51860A0, refuse("accesses the state of the last exception")),  # PFAR
+    # GCSPUSHX, GCSPOPCX
+    (0xFFFFFFC0, 0xD5087780, refuse("accesses the state of the last exception")),
     (0xFFDFFFE0, 0xD5184200, refuse("selects the stack pointer")),  # MRS/MSR SPSel
     (0xFFD80000, 0xD5000000, refuse("is not an instruction")),  # op0 0, others
     (0xFFC00000, 0xD5000000, copy),  # SYS, SYSL, MRS, MSR (register)
-    # PAuth_LR: the address of the instruction is signed along
-    (0xFFFF8000, 0xDAC18000, refuse("signs its own address")),  # PACIASPPC and its family
-    (0xFF800000, 0xF3800000, refuse("signs its own address")),  # AUTIASPPC, AUTIBSPPC
-    # MOPS: a prologue, a main and an epilogue instruction, of which a fault restarts the first
-    (0x3B200C00, 0x19000400, refuse("is one of three that must stay together")),  # CPY*, SET*
-    # PC-relative
+    # PAuth_LR: the signature covers the address of the instruction.
+    (0xFFFF8000, 0xDAC18000, refuse("uses its own address in a signature")),  # PACIASPPC etc.
+    (0xFF800000, 0xF3800000, refuse("uses its own address in a signature")),  # AUTIASPPC, AUTIBSPPC
+    # MOPS: prologue, main and epilogue instruction; a fault may restart the prologue.
+    # CPY*, SET*
+    (0x3B200C00, 0x19000400, refuse("is one of three instructions that must stay together")),
+    # PC-relative instructions
     (0x1F000000, 0x10000000, _address),  # ADR, ADRP
     (0xFF000000, 0xD8000000, _nothing),  # PRFM (literal)
     (0x3B000000, 0x18000000, _literal),  # LDR, LDRSW (literal), also vector
-    # exclusive accesses: the monitor does not survive a trap; CAS and CASP are plain atomics
+    # Exclusive accesses: a trap clears the monitor.  CAS and CASP are ordinary atomics.
     (0x3FA07C00, 0x08A07C00, copy),  # CAS
     (0xBFA07C00, 0x08207C00, copy),  # CASP
-    (0x3F800000, 0x08000000, refuse("lies in an exclusive access")),  # LDXR STXR LDXP STXP
-    (0xBFA00000, 0x89000000, refuse("lies in an exclusive access")),  # LDTXR STTXR, LDATXR STLTXR
+    (0x3F800000, 0x08000000, refuse("belongs to an exclusive access")),  # LDXR STXR LDXP STXP
+    # LDTXR STTXR, LDATXR STLTXR
+    (0xBFA00000, 0x89000000, refuse("belongs to an exclusive access")),
     (0x3F800000, 0x08800000, copy),  # LDAR, STLR
-    # the rest of loads and stores, data processing, vectors
+    # Other loads and stores, data processing, vectors
     (0x0A000000, 0x08000000, copy),
     (0x1C000000, 0x10000000, copy),
     (0x1E000000, 0x04000000, copy),  # SVE
-    (0x9E000000, 0x80000000, refuse("is SME, or data")),
-    (0x1A000000, 0x00000000, refuse("is not an instruction")),  # UDF, and unallocated
+    (0x9E000000, 0x80000000, refuse("is an SME instruction, or data")),
+    (0x1A000000, 0x00000000, refuse("is not an instruction")),  # UDF and unallocated encodings
     (0x1A000000, 0x02000000, refuse("is not an instruction")),
     (0x0E000000, 0x0A000000, copy),
     (0x0E000000, 0x0E000000, copy),
 )
 
-# Which earlier rows take what else this one would: (mask, value) -> their (mask, value).  Rows that
-# overlap otherwise are a mistake, which a test finds.
+# Intended overlaps: (mask, value) of a row -> (mask, value) of the earlier rows that take
+# precedence over it.  A test rejects any other overlap.
 OVERLAPS: Overlaps = {
     (0xFE000000, 0xD6000000): (
         (0xFFFFFC1F, 0xD61F0000), (0xFFFFFC1F, 0xD63F0000), (0xFFFFFC1F, 0xD65F0000),
@@ -393,28 +409,31 @@ OVERLAPS: Overlaps = {
 }
 
 
-# The rows that the first byte leaves possible.
+# Rows that can match an instruction, by its highest byte
 ROWS_BY = tuple(possible(ROWS, 0xFF000000, n << 24) for n in range(0x100))
 
 
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:
-    """The instruction's length and its verdict."""
+    """Return the length of the first instruction and its verdict."""
     word = int.from_bytes(code[:4], "little")
     for mask, value, verdict in ROWS_BY[word >> 24]:
         if word & mask == value:
             return 4, verdict(word, address)
-    return 4, Refuse("is not in the table")
+    return 4, Refuse("is unknown")
 
 
 def starts_exclusive(code: bytes) -> bool:
-    """LDXR, LDAXR, LDXP, LDAXP, LDTXR, LDATXR: what follows up to the store belongs to it."""
+    """Whether an instruction is LDXR, LDAXR, LDXP, LDAXP, LDTXR or LDATXR.
+
+    The instructions from there to the store belong to the exclusive access.
+    """
     word = int.from_bytes(code[:4], "little")
     load = word & 0x3FC00000 == 0x08400000 and not _is_casp(word)
     return load or word & 0xBFE00000 == 0x89400000
 
 
 def ends_exclusive(code: bytes) -> bool:
-    """STXR, STLXR, STXP, STLXP, STTXR, STLTXR, or CLREX."""
+    """Whether an instruction is STXR, STLXR, STXP, STLXP, STTXR, STLTXR or CLREX."""
     word = int.from_bytes(code[:4], "little")
     store = word & 0x3FC00000 == 0x08000000 and not _is_casp(word)
     return store or word & 0xBFE00000 == 0x89000000 or word & 0xFFFFF0FF == 0xD503305F

@@ -1,4 +1,4 @@
-"""How C functions of arm64 take their arguments (AAPCS64, 6.8.2)."""
+"""C calling convention of arm64 (AAPCS64, 6.8.2)."""
 
 from kinst.code.convention import Convention
 

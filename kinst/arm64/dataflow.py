@@ -1,4 +1,4 @@
-"""What arm64 instructions do with values (Arm ARM, chapter C6), as Capstone tells operands."""
+"""Data flow of arm64 instructions (Arm ARM, chapter C6), from the operands Capstone reports."""
 
 import functools
 
@@ -9,16 +9,16 @@ from kinst.code.dataflow import NOTHING, Effect
 
 COPIES = frozenset("mov sxtw sxth sxtb uxtw uxth uxtb".split())
 CHOICES = frozenset({"csel"})
-# Mnemonics by their beginnings; what they transfer are their first registers.
+# Prefixes of mnemonics; the first registers of these instructions are loaded or stored.
 LOADS = ("ldr", "ldur", "ldp", "ldnp", "ldar", "ldapr", "ldapur", "ldxr", "ldaxr", "ldtr", "ldxp",
          "ldaxp", "ldlar")
 STORES = ("str", "stur", "stp", "stnp", "stlr", "stlur", "sttr", "stllr")
-EXCLUSIVE = ("stxr", "stlxr", "stxp", "stlxp")  # whether it was made, then what is stored
+EXCLUSIVE = ("stxr", "stlxr", "stxp", "stlxp")  # the first operand is the status, then the data
 PAIRS = ("ldp", "ldnp", "ldxp", "ldaxp", "stp", "stnp", "stxp", "stlxp")
-# Their first register is read, not written; of all others it is written, whatever Capstone says.
+# Instructions that only read their first register; all others write it, whatever Capstone says.
 READS = frozenset("cmp cmn tst ccmp ccmn cbz cbnz tbz tbnz br blr ret braa brab blraa blrab msr "
                   "dc ic at tlbi sys prfm prfum".split())
-SWAPS, COMPARES = "swp", "cas"  # LSE; the rest of it (ldadd, ...) loads, and makes what it stores
+SWAPS, COMPARES = "swp", "cas"  # LSE; the other LSE instructions store a computed value
 ATOMICS = tuple(f"ld{what}" for what in (
     "add", "clr", "eor", "set", "smax", "smin", "umax", "umin"))
 ATOMIC_STORES = tuple(f"st{what[2:]}" for what in ATOMICS)
@@ -32,7 +32,7 @@ def _decoder() -> capstone.Cs:
 
 
 def _name(text: str) -> str | None:
-    """A general register by its 64-bit name; None: another one, or zero."""
+    """Return the 64-bit name of a general register; None for zero and for other registers."""
     if text in ("sp", "wsp"):
         return "sp"
     text = {"fp": "x29", "lr": "x30"}.get(text, text)
@@ -41,6 +41,7 @@ def _name(text: str) -> str | None:
 
 @functools.lru_cache(1 << 16)
 def effect(code: bytes) -> Effect:
+    """Return the data flow of one instruction."""
     for insn in _decoder().disasm(code, 0, 1):
         return _effect(insn)
     return NOTHING
@@ -70,14 +71,14 @@ def _effect(insn: capstone.CsInsn) -> Effect:
         written = {registers[0]} if registers[0] else set()
         return Effect(frozenset(written), stores=tuple(registers[1 : 1 + count]))
     if mnemonic.startswith(SWAPS):
-        got = registers[1]
-        return Effect(frozenset({got} if got else ()), loads=(got,) if got else (),
+        result = registers[1]
+        return Effect(frozenset({result} if result else ()), loads=(result,) if result else (),
                       stores=(registers[0],))
     if mnemonic.startswith(COMPARES):
         return Effect(frozenset(name for name in registers[:1] if name), stores=(None,))
     if mnemonic.startswith(ATOMICS):
-        got = registers[1]
-        return Effect(frozenset({got} if got else ()), loads=(got,) if got else (),
+        result = registers[1]
+        return Effect(frozenset({result} if result else ()), loads=(result,) if result else (),
                       stores=(None,))
     if mnemonic.startswith(ATOMIC_STORES):
         return Effect(stores=(None,))

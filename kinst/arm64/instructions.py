@@ -1,4 +1,4 @@
-"""What the bytes of an arm64 instruction tell of it."""
+"""Instruction properties of arm64 that follow from the bytes."""
 
 import re
 from collections.abc import Mapping
@@ -16,6 +16,8 @@ PROLOGUES = ((0xFFC003E0, 0xA98003E0), (0xFF8003FF, 0xD10003FF))
 
 
 class Arm64Instructions(Instructions):
+    """arm64 instructions: their verdicts and other properties."""
+
     trap_returns: ClassVar[frozenset[bytes]] = frozenset({bytes.fromhex("e0039fd6")})  # ERET
     padding: ClassVar[re.Pattern[bytes]] = re.compile(rb"\x1f\x20\x03\xd5")  # nop
     examples: ClassVar[tuple[bytes, ...]] = tuple(map(bytes.fromhex, (
@@ -26,7 +28,10 @@ class Arm64Instructions(Instructions):
         return classify.classify(code, address)
 
     def literal(self, code: bytes, address: int) -> tuple[int, int] | None:
-        """LDR, LDRSW (literal), also of vectors (Arm ARM C4.1, "Load register (literal)")."""
+        """Return (address, size) of the data that LDR or LDRSW (literal) reads, else None.
+
+        This includes loads of vectors (Arm ARM C4.1, "Load register (literal)").
+        """
         word = int.from_bytes(code[:4], "little")
         if word & 0x3B000000 != 0x18000000 or word >> 24 == PRFM_LITERAL:
             return None
@@ -50,8 +55,10 @@ class Arm64Instructions(Instructions):
         return int.from_bytes(code, "little") & 0xFFFFFC1F == 0xD65F0000
 
     def makes(self, code: bytes, verdict: Verdict) -> tuple[str, int] | None:
-        """As ``Instructions.makes``; ADRP is rewritten, and the trampoline's data is the page that
-        it makes (Arm ARM C6.2.12)."""
+        """Return (register, address) if an instruction sets a register to an address, else None.
+
+        For ADRP, which is rewritten, the trampoline's data is the address (Arm ARM C6.2.12).
+        """
         word = int.from_bytes(code, "little")
         if isinstance(verdict, Rewrite) and word & 0x9F000000 == 0x90000000:
             return f"x{word & 31}", int.from_bytes(verdict.data, "little")
@@ -59,7 +66,10 @@ class Arm64Instructions(Instructions):
 
     def read_by(self, code: bytes, address: int, known: Mapping[str, int]
                 ) -> tuple[str, int, int] | None:
-        """LDRB, LDR of an X register (unsigned offset; Arm ARM C6.2.166, C6.2.169)."""
+        """Return (register, address, size) if LDRB or LDR reads a known address, else None.
+
+        LDR must have an X register, and both an unsigned offset (Arm ARM C6.2.166, C6.2.169).
+        """
         word = int.from_bytes(code, "little")
         size = {0x39400000: 1, 0xF9400000: 8}.get(word & 0xFFC00000)
         base = known.get(f"x{word >> 5 & 31}")
@@ -68,7 +78,7 @@ class Arm64Instructions(Instructions):
         return f"x{word & 31}", base + size * (word >> 10 & 0xFFF), size
 
     def second_argument(self, code: bytes) -> int | None:
-        """ADD X1, register, #number (Arm ARM C6.2.4)."""
+        """Return n of ADD X1, register, #n, else None (Arm ARM C6.2.4)."""
         word = int.from_bytes(code, "little")
         return word >> 10 & 0xFFF if word & 0xFFC0001F == 0x91000001 else None
 
@@ -79,7 +89,7 @@ class Arm64Instructions(Instructions):
         return _encoding.SPLIT
 
 
-# Of the instructions that are copied only a prologue has a trait that the row does not tell.
+# Prologues come first: no row alone determines whether a copied instruction is a prologue.
 _encoding.know([*((*row, False) for row in PROLOGUES),
                 *((mask, value, verdict is rows.copy)
                   for mask, value, verdict in classify.ROWS)])

@@ -1,4 +1,4 @@
-"""arm64 in the laboratory."""
+"""Laboratory for arm64 instructions."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -12,6 +12,8 @@ from kinst.verify.laboratory.architecture import LaboratoryArch
 
 
 class Arm64Laboratory(LaboratoryArch):
+    """Properties of arm64 for the laboratory."""
+
     arch = Arm64()
     uc_arch, uc_mode = unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM
     cpu_model = uc.UC_CPU_ARM64_A57
@@ -34,7 +36,7 @@ class Arm64Laboratory(LaboratoryArch):
     def not_executed(self, code: bytes) -> str | None:
         word = int.from_bytes(code, "little")
         if word >> 22 == 0x354:  # SYS, MRS, MSR and hints
-            return "it works on a system register"
+            return "it accesses a system register"
         return None
 
 

@@ -1,4 +1,4 @@
-"""Where two models of an arm64 CPU may rightly differ (Arm ARM, C6.2 "MRS", D19)."""
+"""Known differences between two models of an arm64 CPU (Arm ARM, C6.2 "MRS", D19)."""
 
 from kinst.verify.crosscheck.difference import MASK, Difference, Model, StateDifference, destination
 
@@ -20,6 +20,6 @@ INSTRUCTIONS = (
     _mrs(3, 0, 0, 0, 0, 0xFFFFF000, "an identification register"),
 )
 FLAGS = 0xF << 28  # NZCV
-LEFT = "what the last exception has left"
+LEFT = "left by the last exception"
 MODEL = Model(INSTRUCTIONS, FLAGS, trapped={
     name: StateDifference(MASK, LEFT) for name in ("elr_el1", "spsr_el1", "esr_el1", "far_el1")})

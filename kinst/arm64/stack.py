@@ -1,4 +1,4 @@
-"""What arm64 instructions do to the stack (Arm ARM, C4.1 and C6.2)."""
+"""Effects of arm64 instructions on the stack (Arm ARM, C4.1 and C6.2)."""
 
 import functools
 
@@ -6,12 +6,12 @@ from kinst.arm64.dataflow import effect
 from kinst.code.stack_effect import StackEffect
 
 SP, ZERO = 31, 31
-# (mask, value): ADD and SUB (immediate, 64 bits); ADD, SUB of zero are MOV to or from SP.
+# (mask, value) of ADD and SUB (64-bit immediate); MOV to or from SP adds or subtracts zero.
 ADD, SUB = (0xFF800000, 0x91000000), (0xFF800000, 0xD1000000)
-# LDP and STP of 64-bit registers: post-index, offset, pre-index.
+# LDP and STP of 64-bit registers -> (whether it is a load, addressing mode)
 PAIRS = {0xA8C00000: (True, "post"), 0xA9400000: (True, "offset"), 0xA9C00000: (True, "pre"),
          0xA8800000: (False, "post"), 0xA9000000: (False, "offset"), 0xA9800000: (False, "pre")}
-# LDR and STR of a 64-bit register with a 9-bit signed offset, post- and pre-index; LDR (unsigned).
+# LDR and STR of a 64-bit register with a signed 9-bit offset -> (whether it is a load, mode)
 SINGLES = {0xF8400400: (True, "post"), 0xF8400C00: (True, "pre"),
            0xF8000400: (False, "post"), 0xF8000C00: (False, "pre")}
 LOAD_UNSIGNED = (0xFFC00000, 0xF9400000)
@@ -23,7 +23,7 @@ def _signed(value: int, bits: int) -> int:
 
 def _indexed(registers: list[int], load: bool, mode: str, base: int, offset: int, size: int,
              lost: frozenset[str]) -> StackEffect:
-    """A load or store of registers beside each other."""
+    """Return the effect of a load or store of registers that are adjacent in memory."""
     at = 0 if mode == "post" else offset
     moves = mode != "offset"
     if base == SP:
@@ -38,20 +38,20 @@ def _indexed(registers: list[int], load: bool, mode: str, base: int, offset: int
 
 @functools.lru_cache(1 << 14)
 def stack_effect(code: bytes) -> StackEffect:
-    """The effect of one instruction."""
+    """Return the effect of one instruction on the stack."""
     word, lost = int.from_bytes(code[:4], "little"), effect(code).writes
-    to, base = word & 31, word >> 5 & 31
+    rt, base = word & 31, word >> 5 & 31
     for (mask, value), sign in ((ADD, 1), (SUB, -1)):
-        if word & mask == value and to == SP:
+        if word & mask == value and rt == SP:
             amount = (word >> 10 & 0xFFF) << (12 if word >> 22 & 1 else 0)
             return StackEffect("" if base == SP else f"x{base}", sign * amount)
-    kind = PAIRS.get(word & 0xFFC00000)
-    if kind is not None:
-        return _indexed([to, word >> 10 & 31], *kind, base, 8 * _signed(word >> 15 & 0x7F, 7), 8,
+    form = PAIRS.get(word & 0xFFC00000)
+    if form is not None:
+        return _indexed([rt, word >> 10 & 31], *form, base, 8 * _signed(word >> 15 & 0x7F, 7), 8,
                         lost)
-    kind = SINGLES.get(word & 0xFFE00C00)
-    if kind is not None:
-        return _indexed([to], *kind, base, _signed(word >> 12 & 0x1FF, 9), 8, lost)
+    form = SINGLES.get(word & 0xFFE00C00)
+    if form is not None:
+        return _indexed([rt], *form, base, _signed(word >> 12 & 0x1FF, 9), 8, lost)
     if word & LOAD_UNSIGNED[0] == LOAD_UNSIGNED[1]:
-        return _indexed([to], True, "offset", base, 8 * (word >> 10 & 0xFFF), 8, lost)
+        return _indexed([rt], True, "offset", base, 8 * (word >> 10 & 0xFFF), 8, lost)
     return StackEffect(lost=lost)

@@ -1,4 +1,4 @@
-"""arm64: BRK #0x40d, the seam is called with the frame, and a second breakpoint comes back."""
+"""Host side of the arm64 trap path: BRK #0x40d, a called seam, trampolines that end in BRK."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -13,13 +13,15 @@ PSTATE_I = 1 << 7
 
 
 class Arm64Trap(CalledSeam):
+    """Host side of the trap path on arm64."""
+
     instructions = Arm64Instructions()
     seam_code: ClassVar[bytes] = bytes.fromhex("c0035fd6")  # ret
     more_registers: ClassVar[tuple[str, ...]] = tuple(registers.VECTORS)
     frame: ClassVar[FrameRegisters] = FrameRegisters(
         "x0", names={"x30": "lr", "pc": "elr", "pstate": "spsr"},
         unrestored=frozenset(f"x{i}" for i in range(18, 29)),
-        # The vectors of an exception from EL1 use it before they save it (FreeBSD's exception.S).
+        # FreeBSD's exception vectors for EL1 use x18 before they save it (exception.S).
         untold=frozenset({"x18"}))
     numbers: ClassVar[Mapping[str, int]] = registers.UNICORN | registers.VECTORS
     status: ClassVar[StatusRegister] = StatusRegister(
@@ -28,9 +30,9 @@ class Arm64Trap(CalledSeam):
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(BRK, 7)  # EXCP_BKPT
     return_register: ClassVar[str] = "elr_el1"
     saved: ClassVar[Mapping[str, str]] = {  # Arm ARM D1.3, D24.2.40
-        "elr": "ELR_EL1: the address of BRK", "spsr": "SPSR_EL1: the PSTATE that was interrupted",
-        "esr": "ESR_EL1: the class of the exception (bits 31:26; 0x3c is BRK) and its immediate",
-        "far": "FAR_EL1: not of a breakpoint: what an earlier fault has left"}
+        "elr": "ELR_EL1: the address of BRK", "spsr": "SPSR_EL1: PSTATE of the interrupted code",
+        "esr": "ESR_EL1: the exception class (bits 31:26; 0x3c is BRK) and the immediate of BRK",
+        "far": "FAR_EL1: left by an earlier fault; a breakpoint does not set it"}
 
     def trampoline(
         self, at: int, code: bytes, verdict: Copy | Rewrite, after: int

@@ -1,4 +1,7 @@
-"""arm64's kinst.ko: a probe is emulated or copied (sys/cddl/dev/kinst/aarch64 of FreeBSD 15.0)."""
+"""Trials of FreeBSD's kinst.ko on arm64 (sys/cddl/dev/kinst/aarch64 of FreeBSD 15.0).
+
+The module emulates or copies an instruction.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -13,10 +16,12 @@ CONDITIONS, MASKS = 0xF << 28, 0xF << 6  # NZCV, DAIF
 
 
 class Arm64Trial(TrialArch):
+    """Properties of arm64 for trials of a provider module."""
+
     prologue: ClassVar[bytes] = bytes.fromhex("fd7bbfa9")  # stp x29, x30, [sp, #-16]!
     nothing: ClassVar[bytes] = bytes.fromhex("1f2003d5")
     returns: ClassVar[bytes] = bytes.fromhex("c0035fd6")
-    fixed: ClassVar[frozenset[str]] = frozenset({"x18"})  # the CPU's own data
+    fixed: ClassVar[frozenset[str]] = frozenset({"x18"})  # address of per-CPU data
     flags: ClassVar[str] = "pstate"
     random_flags: ClassVar[int] = CONDITIONS
     interrupts: ClassVar[int] = PSTATE_I

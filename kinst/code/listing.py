@@ -12,7 +12,7 @@ from kinst.relocation.verdict import Refuse, Verdict
 
 MAX_FUNCTION = 1 << 20  # bytes; far more than the largest function of GENERIC has
 DATA = "is data that the function reads"
-EXCLUSIVE = "lies in an exclusive access"
+EXCLUSIVE = "belongs to an exclusive access"
 NO_INSTRUCTION = "is not an instruction"
 
 

@@ -1,8 +1,9 @@
 # cython: language_level=3
-"""Splits an instruction into what decides its verdict and its displacement (unprivileged manual,
-2.5 and chapter "C"), so that a call is one encoding, wherever it leads.
+"""Split riscv64 instructions into a key, which determines the verdict, and a displacement.
 
-The Python twin is the table, ``classify.py``, which does not need it; ``know`` gets its rows.
+The key does not contain the displacement of jumps, branches and AUIPC (unprivileged manual, 2.5 and
+chapter "C"), so all calls with the same link register share one key, wherever they lead.  The
+Python counterpart is the table in ``classify.py``, which needs no keys; ``know`` receives its rows.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
@@ -24,13 +25,16 @@ cdef Rows KNOWN
 
 
 def know(table):
-    """Where a row decides alone (``kinst/code/_rows.pxd``)."""
+    """Set the rows of the decoding table, as ``fill`` of ``kinst/code/_rows.pxd`` takes them."""
     fill(&KNOWN, table)
 
 
 cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint32_t *key_length,
                     int32_t *relative) noexcept nogil:
-    """Of four bytes where the lowest two bits are set, else of two."""
+    """Implement ``split_fn`` of ``kinst/code/_reader.pxd``.
+
+    An instruction has four bytes if the lowest two bits of the first byte are set, else two.
+    """
     cdef uint32_t size = 4 if available and code[0] & 3 == 3 else 2
     cdef uint32_t word = 0
     cdef int plain
@@ -50,7 +54,7 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
     elif word & 0x7F == 0x17 and word & 0xF80:  # AUIPC
         relative[0] = <int32_t>(word & <uint32_t>0xFFFFF000)
         word &= 0xFFF
-    elif word & 0x7F == 0x63 and word & 0x6000 != 0x2000:  # branches that there are
+    elif word & 0x7F == 0x63 and word & 0x6000 != 0x2000:  # branches, except reserved encodings
         relative[0] = signed(bits(word, 31, 1, 12) | bits(word, 7, 1, 11) | bits(word, 25, 6, 5)
                              | bits(word, 8, 4, 1), 13)
         word &= 0x1FFF07F

@@ -1,5 +1,7 @@
-"""Verdicts for riscv64 instructions (unprivileged manual, "RV32/64G Instruction Set Listings",
-and "C" extension).  A row is (mask, value, verdict); the first that fits decides.
+"""Verdicts on riscv64 instructions.
+
+A row is (mask, value, verdict); the first row that matches applies (unprivileged manual, "RV32/64G
+Instruction Set Listings" and "C" extension).
 """
 
 from dataclasses import dataclass
@@ -24,13 +26,13 @@ MASK = (1 << 64) - 1
 
 
 def pick(code: int, *places: tuple[int, int, int]) -> int:
-    """An immediate put together: (lowest bit in the code, bits, lowest bit in the immediate)."""
+    """Assemble an immediate from (lowest bit in the code, width, lowest bit in the immediate)."""
     return sum((code >> at & (1 << bits) - 1) << to for at, bits, to in places)
 
 
 @dataclass(frozen=True)
 class BranchCondition:
-    """The condition of a branch: funct3 of BEQ, BNE, BLT, BGE, BLTU, BGEU."""
+    """Condition of a branch; ``funct`` is funct3 of BEQ, BNE, BLT, BGE, BLTU or BGEU."""
 
     funct: int
     left: str
@@ -73,7 +75,7 @@ def _jalr(code: int, pc: int) -> Verdict:
 
 @dataclass(frozen=True)
 class JumpEven:
-    """JALR clears the lowest bit of its target."""
+    """Emulation of JALR, which clears the lowest bit of the target."""
 
     ends_block: ClassVar[bool] = True
     jump: JumpAndLink
@@ -89,7 +91,7 @@ class JumpEven:
 def _auipc(code: int, pc: int) -> Verdict:
     rd = _link(code >> 7 & 31)
     if rd is None:
-        return Refuse("is a landing pad (LPAD), or a hint")
+        return Refuse("is a landing pad (LPAD) or a hint")
     value = pc + signed(code >> 12, 20) * 4096 & MASK
     return SetRegister(rd, value, pc + 4)
 
@@ -122,22 +124,23 @@ WIDE: tuple[VerdictRow, ...] = (
     (0x707F, 0x67, _jalr),
     (0x7F, 0x17, _auipc),
     (0x7F, 0x73, refuse("is a system instruction")),
-    (0xF800007F, 0x1000002F, refuse("lies in a load-reserved sequence")),  # LR
-    (0xF800007F, 0x1800002F, refuse("lies in a load-reserved sequence")),  # SC
+    # LR and SC
+    (0xF800007F, 0x1000002F, refuse("belongs to a load-reserved/store-conditional sequence")),
+    (0xF800007F, 0x1800002F, refuse("belongs to a load-reserved/store-conditional sequence")),
     (0x7F, 0x2F, copy),  # other AMOs
     (0x7F, 0x03, copy), (0x7F, 0x07, copy), (0x7F, 0x0F, copy), (0x7F, 0x13, copy),
     (0x7F, 0x1B, copy), (0x7F, 0x23, copy), (0x7F, 0x27, copy), (0x7F, 0x33, copy),
     (0x7F, 0x37, copy), (0x7F, 0x3B, copy), (0x7F, 0x43, copy), (0x7F, 0x47, copy),
     (0x7F, 0x4B, copy), (0x7F, 0x4F, copy), (0x7F, 0x53, copy),
     (0x7F, 0x57, copy), (0x7F, 0x77, copy),  # OP-V, OP-VE: vectors
-    *((0x7F, opcode, refuse("is a vendor's own instruction"))
+    *((0x7F, opcode, refuse("is a vendor-specific instruction"))
       for opcode in (0x0B, 0x2B, 0x5B, 0x7B)),
     (0x1F, 0x1F, refuse("is longer than four bytes")),
     (0x7F, 0x6B, refuse("is a reserved instruction")),
 )
 COMPRESSED: tuple[VerdictRow, ...] = (
     (0xFFFF, 0x0000, refuse("is not an instruction")),
-    (0xFFFF, 0x9002, refuse("is a breakpoint already")),
+    (0xFFFF, 0x9002, refuse("is already a breakpoint")),
     (0xE003, 0xA001, _c_jump),
     (0xC003, 0xC001, _c_branch),
     (0xE07F, 0x8002, _c_register),  # C.JR, C.JALR
@@ -147,8 +150,8 @@ COMPRESSED: tuple[VerdictRow, ...] = (
     (0x0003, 0x0000, copy), (0x0003, 0x0001, copy), (0x0003, 0x0002, copy),
 )
 
-# Which earlier rows of their table take what else these would; rows that overlap otherwise are a
-# mistake, which a test finds.
+# Intended overlaps: (mask, value) of a row -> (mask, value) of the earlier rows of its table that
+# take precedence over it.  A test rejects any other overlap.
 WIDE_OVERLAPS: Overlaps = {
     (0x7F, 0x63): ((0x607F, 0x2063),),
     (0x7F, 0x2F): ((0xF800007F, 0x1000002F), (0xF800007F, 0x1800002F)),
@@ -165,13 +168,13 @@ COMPRESSED_OVERLAPS: Overlaps = {
 }
 
 
-# The rows that an opcode (wide), or a function and quadrant (compressed), leaves possible.
+# Rows that can match an instruction, by opcode (wide) or function and quadrant (compressed)
 WIDE_BY = tuple(possible(WIDE, 0x7F, n) for n in range(0x80))
 COMPRESSED_BY = tuple(possible(COMPRESSED, 0xE003, (n & 0x1C) << 11 | n & 3) for n in range(32))
 
 
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:
-    """The instruction's length and its verdict."""
+    """Return the length of the first instruction and its verdict."""
     wide = code[0] & 3 == 3
     size = 4 if wide else 2
     word = int.from_bytes(code[:size], "little")
@@ -179,14 +182,14 @@ def classify(code: bytes, address: int) -> tuple[int, Verdict]:
     for mask, value, verdict in rows:
         if word & mask == value:
             return size, verdict(word, address)
-    return size, Refuse("is not in the table")
+    return size, Refuse("is unknown")
 
 
 def starts_exclusive(code: bytes) -> bool:
-    """LR: what follows up to the SC belongs to it."""
+    """Whether an instruction is LR; the instructions from there to the SC belong to it."""
     return len(code) >= 4 and int.from_bytes(code[:4], "little") & 0xF800007F == 0x1000002F
 
 
 def ends_exclusive(code: bytes) -> bool:
-    """SC."""
+    """Whether an instruction is SC."""
     return len(code) >= 4 and int.from_bytes(code[:4], "little") & 0xF800007F == 0x1800002F

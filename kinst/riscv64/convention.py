@@ -1,4 +1,4 @@
-"""How C functions of riscv64 take their arguments (psABI, "Integer Calling Convention")."""
+"""C calling convention of riscv64 (psABI, "Integer Calling Convention")."""
 
 from kinst.code.convention import Convention
 

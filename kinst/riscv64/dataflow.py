@@ -1,6 +1,8 @@
-"""What riscv64 instructions do with values (unprivileged manual, "RV32/64G Instruction Set
-Listings", "RVC Instruction Set Listings").  A row is (mask, value, what to do with the code); the
-first that fits counts."""
+"""Data flow of riscv64 instructions.
+
+A row is (mask, value, function from the code to the effect); the first row that matches applies
+(unprivileged manual, "RV32/64G Instruction Set Listings", "RVC Instruction Set Listings").
+"""
 
 import functools
 from collections.abc import Callable
@@ -30,18 +32,18 @@ def _stores(code: int) -> Effect:
 
 
 def _copies(code: int) -> Effect:
-    """ADDI, ADDIW (SEXT.W), ADD and OR with zero."""
+    """Return the effect of ADDI, ADDIW (SEXT.W), ADD or OR with zero, which copies a register."""
     rd = code >> 7 & 31
     return Effect(_written(rd), {NAMES[rd]: (NAMES[code >> 15 & 31],)})
 
 
 def _conditional(code: int) -> Effect:
-    """SC: a store, and whether it was made."""
+    """Return the effect of SC: a store, and a write of its status to a register."""
     return Effect(_written(code >> 7 & 31), stores=(NAMES[code >> 20 & 31],))
 
 
 def _atomic(code: int) -> Effect:
-    """What was in memory is loaded; something else is made of it, but by AMOSWAP."""
+    """Return the effect of an AMO, which loads the old value; only AMOSWAP stores a register."""
     rd, swaps = code >> 7 & 31, code >> 27 == 1
     return Effect(_written(rd), loads=(NAMES[rd],),
                   stores=(NAMES[code >> 20 & 31] if swaps else None,))
@@ -67,7 +69,7 @@ def _c(what: str, at: int, short: bool) -> Callable[[int], Effect]:
 
 
 def _c_register(code: int) -> Effect:
-    """C.JR, C.MV, C.EBREAK, C.JALR, C.ADD."""
+    """Return the effect of C.JR, C.MV, C.EBREAK, C.JALR or C.ADD."""
     rd, rs2, high = code >> 7 & 31, code >> 2 & 31, code >> 12 & 1
     if rs2 == 0:
         return Effect(frozenset({"ra"})) if high and rd else NOTHING
@@ -83,8 +85,8 @@ WIDE: tuple[Row, ...] = (
     (0x7F, 0x2F, _atomic),
     *((0x7F, opcode, _writes) for opcode in (
         0x13, 0x17, 0x1B, 0x33, 0x37, 0x3B, 0x67, 0x6F, 0x73)),
-    # Of what reads floating-point registers: comparisons, conversions, FCLASS and FMV to general
-    # ones.
+    # Floating-point instructions that write a general register: comparisons, conversions, FCLASS
+    # and FMV
     *((0xF000007F, funct << 28 | 0x53, _writes) for funct in (0xA, 0xC, 0xE)),
     (0, 0, _nothing),
 )
@@ -103,7 +105,7 @@ NARROW: tuple[Row, ...] = (
     (0, 0, _nothing),
 )
 
-# As in classify.py; the last row of each table takes what no other does.
+# Overlaps as in classify.py; the last row of each table matches all remaining instructions.
 WIDE_OVERLAPS: Overlaps = {
     (0x7F, 0x2F): ((0xF800007F, 0x1000002F), (0xF800007F, 0x1800002F), (0xF800007F, 0x2800002F)),
     (0x7F, 0x13): ((0xFFF0707F, 0x00000013),),
@@ -115,6 +117,7 @@ NARROW_OVERLAPS: Overlaps = {}
 
 @functools.lru_cache(1 << 16)
 def effect(code: bytes) -> Effect:
+    """Return the data flow of one instruction."""
     word = int.from_bytes(code, "little")
     for mask, value, make in NARROW if len(code) == 2 else WIDE:
         if word & mask == value:

@@ -1,4 +1,4 @@
-"""What the bytes of a riscv64 instruction tell of it."""
+"""Instruction properties of riscv64 that follow from the bytes."""
 
 import re
 from collections.abc import Mapping
@@ -19,6 +19,8 @@ C_FLD, C_LW, C_LD = 1, 2, 3
 
 
 class Riscv64Instructions(Instructions):
+    """riscv64 instructions: their verdicts and other properties."""
+
     trap_returns: ClassVar[frozenset[bytes]] = frozenset(  # SRET, MRET
         {bytes.fromhex("73002010"), bytes.fromhex("73002030")})
     padding: ClassVar[re.Pattern[bytes]] = re.compile(rb"\x01\x00|\x13\x00\x00\x00")  # nop
@@ -27,8 +29,11 @@ class Riscv64Instructions(Instructions):
         "73002010", "2fb50510", "2fb6d518")))
 
     def literal(self, code: bytes, address: int) -> tuple[int, int] | None:
-        """AUIPC and a load through its register, directly behind it (unprivileged manual, 2.5 and
-        2.6; compressed loads: chapter "C")."""
+        """Return (address, size) of the data that AUIPC and a load directly after it read, or None.
+
+        The load uses AUIPC's register (unprivileged manual, 2.5 and 2.6; compressed loads: chapter
+        "C").
+        """
         first, second = (int.from_bytes(code[at : at + 4], "little") for at in (0, 4))
         register = first >> 7 & 31
         if first & 0x7F != AUIPC or len(code) < 6:
@@ -64,13 +69,16 @@ class Riscv64Instructions(Instructions):
 
     def read_by(self, code: bytes, address: int, known: Mapping[str, int]
                 ) -> tuple[str, int, int] | None:
-        """LBU, LD (RISC-V Unprivileged ISA, 2.6), and C.LD."""
+        """Return (register, address, size) if LBU, LD or C.LD reads a known address, else None.
+
+        See the unprivileged manual, 2.6.
+        """
         word = int.from_bytes(code, "little")
         if len(code) == 2 and word & 3 == 0 and word >> 13 == C_LD:
             base = known.get(registers.NAMES[(word >> 7 & 7) + 8])
             offset = (word >> 10 & 7) << 3 | (word >> 5 & 3) << 6
-            to = registers.NAMES[(word >> 2 & 7) + 8]
-            return None if base is None else (to, base + offset, 8)
+            rd = registers.NAMES[(word >> 2 & 7) + 8]
+            return None if base is None else (rd, base + offset, 8)
         size = {0x4003: 1, 0x3003: 8}.get(word & 0x707F)
         base = known.get(registers.NAMES[word >> 15 & 31])
         if len(code) != 4 or size is None or base is None:
@@ -78,7 +86,7 @@ class Riscv64Instructions(Instructions):
         return registers.NAMES[word >> 7 & 31], base + ((word >> 20 ^ 0x800) - 0x800), size
 
     def second_argument(self, code: bytes) -> int | None:
-        """ADDI a1, register, number (RISC-V Unprivileged ISA, 2.4.1)."""
+        """Return n of ADDI a1, register, n, else None (RISC-V Unprivileged ISA, 2.4.1)."""
         word = int.from_bytes(code, "little")
         if len(code) != 4 or word & 0x7FFF != 0x593:
             return None
@@ -89,13 +97,19 @@ class Riscv64Instructions(Instructions):
             verdict.jump if isinstance(verdict, classify.JumpEven) else verdict)
 
     def jump_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
-        """Also AUIPC and JR through the same register: the far form of a tail call."""
+        """Return the target of an unconditional jump without link; None if it is unknown.
+
+        This includes AUIPC and JR through the same register, the far form of a tail call.
+        """
         if isinstance(verdict, classify.JumpEven) and verdict.jump.link is None:
             return _far(before, verdict)
         return super().jump_target(before, verdict)
 
     def call_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
-        """Also AUIPC and JALR through the same register."""
+        """Return the address of the function that an instruction calls; None if it is unknown.
+
+        This includes AUIPC and JALR through the same register.
+        """
         if isinstance(verdict, classify.JumpEven) and verdict.jump.link is not None:
             return _far(before, verdict)
         return super().call_target(before, verdict)
@@ -105,14 +119,14 @@ class Riscv64Instructions(Instructions):
 
 
 def _far(before: Verdict | None, verdict: classify.JumpEven) -> int | None:
-    """Where a jump to a register leads that AUIPC has made just before."""
+    """Return the target of a jump through a register that AUIPC has just set, else None."""
     if isinstance(before, SetRegister) and before.register == verdict.jump.register:
         return before.value + verdict.jump.offset & classify.MASK & ~1
     return None
 
 
-# Of the instructions that are copied only a prologue has a trait that the row does not tell; the
-# two tables' rows differ in the lowest two bits.
+# Prologues come first: no row alone determines whether a copied instruction is a prologue.  The
+# rows of the two tables differ in the lowest two bits.
 _encoding.know([(*C_PROLOGUE, False), (*PROLOGUE, False),
                 *((mask, value, verdict is rows.copy)
                   for mask, value, verdict in (*classify.WIDE, *classify.COMPRESSED))])

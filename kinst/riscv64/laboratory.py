@@ -1,4 +1,4 @@
-"""riscv64 in the laboratory."""
+"""Laboratory for riscv64 instructions."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -14,6 +14,8 @@ FS_DIRTY = 3 << 13
 
 
 class Riscv64Laboratory(LaboratoryArch):
+    """Properties of riscv64 for the laboratory."""
+
     arch = Riscv64()
     uc_arch, uc_mode = unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64
     cpu_model = uc.UC_CPU_RISCV64_SIFIVE_U54
@@ -34,7 +36,7 @@ class Riscv64Laboratory(LaboratoryArch):
 
     def not_executed(self, code: bytes) -> str | None:
         if int.from_bytes(code[:2], "little") & 0xE003 == 0x8000:
-            return "the CPU model takes Zcb for nothing"
+            return "the CPU model executes Zcb instructions as no-ops"
         return None
 
 

@@ -1,5 +1,7 @@
-"""Where two models of a riscv64 CPU may rightly differ (unprivileged manual, "Zicntr"; privileged
-manual, "sstatus")."""
+"""Known differences between two models of a riscv64 CPU.
+
+See the unprivileged manual, "Zicntr", and the privileged manual, "sstatus".
+"""
 
 from emu.riscv64.registers import NAMES
 from kinst.verify.crosscheck.difference import MASK, Difference, Model, StateDifference, destination
@@ -9,7 +11,10 @@ UXL = 3 << 32
 
 
 def _csr(number: int, why: str, bits: int = MASK) -> Difference:
-    """Any instruction that reads a CSR.  (Other SYSTEM instructions have no such number.)"""
+    """Return the difference for all instructions that read a CSR.
+
+    Other SYSTEM instructions do not have the CSR's number.
+    """
     return Difference((number << 20 | 0x73).to_bytes(4, "little"),
                       destination(RD_SHIFT, RD, NAMES), why,
                       (0xFFF0007F).to_bytes(4, "little"), bits)
@@ -17,18 +22,18 @@ def _csr(number: int, why: str, bits: int = MASK) -> Difference:
 
 INSTRUCTIONS = (
     _csr(0xC00, "cycle: a cycle counter"), _csr(0xC01, "time: a counter"),
-    _csr(0xC02, "instret: counted otherwise"),
-    _csr(0x100, "sstatus: Unicorn's model leaves UXL, a constant, 0", UXL),
+    _csr(0xC02, "instret: counted differently"),
+    _csr(0x100, "sstatus: Unicorn's model leaves the constant field UXL at 0", UXL),
 )
-NO_UXL = StateDifference(UXL, "Unicorn's model leaves UXL, a constant, 0")
-LEFT = "what the last exception has left"
+NO_UXL = StateDifference(UXL, "Unicorn's model leaves the constant field UXL at 0")
+LEFT = "left by the last exception"
 SPIE_SPP = 1 << 5 | 1 << 8
 MODEL = Model(
     INSTRUCTIONS, flags=0,
     frame={
         "sstatus": NO_UXL,
         "stval": StateDifference(
-            MASK, "EBREAK may leave 0 there, as in QEMU 7.2, or its own address", or_zero=True),
+            MASK, "EBREAK may set it to 0, as in QEMU 7.2, or to its own address", or_zero=True),
     },
     state={"sstatus": NO_UXL},
     trapped={"sstatus": StateDifference(UXL | SPIE_SPP, LEFT)} | {

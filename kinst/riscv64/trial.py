@@ -1,5 +1,7 @@
-"""riscv64's kinst.ko: a length, and whether it is emulated (sys/cddl/dev/kinst/riscv of FreeBSD
-15.0)."""
+"""Trials of FreeBSD's kinst.ko on riscv64 (sys/cddl/dev/kinst/riscv of FreeBSD 15.0).
+
+The module records an instruction's length and whether it is emulated.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -12,6 +14,8 @@ from kinst.verify.trial.provider_module import MadeProbe
 
 
 class Riscv64Trial(TrialArch):
+    """Properties of riscv64 for trials of a provider module."""
+
     prologue: ClassVar[bytes] = bytes.fromhex("06e4")  # c.sdsp ra, 8(sp)
     nothing: ClassVar[bytes] = bytes.fromhex("13000000")
     returns: ClassVar[bytes] = bytes.fromhex("8280")
@@ -24,7 +28,7 @@ class Riscv64Trial(TrialArch):
     faults: ClassVar[Mapping[str, str | None]] = {"page_fault_handler": "a0", "kdb_trap": "a2",
                                                   "vpanic": None}
     fault_address: ClassVar[str] = "stval"
-    fault_mask: ClassVar[int] = ~1 & (1 << 64) - 1  # the model keeps bit 0 of sepc, hardware not
+    fault_mask: ClassVar[int] = ~1 & (1 << 64) - 1  # the CPU model does not clear bit 0 of sepc
     vectors: ClassVar[Sequence[tuple[int, int]]] = Riscv64Laboratory.vectors[:4]
 
     def __init__(self) -> None:

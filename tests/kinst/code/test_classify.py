@@ -61,7 +61,7 @@ def test_amd64_lengths_are_the_instructions_own(code):
     ("0f0b", "exception"), ("48cf", "returns"), ("66e900000000", "operand-size"),
     ("ff28", "code segment"), ("67488d0510000000", "32-bit address"), ("0faa", "machine state"),
     ("c7f800000000", "relative"), ("0f05", "enters"), ("cb", "segment"),
-    ("8ed0", "holds off interrupts"), ("488e10", "holds off interrupts"),  # MOV SS
+    ("8ed0", "inhibits interrupts"), ("488e10", "inhibits interrupts"),  # MOV SS
     ("0fff00", "exception"), ("d6", "exception"), ("8ec8", "exception"),  # UD0, UDB, MOV CS
     ("0f22c8", "exception"), ("440f20c8", "exception"), ("440f23c0", "exception"),  # CR1 CR9 DR8
     ("f00200", "exception"), ("f00f1f00", "exception"),  # LOCK, and no memory is written
@@ -342,7 +342,7 @@ def test_riscv64_jalr_reads_its_base_before_it_writes_the_link():
 def test_riscv64_a_landing_pad_is_left_alone():
     """LPAD is AUIPC into no register; elsewhere its state would be lost."""
     assert riscv64(bytes.fromhex("17100000"), PC)[1] == Refuse(
-        "is a landing pad (LPAD), or a hint")
+        "is a landing pad (LPAD) or a hint")
 
 
 def test_riscv64_auipc_sets_its_register():
