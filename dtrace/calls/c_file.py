@@ -1,12 +1,12 @@
-"""A workload that is a file of C."""
+"""C source files as workloads."""
 
 import shlex
 
 
 def c_file_words(workload: str) -> list[str]:
-    """The words of a workload that is a file of C with its arguments; none of others."""
+    """Return the words of a workload that names a C file and its arguments, or an empty list."""
     try:
         words = shlex.split(workload)
-    except ValueError:  # a call has quotes of its own
+    except ValueError:  # an injected call, whose quotes the shell's rules do not cover
         return []
     return words if words and words[0].endswith(".c") else []

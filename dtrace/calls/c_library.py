@@ -1,5 +1,7 @@
-"""Prototypes of the C library's string functions (C11, 7.24), which kernels write in assembly: no
-debug data describes them there."""
+"""Prototypes of the C library's string functions (C11, 7.24).
+
+Kernels implement these functions in assembly, so debug data does not describe them.
+"""
 
 from dwarf.types import Integer, Parameter, Pointer, Procedure, Qualified, Type, Typedef, Void
 

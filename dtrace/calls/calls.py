@@ -1,9 +1,9 @@
-"""The little language of injected calls: ``strlen("hello")``, ``p = buf(64); f(p, &sym, 3)``.
+"""The mini-language of injected calls: ``strlen("hello")``, ``p = buf(64); f(p, &sym, 3)``.
 
-A program is calls and assignments separated by ``;``.  Arguments are integers, strings, ``buf(N)``
-(N zero bytes), ``bytes("..")`` (no NUL is added), ``&symbol`` (an address, ``+N`` and ``-N`` may
-follow), names assigned before (``p+8``), variables of the kernel, and calls.  An assignment to a
-name that is a variable of the kernel sets that variable.
+A program consists of calls and assignments separated by ``;``.  Arguments are integers, strings,
+``buf(N)`` (N zero bytes), ``bytes("..")`` (without a terminating NUL), ``&symbol`` (an address,
+optionally followed by ``+N`` or ``-N``), names assigned earlier (``p+8``), kernel variables, and
+calls.  Assigning to the name of a kernel variable sets that variable.
 """
 
 import difflib
@@ -40,6 +40,7 @@ TOKEN = re.compile(
 
 @dataclass(frozen=True)
 class Literal:
+    """Integer or character argument."""
     value: int
 
 
@@ -52,18 +53,21 @@ class Data:
 
 @dataclass(frozen=True)
 class Address:
+    """Address of a symbol, plus an offset in bytes."""
     symbol: str
     offset: int
 
 
 @dataclass(frozen=True)
 class Identifier:
+    """Value of an assigned name or of a kernel variable, plus an offset."""
     name: str
     offset: int
 
 
 @dataclass(frozen=True)
 class Invocation:
+    """Call of a kernel function."""
     function: str
     arguments: tuple["Argument", ...]
 
@@ -73,6 +77,7 @@ Argument = Literal | Data | Address | Identifier | Invocation
 
 @dataclass(frozen=True)
 class Statement:
+    """A value, and the name that it is assigned to, if any."""
     target: str | None
     value: Argument
 
@@ -102,9 +107,9 @@ class _Parser:
 
     def fail(self, expected: str) -> CallSyntaxError:
         _kind, text, column = self.peek()
-        found = f"'{text}'" if text else "the end"
+        actual = f"'{text}'" if text else "the end"
         return CallSyntaxError(
-            f"'{self.source}': expected {expected}, found {found} at column {column + 1}"
+            f"'{self.source}': expected {expected}, found {actual} at column {column + 1}"
         )
 
     def mark(self, text: str) -> bool:
@@ -130,18 +135,18 @@ class _Parser:
             if self.peek()[0] != "end":
                 self.need(";")
         if not statements:
-            raise CallSyntaxError("the call is empty; give one, like: strlen(\"hello\")")
+            raise CallSyntaxError("the call is empty; write a call like strlen(\"hello\")")
         return statements
 
     def argument(self, depth: int) -> Argument:
         if depth > MAX_DEPTH:
-            raise CallSyntaxError(f"calls nested deeper than {MAX_DEPTH}")
+            raise CallSyntaxError(f"calls are nested deeper than {MAX_DEPTH} levels")
         kind, text, _column = self.peek()
         if kind == "number":
             self.at += 1
             value = _integer(text)
             if not -(1 << 63) <= value < 1 << 64:
-                raise CallSyntaxError(f"{text}: does not fit 64 bits")
+                raise CallSyntaxError(f"{text}: does not fit in 64 bits")
             return Literal(value)
         if kind == "string":
             self.at += 1
@@ -187,7 +192,7 @@ class _Parser:
         return Address(text, self.offset())
 
     def offset(self) -> int:
-        """``+N`` or ``-N`` behind an address, if there is one."""
+        """Parse an optional ``+N`` or ``-N`` after an address."""
         kind, number, _column = self.peek()
         if kind == "number" and number.startswith("-"):
             self.at += 1
@@ -217,7 +222,10 @@ def _integer(text: str) -> int:
 
 
 def parse(source: str) -> list[Statement]:
-    """:raises CallSyntaxError: naming the column."""
+    """Parse the text of an injected call.
+
+    :raises CallSyntaxError: with the column of the error in its message.
+    """
     return _Parser(source).program()
 
 
@@ -225,10 +233,12 @@ def check(
     image: Image, program: list[Statement], prototypes: Prototypes | None = None,
     names: Iterable[str] = (),
 ) -> None:
-    """Look every name up before anything runs, and hold the calls to the functions' prototypes.
+    """Look up every name in a program, and check its calls against the functions' prototypes.
 
-    :param names: that are assigned before.
-    :raises KinstError: for an unknown function, symbol or name; for arguments that do not fit.
+    Nothing is executed.
+
+    :param names: names that are already assigned.
+    :raises KinstError: if a function, symbol or name is unknown, or if arguments do not fit.
     """
     known = set(names)
 
@@ -239,7 +249,7 @@ def check(
             return
         if prototypes.changed(function.name, function.address):
             raise KinstError(f"{function.name}: the compiler has changed how it takes its "
-                             f"arguments, so that it cannot be called from elsewhere; {UNCHECKED}")
+                             f"arguments, so it cannot be called from elsewhere; {UNCHECKED}")
         check_shape(function.name, procedure, len(arguments))
         for number, argument in enumerate(arguments):
             match argument:
@@ -249,11 +259,11 @@ def check(
                     check_number(function.name, procedure, number, value)
                 case Invocation(inner, _):
                     called = find_function(image, inner)
-                    given = prototypes.result(called.name, called.address)
-                    if given is not None and isinstance(strip(given), Void):
+                    returned = prototypes.result(called.name, called.address)
+                    if returned is not None and isinstance(strip(returned), Void):
                         raise KinstError(
                             f"{declare(procedure, function.name)}: argument {number + 1} is "
-                            f"{inner}(...), which gives nothing")
+                            f"{inner}(...), which returns nothing")
 
     def visit(argument: Argument) -> None:
         match argument:
@@ -267,8 +277,9 @@ def check(
                 if _kernel_has(image, name):
                     _variable(image, name, prototypes)
                     return
-                raise KinstError(f"'{name}' was not assigned; a symbol is &{name}, a string "
-                                 f'"{name}" (in the shell, within single quotes)')
+                raise KinstError(f"'{name}' is not assigned; write &{name} for a symbol, or "
+                                 f'"{name}" for a string (in a shell, put the whole call in single '
+                                 "quotes)")
             case _:
                 pass
 
@@ -285,41 +296,41 @@ def _kernel_has(image: Image, name: str) -> bool:
 
 
 def _variable(image: Image, name: str, prototypes: Prototypes | None) -> "KernelVariable":
-    """A variable of the kernel that can be read and set.
+    """Return a kernel variable that can be read and set.
 
-    :raises KinstError: for a function, a name of several, and one that is no number or pointer of
-        1, 2, 4 or 8 bytes.
+    :raises KinstError: for a function, for a name that several variables have, and for a variable
+        that is not a number or pointer of 1, 2, 4 or 8 bytes.
     """
     symbols = [s for s in image.symbols.named(name) if s.kind in (STT_NOTYPE, STT_OBJECT)]
     if not symbols:
-        raise KinstError(f"{name}: is a function of the kernel, called as {name}(...); a value "
-                         "needs another name")
+        raise KinstError(f"{name}: is a function of the kernel, called as {name}(...); choose "
+                         "another name for your value")
     if len({symbol.address for symbol in symbols}) > 1:
-        raise KinstError(f"{name}: the kernel has {len(symbols)} variables of this name; a value "
-                         "of yours needs another name")
+        raise KinstError(f"{name}: the kernel has {len(symbols)} variables with this name; choose "
+                         "another name for your value")
     symbol = symbols[0]
     if name.startswith(TEMPLATES):
-        raise KinstError(f"{name}: is the initial value from which the kernel makes a variable for "
-                         "each CPU or network stack; the variable itself cannot be read or set by "
-                         "this name")
+        raise KinstError(f"{name}: is the template from which the kernel creates one variable per "
+                         "CPU or network stack; those variables cannot be read or set by this "
+                         "name")
     types = prototypes.types() if prototypes is not None else None
     kind = types.variable(symbol.name, symbol.address) if types is not None else None
     size = symbol.size if kind is None else size_of(kind)
     if size not in (1, 2, 4, 8) or (
             kind is not None and not isinstance(strip(kind), Integer | Enumeration | Pointer)):
         what = f"{size} bytes" if kind is None else declare(kind, name)
-        raise KinstError(f"{name}: the kernel's {name} is no number or pointer ({what}); its "
-                         f"address is &{name}, and a value of yours needs another name")
+        raise KinstError(f"{name}: the kernel's {name} is not a number or pointer ({what}); use "
+                         f"&{name} for its address, or choose another name for your value")
     return KernelVariable(symbol, kind, size)
 
 
-# Names that FreeBSD gives the templates of variables that exist once per CPU or network stack.
+# Name prefixes of the templates of FreeBSD's per-CPU and per-network-stack variables.
 TEMPLATES = ("pcpu_entry_", "vnet_entry_")
 
 
 @dataclass(frozen=True)
 class KernelVariable:
-    """A variable of the kernel, of 1, 2, 4 or 8 bytes; its type is None where it is not known."""
+    """A kernel variable of 1, 2, 4 or 8 bytes; ``type`` is None if it is unknown."""
 
     symbol: Symbol
     type: Type | None
@@ -337,10 +348,13 @@ def _number(value: int, variable: KernelVariable) -> str:
 
 @dataclass
 class Evaluation:
-    """Evaluates programs on a machine; keeps names and where the last call's buffers lie.
+    """Evaluates programs on a machine, and keeps the assigned names and the buffers between runs.
 
-    :param prototypes: of the kernel: what is to be an address must be one.
-    :param kind: the type of the last value; None where it is not known.
+    :param prototypes: prototypes by which arguments are checked and converted; None: unchecked.
+    :param names: values of assigned names.
+    :param sizes: sizes of the buffers in guest memory, by address.
+    :param last_arguments: arguments of the last call.
+    :param kind: type of the last value; None if it is unknown.
     """
 
     caller: Caller
@@ -349,12 +363,12 @@ class Evaluation:
     sizes: dict[int, int] = field(default_factory=dict)
     last_arguments: list[int] = field(default_factory=list)
     kind: Type | None = None
-    changed: list[str] = field(default_factory=list)  # variables that were set, as lines
+    changed: list[str] = field(default_factory=list)  # a line for each assignment to report
 
     def run(self, program: list[Statement]) -> int:
-        """Run the program and give its last value.
+        """Run a program and return its last value.
 
-        :raises KinstError: for a value that does not fit the kernel's variable.
+        :raises KinstError: if a value does not fit in a kernel variable.
         """
         value = 0
         for statement in program:
@@ -364,14 +378,14 @@ class Evaluation:
         return value
 
     def _assign(self, name: str, value: int) -> None:
-        """Set a variable of the kernel; where it has none of that name, remember the value."""
+        """Set a kernel variable; if the kernel has none of this name, remember the value."""
         machine = self.caller.machine
         if name in self.names or not _kernel_has(machine.image, name):
             if name not in self.names:
                 near = difflib.get_close_matches(name, [
                     one for one in self._variables if abs(len(one) - len(name)) < 3], 3, 0.8)
                 if near:
-                    self.changed.append(f"{name}: only a name for what follows: the kernel has no "
+                    self.changed.append(f"{name}: assigned as a new name, since the kernel has no "
                                         f"such variable; did you mean {', '.join(near)}?")
             self.names[name] = value
             return
@@ -379,7 +393,7 @@ class Evaluation:
         symbol = variable.symbol
         signed, bits = value - (1 << 64 if value >> 63 else 0), 8 * variable.size
         if not -(1 << bits - 1) <= signed < 1 << bits and value >> bits:
-            raise KinstError(f"{name} = {signed}: does not fit the {variable.size} bytes of the "
+            raise KinstError(f"{name} = {signed}: does not fit in the {variable.size} bytes of the "
                              f"kernel's {name}")
         before = self._read(variable)
         stored = value & (1 << bits) - 1
@@ -430,5 +444,5 @@ class Evaluation:
                 result = self.caller.call_symbol(target, passed)
                 self.last_arguments = values
                 self.kind = procedure.result if procedure is not None else None
-                # What is above a narrow result in its register is nobody's.
+                # The bits above a narrow result in its register are undefined.
                 return (plain(machine, self.kind, result) or 0) & (1 << 64) - 1

@@ -1,6 +1,10 @@
-"""A place in memory as C writes it: ``ticks``, ``proc0.p_list.le_next->p_comm``, ``dump_avail[1]``,
-``*(struct thread *)rdi``, ``((struct malloc_type *)0xffff...)->ks_next``, ``curthread->td_errno``;
-``strlen+0x4`` and ``kernel`ticks``, as the tools print them: so many bytes behind."""
+"""Expressions that name a place in memory, as C writes them.
+
+Examples: ``ticks``, ``proc0.p_list.le_next->p_comm``, ``dump_avail[1]``,
+``*(struct thread *)rdi``, ``((struct malloc_type *)0xffff...)->ks_next``, ``curthread->td_errno``.
+The forms that the tools print are accepted, too: ``strlen+0x4`` (an offset in bytes) and
+``kernel`ticks``.
+"""
 
 import re
 from collections.abc import Callable
@@ -22,7 +26,11 @@ WORD = 8
 
 @dataclass(frozen=True)
 class Place:
-    """:param size: bytes; ``text`` is how the user wrote it; ``type`` is None where none is known.
+    """A place in guest memory.
+
+    :param text: expression, as the user wrote it.
+    :param size: bytes.
+    :param type: None if it is unknown.
     """
 
     text: str
@@ -33,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _At:
-    """Either an object in memory, or (``loaded``) a value of its own: a register, a number."""
+    """Either an object in memory, or (``loaded``) a plain value: a register or a number."""
 
     value: int
     type: Type | None
@@ -41,9 +49,9 @@ class _At:
 
 
 class Places:
-    """Finds places where a machine stands.
+    """Resolves expressions to places in a machine's memory.
 
-    :raises KinstError: from ``find``, naming what does not fit.
+    :raises KinstError: from ``find``, with the reason.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -54,13 +62,14 @@ class Places:
         self._depth = 0
 
     def find(self, text: str) -> Place:
+        """Return the place that an expression names."""
         self._text, self._tokens, at, self._depth = text, [], 0, 0
         if len(text) > MAX_TEXT:
-            raise KinstError(f"'{text[:40]}...' is too long")
+            raise KinstError(f"'{text[:40]}...' is too long for a place in memory")
         while at < len(text.rstrip()):
             match = TOKEN.match(text, at)
             if match is None:
-                raise self._wrong(f"'{text[at:at + 10]}' is none of it")
+                raise self._wrong(f"'{text[at:at + 10]}' cannot be parsed")
             self._tokens.append(match[1])
             at = match.end()
         found = self._unary()
@@ -69,7 +78,7 @@ class Places:
             bytes_on = self._number(self._take("")) * sign
             found = _At((found.value + bytes_on) & MASK, None, True)
         if self._tokens:
-            raise self._wrong(f"'{self._tokens[0]}' does not fit there")
+            raise self._wrong(f"'{self._tokens[0]}' is not expected there")
         if found.loaded:
             pointed = strip(found.type) if found.type is not None else None
             if isinstance(pointed, Pointer):
@@ -81,8 +90,8 @@ class Places:
         return Place(self._text, address, (size_of(kind) if kind is not None else 0) or WORD, kind)
 
     def _wrong(self, why: str) -> KinstError:
-        return KinstError(f"'{self._text[:80]}' is no place in memory: {why}; give an address, a "
-                          "symbol, a register, or what C would say: a->b, a[3], "
+        return KinstError(f"'{self._text[:80]}' is not a place in memory: {why}; give an address, "
+                          "a symbol, a register, or a C expression such as a->b, a[3] or "
                           "*(struct thread *)rdi")
 
     def _peek(self) -> str:
@@ -90,13 +99,13 @@ class Places:
 
     def _take(self, wanted: str = "") -> str:
         if not self._tokens or (wanted and self._tokens[0] != wanted):
-            raise self._wrong(f"'{wanted or 'a name'}' is missing")
+            raise self._wrong(f"{wanted or 'a name'} is missing")
         return self._tokens.pop(0)
 
     def _unary(self) -> _At:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self._wrong("it is nested too much")
+            raise self._wrong("it is nested too deeply")
         if self._peek() == "*":
             self._take()
             return self._pointed(self._unary())
@@ -128,7 +137,7 @@ class Places:
         try:
             return int(text, 0)
         except ValueError:
-            raise self._wrong(f"'{text}' is no number") from None
+            raise self._wrong(f"'{text}' is not a number") from None
 
     def _name(self, name: str) -> _At:
         machine = self._machine
@@ -147,26 +156,27 @@ class Places:
         if symbol is None:
             near = machine.image.symbols.similar(name)
             hint = f" (did you mean {', '.join(near)}?)" if near else ""
-            raise self._wrong(f"the kernel has no '{name}'{hint}")
+            raise self._wrong(f"the kernel has no symbol '{name}'{hint}")
         kind = self._asked(lambda types: types.variable(name, symbol.address))
         if kind is None and symbol.size and not self._tokens:
             return _At(symbol.address, None)
         return _At(symbol.address, kind)
 
     def _thread(self) -> _At:
-        """``struct thread *curthread``, as D has it."""
+        """Return ``curthread``, a ``struct thread *`` as in D."""
         machine = self._machine
         if machine.guest.boot.shell_prompt and not machine.pc >> 63:
-            raise self._wrong("a program runs there, and curthread is the kernel's")
+            raise self._wrong("curthread exists only in the kernel, but the machine is executing a "
+                              "user program")
         kind = self._asked(lambda types: next(iter(types.named("struct thread")), None))
         if kind is None:
-            raise self._wrong("the kernel has no type 'struct thread', so that curthread is not "
-                              "known")
+            raise self._wrong("curthread is unknown, because the kernel has no type "
+                              "'struct thread'")
         thread = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
         return _At(thread, Pointer(lambda: kind), True)
 
     def _asked(self, ask: Callable[[Types], Type | None]) -> Type | None:
-        """What the types say; None: there are none."""
+        """Look up a type in the debug data; return None without debug data."""
         try:
             if self._types is None:
                 self._types = kernel_types(self._machine.image)
@@ -192,7 +202,7 @@ class Places:
         if isinstance(kind, Array) and not at.loaded:
             return _At(at.value, kind.element)
         if not isinstance(kind, Pointer):
-            raise self._wrong(f"{self._declared(at)} is no pointer")
+            raise self._wrong(f"{self._declared(at)} is not a pointer")
         return _At(self._value(at), kind.target)
 
     def _member(self, at: _At, name: str) -> _At:
@@ -207,7 +217,7 @@ class Places:
     def _element(self, at: _At, index: int) -> _At:
         inner = self._pointed(at)
         if inner.type is None:
-            raise self._wrong("it has no elements")
+            raise self._wrong("the type of its elements is unknown")
         return _At(inner.value + index * size_of(inner.type) & MASK, inner.type)
 
     @staticmethod

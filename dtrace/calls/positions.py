@@ -26,18 +26,18 @@ FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N 
          "panic, or fault for the instruction whose exception led to the panic")
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(s|ms|us|ns)")
-CALL_SIZE = 4  # bytes, where nothing tells where an instruction begins
-DESCRIBED = re.compile(r"[^+`@]*:(?:entry|return|[^+`@]*:[^+`@]*)")  # a probe
+CALL_SIZE = 4  # bytes of a call instruction whose function is unknown
+DESCRIBED = re.compile(r"[^+`@]*:(?:entry|return|[^+`@]*:[^+`@]*)")  # a probe description
 MEANT = re.compile(r"[+`@*?\[]|\A0[xX]")
 NTH = re.compile(r"(.+?)(?:#(\d{1,12}))?")
 
 
 def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
-    """Bring a recording to a position.
+    """Move a recording to a position.
 
-    :param begin: from where the Nth of something is counted; None: from the start.
-    :return: why it ended early: the user's wish.
-    :raises KinstError: when the text is no position, or the recording does not come there.
+    :param begin: position from which the Nth event is counted; None: the start.
+    :return: None if the position was reached; otherwise the stop that the user requested.
+    :raises KinstError: if the text is not a position, or the recording does not reach it.
     """
     recording = player.recording
     first, last = recording.start.position, recording.last
@@ -55,10 +55,10 @@ def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
                            + int((last.instructions - first.instructions) * part / 100))
     moment = TIME.fullmatch(text)
     if moment is not None:
-        whole, _point, rest = moment[1].partition(".")
+        units, _point, fraction = moment[1].partition(".")
         unit = UNITS[moment[2]]
-        return player.seek_time(int(whole) * unit
-                                + int(rest.ljust(9, "0")[:9] or "0") * unit // 10**9)
+        return player.seek_time(int(units) * unit
+                                + int(fraction.ljust(9, "0")[:9] or "0") * unit // 10**9)
     if text == "panic":
         return _count(player, text, ReachedAt([
             _function(player, player.machine.guest.boot.panic, text)]), 1, begin)
@@ -72,8 +72,10 @@ def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
 
 
 def _fault(player: Player, begin: Position | None) -> Stop | None:
-    """Go to the instruction that the panic's stack says was interrupted by an exception; where that
-    is none, as behind a null pointer, to the one that called it."""
+    """Go to the instruction whose exception led to the panic, according to the panic's stack.
+
+    If there is no code at its address, as after a call of a null pointer, go to that call.
+    """
     stop = go(player, "panic", begin)
     if stop is not None:
         return stop
@@ -81,14 +83,14 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
     frames = list(Stacks(machine).addresses(machine.read_register))
     interrupted = [n for n, (_address, is_return) in enumerate(frames) if n and not is_return]
     if not interrupted:
-        raise KinstError(f"{player.recording.path}: by its stack, no exception led to the panic; "
-                         "panic is the position where it begins")
+        raise KinstError(f"{player.recording.path}: the stack shows no exception that led to the "
+                         "panic; give panic for the position where the panic begins")
     address = frames[interrupted[0]][0]
     if not machine.image.holds_code(address):
         if interrupted[0] + 1 >= len(frames):
-            raise KinstError(f"{player.recording.path}: {address:#x} was executed, which is no "
-                             "code, and who called it is not known; panic is the position where "
-                             "the panic begins")
+            raise KinstError(f"{player.recording.path}: the kernel executed {address:#x}, which is "
+                             "not code, and its caller is unknown; give panic for the position "
+                             "where the panic begins")
         address = _call(machine, frames[interrupted[0] + 1][0])
     target = PlayedTarget(player)
     target.break_at(address)
@@ -96,13 +98,14 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
     if event.why is Why.INTERRUPTED:
         return Stop(StopReason.INTERRUPTED, machine.pc)
     if event.why is not Why.BREAKPOINT:
-        raise KinstError(f"{player.recording.path}: what the panic's stack says was interrupted, "
-                         f"{machine.image.symbols.where(address)}, was not executed")
+        raise KinstError(f"{player.recording.path}: the instruction that the panic's stack shows "
+                         f"as interrupted, {machine.image.symbols.where(address)}, was never "
+                         "executed")
     return None
 
 
 def _call(machine: Machine, back: int) -> int:
-    """The call that returns to an address."""
+    """Return the address of the call that returns to a given address."""
     function = machine.image.symbols.function_at(back - 1)
     begin = function.address if function is not None else back - CALL_SIZE
     return back - len(machine.arch.split(machine.read(begin, back - begin))[-1])
@@ -110,21 +113,22 @@ def _call(machine: Machine, back: int) -> int:
 
 @dataclass(frozen=True)
 class ReachedAt:
-    """Where something is reached.
+    """Instructions that are waited for, such as those of a probe.
 
-    :param addresses: of its instructions.
-    :param tails: those of them at which a function leaves by a tail call: it returns when the
-        function that it jumps to does.
+    :param addresses: addresses of the instructions.
+    :param tails: those addresses at which a function ends with a tail call; the function returns
+        when the one it jumps to does.
     """
 
     addresses: list[int]
     tails: frozenset[int] = frozenset()
 
     def next(self, player: Player) -> Stop | None:
-        """Go on to where it is reached next; of a tail call, to the instruction that returns for
-        it.
+        """Advance to the next execution of one of the instructions.
 
-        :return: None: it is not reached any more.
+        For a tail call, advance to the instruction that returns from it.
+
+        :return: None if none of them is executed again.
         """
         while True:
             stop = player.run(Until(addresses=self.addresses))
@@ -138,7 +142,7 @@ class ReachedAt:
             back = machine.arch.return_address(machine)
             stop = player.run(Until(instructions=machine.instructions + 1))
             if function is not None and 0 <= machine.pc - function.address < function.size:
-                continue  # a conditional jump that was not taken, or led elsewhere in it
+                continue  # a conditional jump that was not taken, or stayed in the function
             while stop is not None and stop.reason is not StopReason.INTERRUPTED and (
                     machine.pc != back or machine.sp != after):
                 stop = player.run(Until(addresses=[back]))
@@ -148,12 +152,12 @@ class ReachedAt:
 
 
 def reached_at(player: Player, text: str) -> ReachedAt:
-    """Where a probe fires, a function begins, or a line's code does."""
+    """Return where a probe fires, or where a function or the code of a source line begins."""
     image = player.machine.image
     if ":" not in text and not MEANT.search(text):
         return ReachedAt([_function(player, text, text)])
     if DESCRIBED.fullmatch(text):
-        # Without a provider: of the function, and of its inline copies.
+        # Without a provider, the probes are those of the function and of its inline copies.
         return probed(player, text if text.count(":") > 1 else f"{KINST}::{text}")
     return ReachedAt([place.address for place in code_places(image, text)])
 
@@ -162,7 +166,7 @@ def _function(player: Player, name: str, text: str) -> int:
     symbol = player.machine.image.symbols.find(name)
     if symbol is None and debug_file(player.machine.image.file) is not None and debug_index(
             player.machine.image).copies(name):
-        find_function(player.machine.image, name)  # says that it is inline
+        find_function(player.machine.image, name)  # raises an error: the function is inline
     if symbol is None:
         raise KinstError(f"'{text[:80]}' is not a position, and the kernel has no symbol "
                          f"'{name[:80]}': give {FORMS}")
@@ -170,7 +174,7 @@ def _function(player: Player, name: str, text: str) -> int:
 
 
 def probed(player: Player, description: str) -> ReachedAt:
-    """Where the probes of a description are."""
+    """Return where the probes of a description fire."""
     breakpoints = Breakpoints(player.machine)
     kernel = player.machine.image
     made = create(breakpoints, parse(description), False, index=lambda: debug_index(kernel),
@@ -178,8 +182,8 @@ def probed(player: Player, description: str) -> ReachedAt:
     for number in made.numbers:
         static = breakpoints.static(number)
         if static is not None and static.call is not None:
-            raise KinstError(f"{description}: all system calls are carried out at one place: give "
-                             f"that one's function, fbt::{static.call.function}:{static.name}")
+            raise KinstError(f"{description}: all system calls are made at one place in the "
+                             f"kernel; give fbt::{static.call.function}:{static.name} instead")
     found, tails = list[int](), set[int]()
     for number in made.numbers:
         addresses, probe = list(breakpoints.addresses(number)), breakpoints.probe(number)
@@ -188,27 +192,27 @@ def probed(player: Player, description: str) -> ReachedAt:
                 and not breakpoints.trap.instructions.is_return(probe.instruction.code)):
             tails.update(addresses)
     if not found:
-        raise KinstError(f"{description}: the kernel declares it, and has it nowhere in its code")
+        raise KinstError(f"{description}: the kernel declares this probe, but has no code for it")
     return ReachedAt(found, frozenset(tails))
 
 
 def _count(player: Player, text: str, wanted: ReachedAt, number: int,
            begin: Position | None) -> Stop | None:
-    """Go to the nth time that one of some addresses is executed."""
+    """Go to the Nth execution of any of a set of instructions."""
     start = player.recording.start.position
     stop = player.seek(begin or start)
     if stop is not None:
         return stop
     first = 0
-    if begin in (None, start):  # a recording can begin at it, or be given that at once
+    if begin in (None, start):  # the start counts, once its inputs have been delivered
         player.give()
         first = int(player.machine.pc in set(wanted.addresses) - wanted.tails)
     for count in range(first, number):
-        found = wanted.next(player)
-        if found is None:
-            raise KinstError(f"{player.recording.path}: {text} is not in it: "
-                             f"{'never' if not count else f'{count} times'}, to its end at "
+        reached = wanted.next(player)
+        if reached is None:
+            raise KinstError(f"{player.recording.path}: {text} is not reached: "
+                             f"{'none' if not count else f'only {count}'} found before the end at "
                              f"{player.recording.last}")
-        if found.reason is StopReason.INTERRUPTED:
-            return found
+        if reached.reason is StopReason.INTERRUPTED:
+            return reached
     return None

@@ -1,4 +1,4 @@
-"""What a kernel's functions take and give: calls are held to it, and results shown by it."""
+"""Prototypes of a kernel's functions: arguments are checked and results are shown by them."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,15 @@ from emu.elf.image import Image
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.machine.machine import Machine
 
-MAX_TEXT = 200  # bytes of a string that is shown
-UNCHECKED = "to pass it all the same: --unchecked (in Python: unchecked=True)"
+MAX_TEXT = 200  # bytes of a string that are shown
+UNCHECKED = "--unchecked skips this check (in Python: unchecked=True)"
 
 
 class Prototypes:
-    """The prototypes of a kernel; of one without debug data, those of the C library are known."""
+    """Prototypes of a kernel's functions.
+
+    For a kernel without debug data, only the C library's string functions are known.
+    """
 
     def __init__(self, image: Image) -> None:
         self.image = image
@@ -26,37 +29,46 @@ class Prototypes:
         self._asked = False
 
     def types(self) -> Types | None:
-        """:raises DebugDataError: when the debug data is damaged."""
+        """Return the kernel's types, or None if it has neither DWARF nor CTF.
+
+        :raises DebugDataError: if the debug data is damaged.
+        """
         if not self._asked:
             if debug_file(self.image.file) is not None:
                 self._types = kernel_types(self.image)
             else:
-                from dwarf.ctf import ctf_types  # most kernels have DWARF
+                from dwarf.ctf import ctf_types  # imported only when needed: most have DWARF
 
                 self._types = ctf_types(self.image.file)
             self._asked = True
         return self._types
 
     def of(self, name: str, address: int | None) -> Procedure | None:
-        """The prototype of a function; None when it is not known."""
+        """Return the prototype of a function, or None if it is unknown."""
         types = self.types()
-        found = types.function(name, address) if types is not None else None
-        return found if found is not None else PROTOTYPES.get(name)
+        prototype = types.function(name, address) if types is not None else None
+        return prototype if prototype is not None else PROTOTYPES.get(name)
 
     def changed(self, name: str, address: int) -> bool:
-        """Whether the compiler has changed how a function takes its arguments, so that no call from
-        elsewhere fits (DW_CC_nocall, parameters that are left out)."""
+        """Return whether the compiler has changed how a function takes its arguments.
+
+        Calls from elsewhere then do not work (DW_CC_nocall, omitted parameters).
+        """
         types = self.types()
         return isinstance(types, DwarfTypes | LinkedTypes) and types.changed(name, address)
 
     def result(self, name: str, address: int) -> Type | None:
-        found = self.of(name, address)
-        return found.result if found is not None else None
+        """Return the type of a function's result, or None if it is unknown."""
+        prototype = self.of(name, address)
+        return prototype.result if prototype is not None else None
 
 
 def check_shape(name: str, procedure: Procedure, given: int) -> None:
-    """:raises KinstError: when a call has too few arguments, or too many; when a parameter or the
-        result is not of one general register."""
+    """Check the number of arguments of a call, and the types of its prototype.
+
+    :raises KinstError: if there are too few or too many arguments, or if a parameter or the result
+        does not fit in one general-purpose register.
+    """
     wanted = len(procedure.parameters)
     if given < wanted or (given > wanted and not procedure.variadic):
         raise KinstError(f"{declare(procedure, name)}: takes {wanted} "
@@ -65,15 +77,15 @@ def check_shape(name: str, procedure: Procedure, given: int) -> None:
         inner = strip(kind)
         if not isinstance(inner, Void | Pointer) and not (
                 isinstance(inner, Integer | Enumeration) and inner.size <= 8):
-            raise KinstError(f"{declare(procedure, name)}: how {declare(kind)} is passed is not "
-                             f"known; {UNCHECKED}")
+            raise KinstError(f"{declare(procedure, name)}: passing {declare(kind)} is not "
+                             f"supported; {UNCHECKED}")
 
 
 def check_data(name: str, procedure: Procedure, number: int) -> None:
-    """Hold a string or buffer to its parameter.
+    """Check that a parameter accepts a string or buffer.
 
-    :param number: of the argument, from 0.
-    :raises KinstError: when a number is wanted.
+    :param number: index of the argument, from 0.
+    :raises KinstError: if the parameter is an integer or an enumeration.
     """
     if number < len(procedure.parameters):
         wanted = procedure.parameters[number].type
@@ -83,9 +95,9 @@ def check_data(name: str, procedure: Procedure, number: int) -> None:
 
 
 def check_number(name: str, procedure: Procedure, number: int, given: int) -> None:
-    """Hold a number to its parameter: as a signed or an unsigned one it must fit.
+    """Check that a number fits its parameter, as a signed or an unsigned value.
 
-    :raises KinstError: when it does not.
+    :raises KinstError: if it does not fit.
     """
     if number < len(procedure.parameters):
         wanted = procedure.parameters[number].type
@@ -94,24 +106,25 @@ def check_number(name: str, procedure: Procedure, number: int, given: int) -> No
             bits = 8 * kind.size
             if not -(1 << bits - 1) <= given < 1 << bits:
                 raise KinstError(f"{declare(procedure, name)}: argument {number + 1}: {given} "
-                                 f"does not fit {declare(wanted)}; {UNCHECKED}")
+                                 f"does not fit in {declare(wanted)}; {UNCHECKED}")
 
 
 def registers(
     machine: Machine, name: str, procedure: Procedure, values: Sequence[int]
 ) -> list[int]:
-    """Arguments as the calling conventions want them in registers of 64 bits.
+    """Convert arguments to the 64-bit register values that the calling convention requires.
 
-    Narrow ones are extended by their sign, and what has 32 bits always so: riscv64 wants that
-    (psABI, "Integer Calling Convention"), amd64 and arm64 do not look at the upper half.
+    Narrow values are extended according to their type.  32-bit values are always sign-extended:
+    riscv64 requires that (psABI, "Integer Calling Convention"); amd64 and arm64 ignore the upper
+    half.
 
-    :raises KinstError: when a value does not fit, or nothing is mapped where a pointer points to
-        (but 0, and ``void *``, which may be of user space).
+    :raises KinstError: if a value does not fit, or if a pointer leads to unmapped memory (except 0
+        and ``void *``, which may be a user-space address).
     """
-    found = []
+    converted = []
     for number, value in enumerate(values):
         if number >= len(procedure.parameters):
-            found.append(value)
+            converted.append(value)
             continue
         wanted = procedure.parameters[number].type
         kind = strip(wanted)
@@ -125,14 +138,14 @@ def registers(
         elif (isinstance(kind, Pointer) and value and machine.translate(value) is None
               and not isinstance(strip(kind.target), Void)):
             raise KinstError(
-                f"{declare(procedure, name)}: argument {number + 1} is {declare(wanted)}, and "
+                f"{declare(procedure, name)}: argument {number + 1} is {declare(wanted)}, but "
                 f"nothing is mapped at {value:#x}; {UNCHECKED}")
-        found.append(value & (1 << 64) - 1)
-    return found
+        converted.append(value & (1 << 64) - 1)
+    return converted
 
 
 def plain(memory: Memory, kind: Type | None, bits: int) -> int | None:
-    """A result for programs: a number by its type, null for ``void``."""
+    """Convert a result to a Python number according to its type; ``void`` becomes None."""
     if kind is None or not isinstance(strip(kind), Void | Pointer | Integer | Enumeration):
         return bits
     value = from_bits(memory, kind, bits)
@@ -140,10 +153,12 @@ def plain(memory: Memory, kind: Type | None, bits: int) -> int | None:
 
 
 def describe(memory: Memory, kind: Type | None, bits: int) -> str:
-    """A result as a person reads it: by its type; else decimal, hexadecimal, and signed where that
+    """Format a result according to its type.
+
+    If the type is unknown, show it in decimal and hexadecimal, and as a signed number if that
     differs.
 
-    :return: empty for ``void``.
+    :return: an empty string for ``void``.
     """
     inner = strip(kind) if kind is not None else None
     if kind is None or not isinstance(inner, Void | Pointer | Integer | Enumeration):
@@ -167,7 +182,7 @@ def describe(memory: Memory, kind: Type | None, bits: int) -> str:
 
 
 def result_line(call: str, memory: Memory, kind: Type | None, bits: int) -> str:
-    """A call and its result; of one whose last function is ``void``, that it has returned."""
+    """Return the line that shows a call and its result, or that a ``void`` function returned."""
     text = describe(memory, kind, bits)
     return f"{call} = {text}" if text else f"{call} returned (void)"
 

@@ -1,4 +1,4 @@
-"""String literals: of the calls to inject, strict, and of D, which takes any escape."""
+"""String literals of injected calls, which are strict, and of D, which accepts any escape."""
 
 import re
 
@@ -9,11 +9,15 @@ ESCAPES = {"n": 10, "t": 9, "r": 13, "0": 0, "a": 7, "b": 8, "f": 12, "v": 11, "
 
 
 class CallSyntaxError(KinstError):
-    """The call's text is wrong: says where."""
+    """Syntax error in an injected call; the message says where."""
 
 
 def unescape(text: str) -> bytes:
-    """The bytes of a C string literal's inside."""
+    """Resolve the escapes in the text of a string literal of an injected call.
+
+    :param text: the text between the quotes.
+    :raises CallSyntaxError: for an unknown escape.
+    """
     out = bytearray()
     at = 0
     while at < len(text):
@@ -38,8 +42,11 @@ ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]+|.)", re.DOTALL)
 
 
 def unescape_c(text: str) -> bytes:
-    """The bytes of a D literal's inside: octal and hexadecimal numbers, letters; any other
-    character after a backslash is itself."""
+    """Resolve the escapes in the text of a D literal.
+
+    An escape is an octal or hexadecimal number or a letter; any other character after a backslash
+    stands for itself.
+    """
     out = bytearray()
     at = 0
     for found in ESCAPE.finditer(text):

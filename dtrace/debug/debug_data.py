@@ -1,5 +1,4 @@
-"""The debug data of a kernel and its modules as the commands use it: the index from the cache,
-names of files."""
+"""Source files, lines and unwind rules of a kernel and its modules, from their debug data."""
 
 from dataclasses import dataclass, field
 
@@ -18,14 +17,14 @@ FRAME = ".debug_frame"
 
 
 class NoSuchFile(DebugDataError):
-    """No source file has that name."""
+    """No source file has the given name."""
 
 
 @dataclass
 class FileSources:
-    """Files and lines of a kernel's file, or of a module's: addresses are the file's own.
+    """Source files, lines and unwind rules of a kernel or module file, by the file's own addresses.
 
-    :raises DebugDataError: from every question, when the line tables are damaged.
+    :raises DebugDataError: from every method, if the line tables are damaged.
     """
 
     file: ElfFile
@@ -34,13 +33,14 @@ class FileSources:
     _frames: Frames | None = None
 
     def section(self, name: str) -> bytes:
+        """Return the contents of a debug section; empty if there is none."""
         if self._sections is None:
             found = debug_file(self.file)
             self._sections = sections(found, (*NAMES, FRAME)) if found is not None else {}
         return self._sections.get(name, b"")
 
     def files(self, table: int) -> dict[int, str]:
-        """The files of the line program at an offset of .debug_line."""
+        """Return the file names of the line program at an offset in .debug_line, by number."""
         if table not in self._tables:
             try:
                 line, line_str, string = (self.section(name) for name in NAMES)
@@ -51,8 +51,10 @@ class FileSources:
         return self._tables[table]
 
     def line(self, address: int) -> str:
-        """``file:line`` of an address, or ``?``: also for code that the compiler says is of no line
-        (line 0: DWARF 5, 6.2.2)."""
+        """Return the ``file:line`` of an address, or ``?`` if it is unknown.
+
+        Code that the compiler attributes to no line (line 0: DWARF 5, 6.2.2) is unknown, too.
+        """
         try:
             found = LineTable(self.section(".debug_line")).find(address)
         except LineError as error:
@@ -63,7 +65,7 @@ class FileSources:
         return f"{self.files(table).get(file, '?')}:{line}"
 
     def lines(self, low: int, high: int) -> list[tuple[int, int, str]]:
-        """(first address, end, ``file:line``) of the code at [low, high), where it has a line."""
+        """Return (begin, end, ``file:line``) for the code in [low, high) that has a line."""
         try:
             rows = LineTable(self.section(".debug_line")).within(low, high)
         except LineError as error:
@@ -72,21 +74,21 @@ class FileSources:
                 for begin, end, table, file, line in rows if line]
 
     def code(self, path: str, line: int) -> list[tuple[int, int]]:
-        """The pieces of code of a line, by address; path suffixes match.
+        """Return the address ranges of a source line, sorted; ``path`` may be a path suffix.
 
-        :raises DebugDataError: also when no file has that name.
+        :raises DebugDataError: also if no source file has that name.
         """
         if line < 1:
-            raise DebugDataError(f"{path}:{line}: lines are counted from 1")
+            raise DebugDataError(f"{path}:{line}: line numbers start at 1")
         content = self.section(".debug_line")
         name = path.rpartition("/")[2].encode()
-        elsewhere = name in self.section(".debug_line_str")
+        separate_names = name in self.section(".debug_line_str")
         found: set[tuple[int, int]] = set()
         known = False
         try:
             table = LineTable(content)
             for start, first, _end in table.programs():
-                if not elsewhere and name not in content[start:first]:
+                if not separate_names and name not in content[start:first]:
                     continue
                 wanted = {n for n, file in self.files(start).items()
                           if file == path or file.endswith("/" + path)}
@@ -100,25 +102,26 @@ class FileSources:
         return sorted(found)
 
     def rule(self, address: int) -> Rule | None:
-        """How to go from an address to the caller; None: nothing is known of it."""
+        """Return the unwind rule of an address, or None if it is unknown."""
         if self._frames is None:
             self._frames = Frames(self.section(FRAME))
         return self._frames.rule(address)
 
 
 class Sources:
-    """Files and lines of a kernel and its modules.
+    """Source files, lines and unwind rules of a kernel and its modules.
 
-    :raises DebugDataError: from every question, when the line tables are damaged.
+    :raises DebugDataError: from every method, if the line tables are damaged.
     """
 
     def __init__(self, image: Image) -> None:
-        self._parts = [(0, 0, 0, FileSources(image.file))]  # address, begin, end
+        # (base address, begin, end, sources); the kernel's own addresses need no base.
+        self._parts = [(0, 0, 0, FileSources(image.file))]
         self._parts += [(m.address, m.address, m.end, FileSources(m.file.elf))
                         for m in image.modules]
 
     def _at(self, address: int) -> tuple[FileSources, int]:
-        """Whose an address is, and what its file's addresses are counted from."""
+        """Return the file that an address belongs to, and the base of that file's addresses."""
         for base, begin, end, sources in self._parts:
             if begin <= address < end:
                 return sources, base
@@ -126,41 +129,43 @@ class Sources:
 
     @property
     def known(self) -> bool:
-        """Whether there are lines of any file."""
+        """Whether any file has line information."""
         return any(sources.section(NAMES[0]) for _base, _begin, _end, sources in self._parts)
 
     def files(self, table: int) -> dict[int, str]:
-        """The files of a line program, as the index numbers it."""
+        """Return the file names of a line program, given its number in the index."""
         if table == NO_TABLE:
             return {}
         return self._parts[table >> SHIFT][3].files(table & OWN)
 
     def call(self, index: DebugIndex, copy: Function) -> str:
-        """``file:line`` of an inline copy's call."""
+        """Return the ``file:line`` of the call that an inline copy replaces."""
         files = self.files(index.line_table(copy.unit))
         return f"{files.get(copy.call_file, '?')}:{copy.call_line}"
 
     def line(self, address: int) -> str:
-        """``file:line`` of an address, or ``?``: also for code that the compiler says is of no line
-        (line 0: DWARF 5, 6.2.2)."""
+        """Return the ``file:line`` of an address, or ``?`` if it is unknown.
+
+        Code that the compiler attributes to no line (line 0: DWARF 5, 6.2.2) is unknown, too.
+        """
         sources, base = self._at(address)
         return sources.line(address - base)
 
     def lines(self, low: int, high: int) -> list[tuple[int, int, str]]:
-        """(first address, end, ``file:line``) of the code at [low, high), where it has a line."""
+        """Return (begin, end, ``file:line``) for the code in [low, high) that has a line."""
         sources, base = self._at(low)
         return [(begin + base, end + base, line)
                 for begin, end, line in sources.lines(low - base, high - base)]
 
     def rule(self, address: int) -> Rule | None:
-        """How to go from an address to the caller; None: nothing is known of it."""
+        """Return the unwind rule of an address, or None if it is unknown."""
         sources, base = self._at(address)
         return sources.rule(address - base)
 
     def code(self, path: str, line: int) -> list[tuple[int, int]]:
-        """The pieces of code of a line, by address; path suffixes match.
+        """Return the address ranges of a source line, sorted; ``path`` may be a path suffix.
 
-        :raises DebugDataError: also when no file has that name.
+        :raises DebugDataError: also if no source file has that name.
         """
         found: list[tuple[int, int]] = []
         unknown: DebugDataError | None = None

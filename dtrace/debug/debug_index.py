@@ -1,4 +1,4 @@
-"""The index of the debug data of a kernel and its modules, from the user's cache."""
+"""Index of the debug data of a kernel and its modules, kept in the user's cache."""
 
 import hashlib
 
@@ -11,14 +11,14 @@ from emu.host.fingerprint import fingerprint
 from emu.host.progress import PROGRESS
 from images.cache import cached_file
 
-MADE_BY = ("dwarf.index", "dwarf._scan", "dwarf._join", "dwarf.joined",
-           "dwarf.debug_file")  # what an index is
+# Modules whose code determines the contents of an index.
+MADE_BY = ("dwarf.index", "dwarf._scan", "dwarf._join", "dwarf.joined", "dwarf.debug_file")
 
 
 def debug_index(image: Image) -> DebugIndex:
-    """The index of the debug data of a kernel and its modules, from the user's cache.
+    """Return the index of the debug data of a kernel and its modules, from the user's cache.
 
-    :raises DebugDataError: when there is none.
+    :raises DebugDataError: if there is no debug data.
     """
     parts = [(number, IndexPart(index_of(module.file.elf, module.file.digest), module.address,
                                 module.end))
@@ -33,10 +33,10 @@ def debug_index(image: Image) -> DebugIndex:
 
 
 def index_of(file: ElfFile, identity: str) -> DebugIndex:
-    """The index of one file that has debug data."""
+    """Return the index of one file that has debug data, from the user's cache."""
     found = debug_file(file)
     assert found is not None
-    # Offsets in the file: another file, or the same one changed, needs another index.
+    # An index holds offsets in the debug file, so any change of that file requires a new index.
     key = f"{identity} {found.file.state} {fingerprint(MADE_BY)}"
     cache = cached_file("dwarf", f"{hashlib.sha256(key.encode()).hexdigest()}.index")
     with PROGRESS.working(f"indexing the debug data of {file.path}"):

@@ -1,4 +1,4 @@
-"""A kernel's types, from whichever debug data it has."""
+"""Types of a kernel and its modules, from DWARF or CTF."""
 
 from dtrace.debug.debug_index import index_of
 from dwarf.debug_file import DebugDataError, debug_file
@@ -11,10 +11,10 @@ FORMATS = ("dwarf", "ctf")
 
 
 def kernel_types(image: Image, source: str | None = None) -> Types:
-    """A kernel's types, and those of its modules: from DWARF, or from CTF where there is no DWARF.
+    """Return the types of a kernel and its modules, from DWARF or, without DWARF, from CTF.
 
-    :param source: one of FORMATS: only from there.
-    :raises DebugDataError: when it has none.
+    :param source: an element of FORMATS, to use only that format.
+    :raises DebugDataError: if the kernel has no types in that format.
     """
     kernel = _kernel_types(image, source)
     modules = [
@@ -32,12 +32,12 @@ def _kernel_types(image: Image, source: str | None) -> Types:
     types = _ctf_types(image) if source != "dwarf" else None
     if types is None:
         wanted = {"dwarf": "DWARF", "ctf": "CTF"}.get(source or "", "DWARF or CTF")
-        raise DebugDataError(f"{image.path}: has no types: no {wanted} in it, nor in a "
+        raise DebugDataError(f"{image.path}: has no types: there is no {wanted} in it, nor in a "
                              f"{image.path.name}.debug beside it")
     return types
 
 
 def _ctf_types(image: Image) -> Types | None:
-    from dwarf.ctf import ctf_types  # most kernels have DWARF
+    from dwarf.ctf import ctf_types  # imported only when needed: most kernels have DWARF
 
     return ctf_types(image.file)

@@ -1,4 +1,4 @@
-"""The text of source lines, from trees that the user has named."""
+"""Text of source lines, from source trees that the user names."""
 
 import functools
 from collections.abc import Sequence
@@ -7,26 +7,30 @@ from pathlib import Path, PurePosixPath
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 
-MAX_FILE = 4 << 20  # bytes of a source file
-MAX_PARTS = 16  # of a path, that are tried
-WIDTH = 90  # characters of a line
+MAX_FILE = 4 << 20  # largest source file that is read, in bytes
+MAX_PARTS = 16  # trailing components of a path that are looked up
+WIDTH = 90  # characters of a line that are shown
 
 
 class SourceText:
-    """:param trees: directories: a file whose path ends as one in them does is that.  Debug data
-        says which; nothing outside of them is read.
-    :raises KinstError: when one is no directory.
+    """Source files in given directories, found by their paths in the debug data.
+
+    The file with the longest matching path suffix is used.  Nothing outside the directories is
+    read.
+
+    :param trees: directories, searched in this order.
+    :raises KinstError: if one is not a directory.
     """
 
     def __init__(self, trees: Sequence[Path]) -> None:
         for tree in trees:
             if not tree.is_dir():
-                raise KinstError(f"--sources {tree}: there is no such directory")
+                raise KinstError(f"--sources {tree}: no such directory")
         self._trees = [tree.resolve() for tree in trees]
         self._lines = functools.lru_cache(maxsize=256)(self._read)
 
     def line(self, location: str) -> str:
-        """The text at ``file:line``, without the space around it; empty where it is not known."""
+        """Return the text at ``file:line`` without surrounding space; empty if it is unknown."""
         path, colon, number = location.rpartition(":")
         if not colon or not (number.isascii() and number.isdecimal()):
             return ""

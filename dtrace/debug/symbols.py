@@ -1,4 +1,4 @@
-"""Functions and symbols of a kernel by the names that a user gives."""
+"""Lookup of a kernel's functions and symbols by the names that users give."""
 
 from dtrace.debug.debug_index import debug_index
 from dwarf.debug_file import DebugDataError
@@ -9,7 +9,10 @@ from kinst.providers.patterns import is_glob, matches
 
 
 def find_symbol(image: Image, name: str) -> int:
-    """:raises KinstError: when the kernel has none of that name."""
+    """Return the address of a symbol.
+
+    :raises KinstError: if the kernel has no symbol with that name.
+    """
     symbol = image.symbols.find(name)
     if symbol is None:
         raise KinstError(f"{image.path} has no symbol '{name}'")
@@ -17,9 +20,9 @@ def find_symbol(image: Image, name: str) -> int:
 
 
 def find_function(image: Image, name: str) -> Symbol:
-    """A function, or an ifunc: a function that gives the address of the one to call.
+    """Return a function, or an ifunc (a function that returns the address of the one to call).
 
-    :raises KinstError: when the kernel has none of that name; says which are like it.
+    :raises KinstError: if the kernel has no such function; the message suggests similar names.
     """
     for symbol in image.symbols.named(name):
         if symbol.kind in (STT_FUNC, STT_GNU_IFUNC):
@@ -27,17 +30,17 @@ def find_function(image: Image, name: str) -> Symbol:
     copies = _copies(image, name)
     if copies:
         raise KinstError(f"{image.path} has no function '{name}' of its own: it is inline in "
-                         f"{copies} places: kinst::{name}:entry and :return probe these, and kinst "
+                         f"{copies} places: kinst::{name}:entry and :return probe them, and kinst "
                          f"inline {name} lists them")
     near = image.symbols.similar(name)
     hint = (f"; did you mean {', '.join(near)}?" if near
-            else "; a module's are there when it is loaded (--module)")
+            else "; for a function of a module, load the module (--module)")
     raise KinstError(" with ".join((str(image.path), *(one.name for one in image.modules)))
                      + f" has no function '{name}'{hint}")
 
 
 def _copies(image: Image, name: str) -> int:
-    """In how many places a function is inline; 0 where that is not known."""
+    """Return the number of inline copies of a function; 0 if it is unknown."""
     try:
         return len(debug_index(image).copies(name))
     except DebugDataError:
@@ -45,21 +48,21 @@ def _copies(image: Image, name: str) -> int:
 
 
 def sized_functions(image: Image, name: str) -> list[Symbol]:
-    """All functions of a name whose code is known to have an end.
+    """Return all functions with a given name and a known size.
 
-    :raises KinstError: when there is none.
+    :raises KinstError: if there are none.
     """
     find_function(image, name)
     found = [s for s in image.symbols.named(name) if s.kind == STT_FUNC and s.size]
     if not found:
-        raise KinstError(f"{image.path}: '{name}' is no function with a size")
+        raise KinstError(f"{image.path}: function '{name}' has no size")
     return found
 
 
 def chosen_functions(image: Image, text: str) -> list[Symbol]:
-    """All functions of a name, or those that a shell pattern matches, as in a probe description.
+    """Return the functions with a given name, or those that a shell pattern matches.
 
-    :raises KinstError: when there is none.
+    :raises KinstError: if there are none.
     """
     if not text or not is_glob(text):
         return sized_functions(image, text)

@@ -1,5 +1,4 @@
-"""Stability attributes and versions of D, as pragmas and options have them (DTrace guide,
-"Stability")."""
+"""D's stability attributes and versions, for pragmas and options (DTrace guide, "Stability")."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ VERSION = VERSIONS[-1]
 
 
 class AttributeValueError(KinstError):
-    """What is no attribute, or no version."""
+    """Invalid stability attributes, or an invalid version."""
 
 
 STABILITIES = ("internal", "private", "obsolete", "external", "unstable", "evolving", "stable",
@@ -22,6 +21,10 @@ CLASSES = ("unknown", "cpu", "platform", "group", "isa", "common")
 
 
 def parse_attributes(value: str) -> str:
+    """Return stability attributes, written ``name/data/class``, if they are valid.
+
+    :raises AttributeValueError: if they are not.
+    """
     parts = value.split("/")
     legal = (STABILITIES, STABILITIES, CLASSES)
     if len(parts) > 3 or any(part.lower() not in words
@@ -30,38 +33,38 @@ def parse_attributes(value: str) -> str:
     return value
 
 
-# What providers promise: of their own name, of their probes' modules, functions and names, and of
-# their arguments.
+# Stability attributes of each provider: of its name; of its probes' modules, functions and names;
+# and of their arguments.
 HIDDEN = "Private/Private/Unknown"
-USUAL = "Stable/Stable/Common"  # also of most variables (DTrace guide, "Stability")
+USUAL = "Stable/Stable/Common"  # most variables, too (DTrace guide, "Stability")
 KERNEL_PROVIDERS = ("Evolving/Evolving/Common", HIDDEN, "Private/Private/ISA",
                     "Evolving/Evolving/Common", "Private/Private/ISA")
 PROMISES = {
     "dtrace": (USUAL, HIDDEN, HIDDEN, USUAL, USUAL),
     "pid": ("Evolving/Evolving/ISA", HIDDEN, HIDDEN, "Evolving/Evolving/ISA", HIDDEN),
 }
-NO_PROVIDER = "Unstable/Unstable/Common"  # stability of a description without a provider
+NO_PROVIDER = "Unstable/Unstable/Common"  # probe descriptions without a provider
 OTHERS = {"curthread": "Stable/Private/Common"}
 GLOB = re.compile(r"[*?\[]")
 
 
 def least(*attributes: str) -> str:
-    """The least of each part: of names, of data, of what they depend on."""
-    found = []
+    """Return the lowest stability of each part (names, data, class) of several attributes."""
+    parts = []
     for words, *given in zip((STABILITIES, STABILITIES, CLASSES),
                              *(value.split("/") for value in attributes), strict=True):
         word = min(given, key=lambda one: words.index(one.lower()))
-        found.append(word)
-    return "/".join(found)
+        parts.append(word)
+    return "/".join(parts)
 
 
 def of_provider(provider: str) -> tuple[str, str, str, str, str]:
-    """What a provider promises; the name of pid's has the number of a process."""
+    """Return a provider's stability attributes; a process ID at the end of its name is ignored."""
     return PROMISES.get(provider.rstrip("0123456789"), KERNEL_PROVIDERS)
 
 
 def of_description(provider: str, module: str, function: str, name: str) -> str:
-    """Attributes of a probe description: the least of the parts that it names."""
+    """Return the attributes of a probe description: the least stable of the parts that it names."""
     if not provider or GLOB.search(provider):
         return NO_PROVIDER
     own, *parts, _arguments = of_provider(provider)
@@ -70,14 +73,14 @@ def of_description(provider: str, module: str, function: str, name: str) -> str:
 
 
 def of_probe(provider: str, module: str, function: str, name: str) -> tuple[str, str]:
-    """Attributes of a probe, and of its arguments."""
+    """Return the attributes of a probe, and those of its arguments."""
     return of_description(provider, module, function, name), of_provider(provider)[4]
 
 
 def of_names(names: Iterable[str], arguments: str) -> str:
-    """Attributes of what a clause's statements use.
+    """Return the least stable attributes of the variables that a clause uses.
 
-    :param names: of variables; a symbol of the kernel has a backquote.
+    :param names: names of variables; those of kernel symbols contain a backquote.
     :param arguments: attributes of ``args[]``.
     """
     return least(USUAL, *(HIDDEN if "`" in name else arguments if name == "args"
@@ -85,7 +88,7 @@ def of_names(names: Iterable[str], arguments: str) -> str:
 
 
 def below(name: str, least: str) -> str | None:
-    """The attributes of a variable of DTrace's, where a part of them is less than is asked for."""
+    """Return a D variable's attributes if any part is below the required stability, else None."""
     own = OTHERS.get(name, USUAL)
     legal = (STABILITIES, STABILITIES, CLASSES)
     for words, has, wanted in zip(legal, own.lower().split("/"), least.lower().split("/"),
@@ -96,6 +99,10 @@ def below(name: str, least: str) -> str | None:
 
 
 def parse_version(value: str) -> str:
+    """Return a version of D, if it is valid.
+
+    :raises AttributeValueError: if it is malformed or unknown.
+    """
     text = value
     if not re.fullmatch(r"\d{1,3}\.\d{1,4}(\.\d{1,4})?", text):
         raise AttributeValueError("Version is not properly formatted or is too large")

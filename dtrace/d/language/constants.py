@@ -1,4 +1,4 @@
-"""Integer constants: their types, and expressions of them."""
+"""Integer constants: their types, and the values of constant expressions."""
 
 from collections.abc import Callable
 
@@ -27,9 +27,9 @@ _LADDER: tuple[Integer, ...] = (
 
 
 def number_type(node: syntax.Number) -> Type:
-    """The first type that holds a constant, from the one that its suffix asks for.
+    """Return the first type that can hold a constant, beginning with the one its suffix names.
 
-    :raises DError: when there is none.
+    :raises DError: if no type can hold it.
     """
     if node.type is not None:
         return node.type
@@ -44,7 +44,7 @@ def number_type(node: syntax.Number) -> Type:
 
 
 def wrap(value: int, kind: Type) -> int:
-    """A value as an integer type keeps it."""
+    """Reduce a value to the range of an integer type, as an assignment does."""
     bits = 8 * (width(kind) or 8)
     value &= (1 << bits) - 1
     return value - (1 << bits) if is_signed(kind) and value >> bits - 1 else value
@@ -65,7 +65,9 @@ COMPARISONS = ("==", "!=", "<", ">", "<=", ">=", "&&", "||", "^^")
 
 def fold(operator: str, left: int, first: Type, right: int, second: Type, place: SourcePlace
          ) -> tuple[int, Type]:
-    """The value of an operation on two constants, and its type: on 64 bits, not cut to the type's.
+    """Return the value of an operation on two constants, and its type.
+
+    The value has 64 bits: it is not reduced to the range of the type.
 
     :raises DError: for a division by zero.
     """
@@ -80,7 +82,11 @@ def fold(operator: str, left: int, first: Type, right: int, second: Type, place:
 
 
 def converted(value: int, kind: Type, to: Type) -> int:
-    """A constant cast to an integer type: cut without its sign, extended with it."""
+    """Convert a constant to an integer type.
+
+    A narrower type takes its low bits as an unsigned number; a wider one extends a signed constant
+    by its sign.
+    """
     size, wanted = width(kind) or 8, width(to) or 8
     if wanted < size:
         return value & (1 << 8 * wanted) - 1
@@ -90,7 +96,7 @@ def converted(value: int, kind: Type, to: Type) -> int:
 
 
 def unary(operator: str, value: int, kind: Type) -> int:
-    """``- + ~`` of a constant."""
+    """Return the value of ``-``, ``+`` or ``~`` applied to a constant."""
     if operator == "-":
         return wrap(-value, kind if not is_signed(kind) else LONG)
     return wrap(~value if operator == "~" else value,
@@ -98,7 +104,7 @@ def unary(operator: str, value: int, kind: Type) -> int:
 
 
 class _NoConstant(Exception):
-    """Something in the expression is known only when it is executed."""
+    """Raised if a part of an expression is known only at run time."""
 
 
 def _value(node: syntax.Expression, universe: Universe) -> tuple[int, Type]:
@@ -106,10 +112,10 @@ def _value(node: syntax.Expression, universe: Universe) -> tuple[int, Type]:
         case syntax.Number():
             return node.value, number_type(node)
         case syntax.Name(name=name):
-            found = universe.enumerator(name)
-            if found is None:
+            constant = universe.enumerator(name)
+            if constant is None:
                 raise _NoConstant
-            return found
+            return constant
         case syntax.SizeOf(of=of):
             return width(of), UNSIGNED_LONG
         case syntax.OffsetOf(of=of, member=name):
@@ -137,9 +143,9 @@ def _value(node: syntax.Expression, universe: Universe) -> tuple[int, Type]:
 
 
 def integer(node: syntax.Expression, universe: Universe, tag: str, text: str) -> int:
-    """The value of an integral constant expression.
+    """Return the value of an integral constant expression.
 
-    :raises DError: ``tag`` and ``text``, where it is none.
+    :raises DError: with ``tag`` and ``text``, if the expression is not constant.
     """
     try:
         return _value(node, universe)[0]

@@ -1,4 +1,4 @@
-"""Declarations: specifiers and declarators become types; members get their places."""
+"""Declarations: types from specifiers and declarators, and the layout of structures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from dwarf.types import (
 
 ATTRIBUTES = ("signed", "unsigned", "short", "long")
 MAX_COUNT = (1 << 32) - 1
-MAX_SIZE = 1 << 31  # bytes of a structure
+MAX_SIZE = 1 << 31  # largest size of a structure, in bytes
 
 Parameters = list[tuple[str, Type, SourcePlace]]
 
@@ -34,27 +34,37 @@ def _link(kind: Type) -> Callable[[], Type]:
 
 @dataclass
 class Specifiers:
-    """What stands before the declarators.  Qualifiers are read and forgotten: D ignores them."""
+    """The specifiers before the declarators of a declaration.
+
+    Qualifiers are parsed but have no effect, since D ignores them.
+    """
 
     place: SourcePlace
     storage: str = ""
     base: Type | None = None
-    word: str = ""  # "int", "void" and the like
+    word: str = ""  # basic type, such as "int" or "void"
     attributes: list[str] = field(default_factory=list)
     qualified: bool = False
 
     @property
     def has_type(self) -> bool:
+        """Whether a type has been specified."""
         return self.base is not None or bool(self.word)
 
     def whole(self, kind: Type, place: SourcePlace) -> None:
-        """A structure, an enumeration, a string or a typedef."""
+        """Set the type to a structure, an enumeration, a string or a typedef.
+
+        :raises DError: if a type was already specified.
+        """
         if self.has_type:
             raise DError("D_DECL_COMBO", "invalid type combination", place)
         self.base = kind
 
     def add(self, word: str, place: SourcePlace) -> None:
-        """A keyword of a type."""
+        """Add a keyword of a type, such as ``unsigned`` or ``int``.
+
+        :raises DError: if a type was already specified.
+        """
         if word in ATTRIBUTES:
             self.attributes.append(word)
         elif word != "userland":
@@ -63,18 +73,25 @@ class Specifiers:
             self.word = word
 
     def storage_class(self, word: str, place: SourcePlace) -> None:
+        """Set the storage class.
+
+        :raises DError: if another one was already specified.
+        """
         if self.storage and self.storage != word:
             raise DError("D_DECL_CLASS", "only one storage class allowed in a declaration", place)
         self.storage = word
 
     @property
     def nothing(self) -> bool:
-        """Whether a declaration without a name would be of no use."""
+        """Whether a declaration with these specifiers is useless without a name."""
         return self.storage != "" or not isinstance(
             None if self.base is None else strip(self.base), Structure | Incomplete | Enumeration)
 
     def resolve(self, universe: Universe) -> Type:
-        """:raises DError: for words that make no type."""
+        """Return the specified type.
+
+        :raises DError: if the specifiers do not form a type.
+        """
         self._check()
         if self.base is not None:
             return self.base
@@ -94,21 +111,21 @@ class Specifiers:
         return found
 
     def _check(self) -> None:
-        """What attributes go with what base."""
+        """Check that the attributes are allowed for the base type."""
         attributes, base = self.attributes, None if self.base is None else strip(self.base)
-        start = "invalid type declaration: "
+        prefix = "invalid type declaration: "
         if self.word == "char" and {"short", "long"} & set(attributes):
             raise self._fail(
-                "D_DECL_CHARATTR", f"{start}short and long may not be used with char type")
+                "D_DECL_CHARATTR", f"{prefix}short and long may not be used with char type")
         if self.word == "void" and attributes:
             raise self._fail(
-                "D_DECL_VOIDATTR", f"{start}attributes may not be used with void type")
+                "D_DECL_VOIDATTR", f"{prefix}attributes may not be used with void type")
         number = self.base is None and self.word not in ("float", "double")
         if {"signed", "unsigned"} & set(attributes) and not number:
             raise self._fail("D_DECL_SIGNINT",
-                             f"{start}signed and unsigned may only be used with integer type")
+                             f"{prefix}signed and unsigned may only be used with integer type")
         if "long" in attributes and self.base is not None and not isinstance(base, Float):
-            raise self._fail("D_DECL_LONGINT", f"{start}long and long long may only be used with "
+            raise self._fail("D_DECL_LONGINT", f"{prefix}long and long long may only be used with "
                              "integer or floating-point type")
 
     def _fail(self, tag: str, text: str) -> DError:
@@ -117,10 +134,11 @@ class Specifiers:
 
 @dataclass
 class Declarator:
-    """``*name[3](int)`` and the like.
+    """A declarator, such as ``*name[3](int)``.
 
-    :param pointers: how many ``*`` stand before it.
-    :param inner: what stands in parentheses.
+    :param own: name that is directly in this declarator, if any.
+    :param pointers: number of ``*`` before it.
+    :param inner: declarator in parentheses.
     """
 
     place: SourcePlace
@@ -131,27 +149,34 @@ class Declarator:
 
     @property
     def name(self) -> str | None:
+        """Name that is declared, or None."""
         return self.own if self.inner is None else self.inner.name
 
     def function(self, parameters: Parameters, variadic: bool) -> None:
+        """Append the parameters of a function."""
         self.suffixes.append(("function", None, parameters, variadic))
 
     def array(self, count: int | None) -> None:
+        """Append an array dimension; ``count`` is None for ``[]``."""
         self.suffixes.append(("array", count, [], False))
 
     def keyed(self, parameters: Parameters) -> None:
+        """Append the keys of an associative array."""
         self.suffixes.append(("keys", None, parameters, False))
 
     @property
     def nearest(self) -> "Declarator":
-        """The one whose brackets stand next to the name."""
+        """The declarator whose brackets are next to the name."""
         found = self
         while found.inner is not None and not found.inner.pointers:
             found = found.inner
         return found
 
     def keys(self) -> Parameters | None:
-        """The keys of an associative array, which are no part of a type; they are taken out."""
+        """Remove the keys of an associative array, which are not part of its type, and return them.
+
+        :return: None if the declarator has no keys.
+        """
         suffixes = self.nearest.suffixes
         if suffixes and suffixes[0][0] == "keys":
             return suffixes.pop(0)[2]
@@ -159,13 +184,13 @@ class Declarator:
 
     @property
     def open_array(self) -> bool:
-        """``name[]``"""
+        """Whether empty brackets follow the name, as in ``name[]``."""
         suffixes = self.nearest.suffixes
         return bool(suffixes) and suffixes[0][:2] == ("array", None)
 
 
 def apply(specifiers: Specifiers, declarator: Declarator, universe: Universe) -> Type:
-    """The type that a declarator gives its name."""
+    """Return the type of the name that a declarator declares."""
     return _apply(specifiers.resolve(universe), declarator)
 
 
@@ -174,9 +199,9 @@ def _apply(kind: Type, declarator: Declarator) -> Type:
         kind = Pointer(_link(kind))
     for what, count, parameters, variadic in reversed(declarator.suffixes):
         if what == "function":
-            held = tuple(Parameter(name, _link(of)) for name, of, _place in parameters
+            formals = tuple(Parameter(name, _link(of)) for name, of, _place in parameters
                          if not is_void(of))
-            kind = Procedure(held, variadic, _link(kind))
+            kind = Procedure(formals, variadic, _link(kind))
         elif what == "keys":
             raise DError("D_DECL_DYNOBJ", "cannot declare array of associative arrays",
                          declarator.place)
@@ -190,7 +215,10 @@ def _apply(kind: Type, declarator: Declarator) -> Type:
 
 
 def array_size(value: syntax.Expression, universe: Universe) -> int:
-    """:raises DError: for what is no positive constant."""
+    """Return the number of elements in an array declaration.
+
+    :raises DError: if it is not a positive constant, or is too large.
+    """
     text = ("positive integral constant expression or tuple signature expected as array "
             "declaration subscript")
     count = constants.integer(value, universe, "D_DECL_ARRSUB", text)
@@ -202,7 +230,11 @@ def array_size(value: syntax.Expression, universe: Universe) -> int:
 
 
 def check_parameters(parameters: Parameters, variadic: bool, of: str, place: SourcePlace) -> None:
-    """:param of: "function", or "array" for the keys of an associative one."""
+    """Check the parameters of a function, or the keys of an associative array.
+
+    :param of: "function" or "array".
+    :raises DError: if one is not allowed.
+    """
     if variadic and of != "function":
         raise DError("D_DECL_PROTO_VARARGS", f"{of} prototype may not use a variable-length "
                      "argument list", place)
@@ -227,14 +259,14 @@ Entry = tuple[Declarator, Specifiers, syntax.Expression | None]
 
 def member_layout(word: str, entries: Sequence[Entry], universe: Universe
                   ) -> tuple[int, list[Member]]:
-    """The size of a structure or union, and its members.
+    """Return the size of a structure or union, and its members.
 
-    Each begins on a byte, aligned for its type; bit-fields are not packed together, and nothing is
-    added at the end: D's own structures are not C's.
+    D's own structures differ from C's: each member begins at a byte boundary, aligned for its type;
+    bit-fields are not packed together, and there is no padding at the end.
     """
     members: list[Member] = []
     names: set[str] = set()
-    at, size = 0, 0  # bytes
+    offset, size = 0, 0  # in bytes
     for declarator, specifiers, bits in entries:
         place, name = declarator.place, declarator.name or ""
         if not name and bits is None:
@@ -258,21 +290,21 @@ def member_layout(word: str, entries: Sequence[Entry], universe: Universe
             raise DError("D_UNKNOWN", f"failed to define member '{name}': Duplicate member name "
                          "definition", place)
         names.add(name)
-        wide = None if bits is None else _bit_field(bits, name, kind, universe)
-        if wide == 0:
+        bit_width = None if bits is None else _bit_field(bits, name, kind, universe)
+        if bit_width == 0:
             continue
-        align = _alignment(kind) if wide is None else _storage(wide)
-        at = 0 if word == "union" else -(-at // align) * align
-        members.append(Member(name, 8 * at, wide, _link(kind)))
-        size = max(size, at + (octets if wide is None else align))
-        at += octets if wide is None else -(-wide // 8)
+        align = _alignment(kind) if bit_width is None else _storage(bit_width)
+        offset = 0 if word == "union" else -(-offset // align) * align
+        members.append(Member(name, 8 * offset, bit_width, _link(kind)))
+        size = max(size, offset + (octets if bit_width is None else align))
+        offset += octets if bit_width is None else -(-bit_width // 8)
         if size > MAX_SIZE:
             raise DError("D_DECL_ARRBIG", "array dimension too big", place)
     return size, members
 
 
 def _storage(bits: int) -> int:
-    """The bytes of a bit-field: a power of two."""
+    """Return the size in bytes of a bit-field's storage, a power of two."""
     octets = 1
     while 8 * octets < bits:
         octets *= 2
@@ -280,7 +312,10 @@ def _storage(bits: int) -> int:
 
 
 def _alignment(kind: Type, known: dict[int, int] | None = None) -> int:
-    """:param known: of structures, by their identity: each may hold others twice."""
+    """Return the alignment of a type in bytes.
+
+    :param known: alignments of structures, by ``id()``: nested structures may occur many times.
+    """
     known = {} if known is None else known
     kind = strip(kind)
     for _ in range(64):

@@ -1,4 +1,4 @@
-"""What is wrong with a D program, as dtrace(1) says it."""
+"""Errors in D programs, worded as in dtrace(1)."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,16 @@ from emu.host.errors import KinstError
 
 @dataclass(frozen=True)
 class SourcePlace:
-    """Where something stands in a program; lines and columns are counted from 1."""
+    """Position in a D program; lines and columns are counted from 1."""
 
     line: int
     column: int = 0
 
 
 class DError(KinstError):
-    """:param tag: the error tag (``D_SYNTAX`` and so on), which ``-x errtags`` shows.
+    """Error in a D program.
+
+    :param tag: error tag, such as ``D_SYNTAX``, which ``-x errtags`` shows.
     """
 
     def __init__(self, tag: str, text: str, place: SourcePlace) -> None:
@@ -22,8 +24,8 @@ class DError(KinstError):
         self.tag, self.text, self.place = tag, text, place
 
     def said(self, tags: bool = False) -> str:
-        """The message with its line, and with its tag where it is wanted."""
-        if not self.tag:  # no mistake of the language
+        """Return the message with its line number and, if requested, its error tag."""
+        if not self.tag:  # an error of the code generator, which has no line either
             return self.text
         tag = f"[{self.tag}] " if tags else ""
         return f"{tag}line {self.place.line}: {self.text}"

@@ -1,5 +1,4 @@
-"""The formats of printf, printa, system and freopen: read, and held to their arguments
-(DTrace guide, "Output formatting")."""
+"""Format strings of printf, printa, system and freopen (DTrace guide, "Output formatting")."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,16 +21,16 @@ from dwarf.types import Array, Integer, Type, Typedef, strip
 
 FLAGS = "#0-+ '"
 SIZES = "hlLw"
-MAX_NUMBER = 1 << 16  # of a width: a script cannot fill the host's memory
+MAX_NUMBER = 1 << 16  # largest width or precision: scripts must not fill the host's memory
 
 
 @dataclass
 class Conversion:
-    """``%-*.3lld`` and the like.
+    """A format conversion, such as ``%-*.3lld``.
 
-    :param flags: of ``#0-+ '``.
-    :param name: size letters and the conversion's letter.
-    :param aggregation: ``%@d``.
+    :param flags: characters of ``#0-+ '``.
+    :param name: size letters and the conversion letter.
+    :param aggregation: whether it formats the value of an aggregation (``%@d``).
     """
 
     flags: str = ""
@@ -47,7 +46,7 @@ Piece = bytes | Conversion
 
 
 def _named(kind: Type, *names: str) -> bool:
-    """Whether a type is one of these, through typedefs."""
+    """Return whether a type is, through typedefs, an integer type with one of the given names."""
     return not special(kind) and isinstance(strip(kind), Integer) and getattr(
         strip(kind), "name", "") in names
 
@@ -118,7 +117,7 @@ ULONG_LONGS = _of("unsigned long long")
 
 _INTEGERS = "char, short, int, long, or long long"
 _REAL = "float, double, or long double"
-# Name of a conversion: (what it takes, as messages say it; whether a type is that).
+# Conversion -> (accepted types as messages name them, predicate for a type).
 CONVERSIONS: dict[str, tuple[str, Callable[[Type], bool]]] = {
     "a": ("pointer or integer", _symbol),
     "A": ("pointer or integer (with -p/-c) or _usymaddr (without -p/-c)", _user_symbol),
@@ -150,7 +149,10 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Type], bool]]] = {
 
 
 def parse(text: bytes, place: SourcePlace) -> list[Piece]:
-    """:raises DError: for a format that is none."""
+    """Split a format string into literal text and conversions.
+
+    :raises DError: if the format string is invalid.
+    """
     pieces: list[Piece] = []
     literal = bytearray()
     at, number = 0, 0
@@ -175,8 +177,8 @@ def parse(text: bytes, place: SourcePlace) -> list[Piece]:
 
 
 def _conversion(text: str, at: int, number: int, place: SourcePlace) -> tuple[Conversion, int]:
-    """One behind its ``%``, and where it ends."""
-    found = Conversion()
+    """Parse a conversion after its ``%``, and return it and the offset of its end."""
+    conversion = Conversion()
     dotted = digits = False
 
     def wrong(what: str) -> DError:
@@ -188,11 +190,11 @@ def _conversion(text: str, at: int, number: int, place: SourcePlace) -> tuple[Co
             raise wrong("name expected before end of format string")
         at += 1
         if letter == "0" and not dotted and not digits:
-            found.flags = found.flags.replace("-", "") + "0"
+            conversion.flags = conversion.flags.replace("-", "") + "0"
         elif letter == "-":
-            found.flags = found.flags.replace("0", "") + "-"
+            conversion.flags = conversion.flags.replace("0", "") + "-"
         elif letter in "#+ '":
-            found.flags += letter
+            conversion.flags += letter
         elif letter.isdigit() and letter.isascii():
             value = int(letter)
             while text[at : at + 1].isdigit() and text[at].isascii():
@@ -201,46 +203,46 @@ def _conversion(text: str, at: int, number: int, place: SourcePlace) -> tuple[Co
             if text[at : at + 1] == "$":
                 raise wrong("uses unsupported positional format (%n$)")
             if dotted:
-                found.precision = value
+                conversion.precision = value
             else:
-                found.width, digits = value, True
+                conversion.width, digits = value, True
         elif letter == "*":
-            if found.dynamic_precision if dotted else found.dynamic_width:
+            if conversion.dynamic_precision if dotted else conversion.dynamic_width:
                 raise wrong("has more than one '*' specified for the output precision")
             if dotted:
-                found.dynamic_precision = True
+                conversion.dynamic_precision = True
             else:
-                found.dynamic_width = True
+                conversion.dynamic_width = True
         elif letter == ".":
             if dotted:
                 raise wrong("has more than one '.' specified")
             dotted = True
         elif letter == "?":
-            found.width = 16
+            conversion.width = 16
         elif letter == "@":
-            found.aggregation = True
+            conversion.aggregation = True
         elif letter in SIZES:
-            found.name += letter
+            conversion.name += letter
         elif letter == "%":
             raise wrong("cannot be combined with other format flags: %%")
         else:
-            found.name += letter
-            if found.name not in CONVERSIONS:
-                raise wrong(f"is undefined: %{found.name}")
-            if found.precision == 0:
-                found.precision = None
-            return found, at
+            conversion.name += letter
+            if conversion.name not in CONVERSIONS:
+                raise wrong(f"is undefined: %{conversion.name}")
+            if conversion.precision == 0:
+                conversion.precision = None
+            return conversion, at
 
 
 def check(
     function: str, pieces: list[Piece], arguments: list[syntax.Expression], place: SourcePlace,
     value: Type | None = None,
 ) -> None:
-    """Hold arguments to a format.
+    """Check arguments against a format.
 
-    :param arguments: of printa, the keys of the aggregation.
-    :param value: what ``%@`` shows, of printa only.
-    :raises DError: for what does not fit.
+    :param arguments: for printa, the keys of the aggregation.
+    :param value: for printa, the type that ``%@`` formats.
+    :raises DError: if an argument is missing, superfluous or of the wrong type.
     """
     if not pieces:
         raise DError("D_PRINTF_FMT_EMPTY", f"{function}( ) format string is empty", place)
@@ -265,17 +267,17 @@ def check(
             if value is None:
                 raise DError("D_PRINTF_AGG_CONV", "%@ conversion requires an aggregation and is "
                              f"not for use with {function}( )", place)
-            kind, which = value, "aggregating action"
+            kind, subject = value, "aggregating action"
         elif at >= len(arguments):
             raise DError(
                 "D_PRINTF_ARG_PROTO", f"{function}( ) prototype mismatch: conversion #{number} "
                 f"(%{c.name}) is missing a corresponding value argument", place)
         else:
-            kind, which = arguments[at].kind, f"argument #{at + 2}"
+            kind, subject = arguments[at].kind, f"argument #{at + 2}"
             at += 1
         if not accepts(kind):
             raise DError(
-                "D_PRINTF_ARG_TYPE", f"{function}( ) {which} is incompatible with conversion "
+                "D_PRINTF_ARG_TYPE", f"{function}( ) {subject} is incompatible with conversion "
                 f"#{number} prototype:\n\tconversion: %{c.name}\n\t prototype: {text}\n\t  "
                 f"argument: {spelled(kind)}", place)
     if at < len(arguments) and value is None:

@@ -1,7 +1,10 @@
-"""D's own variables and all that a program can call, as tables of their prototypes (DTrace guide,
-"Variables", "Actions and subroutines", "Aggregations"); actions.py says what becomes of actions.
+"""Tables of D's built-in variables and functions, with their prototypes.
 
-In a prototype ``@`` is anything, ``[type]`` may be left out, ``...`` is any number of more.
+The DTrace guide describes them in "Variables", "Actions and subroutines" and "Aggregations".  The
+actions are compiled in ``dtrace/d/compile/actions.py``.
+
+In a prototype, ``@`` accepts any type, ``[type]`` is optional, and ``...`` accepts any number of
+further arguments.
 """
 
 import enum
@@ -12,7 +15,7 @@ from dwarf.types import Type
 
 
 class Role(enum.Enum):
-    """What a function is, as messages name it."""
+    """Kind of a built-in function; error messages use the values."""
 
     SUBROUTINE = "function"
     ACTION = "tracing function"
@@ -21,8 +24,10 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True)
 class Builtin:
-    """:param number: the helper of a subroutine, the kind of an aggregating function.
-    :param destructive: whether it wants ``-w``.
+    """A built-in function.
+
+    :param number: helper that implements a subroutine; 0 for other functions.
+    :param destructive: whether the function requires ``-w``.
     """
 
     name: str
@@ -34,16 +39,17 @@ class Builtin:
 
     @property
     def least(self) -> int:
+        """Smallest number of arguments."""
         return sum(1 for p in self.parameters if not p.startswith("[") and p != "...")
 
     @property
     def most(self) -> int | None:
-        """None: any number."""
+        """Largest number of arguments; None if there is no limit."""
         return None if "..." in self.parameters else len(self.parameters)
 
 
 def _prototype(role: Role, row: str, number: int) -> Builtin:
-    """A function from a row as C has it, without a semicolon."""
+    """Parse a C prototype without a semicolon."""
     head, _mark, rest = row.strip().rstrip(")").partition("(")
     *result, name = head.split()
     parameters = tuple(p.strip() for p in rest.split(",") if p.strip())
@@ -164,10 +170,10 @@ AGGREGATING = _functions(Role.AGGREGATING, """
 """)
 KINDS = {name: Aggregate[name.upper()] for name in AGGREGATING}
 
-# All that a program can call.
+# Every function that a program can call.
 FUNCTIONS: dict[str, Builtin] = SUBROUTINES | ACTION_PROTOTYPES | AGGREGATING
 
-# The version of D that brought a name, where it is not the first.
+# The version of D that introduced a name, for names that are not in the first version.
 SINCE = {
     **dict.fromkeys(
         "index freopen memref printm rindex strchr strrchr strstr strtok substr".split(), "1.1"),
@@ -180,7 +186,7 @@ SINCE = {
     "regs": "1.13",
 }
 
-# Variables that lie in the context of a firing: type, offset.
+# Variables in the context of a firing: name -> (type, offset).
 CONTEXT = {
     **{f"arg{n}": ("int64_t", ContextOffset.ARGUMENTS + 8 * n) for n in range(10)},
     "id": ("uint_t", ContextOffset.PROBE), "epid": ("uint_t", ContextOffset.CLAUSE),
@@ -188,7 +194,7 @@ CONTEXT = {
     "probefunc": ("string", ContextOffset.FUNCTION), "probename": ("string", ContextOffset.NAME),
     "timestamp": ("uint64_t", ContextOffset.TIMESTAMP),
 }
-# Variables that the host is asked for, in the order of their numbers.
+# Variables whose values the host supplies, with their types, in the order of their numbers.
 HOSTED = {
     "caller": "uintptr_t", "cpu": "int", "curthread": "struct thread *", "errno": "int",
     "execargs": "string", "execname": "string", "gid": "gid_t", "ipl": "uint_t",
@@ -197,10 +203,11 @@ HOSTED = {
     "vtimestamp": "uint64_t", "walltimestamp": "int64_t", "zonename": "string",
 }
 HOSTED_NUMBERS = {name: number for number, name in enumerate(HOSTED)}
-REGISTERS = {"regs": REGS, "uregs": UREGS}  # arrays that the host is asked for
+REGISTERS = {"regs": REGS, "uregs": UREGS}  # arrays whose elements the host supplies
 
 
 class Scope(enum.Enum):
+    """Scope of a variable; the values are the prefixes in D."""
     GLOBAL = ""
     THREAD = "self->"
     LOCAL = "this->"
@@ -208,12 +215,14 @@ class Scope(enum.Enum):
 
 @dataclass(eq=False)
 class Variable:
-    """A variable of the program.
+    """A variable of a D program.
 
-    :param keys: the types of an associative array's keys; None for a scalar.
-    :param number: of one that has a key (thread-local ones have the thread); -1 for another.
-    :param offset: of one that has none, in its region.
-    :param known: whether it was declared, assigned or read; what was only mentioned has no value.
+    :param keys: types of an associative array's keys; None for a scalar.
+    :param number: number of a variable that is stored under keys (for a thread-local variable, the
+        thread is one of them); -1 for any other.
+    :param offset: offset in its region of a variable that is stored without keys.
+    :param known: whether it was declared, assigned or read; a variable that is only mentioned has
+        no value.
     """
 
     name: str
@@ -226,17 +235,21 @@ class Variable:
 
     @property
     def kind(self) -> str:
+        """What error messages call the variable: a scalar or an associative array."""
         return "scalar" if self.keys is None else "associative array"
 
 
 @dataclass(eq=False)
 class AggregationInfo:
-    """:param function: None before it is assigned.
-    :param parameters: of lquantize and llquantize.
-    :param number: in the order of first use.
-    :param unit: where its one key is a time, nanoseconds of one of it, 0 where that is not plain;
-        None: it is none.
-    :param shapes: the numbers of its shapes, by how and how large the keys are.
+    """An aggregation of a D program.
+
+    :param keys: types of the keys; None until the aggregation is first used.
+    :param function: aggregating function; None until the aggregation is assigned.
+    :param parameters: constant parameters of lquantize and llquantize.
+    :param number: position in the order of first use.
+    :param unit: nanoseconds per unit of its only key, if that is a time; 0 if the unit is unclear;
+        None if the key is not a time.
+    :param shapes: numbers of its shapes, by the form and size of each key.
     """
 
     name: str
@@ -254,9 +267,9 @@ Part = tuple[Type, str, int]
 
 @dataclass(eq=False)
 class KeyShape:
-    """An aggregation with keys of certain sizes: a statement may have others than the first.
+    """An aggregation with the sizes of its keys, which may differ between statements.
 
-    :param parts: (type, "value", "stack" and so on, bytes) of each key.
+    :param parts: for each key: type, form ("value", "stack" and so on), size in bytes.
     """
 
     info: AggregationInfo

@@ -1,7 +1,7 @@
-"""D's tokens (DTrace guide, "Program structure", "Types, operators, and expressions").
+"""Tokens of D (DTrace guide, "Program structure", "Types, operators, and expressions").
 
-There are two ways to read: between clauses (probe descriptions, declarations) and in expressions.
-The parser says which before it asks for a token.
+The lexer has two modes: between clauses (probe descriptions and declarations), and in expressions.
+The parser chooses the mode before it asks for a token.
 """
 
 import re
@@ -12,17 +12,17 @@ from dtrace.calls.strings import unescape_c
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.options import Options
 
-MAX_SOURCE = 1 << 22  # characters
+MAX_SOURCE = 1 << 22  # largest length of a program, in characters
 MAX_ARGUMENT = 1 << 16
 INTEGER_MAX = (1 << 64) - 1
-MAX_DIGITS = 22  # of 64 bits in octal, which has most
+MAX_DIGITS = 22  # digits of a 64-bit integer in octal, the longest notation
 
 KEYWORDS = frozenset(
     "auto break case char const continue counter default do double else enum extern float for goto "
     "if import inline int long offsetof probe provider register restrict return self short signed "
     "sizeof static string stringof struct switch this translator typedef union unsigned userland "
     "void volatile while xlate".split())
-# What may begin a declaration between clauses; any other word is a probe description there.
+# Keywords that can begin a declaration between clauses; other words are probe descriptions there.
 BETWEEN = frozenset(
     "auto char const counter double enum extern float import inline int long provider register "
     "restrict self short signed static string struct this translator typedef union unsigned void "
@@ -50,10 +50,13 @@ LINE_MARKER = re.compile(r'(?:line)?[ \t]*([0-9]+)[ \t]*(?:"([^"]*)")?.*')
 
 @dataclass(frozen=True)
 class Token:
-    """:param kind: "name", "keyword", "integer", "string", "aggregation", "description",
+    """A token of a D program.
+
+    :param kind: "name", "keyword", "integer", "string", "aggregation", "description",
         "punctuation", "predicate end" or "end".
-    :param value: of an integer; the digits' suffix is in ``suffix``.
-    :param content: of a string, with the escapes resolved.
+    :param value: value of an integer.
+    :param suffix: suffix of an integer, such as "ul".
+    :param content: content of a string, with the escapes resolved.
     """
 
     kind: str
@@ -67,12 +70,13 @@ class Token:
 
 @dataclass
 class Macros:
-    """What ``$`` stands for.
+    """Values of macros (``$1``, ``$target`` and so on).
 
     :param arguments: ``$0`` (the script's name), ``$1``, ...
-    :param variables: ``$pid``, ``$target``, ...
-    :param options: with ``defaultargs``, which the program itself may set, an argument that is
-        missing is 0 or "".
+    :param variables: values of ``pid``, ``target``, ... by name.
+    :param options: with ``defaultargs``, which the program itself may set, a missing argument is 0
+        or "".
+    :param used: numbers of the arguments that the program has used.
     """
 
     arguments: Sequence[str] = ("",)
@@ -83,15 +87,19 @@ class Macros:
 
 @dataclass(frozen=True)
 class Pragma:
-    """A control line, as its tokens."""
+    """A control line, split into tokens."""
 
     words: tuple[Token, ...]
     place: SourcePlace
 
 
 class Lexer:
-    """:param is_type: whether a word names a type, which decides what is a probe description.
-    :param probes_only: every word between clauses is a probe description (``-n`` and the like).
+    """Splits the source of a D program into tokens.
+
+    :param is_type: predicate: whether a word names a type rather than a probe.
+    :param pragma: callback for each pragma.
+    :param probes_only: whether every word between clauses is a probe description (``-n`` and the
+        like).
     """
 
     def __init__(self, source: str, macros: Macros, is_type: Callable[[str], bool],
@@ -108,9 +116,11 @@ class Lexer:
     # -- places ------------------------------------------------------------------------------------
 
     def place(self) -> SourcePlace:
+        """Return the current position."""
         return SourcePlace(self.line, self.at - self._line_start + 1)
 
     def fail(self, tag: str, text: str) -> DError:
+        """Return an error at the current position."""
         return DError(tag, text, self.place())
 
     def _advance(self, end: int) -> None:
@@ -121,7 +131,7 @@ class Lexer:
         self.at = end
 
     def _skip(self) -> None:
-        """Blanks, comments and control lines."""
+        """Skip blanks, comments and control lines."""
         source = self.source
         while self.at < len(source):
             blank = BLANKS.match(source, self.at)
@@ -192,7 +202,7 @@ class Lexer:
     # -- tokens ------------------------------------------------------------------------------------
 
     def between(self) -> Token:
-        """The next token between clauses."""
+        """Return the next token between clauses."""
         self._skip()
         place, source = self.place(), self.source
         if self.at >= len(source):
@@ -205,10 +215,10 @@ class Lexer:
             return Token("keyword", word[0], place)
         number = DIGITS.match(source, self.at)
         if number:
-            whole = NUMBER.match(source, self.at)
-            assert whole is not None
-            token = self._integer(whole[0], place)
-            self._advance(whole.end())
+            integer = NUMBER.match(source, self.at)
+            assert integer is not None
+            token = self._integer(integer[0], place)
+            self._advance(integer.end())
             return token
         if found:
             text = found[0]
@@ -226,7 +236,7 @@ class Lexer:
         raise self.fail("D_SYNTAX", f'syntax error near "{character}"')
 
     def _expanded(self, text: str, place: SourcePlace) -> str:
-        """A probe description with its macros replaced."""
+        """Replace the macros in a probe description."""
         def value(match: re.Match[str]) -> str:
             name = match[0].lstrip("$")
             if name.isdigit():
@@ -237,7 +247,7 @@ class Lexer:
         return MACRO.sub(value, text)
 
     def expression(self) -> Token:
-        """The next token in declarations, predicates and actions."""
+        """Return the next token of a declaration, predicate or action."""
         self._skip()
         place, source, at = self.place(), self.source, self.at
         if at >= len(source):
@@ -330,7 +340,7 @@ class Lexer:
     # -- macros ------------------------------------------------------------------------------------
 
     def _argument(self, digits: str, text: str, place: SourcePlace) -> str | None:
-        """The text of an argument; None: it is missing, and that is allowed."""
+        """Return the text of a macro argument, or None if it is missing and may be omitted."""
         number = int(digits[:9])
         if number >= len(self.macros.arguments):
             if not self.macros.options.given("defaultargs"):
@@ -372,14 +382,14 @@ class Lexer:
 
 
 def _value(digits: str) -> int:
-    """Of a number as C writes it; what is longer than any is one more than the largest."""
+    """Return the value of digits in C notation, or INTEGER_MAX + 1 if there are too many digits."""
     if len(digits.lstrip("0xX")) > MAX_DIGITS:
         return INTEGER_MAX + 1
     return int(digits, 16 if digits[1:2] in ("x", "X") else 8 if digits[0] == "0" else 10)
 
 
 def between(source: str, first: SourcePlace, last: SourcePlace) -> str:
-    """The text from one character to another, that one included."""
+    """Return the source text between two positions, including the last character."""
     lines = source.split("\n")[first.line - 1 : last.line]
     lines[-1] = lines[-1][: last.column]
     lines[0] = lines[0][first.column - 1 :]

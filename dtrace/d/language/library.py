@@ -1,5 +1,8 @@
-"""The constants that every program knows: faults; signals, errors and address families of FreeBSD
-(signal.h, errno.h, socket.h)."""
+"""Constants that every D program can use.
+
+They are DTrace's faults, and FreeBSD's signals, errors and address families (signal.h, errno.h,
+socket.h).
+"""
 
 from dtrace.bpf.layout import Fault
 
@@ -21,7 +24,7 @@ ERRORS = {f"E{name}": number for number, name in enumerate(
     "NETDOWN NETUNREACH NETRESET CONNABORTED CONNRESET NOBUFS ISCONN NOTCONN SHUTDOWN TOOMANYREFS "
     "TIMEDOUT CONNREFUSED LOOP NAMETOOLONG HOSTDOWN HOSTUNREACH NOTEMPTY PROCLIM USERS DQUOT STALE "
     "REMOTE BADRPC RPCMISMATCH PROGUNAVAIL PROGMISMATCH PROCUNAVAIL NOLCK NOSYS".split(), 1)}
-# How a child has ended, in siginfo.
+# How a child process has ended (si_code).
 CHILDREN = {f"CLD_{name}": number for number, name in enumerate(
     "EXITED KILLED DUMPED TRAPPED STOPPED CONTINUED".split(), 1)}
 FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 28}

@@ -1,4 +1,4 @@
-"""The options of dtrace(1): ``-x name=value``, ``#pragma D option``, ``setopt()``."""
+"""Options of dtrace(1): ``-x name=value``, ``#pragma D option``, ``setopt()``."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,8 @@ BAD_CONTEXT = "Option cannot be used from within a D program"
 ACTIVE = "Operation illegal when tracing is active"
 
 U64 = 1 << 64
-MAX_TIME = 1 << 62  # virtual nanoseconds, 146 years: what begins today ends in 64 bits, with a sign
+# Virtual nanoseconds, 146 years: added to today's time, they still fit in a signed 64-bit integer.
+MAX_TIME = 1 << 62
 UNITS = {
     "": 1, "ns": 1, "nsec": 1, "us": 1000, "usec": 1000, "ms": 10**6, "msec": 10**6,
     "s": 10**9, "sec": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9,
@@ -22,11 +23,11 @@ SCALES = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 class OptionError(KinstError):
-    """An option that is not set; the text is dtrace's."""
+    """An option could not be set; the message is that of dtrace(1)."""
 
 
 def _integer(text: str) -> int | None:
-    """A number as C's strtoull takes it; None where it is none."""
+    """Parse an integer as strtoull(3) does; return None if it is invalid."""
     match = re.fullmatch(r"\s*([-+]?)(0[xX][0-9a-fA-F]{1,20}|[0-9]{1,40})", text)
     if match is None:
         return None
@@ -41,7 +42,7 @@ def _integer(text: str) -> int | None:
 
 
 def parse_flag(value: str | None) -> int | None:
-    """None: the option is unset; a number, also 0, sets it."""
+    """Parse a flag: None unsets the option; any number, including 0, sets it."""
     if value is None:
         return 0
     word = value.lower()
@@ -56,20 +57,21 @@ def parse_flag(value: str | None) -> int | None:
 
 
 def parse_size(value: str | None) -> int:
+    """Parse a size with an optional suffix (k, m, g, t), and return the number of bytes."""
     if value is None:
         return 0
     match = re.fullmatch(r"(.*?)([kKmMgGtT]?)", value)
     number = None if match is None else _integer(match[1])
     if match is None or number is None or number < 0 or number >= U64:
         raise OptionError(BAD_VALUE)
-    found = number << SCALES[match[2].lower()]
-    if found >= U64:
+    size = number << SCALES[match[2].lower()]
+    if size >= U64:
         raise OptionError(BAD_VALUE)
-    return found
+    return size
 
 
 def parse_rate(value: str | None) -> int:
-    """Nanoseconds."""
+    """Parse a time or a frequency (``hz``), and return nanoseconds."""
     if value is None:
         return 0
     match = re.fullmatch(r"([-+]?\w*?)([a-zA-Z]*)", value)
@@ -155,9 +157,9 @@ FIXED: dict[str, Parse] = {
     "cleanrate": parse_rate, "statusrate": parse_rate,
     "bufpolicy": _one_of("ring", "fill", "switch"), "bufresize": _one_of("auto", "manual"),
     "oformat": _text,
-    "stackinline": parse_flag,  # ours: stack() with inline functions and source lines,
-    "stackline": parse_flag,  # and frames of one line are one
-    "host-time": parse_flag,  # ours: without a kernel, the host's clock instead of a virtual one
+    "stackinline": parse_flag,  # extension: stack() shows inline functions and source lines
+    "stackline": parse_flag,  # extension: stackinline, with the frames of one line merged
+    "host-time": parse_flag,  # extension: without a kernel, use the host's clock for timestamps
 }
 DEFAULTS: dict[str, Value] = {
     "aggsize": 4 << 20, "bufsize": 4 << 20, "dynvarsize": 1 << 20, "specsize": 32 << 10,
@@ -170,11 +172,12 @@ DEFAULTS: dict[str, Value] = {
 
 @dataclass
 class Options:
-    """What is set.
+    """Values of the options.
 
-    :param active: tracing has begun: what is fixed then cannot be changed.
-    :param allowed_outside: whether destructive actions are allowed by ``-w``, and not only by an
-        option within the program: actions on this computer, too.
+    :param active: whether tracing has begun, after which some options cannot be changed.
+    :param defines: the options ``define``, ``undef`` and ``incdir``, in the order of their use.
+    :param allowed_outside: whether ``-w`` allows destructive actions; if only an option in the
+        program does, actions on the host remain forbidden.
     """
 
     values: dict[str, Value] = field(default_factory=lambda: dict(DEFAULTS))
@@ -183,8 +186,10 @@ class Options:
     allowed_outside: bool = False
 
     def set(self, name: str, value: str | None, inside: bool = False) -> None:
-        """:param inside: from within a program.
-        :raises OptionError: saying why not.
+        """Set an option.
+
+        :param inside: whether the option comes from a D program.
+        :raises OptionError: if the option cannot be set, with the reason.
         """
         if name in COMPILE:
             if inside and name in ("setenv", "unsetenv"):
@@ -211,13 +216,15 @@ class Options:
             self.allowed_outside = parsed is not None
 
     def given(self, name: str) -> bool:
-        """Whether a flag is set: also to 0."""
+        """Return whether a flag is set, even to 0."""
         return self.values.get(name) is not None
 
     def number(self, name: str) -> int:
+        """Return the value of a numeric option; 0 if it is unset."""
         value = self.values.get(name)
         return value if isinstance(value, int) else 0
 
     def text(self, name: str) -> str:
+        """Return the value of a text option; empty if it is unset."""
         value = self.values.get(name)
         return value if isinstance(value, str) else ""

@@ -1,7 +1,7 @@
-"""D's grammar: from tokens to a tree, by recursive descent.
+"""Recursive-descent parser of D, from tokens to a syntax tree.
 
-Types are resolved while they are read (a word is a type or a variable by what was declared
-before), and so are constant expressions; everything else is the checker's.
+Types and constant expressions are resolved during parsing, since earlier declarations determine
+whether a word is a type or a variable.  Everything else is left to the checker.
 """
 
 from collections.abc import Callable
@@ -24,10 +24,10 @@ from dtrace.d.language.lexer import MEMBER_NAMES, Lexer, Macros, Pragma, Token
 from dtrace.d.language.types import Universe, is_void, spelled
 from dwarf.types import Array, Enumeration, Incomplete, Procedure, Structure, Type, strip
 
-MAX_HEIGHT = 200  # of an expression's tree, as `1 + 1 + 1` makes it high
-MAX_DEPTH = 100  # of nested parentheses, blocks and declarators: before Python's own limit
+MAX_HEIGHT = 200  # levels of an expression's tree; each operator of `1 + 1 + 1` adds one
+MAX_DEPTH = 100  # nested parentheses, blocks and declarators, within Python's recursion limit
 
-# From loose to tight (DTrace guide, "Operator precedence").
+# From the loosest to the tightest binding (DTrace guide, "Operator precedence").
 PRECEDENCE = (
     ("||",), ("^^",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="),
     ("<<", ">>"), ("+", "-"), ("*", "/", "%"),
@@ -46,8 +46,13 @@ Built = TypeVar("Built", bound=syntax.Expression)
 
 
 class Parser:
-    """:param known: whether a word is a variable or function, and no type.
-    :param piece: is told of every declaration and clause, in order.
+    """Parses the source of a D program or library.
+
+    :param known: predicate: whether a word is a variable or a function, not a type.
+    :param pragma: callback for each pragma.
+    :param probes_only: whether every word between clauses is a probe description.
+    :param string: whether the program comes from the command line, where clauses may omit their
+        braces.
     """
 
     def __init__(self, source: str, macros: Macros, universe: Universe,
@@ -59,38 +64,47 @@ class Parser:
         self._next: list[Token] = []
         self._between = True
         self._depth = 0
-        self._closed = SourcePlace(1)  # of the last closing brace
-        self._variables: set[str] = set()  # words that name types, but were assigned to
+        self._closed = SourcePlace(1)  # position of the last closing brace
+        self._variables: set[str] = set()  # names of types that were assigned to as variables
 
     # -- tokens ------------------------------------------------------------------------------------
 
     def peek(self, ahead: int = 0) -> Token:
+        """Return the token that is a given number of tokens ahead, without taking it."""
         while len(self._next) <= ahead:
             self._next.append(
                 self.lexer.between() if self._between else self.lexer.expression())
         return self._next[ahead]
 
     def take(self) -> Token:
+        """Take the next token."""
         token = self.peek()
         del self._next[0]
         return token
 
     def at(self, text: str, ahead: int = 0) -> bool:
+        """Return whether a token ahead is the given punctuation or keyword."""
         token = self.peek(ahead)
         return token.kind in ("punctuation", "keyword") and token.text == text
 
     def accept(self, text: str) -> bool:
+        """Take the next token if it is the given punctuation or keyword."""
         if self.at(text):
             self.take()
             return True
         return False
 
     def expect(self, text: str) -> Token:
+        """Take the next token, which must be the given punctuation or keyword.
+
+        :raises DError: if it is not.
+        """
         if not self.at(text):
             self.wrong()
         return self.take()
 
     def wrong(self) -> NoReturn:
+        """Raise a syntax error at the next token."""
         token = self.peek()
         if token.kind == "end":
             raise DError("D_SYNTAX", "syntax error near end of input", token.place)
@@ -105,6 +119,7 @@ class Parser:
                 and self.universe.named(name) is not None)
 
     def at_type(self, ahead: int = 0) -> bool:
+        """Return whether a token ahead begins the name of a type."""
         token = self.peek(ahead)
         if token.kind == "keyword":
             return token.text in TYPE_WORDS or token.text in QUALIFIERS or token.text in (
@@ -112,15 +127,20 @@ class Parser:
         return token.kind == "name" and self._names_type(token.text)
 
     def deeper(self, place: SourcePlace) -> None:
+        """Count one more level of nesting.
+
+        :raises DError: if there are too many.
+        """
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise DError("D_SYNTAX", f"nested deeper than {MAX_DEPTH}", place)
 
     def built(self, node: Built, *parts: syntax.Expression, levels: int = 1) -> Built:
-        """An expression of others.
+        """Set the height of an expression from its parts, and return the expression.
 
-        :param levels: that it counts for: those who walk through it call each other more often.
-        :raises DError: when it is too high to be walked through.
+        :param levels: levels that the expression counts for, since its visitors may call each
+            other more than once per node.
+        :raises DError: if the tree is too high for recursive visitors.
         """
         node.height = levels + max([part.height for part in parts], default=0)
         if node.height > MAX_HEIGHT:
@@ -130,6 +150,7 @@ class Parser:
     # -- the program -------------------------------------------------------------------------------
 
     def program(self, piece: Callable[[syntax.Piece], None]) -> None:
+        """Parse the program, and pass each declaration and clause to a callback, in order."""
         while True:
             self._mode(True)
             token = self.peek()
@@ -185,7 +206,7 @@ class Parser:
         return syntax.Specifier(token.place, token.text)
 
     def _statements(self) -> list[syntax.Statement]:
-        """Up to the closing brace, which is taken."""
+        """Parse statements, and take the closing brace."""
         statements: list[syntax.Statement] = []
         self.deeper(self.peek().place)
         while not self.at("}"):
@@ -307,16 +328,16 @@ class Parser:
 
     def _declaration(self) -> list[syntax.Declaration]:
         place = self.peek().place
-        # The first word was read as one between clauses; all others stand in a declaration.
+        # The first word was read in the mode between clauses; the others are in a declaration.
         self._between = False
         specifiers = self._specifiers(storage=True)
-        found: list[syntax.Declaration] = []
+        declarations: list[syntax.Declaration] = []
         if self.at(";"):
             if specifiers.nothing:
                 raise DError("D_DECL_USELESS", "useless declaration", place)
             specifiers.resolve(self.universe)
             self.take()
-            return found
+            return declarations
         while True:
             declarator = self._declarator(named=True)
             keys = declarator.keys()
@@ -337,13 +358,13 @@ class Parser:
                 if declarator.open_array and storage != "extern":
                     raise DError("D_DECL_ARRNULL", "array declaration requires array dimension or "
                                  f"tuple signature: {name}", declarator.place)
-                found.append(syntax.Declaration(
+                declarations.append(syntax.Declaration(
                     declarator.place, storage, name, kind,
                     None if keys is None else [of for _n, of, _p in keys]))
             if not self.accept(","):
                 break
         self.expect(";")
-        return found
+        return declarations
 
     def _typedef(self, name: str, kind: Type, place: SourcePlace) -> None:
         if self.known(name):
@@ -354,39 +375,42 @@ class Parser:
         self.universe.define(name, kind)
 
     def _specifiers(self, storage: bool = False) -> Specifiers:
-        found = Specifiers(self.peek().place)
+        specifiers = Specifiers(self.peek().place)
         any_word = False
         while True:
             token = self.peek()
             if token.kind == "keyword" and token.text in ("struct", "union"):
-                found.whole(self._structure(), token.place)
+                specifiers.whole(self._structure(), token.place)
             elif token.kind == "keyword" and token.text == "enum":
-                found.whole(self._enumeration(), token.place)
+                specifiers.whole(self._enumeration(), token.place)
             elif token.kind == "keyword" and token.text in TYPE_WORDS:
                 if token.text == "string":
                     string = self.universe.own(self.take().text)
                     assert string is not None
-                    found.whole(string, token.place)
+                    specifiers.whole(string, token.place)
                 else:
-                    found.add(self.take().text, token.place)
+                    specifiers.add(self.take().text, token.place)
             elif token.kind == "keyword" and token.text in QUALIFIERS:
                 self.take()
-                found.qualified = True
+                specifiers.qualified = True
             elif token.kind == "keyword" and token.text in STORAGE and storage:
-                found.storage_class(self.take().text, token.place)
-            elif token.kind == "name" and not found.has_type and self._names_type(token.text):
+                specifiers.storage_class(self.take().text, token.place)
+            elif token.kind == "name" and not specifiers.has_type and self._names_type(token.text):
                 kind = self.universe.named(self.take().text)
                 assert kind is not None
-                found.whole(kind, token.place)
+                specifiers.whole(kind, token.place)
             else:
                 break
             any_word = True
         if not any_word:
             self.wrong()
-        return found
+        return specifiers
 
     def _declarator(self, named: bool | None) -> Declarator:
-        """:param named: whether it must have a name (True), must not (False), or may (None)."""
+        """Parse a declarator.
+
+        :param named: whether it must have a name (True), must not (False), or may (None).
+        """
         place = self.peek().place
         self.deeper(place)
         pointers = 0
@@ -407,29 +431,29 @@ class Parser:
             name = self.take().text
         elif named is True:
             self.wrong()
-        found = Declarator(token.place, name, pointers, inner)
+        declarator = Declarator(token.place, name, pointers, inner)
         while self.at("[") or self.at("("):
             opening = self.take()
             if opening.text == "(":
                 parameters, variadic = self._parameters()
                 check_parameters(parameters, variadic, "function", opening.place)
-                found.function(parameters, variadic)
+                declarator.function(parameters, variadic)
             elif self.accept("]"):
-                found.array(None)
+                declarator.array(None)
             elif self.at_type() or self.at("...") or (
                     self.peek().kind == "keyword" and self.peek().text in STORAGE):
                 parameters, variadic = self._parameters("]")
                 check_parameters(parameters, variadic, "array", opening.place)
-                found.keyed(parameters)
+                declarator.keyed(parameters)
             else:
                 value = self.conditional()
                 self.expect("]")
-                found.array(array_size(value, self.universe))
+                declarator.array(array_size(value, self.universe))
         self._depth -= 1
-        return found
+        return declarator
 
     def _parameters(self, closing: str = ")") -> tuple[Parameters, bool]:
-        """The parameters up to the closing mark, and whether ``...`` follows them."""
+        """Parse the parameters up to the closing mark; return them and whether ``...`` follows."""
         found: Parameters = []
         variadic = False
         if self.accept(closing):
@@ -457,6 +481,7 @@ class Parser:
         return found, variadic
 
     def type_name(self) -> Type:
+        """Parse the name of a type."""
         if not self.at_type():
             self.wrong()
         specifiers = self._specifiers()
@@ -501,10 +526,10 @@ class Parser:
         if not entries:
             self.wrong()
         size, members = member_layout(word, entries, self.universe)
-        whole = Structure(word, tag, size, lambda: tuple(members))
+        structure = Structure(word, tag, size, lambda: tuple(members))
         if tag:
-            self.universe.tag(word, tag, whole)
-        return whole
+            self.universe.tag(word, tag, structure)
+        return structure
 
     def _enumeration(self) -> Type:
         self.take()
@@ -559,6 +584,7 @@ class Parser:
     # -- expressions -------------------------------------------------------------------------------
 
     def expression(self) -> syntax.Expression:
+        """Parse an expression, including the comma operator."""
         value = self.assignment()
         while self.at(","):
             place = self.take().place
@@ -567,6 +593,7 @@ class Parser:
         return value
 
     def assignment(self) -> syntax.Expression:
+        """Parse an assignment, or any expression that binds more tightly."""
         self.deeper(self.peek().place)
         left = self.conditional()
         token = self.peek()
@@ -584,6 +611,7 @@ class Parser:
         return left
 
     def conditional(self) -> syntax.Expression:
+        """Parse a conditional expression, or any expression that binds more tightly."""
         condition = self._binary(0)
         if not self.at("?"):
             return condition
@@ -598,7 +626,7 @@ class Parser:
         return found
 
     def _binary(self, level: int) -> syntax.Expression:
-        """Precedence climbing over ``PRECEDENCE``."""
+        """Parse binary operators by precedence climbing over ``PRECEDENCE``."""
         left = self._cast()
         while True:
             token = self.peek()
@@ -623,7 +651,7 @@ class Parser:
         return self._unary()
 
     def _assigned(self, ahead: int) -> bool:
-        """Whether what follows a word says that it is a variable, though a type has its name."""
+        """Return whether the operator after a word shows that it is a variable, not a type."""
         if self.peek(ahead - 1).kind != "name":
             return False
         return any(self.at(mark, ahead) for mark in ("=", "++", "--"))

@@ -1,4 +1,4 @@
-"""A type as C source spells it: ``const struct mbuf *``."""
+"""Types as C source spells them, such as ``const struct mbuf *``."""
 
 import re
 
@@ -10,7 +10,7 @@ QUALIFIERS = {"const", "volatile"}
 
 
 def spelled_type(text: str, universe: Universe) -> Type | None:
-    """None where it is none of these, or of a name that is not known."""
+    """Return the type with a given C spelling, or None if it is malformed or unknown."""
     found = SPELLED.fullmatch(" ".join(w for w in re.findall(r"\w+|\S", text)
                                        if w not in QUALIFIERS))
     if found is None:

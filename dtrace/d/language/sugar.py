@@ -1,8 +1,8 @@
-"""``if`` statements become clauses with predicates, as DTrace has them.
+"""Rewriting of ``if`` statements as clauses with predicates, as DTrace does it.
 
-A clause with an ``if`` is cut into clauses for the same probes: what stands outside, and each
-branch under its condition, which is kept in a clause-local variable of its own.  An error in one of
-them keeps the later ones from running.
+A clause with an ``if`` is split into several clauses for the same probes: the statements outside
+the ``if``, and each branch under its condition, which is stored in a clause-local variable.  An
+error in one of these clauses prevents the later ones from running.
 """
 
 from dataclasses import dataclass, field
@@ -14,11 +14,12 @@ ERROR_FLAG = "%error"
 
 
 def has_if(clause: syntax.Clause) -> bool:
+    """Return whether a clause contains an ``if`` statement."""
     return any(isinstance(statement, syntax.If) for statement in clause.statements)
 
 
 def error_clause() -> syntax.Clause:
-    """What notes an error, before all other clauses."""
+    """Return the clause that records an error; it precedes all other clauses."""
     place = SourcePlace(0)
     noted = syntax.Assign(place, "", _flag(place), syntax.Number(place, 1))
     return syntax.Clause(
@@ -32,13 +33,13 @@ def _flag(place: SourcePlace) -> syntax.Expression:
 
 @dataclass
 class Cutter:
-    """Cuts the clauses of a program."""
+    """Splits clauses with ``if`` statements into clauses with predicates."""
 
     _count: int = 0
     _out: list[syntax.Clause] = field(default_factory=list)
 
     def cut(self, clause: syntax.Clause) -> list[syntax.Clause]:
-        """The clauses that do what one with ``if`` statements does."""
+        """Return the clauses that replace a clause with ``if`` statements."""
         self._out, self._clause = [], clause
         place = clause.place
         clear = syntax.Assign(place, "", _flag(place), syntax.Number(place, 0))
@@ -53,7 +54,7 @@ class Cutter:
         return syntax.MemberAccess(place, syntax.Name(place, "this"), True, f"%condition_{number}")
 
     def _condition(self, outer: int | None, value: syntax.Expression) -> int:
-        """A clause that keeps a condition; the number of its variable."""
+        """Emit a clause that stores a condition, and return the number of its variable."""
         self._count += 1
         place = value.place
         left = syntax.Number(place, 1) if outer is None else self._variable(outer, place)

@@ -1,4 +1,4 @@
-"""What a program can refer to beside itself: a kernel's symbols, and the arguments of probes."""
+"""What a D program can refer to outside itself: kernel symbols, and arguments of probes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,47 +9,50 @@ from dwarf.types import Type
 
 
 class Surroundings(Protocol):
-    """What answers the checker's questions about a kernel."""
+    """Interface through which the checker asks about a kernel and its probes."""
 
     def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
-        """Address and type of a kernel's variable.
+        """Return the address and type of a kernel variable; None without a kernel.
 
-        :raises KinstError: saying why there is none.
+        :raises KinstError: if there is no such variable.
         """
 
     def entered(self, probes: Sequence[Any]) -> None:
-        """A clause for these probes is about to be checked."""
+        """Prepare for checking a clause that is enabled at the given probes."""
 
     def argument(self, index: int) -> Type | None:
-        """The type of ``args[index]`` in it."""
+        """Return the type of ``args[index]`` in the clause being checked."""
 
     def translated(self, index: int) -> str:
-        """The type that a translator makes of ``args[index]``, as C spells it; empty: its own."""
+        """Return the C spelling of the type to which ``args[index]`` is translated.
+
+        :return: empty if the argument is not translated.
+        """
 
     def located(self, index: int, typed: bool) -> "Located | None":
-        """Where an argument is at those of the clause's probes that do not have it in their
-        context; None when all have it there.
+        """Locate an argument at those probes of the clause whose firing context does not hold it.
 
-        :param typed: of ``args[index]``; otherwise of ``argN``.
-        :raises KinstError: when the probes' functions are of different types, or have no such
+        :param typed: whether the argument is ``args[index]`` rather than ``argN``.
+        :return: None if all contexts hold the argument.
+        :raises KinstError: if the probes' functions are of different types, or have no such
             argument.
         """
 
     @property
     def registers(self) -> Mapping[int, int]:
-        """The numbers of registers in ``regs[]``, by DWARF's."""
+        """DWARF register number -> index in ``regs[]``."""
 
 
 @dataclass(frozen=True)
 class Located:
-    """An argument that the contexts of some probes do not hold.
+    """An argument that the firing contexts of some probes do not hold.
 
-    :param what: names it in messages.
-    :param places: by the ID of a probe; None where it cannot be known.
-    :param others: whether the clause has other probes, whose contexts hold it.
-    :param nowhere: why it is at none of ``places``, as an error of the program; empty when each
-        firing is to end with an error instead.
-    :param partly: reports in a message that it is known only at some of the probes.
+    :param what: description of the argument for messages.
+    :param places: where the argument is, by probe ID; None where that is unknown.
+    :param others: whether the clause has other probes, whose contexts hold the argument.
+    :param nowhere: error to raise if none of ``places`` is known; empty if each firing ends with an
+        error instead.
+    :param partly: callback that reports that the argument is known only at some of the probes.
     """
 
     what: str
@@ -61,23 +64,29 @@ class Located:
 
 
 class Nowhere:
-    """A program without a kernel."""
+    """Surroundings of a program that runs without a kernel."""
 
     def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
+        """Return None: there are no kernel symbols."""
         return None
 
     def entered(self, probes: Sequence[Any]) -> None:
+        """Do nothing, since the probes have no typed arguments."""
         return
 
     def argument(self, index: int) -> Type | None:
+        """Return None: the probes have no typed arguments."""
         return None
 
     def translated(self, index: int) -> str:
+        """Return an empty string: no argument is translated."""
         return ""
 
     def located(self, index: int, typed: bool) -> Located | None:
+        """Return None: the contexts hold all arguments."""
         return None
 
     @property
     def registers(self) -> Mapping[int, int]:
+        """An empty mapping: there are no registers."""
         return {}

@@ -1,4 +1,4 @@
-"""A D program as a tree.  The checker gives every expression its type."""
+"""Syntax tree of a D program, to which the checker adds the type of every expression."""
 
 from dataclasses import dataclass, field, fields
 
@@ -9,26 +9,29 @@ from dwarf.types import Member, Type
 
 @dataclass(eq=False)
 class Expression:
-    """:param type: of the value; set by the checker, as the others.
-    :param lvalue: whether it has a place.
-    :param writable: whether that may be written.
+    """An expression; the checker sets the fields other than ``place`` and ``height``.
+
+    :param type: type of the value.
+    :param height: height of the tree, as it was parsed.
+    :param lvalue: whether the value has an address.
+    :param writable: whether that memory can be written.
     """
 
     place: SourcePlace
     type: Type | None = field(default=None, init=False)
-    height: int = field(default=1, init=False)  # of the tree, as it was parsed
+    height: int = field(default=1, init=False)
     lvalue: bool = field(default=False, init=False)
     writable: bool = field(default=False, init=False)
 
     @property
     def kind(self) -> Type:
-        """The type, which the checker has set."""
+        """Type of the value, which the checker must have set."""
         assert self.type is not None
         return self.type
 
 
 def clone(node: Expression) -> Expression:
-    """A copy of an unchecked tree; types and names are shared."""
+    """Copy a tree before it is checked; types and names are shared with the original."""
     values = {}
     for f in fields(node):
         if not f.init:
@@ -44,6 +47,7 @@ def clone(node: Expression) -> Expression:
 
 @dataclass(eq=False)
 class Number(Expression):
+    """An integer constant."""
     value: int
     suffix: str = ""
     decimal: bool = True
@@ -51,6 +55,7 @@ class Number(Expression):
 
 @dataclass(eq=False)
 class Text(Expression):
+    """A string constant."""
     content: bytes
 
 
@@ -63,7 +68,10 @@ class Name(Expression):
 
 @dataclass(eq=False)
 class Aggregation(Expression):
-    """:param name: with its ``@``; ``@_`` is the one without a name."""
+    """An aggregation, such as ``@name[keys]``.
+
+    :param name: name with its ``@``; ``@_`` is the anonymous aggregation.
+    """
 
     name: str
     keys: list[Expression] = field(default_factory=list)
@@ -71,19 +79,24 @@ class Aggregation(Expression):
 
 @dataclass(eq=False)
 class Index(Expression):
+    """An element of an array, or of an associative array."""
     base: Expression
     keys: list[Expression]
 
 
 @dataclass(eq=False)
 class Call(Expression):
+    """A call of a function by name."""
     function: Expression
     arguments: list[Expression]
 
 
 @dataclass(eq=False)
 class MemberAccess(Expression):
-    """:param arrow: ``->``, not ``.``."""
+    """An access to a member.
+
+    :param arrow: whether the operator is ``->`` rather than ``.``.
+    """
 
     base: Expression
     arrow: bool
@@ -92,7 +105,10 @@ class MemberAccess(Expression):
 
 @dataclass(eq=False)
 class Unary(Expression):
-    """:param operator: ``- + ~ ! * & ++ -- stringof sizeof``; a postfix one is ``x++``, ``x--``."""
+    """A unary operation.
+
+    :param operator: ``- + ~ ! * & ++ -- stringof sizeof``; the postfix ones are ``x++``, ``x--``.
+    """
 
     operator: str
     operand: Expression
@@ -100,6 +116,7 @@ class Unary(Expression):
 
 @dataclass(eq=False)
 class Binary(Expression):
+    """A binary operation, other than an assignment."""
     operator: str
     left: Expression
     right: Expression
@@ -107,7 +124,10 @@ class Binary(Expression):
 
 @dataclass(eq=False)
 class Assign(Expression):
-    """:param operator: "" for a plain ``=``, else what is done before: ``+``, ``<<``, ..."""
+    """An assignment.
+
+    :param operator: ``+``, ``<<`` and so on for a compound assignment; empty for a plain ``=``.
+    """
 
     operator: str
     left: Expression
@@ -116,6 +136,7 @@ class Assign(Expression):
 
 @dataclass(eq=False)
 class Ternary(Expression):
+    """A conditional expression: ``condition ? then : otherwise``."""
     condition: Expression
     then: Expression
     otherwise: Expression
@@ -123,30 +144,34 @@ class Ternary(Expression):
 
 @dataclass(eq=False)
 class Cast(Expression):
+    """A cast to a type."""
     to: Type
     operand: Expression
 
 
 @dataclass(eq=False)
 class SizeOf(Expression):
+    """``sizeof`` of a type."""
     of: Type
 
 
 @dataclass(eq=False)
 class OffsetOf(Expression):
+    """``offsetof(type, member)``."""
     of: Type
     member: str
 
 
 @dataclass(eq=False)
 class Translate(Expression):
+    """``xlate <type>(operand)``."""
     to: Type
     operand: Expression
 
 
 @dataclass(eq=False)
 class Do:
-    """A statement that is an expression."""
+    """An expression statement."""
 
     place: SourcePlace
     expression: Expression
@@ -154,6 +179,7 @@ class Do:
 
 @dataclass(eq=False)
 class If:
+    """An ``if`` statement."""
     place: SourcePlace
     condition: Expression
     then: list["Statement"]
@@ -165,7 +191,7 @@ Statement = Do | If
 
 @dataclass(eq=False)
 class Specifier:
-    """A probe description, or a probe's number."""
+    """A probe description, or the number of a probe, at the beginning of a clause."""
 
     place: SourcePlace
     text: str
@@ -174,19 +200,26 @@ class Specifier:
 
 @dataclass(eq=False)
 class Clause:
+    """A clause: probes, predicate and statements.
+
+    :param bare: whether the clause has no braces.
+    :param hidden: whether the compiler generated the clause, which then produces no output row.
+    :param body: positions of the first and last character after the probe descriptions.
+    """
     place: SourcePlace
     probes: list[Specifier]
     predicate: Expression | None
     statements: list[Statement]
-    bare: bool = False  # without braces
-    hidden: bool = False  # not in the program: it makes no row
-    body: tuple[SourcePlace,
-                SourcePlace] | None = None  # first and last character behind the descriptions
+    bare: bool = False
+    hidden: bool = False
+    body: tuple[SourcePlace, SourcePlace] | None = None
 
 
 @dataclass(eq=False)
 class Inline:
-    """``inline type name = value;``, ``inline type name[type key] = value;``.
+    """An inline definition.
+
+    Examples: ``inline type name = value;``, ``inline type name[type key] = value;``.
 
     :param keys: (name, type) of each key.
     """
@@ -200,7 +233,10 @@ class Inline:
 
 @dataclass(eq=False)
 class Translator:
-    """:param members: (name, value, place)."""
+    """A translator from one type to another.
+
+    :param members: (name, value, place) of each member.
+    """
 
     place: SourcePlace
     to: Type
@@ -211,10 +247,10 @@ class Translator:
 
 @dataclass(eq=False)
 class Declaration:
-    """A variable's declaration.
+    """A declaration of a variable.
 
-    :param storage: "", "self" or "this".
-    :param keys: the types of an associative array's keys.
+    :param storage: storage class, such as "self" or "this"; may be empty.
+    :param keys: types of an associative array's keys.
     """
 
     place: SourcePlace
@@ -226,6 +262,7 @@ class Declaration:
 
 @dataclass(eq=False)
 class ProviderDeclaration:
+    """A declaration of a provider."""
     place: SourcePlace
     name: str
 
@@ -233,12 +270,15 @@ class ProviderDeclaration:
 Piece = Clause | Inline | Translator | Declaration | ProviderDeclaration
 
 
-# -- what the checker puts in the place of names --------------------------------------------------
+# -- nodes that the checker substitutes for names and other syntax ---------------------------------
 
 
 @dataclass(eq=False)
 class VariableUse(Expression):
-    """:param keys: of an associative array's element, converted to the keys' types."""
+    """A use of a variable of the program.
+
+    :param keys: keys of an associative array's element, converted to the declared types.
+    """
 
     variable: Variable
     keys: list[Expression]
@@ -246,7 +286,7 @@ class VariableUse(Expression):
 
 @dataclass(eq=False)
 class ContextUse(Expression):
-    """A variable in the context of the firing."""
+    """A use of a variable that is in the context of the firing."""
 
     name: str
     offset: int
@@ -254,9 +294,9 @@ class ContextUse(Expression):
 
 @dataclass(eq=False)
 class HostedUse(Expression):
-    """A variable that the host is asked for.
+    """A use of a variable whose value the host supplies.
 
-    :param index: of an array's element (``uregs[R_PC]``).
+    :param index: index of an array's element (``uregs[R_PC]``).
     """
 
     name: str
@@ -266,11 +306,11 @@ class HostedUse(Expression):
 
 @dataclass(eq=False)
 class ByProbe(Expression):
-    """A value that is found in another way at some of a clause's probes.
+    """A value that is computed in a different way at some of a clause's probes.
 
-    :param cases: IDs of probes, and how it is found there; None: it cannot be.
-    :param otherwise: at all others.
-    :param refusal: why it cannot be read at all; empty: it can.
+    :param cases: for groups of probe IDs, the expression to use there; None if there is none.
+    :param otherwise: expression to use at all other probes.
+    :param refusal: why the value cannot be read at any probe; empty if it can.
     """
 
     cases: list[tuple[list[int], Expression | None]]
@@ -280,9 +320,9 @@ class ByProbe(Expression):
 
 @dataclass(eq=False)
 class Assembled(Expression):
-    """A structure whose bytes lie in several places: its value is copied together.
+    """A structure whose bytes are in several places, and which is assembled by copying them.
 
-    :param parts: from its first byte on: a number, and how many of its low bytes belong to it.
+    :param parts: from the first byte on: a number, and how many of its low bytes to use.
     """
 
     parts: list[tuple[Expression, int]]
@@ -290,7 +330,7 @@ class Assembled(Expression):
 
 @dataclass(eq=False)
 class SymbolUse(Expression):
-    """A variable of the kernel, at an address."""
+    """A use of a kernel variable, which is at a known address."""
 
     name: str
     address: int
@@ -298,17 +338,18 @@ class SymbolUse(Expression):
 
 @dataclass(eq=False)
 class FunctionCall(Expression):
+    """A call of a built-in function."""
     function: Builtin
     arguments: list[Expression]
 
 
 @dataclass(eq=False)
 class MemberUse(Expression):
-    """A member of what lies at an address.
+    """A member of the structure at an address.
 
-    :param base: gives the address.
-    :param offset: bits.
-    :param width: of a bit-field.
+    :param base: expression for the address.
+    :param offset: bits from that address.
+    :param width: bits of a bit-field; None for any other member.
     """
 
     base: Expression
@@ -319,6 +360,7 @@ class MemberUse(Expression):
 
 @dataclass(eq=False)
 class AggregationUse(Expression):
+    """A use of an aggregation."""
     info: AggregationInfo
     keys: list[Expression]
 
@@ -327,7 +369,7 @@ class AggregationUse(Expression):
 class Translated(Expression):
     """A structure that a translator makes, member by member.
 
-    :param values: of all members that the translator defines, where the structure is assigned.
+    :param values: all members that the translator defines, if the structure is assigned.
     """
 
     translator: Translator

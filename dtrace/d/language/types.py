@@ -1,7 +1,7 @@
-"""The types of a D program: C's for LP64, D's own, those that it declares, and the kernel's.
+"""Types of a D program: C's for LP64, D's own, those that it declares, and the kernel's.
 
-They are ``dwarf.types``; D's ``string`` and the types of values that only the consumer can show are
-typedefs known by identity.
+They are represented by ``dwarf.types``.  D's ``string``, and the types of values that only the
+consumer can show, are typedefs that are recognized by identity.
 """
 
 from collections.abc import Iterator
@@ -43,8 +43,7 @@ BASE: tuple[Type, ...] = (
     Float("float", 4), Float("double", 8), Float("long double", 16),
 )
 
-# C's names of the same things.
-SCOPES = ("", "C", "D", "kernel")  # that a type may be named with
+SCOPES = ("", "C", "D", "kernel")  # scopes that may qualify the name of a type
 TYPEDEFS = {
     "int8_t": "char", "int16_t": "short", "int32_t": "int", "int64_t": "long", "intptr_t": "long",
     "ssize_t": "long", "uint8_t": "unsigned char", "uint16_t": "unsigned short",
@@ -54,10 +53,10 @@ TYPEDEFS = {
     "size_t": "unsigned long", "id_t": "int", "pid_t": "int",
 }
 
-STRING_SIZE = 256  # bytes, of a string that an option has not changed
+STRING_SIZE = 256  # bytes; the default of -x strsize
 _CHARACTERS = Array(STRING_SIZE, lambda: CHAR)
 STRING = Typedef("string", lambda: _CHARACTERS)
-DYNAMIC = Typedef("<DYN>", lambda: VOID)  # of a variable that nothing has been assigned to
+DYNAMIC = Typedef("<DYN>", lambda: VOID)  # type of a variable before its first assignment
 STACK = Typedef("stack", lambda: VOID)
 SYMBOL_ADDRESS = Typedef("_symaddr", lambda: VOID)
 USER_ADDRESS = Typedef("_usymaddr", lambda: VOID)
@@ -65,7 +64,7 @@ SPECIAL = (STRING, DYNAMIC, STACK, SYMBOL_ADDRESS, USER_ADDRESS)
 
 
 def special(kind: Type) -> Type | None:
-    """Which of D's own types it is, if any: through qualifiers and typedefs."""
+    """Return the special D type, such as ``string``, that a type resolves to, or None."""
     for _ in range(64):
         if any(kind is known for known in SPECIAL):
             return kind
@@ -76,72 +75,80 @@ def special(kind: Type) -> Type | None:
 
 
 def is_string(kind: Type) -> bool:
+    """Return whether a type is D's ``string``."""
     return special(kind) is STRING
 
 
 def is_dynamic(kind: Type) -> bool:
+    """Return whether a type is that of a variable before its first assignment."""
     return special(kind) is DYNAMIC
 
 
 def is_integer(kind: Type) -> bool:
+    """Return whether a type is an integer or an enumeration."""
     return isinstance(strip(kind), Integer | Enumeration) and special(kind) is None
 
 
 def is_float(kind: Type) -> bool:
+    """Return whether a type is a floating-point type."""
     return isinstance(strip(kind), Float)
 
 
 def is_pointer(kind: Type) -> bool:
-    """A pointer or an array, but no string."""
+    """Return whether a type is a pointer or an array, but not a string."""
     return isinstance(strip(kind), Pointer | Array) and not is_string(kind)
 
 
 def is_void(kind: Type) -> bool:
+    """Return whether a type is ``void``."""
     return isinstance(strip(kind), Void) and special(kind) is None
 
 
 def is_array(kind: Type) -> bool:
+    """Return whether a type is an array, but not a string."""
     return isinstance(strip(kind), Array) and special(kind) is None
 
 
 def is_indirect(kind: Type) -> bool:
-    """A pointer, an array or a string: what 0 may stand for."""
+    """Return whether a type is a pointer, an array or a string, for which 0 is a null value."""
     return isinstance(strip(kind), Pointer | Array)
 
 
 def is_scalar(kind: Type) -> bool:
+    """Return whether a type is an integer, an enumeration or a pointer."""
     return is_integer(kind) or isinstance(strip(kind), Pointer)
 
 
 def is_reference(kind: Type) -> bool:
-    """Whether a value of this type is known by its address: strings, structures and arrays."""
+    """Return whether values of a type are handled by address: strings, structures and arrays."""
     return is_string(kind) or isinstance(strip(kind), Structure | Array | Procedure)
 
 
 def is_text(kind: Type) -> bool:
-    """What may stand for a string: a string, ``char *`` or an array of char."""
+    """Return whether a value can be used as a string: a string, ``char *`` or an array of char."""
     if is_string(kind):
         return True
-    found = strip(kind)
-    if not isinstance(found, Pointer | Array):
+    stripped = strip(kind)
+    if not isinstance(stripped, Pointer | Array):
         return False
-    inner = strip(pointed(found))
+    inner = strip(pointed(stripped))
     return isinstance(inner, Integer) and inner.size == 1 and inner.signed
 
 
 def is_vague(kind: Type) -> bool:
-    """A pointer to void or to a function, which cannot be counted with."""
+    """Return whether a type is a pointer to void or to a function, which allows no arithmetic."""
     found = strip(kind)
     return isinstance(found, Pointer) and isinstance(strip(found.target), Void | Procedure)
 
 
 def is_signed(kind: Type) -> bool:
+    """Return whether a type is a signed integer or an enumeration."""
     kind = strip(kind)
     return (isinstance(kind, Integer) and kind.signed) or isinstance(kind, Enumeration)
 
 
 def pointed(kind: Type) -> Type:
-    """What a pointer or an array leads to; void for anything else."""
+    """Return the type that a pointer or an array refers to; ``void`` for any other type."""
     kind = strip(kind)
     if isinstance(kind, Pointer):
         return kind.target
@@ -151,11 +158,12 @@ def pointed(kind: Type) -> Type:
 
 
 def pointer_to(kind: Type) -> Pointer:
+    """Return the type of a pointer to a given type."""
     return Pointer(lambda: kind)
 
 
 def width(kind: Type) -> int:
-    """The size of a value, 0 for one without (void, what only the consumer can show)."""
+    """Return the size of a value in bytes; 0 for ``void`` and consumer-only values."""
     return 0 if isinstance(strip(kind), Void | Procedure | Incomplete) else size_of(kind)
 
 
@@ -166,9 +174,9 @@ _ORDER = {kind: number for number, kind in enumerate((
 
 
 def arithmetic(left: Type, right: Type) -> Type:
-    """The type of an operation on two integers: the wider one's, the unsigned one's of two as wide.
+    """Return the result type of an integer operation: the wider type, else the unsigned one.
 
-    D does not promote to ``int`` first, as C does.
+    Unlike C, D does not promote the operands to ``int`` first.
     """
     def rank(kind: Type) -> tuple[int, int]:
         found = strip(kind)
@@ -182,7 +190,7 @@ def arithmetic(left: Type, right: Type) -> Type:
 
 
 def compatible(left: Type, right: Type, depth: int = 0) -> bool:
-    """Whether two types are the same, or differ only in qualifiers and typedefs."""
+    """Return whether two types are the same, apart from qualifiers and typedefs."""
     if special(left) is not special(right):
         return False
     first, second = strip(left), strip(right)
@@ -210,7 +218,10 @@ def compatible(left: Type, right: Type, depth: int = 0) -> bool:
 
 
 def pointers_compatible(left: Type, right: Type) -> bool:
-    """Of two operands that are no constants; one of them may be void's."""
+    """Return whether two pointer operands are compatible; one of them may point to void.
+
+    Neither operand is a constant.
+    """
     if not is_indirect(left) or not is_indirect(right):
         return False
     first, second = strip(pointed(left)), strip(pointed(right))
@@ -220,9 +231,10 @@ def pointers_compatible(left: Type, right: Type) -> bool:
 
 
 def assignable(to: Type, given: Type, zero: bool = False) -> bool:
-    """Whether a value may be assigned, or passed.
+    """Return whether a value can be assigned to a variable or passed as an argument.
 
-    :param zero: whether it is the constant 0, which is a null pointer as well.
+    :param to: type of the variable or parameter.
+    :param zero: whether the value is the constant 0, which is also a null pointer.
     """
     if (is_integer(to) and is_integer(given)) or (is_text(to) and is_text(given)):
         return True
@@ -239,19 +251,19 @@ def assignable(to: Type, given: Type, zero: bool = False) -> bool:
 
 
 def spelled(kind: Type) -> str:
-    """A type as an error message names it."""
+    """Return the name of a type for error messages."""
     if is_dynamic(kind):
         return "dynamic variable"
-    found = strip(kind)
-    if isinstance(found, Pointer) and isinstance(strip(found.target), Procedure):
+    stripped = strip(kind)
+    if isinstance(stripped, Pointer) and isinstance(strip(stripped.target), Procedure):
         return "function pointer"
-    if isinstance(found, Procedure):
+    if isinstance(stripped, Procedure):
         return "function"
     return declare(_plain(kind))
 
 
 def _plain(kind: Type) -> Type:
-    """A type without qualifiers, which D ignores."""
+    """Return a type without qualifiers, which D ignores."""
     while isinstance(kind, Qualified):
         kind = kind.target
     if isinstance(kind, Pointer):
@@ -264,7 +276,10 @@ def _plain(kind: Type) -> Type:
 
 
 class Universe:
-    """:param kernel: the types of the kernel, None for a program without one."""
+    """The types and enumerators that a D program can name.
+
+    :param kernel: types of the kernel; None for a program without one.
+    """
 
     def __init__(self, kernel: Types | None = None) -> None:
         self.kernel = kernel
@@ -280,15 +295,15 @@ class Universe:
             self.define(name, self._named[of])
 
     def define(self, name: str, kind: Type) -> None:
-        """A typedef."""
+        """Define a typedef."""
         self._named[name] = Typedef(name, lambda: kind)
 
     def own(self, name: str) -> Type | None:
-        """A type of the program's own, or of D's."""
+        """Return a type that the program or D itself defines, or None."""
         return self._named.get(name)
 
     def named(self, name: str) -> Type | None:
-        """A type by a name without ``struct``, ``union`` or ``enum``."""
+        """Return a type by a name without ``struct``, ``union`` or ``enum``, or None."""
         scope, mark, plain = name.rpartition("`")
         if mark and scope not in SCOPES:
             return None
@@ -299,7 +314,10 @@ class Universe:
         return found
 
     def tagged(self, kind: str, name: str) -> Type | None:
-        """``struct name`` and the like; one that is only declared, where there is no better."""
+        """Return a ``struct``, ``union`` or ``enum`` type by its tag; None if it is unknown.
+
+        The type is incomplete if there is no definition.
+        """
         scope, mark, plain = name.rpartition("`")
         if mark and scope not in SCOPES:
             return None
@@ -310,11 +328,14 @@ class Universe:
         return found
 
     def tag(self, kind: str, name: str, what: Type) -> None:
+        """Define a ``struct``, ``union`` or ``enum`` type."""
         self._tags[kind, name] = what
 
     def enumerate(self, values: Iterator[tuple[str, int]], kind: Type) -> None:
+        """Define the enumerators of an enumeration."""
         for name, value in values:
             self._enumerators[name] = value, kind
 
     def enumerator(self, name: str) -> tuple[int, Type] | None:
+        """Return the value and type of an enumerator, or None."""
         return self._enumerators.get(name)

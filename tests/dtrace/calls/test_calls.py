@@ -43,8 +43,8 @@ def test_programs_assign_and_nest():
 def test_a_name_that_is_almost_a_variable_of_the_kernel_is_told(booted):
     evaluation = Evaluation(Caller(booted), Prototypes(booted.image))
     assert evaluation.run(parse("kept_ = 7; kept_ = 8; kept_")) == 8
-    assert evaluation.changed == ["kept_: only a name for what follows: the kernel has no such "
-                                  "variable; did you mean kept?"]
+    assert evaluation.changed == ["kept_: assigned as a new name, since the kernel has no "
+                                  "such variable; did you mean kept?"]
     evaluation = Evaluation(Caller(booted), Prototypes(booted.image))
     evaluation.run(parse("place = 7"))
     assert not evaluation.changed
@@ -80,7 +80,7 @@ def test_every_byte_can_be_written_in_a_string(data):
 def test_unknown_names_are_found_before_anything_runs(image):
     for text, says in (("strlne(1)", "no function 'strlne'; did you mean strlen"),
                        ("strlen(&nosuch)", "no symbol 'nosuch'"),
-                       ("strlen(p)", "'p' was not assigned")):
+                       ("strlen(p)", "'p' is not assigned")):
         with pytest.raises(KinstError, match=says):
             check(image, parse(text))
 
@@ -97,7 +97,7 @@ def test_values_pass_from_call_to_call(booted):
     ('strlen()', "takes 1 argument, 0 given"), ('strlen("a", 2)', "takes 1 argument, 2 given"),
     ('crc32("a", "b", 1)', "argument 1 is u32, not a string"),
     ('classify(5000000000, 1)', "argument 1: 5000000000 does not fit"),
-    ('strlen(machine_idle())', "argument 1 is machine_idle(...), which gives nothing"),
+    ('strlen(machine_idle())', "argument 1 is machine_idle(...), which returns nothing"),
 ])
 def test_arguments_are_held_to_the_prototype(image, text, says):
     with pytest.raises(KinstError, match=re.escape(says)):
@@ -137,15 +137,15 @@ def test_a_variable_of_the_kernel_is_read_and_set(booted):
         f"kept: {int.from_bytes(before, 'little')} -> 7 (unsigned int kept, at {at:#x})"]
     assert evaluation.run(parse("kept")) == 7 and declare(evaluation.kind) == "unsigned int"
     assert booted.read(at, 8)[:4] == (7).to_bytes(4, "little")
-    with pytest.raises(KinstError, match="kept = 4294967296: does not fit the 4 bytes"):
+    with pytest.raises(KinstError, match="kept = 4294967296: does not fit in the 4 bytes"):
         evaluation.run(parse("kept = 0x100000000"))
     booted.write(at, before)
 
 
 @pytest.mark.parametrize("text, says", [
     ("strlen = 4", "strlen: is a function of the kernel"),
-    ("notes = 4", "no number or pointer (struct note notes[8]); its address is &notes"),
-    ("strlen(notes)", "no number or pointer"),
+    ("notes = 4", "not a number or pointer (struct note notes[8]); use &notes"),
+    ("strlen(notes)", "not a number or pointer"),
 ])
 def test_what_is_no_variable_of_a_number_is_not_set(image, text, says):
     with pytest.raises(KinstError, match=re.escape(says)):

@@ -102,7 +102,7 @@ def test_memory_is_named_as_the_tools_print_it(recording):
     assert not replayed(recording, "--to", "strlen", "--who-wrote", "balance")["writes"]
     refused(run("kinst", "replay", str(recording), "--who-wrote", "curthread"), "struct thread")
     refused(run("kinst", "replay", str(recording), "--to", "end", "--origin", "rax@start"),
-            "give one")
+            "give only one")
 
 
 def test_python_takes_places_and_numbers(recording, address):

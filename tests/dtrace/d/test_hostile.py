@@ -58,7 +58,7 @@ def test_leading_zeros_are_no_size():
 
 def test_a_timer_of_a_day_ends_with_a_word():
     status, _out, said = command("-q", "-n", "tick-1day { }")
-    assert status == 0 and "given up after 146 years" in said and "Traceback" not in said
+    assert status == 0 and "limit of 146 years reached" in said and "Traceback" not in said
 
 
 @pytest.mark.parametrize("option", ["switchrate", "aggrate", "statusrate"])

@@ -72,15 +72,15 @@ def test_what_is_no_place_is_told_in_a_line(image):
             ("", "not a place in code"), ("strlen+0x", "not a place in code"),
             ("strlen:0x10000", "ends at offset"),
             ("charge", "is inline in"), ("charge:0", "is inline in"),
-            ("strlne:4", "did you mean strlen"), ("lesson.c:1", "the nearest with code"),
+            ("strlne:4", "did you mean strlen"), ("lesson.c:1", "the nearest lines with code"),
             ("nosuch.c:4", "no source file is named nosuch.c"),
-            ("0x10", "no function at this address"), ("nosuch*:entry", "no function"),
-            ("syscall::open:entry", "those of kinst and fbt"),
+            ("0x10", "no function contains this address"), ("nosuch*:entry", "no function"),
+            ("syscall::open:entry", "only probes of kinst and fbt"),
             ("nomodule`strlen+0x4", "the module nomodule has no function 'strlen'")):
         with pytest.raises(KinstError, match=says.replace("(", r"\(")) as error:
             code_places(image, text)
         assert "\n" not in str(error.value)
-    with pytest.raises(KinstError, match=r"is at \d places; give one of"):
+    with pytest.raises(KinstError, match=r"stands for \d places; choose one of"):
         code_place(image, "charge:entry")
 
 

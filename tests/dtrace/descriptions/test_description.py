@@ -49,7 +49,7 @@ def test_a_description_makes_the_probes_it_matches(booted, text, provider, count
 
 @pytest.mark.parametrize("text, says", [
     ("nope::strlen:", "no provider 'nope', only kinst and fbt"), ("z*::strlen:", "no provider"),
-    ("kinst:mod:strlen:", "no module 'mod'"), ("kinst:::", "needs a function"),
+    ("kinst:mod:strlen:", "unknown module 'mod'"), ("kinst:::", "needs a function"),
     ("kinst::zz*:", "no function matches 'zz*'"), ("fbt::strlen:foo", "named entry and return"),
     ("fbt::nosuch:", "no function 'nosuch'"),
 ])
@@ -68,8 +68,8 @@ def test_the_ends_of_an_inline_function_without_debug_data_say_so(booted):
     with pytest.raises(KinstError) as error:
         create(Breakpoints(booted), parse("kinst::mix:entry"), False, no_debug_data)
     assert str(error.value) == (
-        "invalid probe specifier kinst::mix:entry: the kernel has no function 'mix', and of "
-        "inline ones nothing is known: kernel: has no debug data")
+        "invalid probe specifier kinst::mix:entry: the kernel has no function 'mix', and its "
+        "inline functions are unknown: kernel: has no debug data")
 
 
 def test_the_ends_of_a_function_need_no_debug_data(booted):

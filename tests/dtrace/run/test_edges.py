@@ -97,7 +97,7 @@ def test_keys_of_aggregations_for_which_there_is_no_room_are_dropped_and_counted
     assert status == 0 and not said and "        4                1\n" in out
     monkeypatch.setattr(aggregations, "MAX_KEYS", 3)
     status, kept, said = run(*words)
-    line = "dtrace: [DTRACEDROP_AGGREGATION] 1 key of aggregations found no room\n"
+    line = "dtrace: [DTRACEDROP_AGGREGATION] 1 aggregation key drop (too many keys)\n"
     assert status == 0 and said == 2 * line  # of 3, and, when 1 and 2 had gone, of 4
     assert "        2                1\n        3                1\n" in kept
     assert "        4                1\n" not in kept

@@ -68,7 +68,7 @@ def test_what_a_command_prints_is_an_object(tmp_path):
     _status, rows, said = objects('BEGIN { system("echo hi"); freopen("%s"); exit(0); }'
                                   % (tmp_path / "file"), "-w")
     assert rows[0] == {"system": "echo hi", "output": "hi\n"}
-    assert "freopen() changes nothing" in said and not (tmp_path / "file").exists()
+    assert "freopen() has no effect" in said and not (tmp_path / "file").exists()
 
 
 @pytest.mark.parametrize("content, kind, expected", [

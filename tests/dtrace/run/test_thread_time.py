@@ -71,8 +71,8 @@ def test_what_is_missing_is_named():
     for place in PLACES:
         rest = {one: at for one, at in PLACES.items() if one != place}
         assert "debug data" in time_of(kept, rest).problem
-    assert time_of(kept, names=("hands",)).problem == "it has no symbol reader"
-    assert time_of(kept, names=("reader",)).problem == "it has no symbol hands"
+    assert time_of(kept, names=("hands",)).problem == "symbol reader not found"
+    assert time_of(kept, names=("reader",)).problem == "symbol hands not found"
     assert time_of(kept, {}).of(THREAD, CPU, 10) is None
     assert time_of(kept).of(0, CPU, 10) is None
 

@@ -113,12 +113,12 @@ def test_a_thread_that_ends_leaves_nothing_behind_for_the_next_of_its_number():
 
 def test_what_does_not_go_with_tracks_is_one_line(tmp_path):
     file = str(tmp_path / "x.json")
-    for words, says in ((("--tracks", file), "about a kernel"),
-                        (("--tracks", file, "-n", "BEGIN", "-k", "teaching/amd64"), "no probes"),
+    for words, says in ((("--tracks", file), "needs a kernel"),
+                        (("--tracks", file, "-n", "BEGIN", "-k", "teaching/amd64"), "leave out"),
                         (("--tracks", file, "-k", "teaching/amd64", "-c", "strlen(\"a\")"),
-                         "FreeBSD's kernels"),
-                        (("--tracks", file, "-l", "-k", "teaching/amd64"), "no probes"),
-                        (("--tracks", file, "--stack", "-k", "teaching/amd64"), "no probes")):
+                         "needs a FreeBSD kernel"),
+                        (("--tracks", file, "-l", "-k", "teaching/amd64"), "leave out"),
+                        (("--tracks", file, "--stack", "-k", "teaching/amd64"), "leave out")):
         refused(run("kdtrace", *words), says, "dtrace")
     assert not (tmp_path / "x.json").exists()
 
