@@ -12,7 +12,7 @@ from kinst.relocation.trap import Breakpoint, GuestTrap
 class Shape:
     """Registers, trap frame and breakpoints of an architecture, as the native core reads them.
 
-    The native core copies this structure field by field, hence its size.
+    Large because the native core copies this structure field by field.
 
     :param registers: for each register: Unicorn's number, its offset in the trap frame or -1, and
         whether the kernel's return path restores it; other fields are indices into this list.
