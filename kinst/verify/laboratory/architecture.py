@@ -1,4 +1,4 @@
-"""What the laboratory must know of an architecture, and what it asks of a CPU that judges."""
+"""Per-architecture interface of the laboratory, and the interface of a judging CPU."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -10,81 +10,91 @@ from kinst.verify.laboratory.outcome import ChangedPages, Outcome
 
 
 class LaboratoryArch(ABC):
-    """What the laboratory must know of an architecture."""
+    """Architecture-specific part of the laboratory."""
 
     uc_arch: ClassVar[int]
     uc_mode: ClassVar[int]
     cpu_model: ClassVar[int]
     arch: ClassVar[Arch]
-    fixed: ClassVar[int] = 0  # bytes of every instruction, or 0
-    general: ClassVar[dict[str, int]]  # registers compared and set at random -> Unicorn's numbers
+    fixed: ClassVar[int] = 0  # instruction length in bytes; 0: variable
+    general: ClassVar[dict[str, int]]  # randomized and compared registers: Unicorn numbers by name
     pc: ClassVar[int]
-    flags: ClassVar[tuple[str, int]]  # the flags register and its bits that are set at random
-    vectors: ClassVar[Sequence[tuple[int, int]]]  # Unicorn's numbers, and bits
-    control: ClassVar[Mapping[str, int]] = {}  # of the general ones: not random, but this
-    preset: ClassVar[Sequence[tuple[int, int]]] = ()  # set before each execution, not compared
-    trap_pc_offset: ClassVar[int] = 0  # how far Unicorn moves pc before it reports an exception
-    unknown: ClassVar[frozenset[str]]  # the faults of what the CPU model does not know
+    flags: ClassVar[tuple[str, int]]  # flags register and the mask of its randomized bits
+    vectors: ClassVar[Sequence[tuple[int, int]]]  # vector registers: (Unicorn number, bits)
+    control: ClassVar[Mapping[str, int]] = {}  # general registers with a fixed value
+    preset: ClassVar[Sequence[tuple[int, int]]] = ()  # (register, value) set before each execution
+    trap_pc_offset: ClassVar[int] = 0  # offset of the pc that Unicorn reports for an exception
+    unknown: ClassVar[frozenset[str]]  # faults of instructions that the CPU model does not support
 
     def prepare(self, engine: Any) -> None:
-        """Bring a new engine into the kernel's mode."""
+        """Configure a new engine for kernel mode."""
         return None
 
     def adapt(self, code: bytes, values: dict[str, int]) -> None:
-        """Change a random state where an instruction would otherwise run too long."""
+        """Change a random state in which an instruction would run too long."""
         return None
 
     def repeats(self, code: bytes) -> bool:
-        """Whether an instruction repeats itself."""
+        """Whether an instruction may take several steps, as a REP string instruction does."""
         return False
 
     def judge(self, seed: int) -> "Judge | None":
-        """The host's own CPU, where it is of the architecture.
+        """Return the host's CPU as a judge, or None if it has another architecture.
 
-        :raises KinstError: when the host does not let us use it.
+        :raises KinstError: if the host does not permit its use.
         """
         return None
 
     def not_judged(self, code: bytes) -> str | None:
-        """Why the host's CPU does not execute an instruction: it would not be the same twice."""
+        """Return the reason why the host's CPU does not execute an instruction, or None.
+
+        The result of such an instruction would not be reproducible there.
+        """
         return None
 
     @abstractmethod
     def not_executed(self, code: bytes) -> str | None:
-        """Why an instruction is not executed here, though it could be probed: it would change the
-        machine under the laboratory."""
+        """Return the reason why the laboratory does not execute an instruction, or None.
+
+        Such an instruction can be probed, but it accesses state of the machine outside the
+        laboratory, or the CPU model does not execute it correctly.
+        """
 
 
 class Judge(Protocol):
-    """A CPU that executes instructions by itself, on memory like a cpu's."""
+    """CPU that executes instructions independently of Unicorn, on memory like a ``FlatCpu``'s."""
 
-    unknown: ClassVar[str]  # the fault of what it does not know
-    compared: ClassVar[Mapping[str, int]]  # registers that an emulation may change: their bits
+    unknown: ClassVar[str]  # fault of instructions that the CPU does not support
+    compared: ClassVar[Mapping[str, int]]  # masks of the registers that an emulation may change
 
     @property
     def crowded(self) -> bool:
-        """There is hardly room for more pages."""
+        """Whether hardly any room is left for more pages."""
 
     def prepare(self, values: dict[str, int], vectors: list[int]) -> dict[str, int]:
-        """A random state as this CPU can have it."""
+        """Load the vector registers; return the general registers adapted to this CPU."""
 
     def run(self, values: dict[str, int], code: bytes, slot: int, body: bytes,
             repeats: bool) -> Outcome:
-        """Execute ``code`` at CODE, or its trampoline ``body`` at ``slot`` (0: there is none)."""
+        """Execute ``code`` at CODE, or its trampoline ``body`` if ``slot`` is not 0."""
 
     def refill(self, code: bytes) -> dict[int, bytes]:
-        """Make memory what it is at the beginning; what that is."""
+        """Reset memory to its initial contents, with ``code`` at CODE, and return it by page."""
 
     def changed(self, before: dict[int, bytes], size: int) -> ChangedPages:
-        """The pages that have changed; ``size`` bytes at CODE do not count."""
+        """Return the pages that differ from ``before``, except for ``size`` bytes at CODE."""
 
-    def map(self, address: int) -> bool: ...
+    def map(self, address: int) -> bool:
+        """Map the page of an address; return False if that is not possible."""
 
-    def read(self, address: int, size: int) -> bytes: ...
+    def read(self, address: int, size: int) -> bytes:
+        """Read memory."""
 
-    def write(self, address: int, data: bytes) -> None: ...
+    def write(self, address: int, data: bytes) -> None:
+        """Write memory."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the CPU."""
 
 
 LABORATORIES: Parts[type[LaboratoryArch]] = Parts("kinst.{}.laboratory", "LABORATORY")

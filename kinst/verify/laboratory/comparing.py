@@ -1,4 +1,4 @@
-"""Two sweeps compared: what was fixed, what broke, what is new."""
+"""Comparison of two sweeps: which encodings were fixed, which broke, which are new."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -7,28 +7,36 @@ from dataclasses import dataclass, field
 from kinst.verify.laboratory.finding import Finding, from_kept
 from kinst.verify.sweep.store import Build, Store
 
-Place = tuple[str, Finding]  # where an encoding stands first, and what became of it
-KEPT = 1000  # encodings of a kind that are kept one by one
+Place = tuple[str, Finding]  # first place of an encoding, and its finding
+KEPT = 1000  # maximum number of wrong encodings listed for each build alone
 
 
 def findings_of(store: Store, build: Build) -> Iterator[Place]:
-    """The finding of every encoding of a build that has one; of several the worst: what goes wrong,
-    in the earliest state, before what was not shown, and that before what is right.
+    """Yield the most severe finding for every encoding of a build that has results.
 
-    :raises KinstError: when the store is damaged.
+    Wrong results precede unproven ones, and those precede correct ones; among wrong results, the
+    earliest state comes first.
+
+    :raises KinstError: if the store is damaged.
     """
     with store.reading():
         for place, kept in store.results(build):
             yield place, min(map(from_kept, kept), key=lambda one: (
-                not one.wrong, not one.unshown, one.state or 0))
+                not one.wrong, not one.unproven, one.state or 0))
 
 
 @dataclass
 class Comparison:
-    """:param words: of each side, how many encodings of each verdict; ``wrong`` how many go wrong.
-    :param fixed: wrong in the first alone; ``broke`` in the second alone, of what is in both.
-    :param changed: other verdicts, by (first, second).
-    :param only: of each side, encodings that the other has not; ``only_wrong`` those that go wrong.
+    """Differences between the results of two builds.
+
+    :param words: number of encodings by verdict, for each build.
+    :param wrong: number of wrong encodings, for each build.
+    :param fixed: encodings of both builds that are wrong in the first and correct in the second.
+    :param broke: encodings of both builds that are wrong only in the second.
+    :param changed: number of other changes, by (first verdict, second verdict).
+    :param only: number of encodings that the other build does not have, for each build.
+    :param only_wrong: wrong ones among those, at most ``KEPT`` for each build.
+    :param same: number of encodings with the same verdict in both builds.
     """
 
     words: tuple[Counter[str], Counter[str]] = field(
@@ -44,35 +52,35 @@ class Comparison:
 
 def compare(first: Iterable[Place], second: Iterable[Place]) -> Comparison:
     """Compare the results of two builds."""
-    one = {finding.code: (place, finding) for place, finding in first}
-    found = Comparison()
+    by_code = {finding.code: (place, finding) for place, finding in first}
+    comparison = Comparison()
     wrong, only = [0, 0], [0, 0]
-    for _place, finding in one.values():
-        found.words[0][finding.word] += 1
+    for _place, finding in by_code.values():
+        comparison.words[0][finding.word] += 1
         wrong[0] += finding.wrong
     seen = set()
     for place, finding in second:
-        found.words[1][finding.word] += 1
+        comparison.words[1][finding.word] += 1
         wrong[1] += finding.wrong
-        before = one.get(finding.code)
+        before = by_code.get(finding.code)
         if before is None:
             only[1] += 1
-            if finding.wrong and len(found.only_wrong[1]) < KEPT:
-                found.only_wrong[1].append((place, finding))
+            if finding.wrong and len(comparison.only_wrong[1]) < KEPT:
+                comparison.only_wrong[1].append((place, finding))
             continue
         seen.add(finding.code)
-        if before[1].wrong and not (finding.wrong or finding.unshown):
-            found.fixed.append((place, finding))
+        if before[1].wrong and not (finding.wrong or finding.unproven):
+            comparison.fixed.append((place, finding))
         elif finding.wrong and not before[1].wrong:
-            found.broke.append((place, finding))
+            comparison.broke.append((place, finding))
         elif before[1].word != finding.word:
-            found.changed[before[1].word, finding.word] += 1
+            comparison.changed[before[1].word, finding.word] += 1
         else:
-            found.same += 1
-    for code, (place, finding) in one.items():
+            comparison.same += 1
+    for code, (place, finding) in by_code.items():
         if code not in seen:
             only[0] += 1
-            if finding.wrong and len(found.only_wrong[0]) < KEPT:
-                found.only_wrong[0].append((place, finding))
-    found.wrong, found.only = (wrong[0], wrong[1]), (only[0], only[1])
-    return found
+            if finding.wrong and len(comparison.only_wrong[0]) < KEPT:
+                comparison.only_wrong[0].append((place, finding))
+    comparison.wrong, comparison.only = (wrong[0], wrong[1]), (only[0], only[1])
+    return comparison

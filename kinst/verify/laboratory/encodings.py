@@ -1,4 +1,4 @@
-"""Tests the relocation of every distinct encoding of an image, by whoever works."""
+"""Tests of the relocation of an image's distinct encodings, distributed over workers."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -8,39 +8,42 @@ from emu.host.fingerprint import fingerprint, machine_modules
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import summary
 from kinst.verify.laboratory.architecture import LABORATORIES
-from kinst.verify.laboratory.finding import NOT_SHOWN, Finding, UnpreparedTask, finding
+from kinst.verify.laboratory.finding import UNPROVEN, Finding, UnpreparedTask, finding
 from kinst.verify.laboratory.laboratory import Laboratory
 from kinst.verify.laboratory.memory_map import CODE
 from kinst.verify.sweep.store import Key, Store
 from kinst.verify.sweep.sweep import sweep
 from kinst.verify.sweep.workers import Workers
 
-# What decides a result: the tables and what executes them.
+# Modules whose code determines the results of a sweep.
 MADE_BY = ("kinst.relocation", "kinst.code", "kinst.probes", "kinst.providers",
            *(f"kinst.verify.laboratory.{name}" for name in (
                "architecture", "emulated_state", "encodings", "finding", "flat_cpu", "foreign",
                "laboratory", "memory_map", "outcome", "protocol")))
 
 
-UNSHOWN = 3  # exit status
+UNPROVEN_STATUS = 3  # exit status when nothing is wrong, but something is unproven
 
 
 @dataclass
 class Report:
-    """What became of the encodings: how many of each verdict, those refused with the reason, and
-    those that failed.
+    """Report on the tested encodings.
 
-    :param unexecuted: those that were not executed, with the reason; ``unshown`` those of which no
-        state could have told a mistake.
-    :param words: what became of each; ``said`` the relocator's verdict, where that is another.
-    :param judged: what became of them on the host's own CPU, when that was asked for.
-    :param noted: what else was said of encodings.
+    :param verdicts: number of encodings by verdict.
+    :param refused: verdicts on refused encodings, with the reason.
+    :param unexecuted: encodings that were not executed, with the reason.
+    :param unproven: encodings in which no state could have revealed a mistake, with the reason.
+    :param words: verdict on each encoding.
+    :param said: verdict of the relocator, if ``words`` does not name it.
+    :param mismatches: findings about wrong encodings.
+    :param judged: number of encodings by result on the host's CPU, if it was used.
+    :param noted: notes on encodings.
     """
 
     verdicts: Counter[str] = field(default_factory=Counter)
     refused: dict[bytes, str] = field(default_factory=dict)
     unexecuted: dict[bytes, str] = field(default_factory=dict)
-    unshown: dict[bytes, str] = field(default_factory=dict)
+    unproven: dict[bytes, str] = field(default_factory=dict)
     words: dict[bytes, str] = field(default_factory=dict)
     said: dict[bytes, str] = field(default_factory=dict)
     mismatches: list[Finding] = field(default_factory=list)
@@ -48,6 +51,7 @@ class Report:
     noted: dict[bytes, str] = field(default_factory=dict)
 
     def add(self, one: Finding) -> None:
+        """Add a finding to the report."""
         self.verdicts[one.word] += 1
         self.words[one.code] = one.word
         if one.verdict:
@@ -56,8 +60,8 @@ class Report:
             self.refused[one.code] = one.word
         if one.word.startswith("not executed"):
             self.unexecuted[one.code] = one.word
-        if one.unshown:
-            self.unshown[one.code] = one.word
+        if one.unproven:
+            self.unproven[one.code] = one.word
         if one.wrong:
             self.mismatches.append(one)
         if one.judged:
@@ -67,33 +71,32 @@ class Report:
 
     @property
     def status(self) -> int:
-        """Of a command that reports it: 1 when something is wrong, 3 when something is not shown.
-        """
-        return 1 if self.mismatches else UNSHOWN if self.unshown else 0
+        """Exit status: 1 if an encoding is wrong, else 3 if one is unproven, else 0."""
+        return 1 if self.mismatches else UNPROVEN_STATUS if self.unproven else 0
 
 
 def tested(
     arch: str, codes: Sequence[bytes], seed: int, states: int, host: bool = False
 ) -> list[Finding]:
-    """What becomes of each encoding."""
+    """Test the relocation of encodings and return a finding for each."""
     laboratory = Laboratory(LABORATORIES[arch](), TRAPS[arch], seed, host)
-    found = []
+    findings = []
     try:
         for code in codes:
             before = laboratory.judged.copy()
             word, mismatch = laboratory.test(code, states)
             (judged,) = (*(laboratory.judged - before), "")[:1]
             verdict = (summary(TRAPS[arch].instructions.classify(code, CODE)[1])
-                       if word.startswith(("not executed", NOT_SHOWN)) else "")
-            found.append(finding(word, mismatch, code, judged=judged, verdict=verdict))
+                       if word.startswith(("not executed", UNPROVEN)) else "")
+            findings.append(finding(word, mismatch, code, judged=judged, verdict=verdict))
     finally:
         laboratory.close()
-    return found
+    return findings
 
 
 @dataclass(frozen=True)
 class RelocationTask(UnpreparedTask):
-    """What becomes of encodings: see ``tested``."""
+    """Sweep task that tests the relocation of encodings (see ``tested``)."""
 
     arch: str
     seed: int
@@ -101,20 +104,21 @@ class RelocationTask(UnpreparedTask):
     host: bool = False
 
     def results(self, prepared: None, items: Sequence[bytes]) -> list[Finding]:
+        """Return a finding for each encoding."""
         return tested(self.arch, items, self.seed, self.states, self.host)
 
 
 def made_by(arch: str, *more: str) -> str:
-    """What decides results in the laboratory: changes when our code does.
+    """Return a fingerprint of the code that determines the laboratory's results.
 
-    :param more: modules that have a part in it, too.
+    :param more: additional modules that take part.
     """
     return fingerprint((*machine_modules(arch), *MADE_BY, f"kinst.{arch}", *more),
                        ("unicorn", "capstone"))
 
 
 def key_of(arch: str, seed: int, states: int, host: bool) -> Key:
-    """Under which a store keeps results of our relocation: of this version of the tables."""
+    """Return the store key for results of this version of the relocation tables."""
     return Key("relocate", f"{made_by(arch)}{' and the host' * host}", arch, seed, states)
 
 
@@ -122,19 +126,19 @@ def relocate(
     arch: str, codes: Sequence[bytes], seed: int, states: int, jobs: Workers,
     progress: Callable[[int], None], host: bool = False, store: Store | None = None,
 ) -> Report:
-    """Test the encodings.
+    """Test the relocation of encodings and return a report.
 
-    :param jobs: who works.
-    :param host: the host's own CPU judges, too.
-    :param progress: is told how many more are done.
-    :param store: keeps the results, and has those that are known.
+    :param jobs: workers that run the tests.
+    :param host: whether the host's CPU executes the encodings, too.
+    :param progress: called with the number of encodings just completed.
+    :param store: supplies known results and keeps new ones.
     """
-    order, found = list(codes), dict[bytes, Finding]()
+    order, by_code = list(codes), dict[bytes, Finding]()
     key = key_of(arch, seed, states, host) if store is not None else None
     for findings in sweep(RelocationTask(arch, seed, states, host), order, jobs, store, key):
-        found |= {one.code: one for one in findings}
+        by_code |= {one.code: one for one in findings}
         progress(len(findings))
     report = Report()
     for code in order:
-        report.add(found[code])
+        report.add(by_code[code])
     return report

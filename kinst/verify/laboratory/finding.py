@@ -1,4 +1,4 @@
-"""What became of one encoding, as it is kept, sent and shown."""
+"""Result of testing one encoding, in the form in which it is stored, sent and shown."""
 
 import json
 from dataclasses import dataclass, field, fields, replace
@@ -9,24 +9,26 @@ from kinst.verify.sweep.store import Kept
 from kinst.verify.sweep.sweep import KeptTask
 from kinst.verify.sweep.task import Prepared
 
-NOT_SHOWN = "not shown: "
+UNPROVEN = "unproven: "
 FAULTS = "which faults in every state"
 ONE_WAY = "which goes one way in every state"
-NOT_TOLD = "and no state tells it from ours: "
+NOT_TOLD = "which no state distinguishes from kinst-emu's verdict: "
 
 
 @dataclass(frozen=True)
 class Finding:
-    """:param word: ``copy``, ``rewrite``, ``emulate``, ``refuse: ...``, ``not executed: ...``,
-        ``not shown: ...``: executed, but no state could have told a mistake.
-    :param state: the number of the first random state in which it goes wrong; None: in none.
-    :param verdict: of the relocator, where it goes wrong or the word does not say it; ``how`` what
-        was compared with the execution in place.
-    :param lines: what differs there.
-    :param note: what else is to be said; empty: nothing.
-    :param judged: what became of it on the host's own CPU, when that was asked for.
-    :param mismatch: both outcomes, as long as it is not kept in a file.
-    :param source: the line of a module's source that decided, as ``function  file:line``.
+    """Result of testing one encoding.
+
+    :param word: ``copy``, ``rewrite``, ``emulate``, ``refuse: ...``, ``not executed: ...`` or
+        ``unproven: ...`` (executed, but no state could have revealed a mistake).
+    :param state: number of the first random state with a wrong result; None if none is wrong.
+    :param verdict: verdict of the relocator, if the result is wrong or ``word`` does not name it.
+    :param how: way of execution that was compared with the execution in place.
+    :param lines: differences between the two executions.
+    :param note: additional remark, or an empty string.
+    :param judged: result on the host's CPU, if it was used.
+    :param mismatch: both outcomes; None after the finding was read from a store.
+    :param source: module source lines that led to the result, as ``function  file:line``.
     """
 
     code: bytes
@@ -41,40 +43,42 @@ class Finding:
     mismatch: Mismatch | None = field(default=None, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Most have a code and a word alone; they are sent by the hundred thousand."""
-        values = [getattr(self, one.name) for one in FIELDS]
+        """Omit trailing default values from pickles, as sweeps send very many findings."""
+        values = [getattr(self, field_.name) for field_ in FIELDS]
         while len(values) > 2 and values[-1] == FIELDS[len(values) - 1].default:
             values.pop()
         return Finding, tuple(values)
 
     @property
     def wrong(self) -> bool:
+        """Whether the result is wrong in some state."""
         return self.state is not None
 
     @property
-    def unshown(self) -> bool:
-        return self.word.startswith(NOT_SHOWN)
+    def unproven(self) -> bool:
+        """Whether no state could have revealed a mistake."""
+        return self.word.startswith(UNPROVEN)
 
     def at(self, source: str) -> "Finding":
-        """The same, with the lines that decided."""
+        """Return a copy that names the source lines that led to the result."""
         return replace(self, source=source) if source else self
 
     def differences(self) -> list[str]:
-        """One line for everything that differs, in place first."""
+        """Return a line for each difference, with the value in place first."""
         return list(self.lines)
 
 
 FIELDS = fields(Finding)
 
 
-def not_shown(verdict: str, why: str) -> str:
-    """The word for what passes without having been shown."""
-    return f"{NOT_SHOWN}{verdict}, {why}"
+def unproven(verdict: str, why: str) -> str:
+    """Return the word for an encoding that passed without proof."""
+    return f"{UNPROVEN}{verdict}, {why}"
 
 
 def finding(word: str, mismatch: Mismatch | None, code: bytes, note: str = "", judged: str = "",
             source: str = "", verdict: str = "") -> Finding:
-    """Of what an experiment gave."""
+    """Build a finding from a word and, if the result is wrong, a mismatch."""
     if mismatch is None:
         return Finding(code, word, verdict="" if verdict == word else verdict, note=note,
                        judged=judged)
@@ -83,7 +87,7 @@ def finding(word: str, mismatch: Mismatch | None, code: bytes, note: str = "", j
 
 
 def to_kept(one: Finding) -> Kept:
-    """As a store keeps it: the rest is JSON, empty where there is nothing more."""
+    """Convert a finding to its stored form; optional fields become JSON."""
     row: dict[str, Any] = {}
     if one.wrong:
         row |= {"state": one.state, "how": one.how, "lines": one.lines}
@@ -93,41 +97,49 @@ def to_kept(one: Finding) -> Kept:
 
 
 def from_kept(kept: Kept) -> Finding:
-    """The finding that ``to_kept`` has written.
+    """Convert the stored form of a finding back to the finding.
 
-    :raises ValueError: for what ``to_kept`` has not written.
+    :raises ValueError: if ``to_kept`` cannot have written it.
     """
     row = json.loads(kept.detail) if kept.detail else {}
     if not isinstance(row, dict):
-        raise ValueError("not an object")
+        raise ValueError("the details of the finding are not a JSON object")
     state, lines = row.get("state"), row.get("lines", [])
     words = [row.get(name, "") for name in ("verdict", "how", "note", "judged", "source")]
     if not (state is None or type(state) is int) or not isinstance(lines, list) or not all(
             isinstance(one, str) for one in (*words, *lines)):
-        raise ValueError("a finding of another shape")
+        raise ValueError("a field of the finding has the wrong type")
     verdict, how, note, judged, source = words
-    return Finding(kept.item, kept.word, state, verdict, how, tuple(lines), note, judged, source)
+    # Earlier versions of this program stored "not shown: ..." for what is unproven.
+    word = (UNPROVEN + kept.word.removeprefix("not shown: ")
+            if kept.word.startswith("not shown: ") else kept.word)
+    return Finding(kept.item, word, state, verdict, how, tuple(lines), note, judged, source)
 
 
 class FindingTask(KeptTask[bytes, Finding, Prepared]):
-    """A task that judges encodings."""
+    """Sweep task whose results are findings about encodings."""
 
     def named(self, item: bytes) -> bytes:
+        """Return the item: an encoding is its own name in a store."""
         return item
 
     def kept(self, item: bytes, result: Finding) -> Kept:
+        """Return the stored form of a finding."""
         return to_kept(result)
 
     def known(self, kept: Kept) -> Finding:
+        """Return the finding of a stored result."""
         return from_kept(kept)
 
 
 class UnpreparedTask(FindingTask[None]):
-    """One for which a process has nothing to prepare."""
+    """Sweep task for findings that needs no preparation in a worker process."""
 
     @property
     def prepared_for(self) -> None:
+        """None, because a worker process keeps nothing between parts."""
         return None
 
     def prepare(self) -> None:
+        """Do nothing: no preparation is needed."""
         return None

@@ -1,4 +1,4 @@
-"""A CPU of Unicorn's on flat memory, without a kernel."""
+"""Unicorn CPU on flat memory, without a kernel."""
 
 import random
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ MAX_PAGES = 64
 
 
 class FlatCpu:
-    """A CPU on flat memory; one for each side of an experiment."""
+    """Unicorn CPU on flat memory; each side of an experiment has its own."""
 
     def __init__(self, facts: LaboratoryArch, seed: int) -> None:
         self.facts, self.seed = facts, seed
@@ -29,11 +29,11 @@ class FlatCpu:
         self.engine = Engine(self.uc, library_symbols(), facts.pc, facts.fixed)
         self.engine.set_flat()
         self.area = GuestMemory((MAX_PAGES + 1) * PAGE)
-        self.pages: dict[int, int] = {}  # guest address -> offset in the area
+        self.pages: dict[int, int] = {}  # guest address of a page -> offset in the area
         self.contents: dict[int, bytes] = {}
-        self.kept: dict[int, bytes] = {}  # the pages of code and trampolines
+        self.kept: dict[int, bytes] = {}  # reference contents of the code and trampoline pages
         self.size = 0
-        self.wanted: set[int] = set()  # pages that executions have ended for
+        self.wanted: set[int] = set()  # unmapped pages whose access ended an execution
         self.uc.hook_add(unicorn.UC_HOOK_MEM_UNMAPPED, self._unmapped)
         for page in (CODE, SLOTS, DATA):
             self.map(page)
@@ -41,26 +41,30 @@ class FlatCpu:
 
     def _unmapped(self, _uc: Any, kind: int, address: int, size: int, _value: int,
                   _data: object) -> bool:
-        """The execution ends here.  (Memory that is mapped while Unicorn asks for it is not safe:
-        it goes on with what it has looked up before, be it gone.)"""
+        """Record the unmapped page and end the execution.
+
+        Mapping the page in this hook would not be safe: Unicorn continues with the result of an
+        earlier lookup, which may be stale by then.
+        """
         if kind != unicorn.UC_MEM_FETCH_UNMAPPED:
             self.wanted |= {at & MASK & ~(PAGE - 1) for at in (address, address + size - 1)}
         return False
 
     def map(self, address: int) -> bool:
-        """Make the page of an address appear; false when there are too many."""
+        """Map the page of an address; return False if too many pages are mapped."""
         page = address & MASK & ~(PAGE - 1)
         if page not in self.pages:
             if len(self.pages) == MAX_PAGES:
                 return False
-            at = len(self.pages) * PAGE
-            self.engine.map_ram(page, self.area.view[at : at + PAGE])
-            self.pages[page] = at
+            offset = len(self.pages) * PAGE
+            self.engine.map_ram(page, self.area.view[offset : offset + PAGE])
+            self.pages[page] = offset
             self.contents[page] = random.Random(self.seed ^ page).randbytes(PAGE)
-            self.area.view[at : at + PAGE] = self.contents[page]
+            self.area.view[offset : offset + PAGE] = self.contents[page]
         return True
 
     def read(self, address: int, size: int) -> bytes:
+        """Read memory; the pages must be mapped."""
         out = bytearray()
         for i in range(address, address + size):
             page = i & MASK & ~(PAGE - 1)
@@ -68,51 +72,53 @@ class FlatCpu:
         return bytes(out)
 
     def write(self, address: int, data: bytes) -> None:
+        """Write memory; the pages must be mapped."""
         for i, byte in enumerate(data):
             at = address + i & MASK
             self.area.view[self.pages[at & ~(PAGE - 1)] + at % PAGE] = byte
 
     def place(self, code: bytes) -> None:
-        """Put an instruction at CODE, on a page that is otherwise as it always is."""
-        at = self.pages[CODE]
-        self.area.view[at : at + PAGE] = code + self.contents[CODE][len(code) :]
+        """Place an instruction at CODE and reset the rest of its page."""
+        offset = self.pages[CODE]
+        self.area.view[offset : offset + PAGE] = code + self.contents[CODE][len(code) :]
         self.engine.remove_translations(CODE, CODE + PAGE)
 
     def keep(self, size: int) -> None:
-        """What stands around the instruction now is what it finds there.
+        """Take the current contents of the code and trampoline pages as reference for ``memory``.
 
-        :param size: bytes of it, at CODE, which a breakpoint may be over.
+        :param size: length of the instruction at CODE, which a breakpoint may overwrite.
         """
         self.kept = {page: self._around(page, size) for page in (CODE, SLOTS)}
         self.size = size
 
     def _around(self, page: int, size: int) -> bytes:
-        at = self.pages[page]
-        content = bytes(self.area.view[at : at + PAGE])
+        offset = self.pages[page]
+        content = bytes(self.area.view[offset : offset + PAGE])
         return bytes(size) + content[size:] if page == CODE else content
 
     def refill(self) -> None:
-        """Data as it was before anything was executed."""
+        """Reset the data pages to their initial contents."""
         for page in self.memory():
             if page not in self.kept:
-                at = self.pages[page]
-                self.area.view[at : at + PAGE] = self.contents[page]
+                offset = self.pages[page]
+                self.area.view[offset : offset + PAGE] = self.contents[page]
 
     def memory(self) -> ChangedPages:
-        """The pages that have changed; of the instruction's own, all but the instruction."""
-        found = {}
-        for page, at in self.pages.items():
+        """Return the changed pages, ignoring changes of the instruction itself."""
+        changed = {}
+        for page, offset in self.pages.items():
             if page in self.kept:
                 content = self._around(page, self.size)
                 if content != self.kept[page]:
-                    found[page] = content
+                    changed[page] = content
                 continue
-            content = bytes(self.area.view[at : at + PAGE])
+            content = bytes(self.area.view[offset : offset + PAGE])
             if content != self.contents[page]:
-                found[page] = content
-        return found
+                changed[page] = content
+        return changed
 
     def set(self, values: dict[str, int], vectors: Sequence[int]) -> None:
+        """Set the preset, general and vector registers."""
         for register, value in self.facts.preset:
             self.engine.write(register, value)
         for name, value in values.items():
@@ -121,6 +127,7 @@ class FlatCpu:
             self.engine.write_bytes(register, value.to_bytes(bits // 8, "little"))
 
     def get(self) -> tuple[dict[str, int], tuple[int, ...]]:
+        """Return the general and vector registers; of the flags, only the compared bits."""
         name, bits = self.facts.flags
         values = {n: self.engine.read(r) for n, r in self.facts.general.items()}
         if name:
@@ -131,22 +138,23 @@ class FlatCpu:
         )
 
     def put_slot(self, body: bytes) -> None:
-        """Put a trampoline at SLOTS, on a page that is otherwise as it always is."""
-        at = self.pages[SLOTS]
-        self.area.view[at : at + PAGE] = body + self.contents[SLOTS][len(body) :]
+        """Place a trampoline at SLOTS and reset the rest of its page."""
+        offset = self.pages[SLOTS]
+        self.area.view[offset : offset + PAGE] = body + self.contents[SLOTS][len(body) :]
         self.engine.remove_translations(SLOTS, SLOTS + PAGE)
 
     def run(self, after: int, steps: int) -> tuple[int, str]:
-        """Execute what is at CODE, which ends before ``after``.
+        """Execute the instruction at CODE; the run ends before ``after``.
 
+        :param steps: maximum number of instructions executed.
         :return: the next pc, and the fault or an empty string.
         """
         return self.run_from(CODE, [after], steps)
 
     def run_from(self, start: int, exits: Sequence[int], steps: int) -> tuple[int, str]:
-        """Execute what is at ``start``, which ends before one of the exits, or after so many
-        instructions.
+        """Execute code at ``start`` up to an exit, or at most ``steps`` instructions.
 
+        :param exits: addresses to stop before.
         :return: the next pc, and the fault or an empty string.
         """
         engine, facts = self.engine, self.facts
@@ -161,7 +169,7 @@ class FlatCpu:
                 break
             begin, size = engine.unknown_block
             if begin != start and not (start == SLOTS <= begin < SLOTS + PAGE):
-                break  # where it leads to
+                break  # the code has jumped elsewhere
             count = 1 if begin == CODE else len(facts.arch.split(self.read(begin, size)))
             engine.learn(begin, size, max(1, count))
             why, detail = engine.run(begin)
@@ -172,9 +180,9 @@ class FlatCpu:
         elif why == EngineStop.STOP_INVALID:
             fault = "invalid instruction"
         elif why == EngineStop.STOP_IN_PLACE:
-            fault = "memory out of reach"
+            fault = "inaccessible memory"
         elif why == EngineStop.STOP_ERROR and (
             detail != unicorn.UC_ERR_FETCH_UNMAPPED or CODE <= pc < after
-        ):  # where a jump leads to, nothing needs to be mapped: that is not the jump's fault
+        ):  # a jump to an unmapped target does not fault itself; only its target does
             fault = f"libunicorn error {detail}"
         return (engine.detour.abandon(pc) if fault else pc), fault

@@ -1,5 +1,7 @@
-"""Somebody else's relocator in the laboratory: its trampolines and emulations, held to the
-instruction in place."""
+"""Laboratory for external relocators.
+
+It compares their trampolines and emulations with the execution of the instruction in place.
+"""
 
 import socket
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from kinst.verify.laboratory.finding import (
     Finding,
     UnpreparedTask,
     finding,
-    not_shown,
+    unproven,
 )
 from kinst.verify.laboratory.flat_cpu import FlatCpu
 from kinst.verify.laboratory.laboratory import HALVES, MIXED, UNKNOWN, Laboratory, Told
@@ -32,12 +34,15 @@ from kinst.verify.laboratory.protocol import (
     identity,
 )
 
-STEPS = 64  # instructions of a trampoline, beside what the displaced one repeats
+STEPS = 64  # instructions that a trampoline may execute, apart from repetitions
 BY_PROGRAM = "by the relocator"
 
 
 class ForeignLaboratory(Laboratory):
-    """:param relocator: is asked what becomes of each encoding."""
+    """Laboratory that tests an external relocator.
+
+    :param relocator: program that is asked how to relocate each encoding.
+    """
 
     def __init__(self, facts: LaboratoryArch, trap: GuestTrap, seed: int, relocator: Relocator
                  ) -> None:
@@ -45,9 +50,9 @@ class ForeignLaboratory(Laboratory):
         self.relocator = relocator
 
     def judge_one(self, code: bytes, states: int) -> Finding:
-        """One encoding: what the relocator makes of it, and the first state where that fails."""
+        """Test how the relocator handles one encoding; stop at the first state that fails."""
         if self.facts.arch.instruction_length(code) != len(code):
-            return Finding(code, "refuse: is not one instruction")
+            return Finding(code, "refuse: is not exactly one instruction")
         answer = self.relocator.ask(self.facts.arch.name, CODE, code, SLOTS)
         if isinstance(answer, Refuses):
             return Finding(code, f"refuse: {answer.reason}")
@@ -73,7 +78,7 @@ class ForeignLaboratory(Laboratory):
             told.add(in_place)
         if told.lacks or differs:
             why = told.lacks or NOT_TOLD + summary(ours)
-            return Finding(code, not_shown(word, why), verdict=word)
+            return Finding(code, unproven(word, why), verdict=word)
         return Finding(code, word)
 
     def _compared(self, code: bytes, answer: Answer, number: int) -> Outcome:
@@ -85,7 +90,7 @@ class ForeignLaboratory(Laboratory):
         if isinstance(answer, Relocated):
             return self._in_trampoline(code, answer, number, in_place)
         if in_place.fault:
-            return in_place  # an emulation says nothing of faults
+            return in_place  # emulations do not model faults
         return self._by_program(code, number)
 
     def _in_trampoline(self, code: bytes, answer: Relocated, number: int, in_place: Outcome
@@ -102,7 +107,7 @@ class ForeignLaboratory(Laboratory):
         if answer.back is not None and pc == SLOTS + answer.back and not fault:
             pc = after
         if fault and SLOTS <= pc < SLOTS + len(answer.body):
-            pc = CODE  # where the guest has taken it, for whoever knows trampolines
+            pc = CODE  # a fault in the trampoline counts as a fault of the original instruction
         registers, vectors = cpu.get()
         return Outcome(registers, vectors, cpu.memory(), pc, fault)
 
@@ -121,8 +126,8 @@ class ForeignLaboratory(Laboratory):
             for address, data in done.stores:
                 state.store(address, len(data), int.from_bytes(data, "little"))
         except Unreachable:
-            self.relocator.again()  # it waits for what it wanted to load
-            return Outcome(values, tuple(vectors), {}, 0, "memory that cannot be reached")
+            self.relocator.again()  # the program still waits for the value it asked for
+            return Outcome(values, tuple(vectors), {}, 0, "unreachable memory")
         values |= done.registers
         for index, value in done.vectors.items():
             state.set_vector(index, value)
@@ -134,10 +139,10 @@ class ForeignLaboratory(Laboratory):
 
 def judged(program: str, arch: str, codes: Sequence[bytes], seed: int, states: int
            ) -> list[Finding]:
-    """What a program makes of encodings.
+    """Test an external relocator; return a finding for each encoding.
 
-    :param program: its command line.
-    :raises KinstError: when it cannot be run, or does not keep to the protocol.
+    :param program: command line of the relocator.
+    :raises KinstError: if the program cannot be run or violates the protocol.
     """
     with closing(Relocator(program)) as relocator, closing(
             ForeignLaboratory(LABORATORIES[arch](), TRAPS[arch], seed, relocator)) as laboratory:
@@ -146,9 +151,9 @@ def judged(program: str, arch: str, codes: Sequence[bytes], seed: int, states: i
 
 @dataclass(frozen=True)
 class RelocatorTask(UnpreparedTask):
-    """What a program makes of encodings: see ``judged``.
+    """Sweep task that tests an external relocator (see ``judged``).
 
-    :param wanted: the program's identity, where the sweep was begun.
+    :param wanted: identity of the program on the machine that began the sweep.
     """
 
     program: str
@@ -158,7 +163,11 @@ class RelocatorTask(UnpreparedTask):
     wanted: str
 
     def results(self, prepared: None, items: Sequence[bytes]) -> list[Finding]:
+        """Return a finding for each encoding.
+
+        :raises KinstError: if this worker has different files of the program.
+        """
         if identity(self.program) != self.wanted:
-            raise KinstError(f"--relocator {self.program}: a worker on {socket.gethostname()} "
-                             "finds other files of it than this machine")
+            raise KinstError(f"--relocator {self.program}: the program's files on the worker "
+                             f"{socket.gethostname()} differ from those on this machine")
         return judged(self.program, self.arch, items, self.seed, self.states)

@@ -1,13 +1,13 @@
-"""The laboratory: an instruction in place and displaced, from the same random states.
+"""Laboratory: executes an instruction in place and displaced, from the same random states.
 
-Both are executed by Unicorn on flat memory, without a kernel: in place at its address, and under a
-breakpoint that the native dispatcher answers, in a trampoline or emulated.  An emulation is also
-carried out by its verdict, in Python.  Registers, flags, memory, the next pc and faults must be
-equal.  Pages appear where the instruction touches them, with contents that depend on the address
+Unicorn executes both on flat memory, without a kernel: in place at its address, and under a
+breakpoint that the native dispatcher handles with a trampoline or an emulation.  An emulation is
+also computed in Python from its verdict.  Registers, flags, memory, the next pc and faults must be
+equal.  Pages are mapped when an instruction accesses them; their contents depend on the address
 and the seed.
 
-Where it can execute them, the host's own CPU is another judge (``Judge``): it knows instructions
-that Unicorn's model does not.
+The host's CPU is another judge (``Judge``) for the instructions that it can execute.  It supports
+instructions that Unicorn's CPU model does not.
 """
 
 import functools
@@ -26,19 +26,19 @@ from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import ConditionalJump, Copy, Refuse, Rewrite, Verdict, summary
 from kinst.verify.laboratory.architecture import Judge, LaboratoryArch
 from kinst.verify.laboratory.emulated_state import EmulatedState, Unreachable
-from kinst.verify.laboratory.finding import FAULTS, ONE_WAY, not_shown
+from kinst.verify.laboratory.finding import FAULTS, ONE_WAY, unproven
 from kinst.verify.laboratory.flat_cpu import MAX_PAGES, FlatCpu
 from kinst.verify.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
 from kinst.verify.laboratory.one_way import goes_one_way
 from kinst.verify.laboratory.outcome import Mismatch, Outcome
 
 MAX_STEPS = 4096
-UNKNOWN = "the CPU model does not know it"
+UNKNOWN = "the CPU model does not support it"
 ON_HOST = "on the host"
-EXECUTED = "executed"  # by the host, without a fault in some state
-# States with these numbers are made where others show nothing: all registers the same, for
-# conditions of registers, also for those that look at too much; aligned addresses and small
-# numbers, for divisions and vectors.
+EXECUTED = "executed"  # result on the host: the encoding was executed and compared
+# Special states for cases that random states rarely cover.  HALVES: all registers have the same
+# value, for conditions on registers and verdicts that test too many bits.  MIXED: aligned addresses
+# and small numbers, for divisions and vector instructions.
 MADE = 1_000_000
 SAME = (0xFFFFFFFF_00000000, 0xFFFFFFFF, 0, 1)
 HALVES = range(MADE, MADE + len(SAME))
@@ -47,20 +47,23 @@ MIXED = range(HALVES.stop, HALVES.stop + 16)
 
 def mixed(number: int, registers: Sequence[str], address: Callable[[], int],
           small: Callable[[], int]) -> dict[str, int]:
-    """Each register an address or a small number: of any two, in one of the first of these states
-    the first is the address, and in another the second."""
+    """Return registers that hold either an address or a small number, depending on the state.
+
+    For any two registers, one of the first states has an address in the first and a small number
+    in the second, and another state has them the other way around.
+    """
     bits = (len(registers) - 1).bit_length()
     return {name: (address if (i >> number // 2 % bits ^ number) & 1 else small)()
             for i, name in enumerate(registers)}
 
 
 class Told:
-    """What states have told of an instruction.
+    """What the states executed so far reveal about an instruction.
 
-    :param verdict: ours: a conditional jump is to go both ways, if it can.
-    :param stack: the stack pointer's name.
-    :ivar ways: where it went on, without a fault.
-    :ivar unknown: the CPU does not know it.
+    :param verdict: verdict of kinst-emu; a conditional jump must go both ways if it can.
+    :param stack: name of the stack pointer.
+    :ivar ways: next pcs reached without a fault.
+    :ivar unknown: whether the CPU does not support the instruction.
     """
 
     def __init__(self, verdict: Verdict, stack: str) -> None:
@@ -69,16 +72,18 @@ class Told:
         self._verdict, self._stack = verdict, stack
 
     def add(self, in_place: Outcome) -> None:
+        """Record the outcome of an execution in place."""
         if not in_place.fault:
             self.ways.add(in_place.pc)
 
     @property
     def lacks(self) -> str:
-        """What no state has told; empty: nothing."""
+        """Reason why the states are not sufficient to reveal a mistake; empty if they are."""
         return "" if self.enough else ONE_WAY if self.ways else FAULTS
 
     @property
     def enough(self) -> bool:
+        """Whether the states are sufficient to reveal a mistake."""
         return len(self.ways) > 1 or (bool(self.ways) and self._one_way)
 
     @functools.cached_property
@@ -89,20 +94,20 @@ class Told:
 
 
 class Laboratory:
-    """Executes instructions of one architecture."""
+    """Test bench that executes instructions of one architecture in place and displaced."""
 
     def __init__(self, facts: LaboratoryArch, trap: GuestTrap, seed: int, host: bool = False
                  ) -> None:
         self.facts, self.trap, self.seed = facts, trap, seed
         self.judge: Judge | None = None
-        self.judged: Counter[str] = Counter()  # what became of encodings there
+        self.judged: Counter[str] = Counter()  # number of encodings by result on the host
         self._states: dict[int, tuple[dict[str, int], list[int]]] = {}
         self._new_beds()
         if host:
             self.judge = facts.judge(seed)
             if self.judge is None:
-                raise KinstError(f"--judge host: the host's CPU does not execute "
-                                 f"{facts.arch.name}'s instructions")
+                raise KinstError(f"--judge host: the host's CPU cannot execute "
+                                 f"{facts.arch.name} instructions")
 
     def _new_beds(self) -> None:
         self.plain, self.probed = FlatCpu(self.facts, self.seed), FlatCpu(self.facts, self.seed)
@@ -117,7 +122,7 @@ class Laboratory:
     # -- states -------------------------------------------------------------------------------
 
     def state(self, number: int) -> tuple[dict[str, int], list[int]]:
-        """The random state of that number: general registers, vector registers."""
+        """Return a random state by number: general registers and vector registers."""
         if number not in self._states:
             self._states[number] = self._make_state(number)
         values, vectors = self._states[number]
@@ -130,7 +135,7 @@ class Laboratory:
             lambda: generator.randrange(-8, 300) & MASK,
             lambda: generator.getrandbits(64),
             lambda: DATA + generator.randrange(0, PAGE),
-            lambda: generator.getrandbits(32) << 32,  # nothing in the lower half
+            lambda: generator.getrandbits(32) << 32,  # the lower half is zero
             lambda: generator.choice((0, 1, MASK, 1 << 63, 1 << 31)),
         )
         if number in HALVES:
@@ -152,14 +157,15 @@ class Laboratory:
     # -- experiments --------------------------------------------------------------------------
 
     def test(self, code: bytes, states: int) -> tuple[str, Mismatch | None]:
-        """One encoding: its verdict, and the first state where it fails.
+        """Test one encoding; return its verdict and the first mismatch, if any.
 
-        The verdict is ``copy``, ``rewrite``, ``emulate``, ``refuse: ...`` or ``not executed: ...``.
+        The verdict is ``copy``, ``rewrite``, ``emulate``, ``refuse: ...``, ``not executed: ...`` or
+        ``unproven: ...``.
         """
         length, verdict = self.trap.instructions.classify(code, CODE)
         if isinstance(verdict, Refuse) or length != len(code):
             return summary(verdict if isinstance(verdict, Refuse)
-                           else Refuse("is not one instruction")), None
+                           else Refuse("is not exactly one instruction")), None
         word, mismatch = self._by_model(code, verdict, states)
         if self.judge is None or mismatch is not None:
             return word, mismatch
@@ -183,10 +189,10 @@ class Laboratory:
             if in_place.fault in self.facts.unknown:
                 return f"not executed: {UNKNOWN}", None
             told.add(in_place)
-        return not_shown(word, told.lacks) if told.lacks else word, None
+        return unproven(word, told.lacks) if told.lacks else word, None
 
     def _by_host(self, code: bytes, verdict: Verdict, states: int) -> tuple[str, Mismatch | None]:
-        """What became of an encoding on the host's own CPU."""
+        """Test an encoding on the host's CPU; return its result and the first mismatch, if any."""
         reason = self.facts.not_judged(code)
         if reason is not None:
             return f"not executed: {reason}", None
@@ -206,14 +212,14 @@ class Laboratory:
             repeats = self.facts.repeats(code)
             in_place = judge.run(values, code, 0, b"", repeats)
             if in_place.fault == judge.unknown:
-                return "not executed: the host's CPU does not know it", None
+                return "not executed: the host's CPU does not support it", None
             if isinstance(verdict, Copy | Rewrite):
                 outcome = judge.run(values, code, slot, body, repeats)
-                if outcome != in_place:  # again: a page may have appeared for one alone
+                if outcome != in_place:  # retry: a page may have been mapped for only one of them
                     in_place = judge.run(values, code, 0, b"", repeats)
                     outcome = judge.run(values, code, slot, body, repeats)
             elif in_place.fault:
-                continue  # an emulation says nothing of faults: it is left to the kernel
+                continue  # emulations do not model faults; the kernel handles them
             else:
                 in_place, outcome = self._on_host(code, verdict, values, in_place)
             executed = executed or not in_place.fault
@@ -224,7 +230,10 @@ class Laboratory:
 
     def _on_host(self, code: bytes, verdict: Verdict, values: dict[str, int],
                  in_place: Outcome) -> tuple[Outcome, Outcome]:
-        """In place, and by an emulation on the judge's memory; what both can tell."""
+        """Emulate an instruction on the judge's memory for comparison with the outcome in place.
+
+        :return: both outcomes, with only the registers that an emulation determines.
+        """
         assert self.judge is not None
         assert not isinstance(verdict, Copy | Rewrite | Refuse)
         judge, bits = self.judge, self.judge.compared
@@ -233,7 +242,7 @@ class Laboratory:
         try:
             pc = verdict.next_pc(state)
         except Unreachable:
-            return in_place, replace(in_place, fault="memory that the emulation cannot reach")
+            return in_place, replace(in_place, fault="unreachable memory")
         after = {name: state.values[name] & mask for name, mask in bits.items()}
         memory = judge.changed(before, len(code))
         return (replace(in_place, registers={
@@ -241,7 +250,7 @@ class Laboratory:
                 Outcome(after, in_place.vectors, memory, pc, ""))
 
     def _trampoline(self, code: bytes) -> tuple[int, bytes]:
-        """Its address and bytes; (0, none) of what is emulated."""
+        """Return the address and bytes of an encoding's trampoline; (0, b"") if it is emulated."""
         cpu, dispatcher = self.probed, self.dispatcher
         cpu.place(code)
         dispatcher.add(CODE, code, 0, 0)
@@ -255,27 +264,29 @@ class Laboratory:
         return slot, body
 
     def close(self) -> None:
-        """End what the judge has started."""
+        """Close the judge, if there is one."""
         if self.judge is not None:
             self.judge.close()
             self.judge = None
 
     def _again(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
-        """In place, and by all other ways."""
+        """Execute an encoding in place and displaced and, if it is emulated, by its verdict."""
         def ways(_in_place: Outcome) -> list[tuple[str, Outcome]]:
-            found = []
+            outcomes = []
             if not isinstance(verdict, Copy | Rewrite):
-                found.append(("by the verdict", self._emulated(code, verdict, number)))
+                outcomes.append(("by the verdict", self._emulated(code, verdict, number)))
             for page in list(self.plain.pages):
                 self.probed.map(page)
-            return [*found, ("displaced", self._displaced(code, number))]
+            return [*outcomes, ("displaced", self._displaced(code, number))]
 
         return self._until_known(code, number, ways)
 
     def _until_known(self, code: bytes, number: int,
                      ways: Callable[[Outcome], list[tuple[str, Outcome]]]) -> Outcome:
-        """In place, and by all other ways (``_others``); until every page is there that one of them
-        touches."""
+        """Execute an encoding in place and by all alternatives, which go into ``_others``.
+
+        Executions are repeated until every page that one of them accesses is mapped.
+        """
         while True:
             in_place = self._in_place(code, number)
             if self._appeared():
@@ -285,7 +296,7 @@ class Laboratory:
                 break
         outcomes = [in_place, *(outcome for _how, outcome in self._others)]
         if any(o.fault for o in outcomes) or len(self.plain.pages) > MAX_PAGES // 2:
-            # Unicorn never finishes an exception: the next would be a double fault.
+            # Unicorn does not complete an exception: the next one would be a double fault.
             pages = [] if len(self.plain.pages) > MAX_PAGES // 2 else list(self.plain.pages)
             self._new_beds()
             for page in pages:
@@ -294,8 +305,10 @@ class Laboratory:
         return in_place
 
     def _appeared(self) -> bool:
-        """Have the pages that were touched and were not there; whether there are new ones.  There
-        is room for so many only: what needs more has faulted."""
+        """Map the missing pages that were accessed; return True if there were any and all fit.
+
+        A page beyond the limit stays unmapped, so its access remains a fault.
+        """
         wanted = self.plain.wanted | self.probed.wanted
         self.plain.wanted.clear()
         self.probed.wanted.clear()

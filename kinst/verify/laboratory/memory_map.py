@@ -1,5 +1,6 @@
-"""Where things lie in the laboratory's flat memory."""
+"""Memory layout of the laboratory."""
 
-CODE, SLOTS, DATA = 0x4000_0000, 0x4001_0000, 0x5000_0000  # the instruction, trampolines, data
+# Addresses of the instruction, the trampolines and the data
+CODE, SLOTS, DATA = 0x4000_0000, 0x4001_0000, 0x5000_0000
 PAGE = 0x1000
 MASK = (1 << 64) - 1

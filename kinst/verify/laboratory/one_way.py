@@ -1,4 +1,7 @@
-"""Conditional jumps that go one way only: ``beqz zero``; ``beqz sp`` where there is a stack."""
+"""Detection of conditional jumps that can go only one way.
+
+``beqz zero`` is an example, and so is ``beqz sp``, because the stack pointer is never zero.
+"""
 
 import random
 from itertools import product
@@ -6,20 +9,21 @@ from itertools import product
 from kinst.relocation.verdict import Condition
 
 VALUES = (0, 1, (1 << 64) - 1, 1 << 63, (1 << 63) - 1)
-STACK = 0xFFFF_FFC0_1234_5680  # a stack pointer
+STACK = 0xFFFF_FFC0_1234_5680  # example of a stack pointer
 ZEROS = ("zero", "xzr")
-MOST = 3  # registers whose values are tried in all combinations
-RANDOM = 512  # states
+MOST = 3  # maximum number of registers whose values are tried in all combinations
+RANDOM = 512  # number of random states
 
 
 class _Asked:
-    """A state that makes up what a condition reads, and remembers which registers these are."""
+    """Register state with random values that remembers which registers a condition reads."""
 
     def __init__(self, stack: str) -> None:
         self.stack, self.values = stack, dict[str, int]()
         self._generator = random.Random(0)
 
     def get(self, register: str) -> int:
+        """Return the value of a register; each is chosen at random once."""
         if register in ZEROS:
             return 0
         if register == self.stack:
@@ -27,23 +31,28 @@ class _Asked:
         return self.values.setdefault(register, self._generator.getrandbits(64))
 
     def set(self, register: str, value: int) -> None:
-        """LOOP counts; the state is thrown away."""
+        """Ignore the write: LOOP decrements its counter, but this state is discarded."""
 
     def set_vector(self, number: int, value: int) -> None:
-        raise AssertionError("a condition changes no vector")
+        """Fail: conditions do not change vector registers."""
+        raise AssertionError("conditions must not change vector registers")
 
     def load(self, address: int, size: int) -> int:
-        raise AssertionError("a condition reads no memory")
+        """Fail: conditions do not read memory."""
+        raise AssertionError("conditions must not read memory")
 
     def store(self, address: int, size: int, value: int) -> None:
-        raise AssertionError("a condition changes no memory")
+        """Fail: conditions do not change memory."""
+        raise AssertionError("conditions must not change memory")
 
 
 def goes_one_way(condition: Condition, stack: str) -> bool:
-    """Whether a condition is the same in many random states, and for the outstanding values of the
-    registers that it reads, in all combinations.
+    """Whether a condition has the same result in all tested states.
 
-    :param stack: the stack pointer's name: it always points somewhere.
+    The tested states are random ones and, if the condition reads at most ``MOST`` registers, all
+    combinations of ``VALUES`` in these registers.
+
+    :param stack: name of the stack pointer, which always holds the same valid address.
     """
     state, names = _Asked(stack), dict[str, None]()
     first = condition.holds(state)

@@ -1,16 +1,16 @@
-"""What an execution left behind, and two that should have been one."""
+"""Outcome of an execution, and mismatch between two outcomes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kinst.verify.laboratory.memory_map import PAGE
 
-ChangedPages = dict[int, bytes]  # pages that are not what they were
+ChangedPages = dict[int, bytes]  # changed pages by address
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an execution left behind."""
+    """Registers, changed memory, next pc and fault after an execution."""
 
     registers: Mapping[str, int]
     vectors: tuple[int, ...]
@@ -21,10 +21,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Two outcomes that should have been one.
+    """Two different outcomes that should be equal.
 
-    :param state: the number of the random state.
-    :param how: what was compared with the execution in place.
+    :param state: number of the random state.
+    :param how: way of execution that was compared with the execution in place.
     """
 
     code: bytes
@@ -36,26 +36,26 @@ class Mismatch:
     how: str = "displaced"
 
     def differences(self) -> list[str]:
-        """One line for everything that differs, in place first."""
+        """Return a line for each difference, with the value in place first."""
         lines = []
-        one, two, how = self.in_place, self.displaced, self.how
-        for name, value in one.registers.items():
-            if value != two.registers.get(name, value):
-                lines.append(f"{name}: {value:#x} in place, {two.registers[name]:#x} {how}")
-        for i, (a, b) in enumerate(zip(one.vectors, two.vectors, strict=False)):
+        first, second, how = self.in_place, self.displaced, self.how
+        for name, value in first.registers.items():
+            if value != second.registers.get(name, value):
+                lines.append(f"{name}: {value:#x} in place, {second.registers[name]:#x} {how}")
+        for i, (a, b) in enumerate(zip(first.vectors, second.vectors, strict=False)):
             if a != b:
                 lines.append(f"vector register {i}: {a:#x} in place, {b:#x} {how}")
-        for page in sorted(one.memory.keys() | two.memory.keys() if two.registers else ()):
-            x, y = one.memory.get(page), two.memory.get(page)
+        for page in sorted(first.memory.keys() | second.memory.keys() if second.registers else ()):
+            x, y = first.memory.get(page), second.memory.get(page)
             if x != y:
-                at = next((i for i in range(0, PAGE, 8)
-                           if x is None or y is None or x[i : i + 8] != y[i : i + 8]), 0)
-                lines.append(f"memory at {page + at:#x}: {_word(x, at)} in place, "
-                             f"{_word(y, at)} {how}")
-        if one.pc != two.pc:
-            lines.append(f"next pc: {one.pc:#x} in place, {two.pc:#x} {how}")
-        if one.fault != two.fault:
-            lines.append(f"fault: {one.fault or 'none'} in place, {two.fault or 'none'} {how}")
+                offset = next((i for i in range(0, PAGE, 8)
+                               if x is None or y is None or x[i : i + 8] != y[i : i + 8]), 0)
+                lines.append(f"memory at {page + offset:#x}: {_word(x, offset)} in place, "
+                             f"{_word(y, offset)} {how}")
+        if first.pc != second.pc:
+            lines.append(f"next pc: {first.pc:#x} in place, {second.pc:#x} {how}")
+        if first.fault != second.fault:
+            lines.append(f"fault: {first.fault or 'none'} in place, {second.fault or 'none'} {how}")
         return lines
 
 

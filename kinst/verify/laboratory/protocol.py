@@ -1,5 +1,7 @@
-"""A relocator in another process: requests on its standard input, answers on its standard output,
-one JSON object a line (docs/trial.md, "A relocator of your own").
+"""Protocol of an external relocator: one JSON object per line on its standard streams.
+
+The program reads requests from standard input and writes answers to standard output
+(docs/trial.md, "A relocator of your own").
 """
 
 import hashlib
@@ -19,9 +21,9 @@ from typing import IO, Any
 from emu.host.errors import KinstError
 from emu.host.printable import printable
 
-PATIENCE = 20.0  # seconds for an answer
-MAX_LINE = 1 << 16  # bytes
-MAX_BODY = 512  # bytes of a trampoline
+PATIENCE = 20.0  # seconds to wait for an answer
+MAX_LINE = 1 << 16  # maximum length of an answer in bytes
+MAX_BODY = 512  # maximum size of a trampoline in bytes
 MAX_LOADS, MAX_STORES, MAX_DATA = 64, 64, 4096
 MASK, VECTOR_MASK = (1 << 64) - 1, (1 << 128) - 1
 VECTOR = re.compile(r"[0-9]{1,3}", re.ASCII)
@@ -29,10 +31,10 @@ VECTOR = re.compile(r"[0-9]{1,3}", re.ASCII)
 
 @dataclass(frozen=True)
 class Relocated:
-    """Code for the trampoline.
+    """Answer that contains the code of the trampoline.
 
-    :param back: the offset in it where the instruction has been executed, and whoever runs it goes
-        on behind the original one; None: the code goes there by itself.
+    :param back: offset in the code at which the instruction has been executed and control returns
+        to the instruction after the original; None if the code jumps there by itself.
     """
 
     body: bytes
@@ -41,11 +43,12 @@ class Relocated:
 
 @dataclass(frozen=True)
 class Emulates:
-    """The program does what the instruction would, state by state."""
+    """Answer that the program emulates the instruction, one state at a time."""
 
 
 @dataclass(frozen=True)
 class Refuses:
+    """Answer that the program refuses to relocate the instruction."""
     reason: str
 
 
@@ -54,8 +57,10 @@ Answer = Relocated | Emulates | Refuses
 
 @dataclass
 class Emulated:
-    """:param vectors: vector registers, by their numbers.
-    :param stores: (address, bytes), in their order.
+    """Result of an emulation.
+
+    :param vectors: changed vector registers by number.
+    :param stores: (address, bytes) in the order of execution.
     """
 
     pc: int
@@ -65,9 +70,9 @@ class Emulated:
 
 
 def identity(command: str) -> str:
-    """A relocator's command line, and sixteen digits that change when a file that it names does.
+    """Return a relocator's command line with a checksum of the files it names.
 
-    :raises KinstError: when it cannot be read.
+    :raises KinstError: if the command line cannot be parsed or a file cannot be read.
     """
     digest = hashlib.sha256()
     try:
@@ -81,10 +86,11 @@ def identity(command: str) -> str:
 
 
 class Relocator:
-    """A program that relocates.
+    """External relocator, run as a process.
 
-    :param command: as a shell would take it, without one.
-    :raises KinstError: here and later, when it cannot be run, ends, or answers what is no answer.
+    :param command: command line, split as a shell would split it, but run without a shell.
+    :raises KinstError: if the program cannot be run; methods also raise it if the program exits or
+        sends an invalid answer.
     """
 
     def __init__(self, command: str) -> None:
@@ -107,6 +113,7 @@ class Relocator:
         self._buffer = b""
 
     def close(self) -> None:
+        """Close the program's streams and wait for it to exit; kill it after one second."""
         for stream in (self._in, self._out):
             stream.close()
         try:
@@ -119,7 +126,7 @@ class Relocator:
         return KinstError(f"--relocator {self.command}: {printable(what)}")
 
     def again(self) -> None:
-        """Begin anew, with the instruction that was asked of last: an emulation was left."""
+        """Restart the program after an abandoned emulation, and repeat the last request."""
         self.close()
         self._begin()
         if self._asked:
@@ -134,76 +141,77 @@ class Relocator:
                 raise self._trouble(f"{what} within {PATIENCE:.0f} seconds")
 
     def _send(self, row: Mapping[str, object]) -> None:
-        rest, end = json.dumps(row).encode() + b"\n", time.monotonic() + PATIENCE
+        rest, deadline = json.dumps(row).encode() + b"\n", time.monotonic() + PATIENCE
         while rest:
             try:
                 rest = rest[self._in.write(rest) or 0 :]
             except OSError:
                 raise self._trouble(self._ended()) from None
             if rest:
-                self._wait(self._in, selectors.EVENT_WRITE, end, "it does not read what it is sent")
+                self._wait(self._in, selectors.EVENT_WRITE, deadline, "does not read its input")
 
     def _ended(self) -> str:
         try:
             status = self._process.wait(1)
         except subprocess.TimeoutExpired:
-            return "it does not read what it is sent"
-        return f"it has ended, with status {status}"
+            return "does not read its input"
+        return f"exited with status {status}"
 
     def _receive(self) -> dict[str, Any]:
-        end = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_LINE:
-                raise self._trouble(f"a line of more than {MAX_LINE} bytes")
-            self._wait(self._out, selectors.EVENT_READ, end, "no answer")
-            got = self._out.read(MAX_LINE)
-            if not got:
+                raise self._trouble(f"sent a line of more than {MAX_LINE} bytes")
+            self._wait(self._out, selectors.EVENT_READ, deadline, "no answer")
+            data = self._out.read(MAX_LINE)
+            if not data:
                 raise self._trouble(self._ended())
-            self._buffer += got
+            self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            raise self._trouble(f"an answer that is no JSON object: {line[:80]!r}")
+            raise self._trouble(f"the answer is not a JSON object: {line[:80]!r}")
         return row
 
     def ask(self, arch: str, address: int, code: bytes, trampoline: int) -> Answer:
-        """What becomes of an instruction."""
+        """Ask the program how to relocate an instruction."""
         self._number += 1
         self._asked = {"id": self._number, "architecture": arch, "address": address,
                        "bytes": code.hex(), "trampoline": trampoline}
         self._send(self._asked)
         row = self._receive()
-        if row.items() >= self._asked.items():  # cat, tee
-            raise self._trouble("answers with the question itself: it is no relocator")
+        if row.items() >= self._asked.items():  # cat and tee answer like this
+            raise self._trouble("the answer repeats the request: the program is not a relocator")
         if row.get("id") != self._number:
-            raise self._trouble(f"an answer with the id {row.get('id')!r} to the request "
-                                f"{self._number}")
+            raise self._trouble(f"the answer has the id {row.get('id')!r}, but the request has the "
+                                f"id {self._number}")
         if isinstance(row.get("refuse"), str):
             return Refuses(printable(row["refuse"]))
         if row.get("emulate") is True:
             return Emulates()
         body, back = self._bytes(row.get("bytes"), MAX_BODY), row.get("back")
         if back is not None and (type(back) is not int or not 0 <= back <= len(body)):
-            raise self._trouble(f"'back' is not an offset in the bytes: {back!r}")
+            raise self._trouble(f"'back' is not an offset in 'bytes': {back!r}")
         return Relocated(body, back)
 
     def _bytes(self, text: object, most: int) -> bytes:
         try:
-            found = bytes.fromhex(text) if isinstance(text, str) else b""
+            data = bytes.fromhex(text) if isinstance(text, str) else b""
         except ValueError:
-            found = b""
-        if not found or len(found) > most:
-            raise self._trouble("an answer without 'bytes' (hexadecimal, 1 to "
-                                f"{most}), 'emulate' or 'refuse'")
-        return found
+            data = b""
+        if not data or len(data) > most:
+            raise self._trouble("the answer needs 'bytes' (1 to "
+                                f"{most} bytes in hexadecimal), 'emulate' or 'refuse'")
+        return data
 
     def emulate(self, registers: Mapping[str, int], load: Callable[[int, int], bytes]) -> Emulated:
-        """Let it do what the instruction that it was asked of last would do.
+        """Have the program emulate the instruction of the last request.
 
-        :param load: memory, where it asks for some.
+        :param registers: general registers before the instruction.
+        :param load: reads (address, size) from guest memory for the program.
         """
         self._send({"id": self._number, "state": dict(registers)})
         for _ in range(MAX_LOADS):
@@ -212,26 +220,28 @@ class Relocator:
                 return self._emulated(row, registers)
             address, size = row["load"], row.get("size", 8)
             if not (type(address) is type(size) is int and 0 < size <= MAX_DATA):
-                raise self._trouble(f"a load that is none: {row!r}"[:200])
+                raise self._trouble(f"invalid load request: {row!r}"[:200])
             self._send({"bytes": load(address & MASK, size).hex()})
-        raise self._trouble(f"more than {MAX_LOADS} loads for one instruction")
+        raise self._trouble(f"requested more than {MAX_LOADS} loads for one instruction")
 
     def _emulated(self, row: dict[str, Any], registers: Mapping[str, int]) -> Emulated:
         pc, changed, stores = row.get("pc"), row.get("registers", {}), row.get("stores", [])
         if (type(pc) is not int or not isinstance(changed, dict) or not isinstance(stores, list)
                 or len(stores) > MAX_STORES):
-            raise self._trouble("an emulation without 'pc', 'registers' and 'stores'")
+            raise self._trouble("the emulation needs an integer 'pc', an object 'registers' and a "
+                                f"list 'stores' (at most {MAX_STORES})")
         for name, value in changed.items():
             if name not in registers or type(value) is not int:
-                raise self._trouble(f"an emulation changes '{name}'")
-        found = Emulated(pc & MASK, {name: value & MASK for name, value in changed.items()})
+                raise self._trouble(f"the emulation changes '{name}', which is not a register, or "
+                                    "sets it to a non-integer")
+        emulated = Emulated(pc & MASK, {name: value & MASK for name, value in changed.items()})
         vectors = row.get("vectors", {})
         if not isinstance(vectors, dict) or not all(
                 VECTOR.fullmatch(name) and type(value) is int for name, value in vectors.items()):
-            raise self._trouble("'vectors' that are not numbers by numbers")
-        found.vectors.update((int(name), value & VECTOR_MASK) for name, value in vectors.items())
-        for one in stores:
-            if not (isinstance(one, list) and len(one) == 2 and type(one[0]) is int):
-                raise self._trouble("a store that is not [address, bytes]")
-            found.stores.append((one[0] & MASK, self._bytes(one[1], MAX_DATA)))
-        return found
+            raise self._trouble("'vectors' must map register numbers to integers")
+        emulated.vectors.update((int(name), value & VECTOR_MASK) for name, value in vectors.items())
+        for store in stores:
+            if not (isinstance(store, list) and len(store) == 2 and type(store[0]) is int):
+                raise self._trouble("each of 'stores' must have the form [address, bytes]")
+            emulated.stores.append((store[0] & MASK, self._bytes(store[1], MAX_DATA)))
+        return emulated

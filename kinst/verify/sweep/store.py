@@ -1,10 +1,10 @@
-"""Results of sweeps in a file: SQLite.
+"""SQLite store for the results of sweeps.
 
-A result is of a subject (what was judged: our relocation at one version, a module by its build id),
-an item (an encoding, a call), a seed and a number of states.  Which items a kernel has, and where,
-is kept for each build, so that a second kernel runs only what is new, and two can be compared.
-What a sweep has done is written as it goes: a killed one goes on where it was.  The tables call
-items encodings, as the first sweeps were of nothing else.
+A result belongs to a subject (what was judged: kinst-emu's relocation at one version, or a module
+by its build id), an item (an encoding or a call), a seed and a number of states.  For each build,
+the store also keeps which items a kernel has, and where, so that a second kernel runs only new
+items and two builds can be compared.  Results are written during the sweep: a killed sweep resumes
+where it was.  The tables call items encodings, because the first sweeps had no other items.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from emu.host.errors import KinstError
 from emu.host.printable import printable
 
 FORMAT = 1
-APPLICATION = 0x4B494E53  # "KINS": what this file is, for the file's header
+APPLICATION = 0x4B494E53  # "KINS": SQLite application ID in the file's header
 SCHEMA = """
 CREATE TABLE subject (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL,
     UNIQUE (kind, name));
@@ -36,15 +36,15 @@ CREATE TABLE word (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 CREATE TABLE place (build INTEGER NOT NULL REFERENCES build, encoding INTEGER NOT NULL
     REFERENCES encoding, place TEXT NOT NULL, PRIMARY KEY (build, encoding)) WITHOUT ROWID;
 """
-QUESTIONS = 500  # questions at once
-MAX_DETAIL = 16 << 20  # bytes of a value
+QUESTIONS = 500  # items per query
+MAX_DETAIL = 16 << 20  # maximum size of a value in bytes
 MAX_TABLES, MAX_BUILDS = 100, 100_000
-PATIENCE = 60  # seconds that another sweep may hold the file
+PATIENCE = 60  # seconds to wait while another sweep has the file locked
 
 
 @dataclass(frozen=True)
 class Key:
-    """What a sweep's results are of.
+    """Key of a sweep's results.
 
     :param kind: ``relocate``, ``trial`` or ``xval``.
     :param subject: what was judged.
@@ -59,10 +59,11 @@ class Key:
 
 @dataclass(frozen=True)
 class Kept:
-    """A result, as a store keeps it.
+    """Result in the form kept in a store.
 
-    :param item: the bytes of an encoding, the text of a call.
-    :param word: what became of it, in a few words; ``detail``: all else, as its task writes it.
+    :param item: bytes of an encoding, or text of a call.
+    :param word: short result.
+    :param detail: all other data of the result, in the format of its task.
     """
 
     item: bytes
@@ -72,8 +73,10 @@ class Kept:
 
 @dataclass(frozen=True)
 class Build:
-    """:param identity: of the kernel.
-    :param subject: what was judged on it; ``kind`` as in ``Key``.
+    """Kernel build that a sweep has tested.
+
+    :param identity: identity of the kernel.
+    :param subject: what was judged; ``kind`` is as in ``Key``.
     """
 
     number: int
@@ -85,70 +88,81 @@ class Build:
     compiler: str
 
 
-# What reading a file that somebody else has written comes to; SQLite's own words for it may be no
-# text.
+# Errors that a damaged or foreign file causes.  SQLite's messages may quote unprintable data.
 DAMAGE = (sqlite3.Error, ValueError, TypeError, KeyError, RecursionError)
-# Errors that say nothing of the file's content.
+# SQLite's codes for errors of the host, which do not mean that the file is damaged.
 OF_THE_HOST = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN,
                sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM)
 
 
 def _kept(item: object, word: object, detail: object) -> Kept:
-    """:raises ValueError: for what no sweep has written."""
+    """Build a result from a database row.
+
+    :raises ValueError: if a value has the wrong type.
+    """
     if not (isinstance(item, bytes) and isinstance(word, str) and isinstance(detail, str)):
-        raise ValueError("a result that is none")
+        raise ValueError("a value of a result has the wrong type")
     return Kept(item, word, detail)
 
 
 def _expected() -> set[tuple[object, ...]]:
-    """What a store's tables are."""
+    """Return the definitions of a store's tables."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         db.executescript(SCHEMA)
         return Store._schema(db)
 
 
 class Store:
-    """:raises KinstError: when the file cannot be used, is damaged, or is none of ours."""
+    """SQLite file with the results of sweeps.
+
+    :raises KinstError: if the file cannot be used, is damaged, or is not a result store.
+    """
 
     def __init__(self, path: Path, must_exist: bool = False) -> None:
         self.path = path
         if must_exist and not path.is_file():
-            raise KinstError(f"{path}: no such file; --store writes one")
+            raise KinstError(f"{path}: the file does not exist; --store creates it")
         with self.reading():
             self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
             self._db.execute("PRAGMA trusted_schema = OFF")
             self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_DETAIL)
             application, version = self._begun(must_exist)
             if application != APPLICATION:
-                raise KinstError(f"{path}: is no store of results (--store writes one)")
+                raise KinstError(f"{path}: not a result store (--store creates one)")
             elif version != FORMAT:
-                raise KinstError(f"{path}: a store of format {version}, this program has {FORMAT}")
+                raise KinstError(f"{path}: store format {version} is not supported, only {FORMAT}")
             if self._schema(self._db) != _expected():
-                raise KinstError(f"{path}: damaged: its tables are not a store's")
+                raise KinstError(f"{path}: damaged: the tables are not those of a result store")
             self._db.execute("PRAGMA synchronous = NORMAL")
         self._words: dict[str, int] = {}
 
     @staticmethod
     def _schema(db: sqlite3.Connection) -> set[tuple[object, ...]]:
-        """All tables, indexes, views and triggers: views may be without end."""
+        """Return the definitions of tables, indexes, views and triggers.
+
+        Foreign ones must be noticed: a query of a view may never end.
+        """
         return set(db.execute(f"SELECT type, name, sql FROM sqlite_master LIMIT {MAX_TABLES}"))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Whatever reads or writes the file, or makes something of what it has, is inside this.
+        """Convert errors of the enclosed access to the file and its data to KinstError.
 
-        :raises KinstError: when the file is damaged, or cannot be used.
+        :raises KinstError: if the file is damaged or cannot be used.
         """
         try:
             yield
         except DAMAGE as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without what says more of it
-            what = ("cannot be written" if code == sqlite3.SQLITE_FULL else
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # SQLite's primary result code
+            problem = ("cannot be written" if code == sqlite3.SQLITE_FULL else
                     "cannot be used" if code in OF_THE_HOST else "damaged")
-            raise KinstError(f"{self.path}: {what}: {printable(error)}") from None
+            raise KinstError(f"{self.path}: {problem}: {printable(error)}") from None
 
     def _begun(self, must_exist: bool) -> tuple[int, int]:
-        """What the file is, and its format; a new one is made, by one of those that want to."""
+        """Create the tables in a new file; return the application ID and the format.
+
+        If several sweeps open a new file at once, one of them creates the tables.
+        """
         (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if not tables and not must_exist:
             self._db.execute("PRAGMA journal_mode = WAL")
@@ -165,6 +179,7 @@ class Store:
         return int(application), int(version)
 
     def close(self) -> None:
+        """Close the file."""
         self._db.close()
 
     def _one(self, question: str, values: Sequence[object]) -> int | None:
@@ -173,10 +188,10 @@ class Store:
 
     def _subject(self, kind: str, name: str) -> int:
         self._db.execute("INSERT OR IGNORE INTO subject (kind, name) VALUES (?, ?)", (kind, name))
-        found = self._one("SELECT id FROM subject WHERE kind = ? AND name = ?", (kind, name))
-        if found is None:
-            raise ValueError("what was written is not there")
-        return found
+        number = self._one("SELECT id FROM subject WHERE kind = ? AND name = ?", (kind, name))
+        if number is None:
+            raise ValueError("an inserted row is missing")
+        return number
 
     def _encodings(self, architecture: str, codes: Sequence[bytes]) -> dict[bytes, int]:
         self._db.executemany("INSERT OR IGNORE INTO encoding (architecture, code) VALUES (?, ?)",
@@ -184,20 +199,20 @@ class Store:
         return self._numbers(architecture, codes)
 
     def _numbers(self, architecture: str, codes: Sequence[bytes]) -> dict[bytes, int]:
-        found: dict[bytes, int] = {}
-        for at in range(0, len(codes), QUESTIONS):
-            some = codes[at : at + QUESTIONS]
-            marks = ", ".join("?" * len(some))
-            found |= {bytes(code): number for code, number in self._db.execute(
+        numbers: dict[bytes, int] = {}
+        for start in range(0, len(codes), QUESTIONS):
+            batch = codes[start : start + QUESTIONS]
+            marks = ", ".join("?" * len(batch))
+            numbers |= {bytes(code): number for code, number in self._db.execute(
                 f"SELECT code, id FROM encoding WHERE architecture = ? AND code IN ({marks})",
-                (architecture, *some))}
-        return found
+                (architecture, *batch))}
+        return numbers
 
     # -- writing ------------------------------------------------------------------------------
 
     def begin(self, key: Key, identity: str, path: str, compiler: str,
               places: dict[bytes, str]) -> None:
-        """A sweep begins: what build it is of, and what encodings that has."""
+        """Record the build that a sweep tests, and the places of its items."""
         with self.reading(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             subject = self._subject(key.kind, key.subject)
@@ -213,7 +228,7 @@ class Store:
                 ((build, numbers[code], place) for code, place in places.items()))
 
     def put(self, key: Key, results: Sequence[Kept]) -> None:
-        """Keep results, all of them or none."""
+        """Store results in one transaction."""
         with self.reading(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             subject = self._subject(key.kind, key.subject)
@@ -227,48 +242,50 @@ class Store:
     def _word(self, text: str) -> int:
         if text not in self._words:
             self._db.execute("INSERT OR IGNORE INTO word (text) VALUES (?)", (text,))
-            found = self._one("SELECT id FROM word WHERE text = ?", (text,))
-            if found is None:
-                raise ValueError("what was written is not there")
-            self._words[text] = found
+            number = self._one("SELECT id FROM word WHERE text = ?", (text,))
+            if number is None:
+                raise ValueError("an inserted row is missing")
+            self._words[text] = number
         return self._words[text]
 
     # -- reading ------------------------------------------------------------------------------
 
     def known(self, key: Key, items: Sequence[bytes]) -> Iterator[Kept]:
-        """The results that are there already."""
+        """Yield the stored results of the given items."""
         with self.reading():
             subject = self._one("SELECT id FROM subject WHERE kind = ? AND name = ?",
                                 (key.kind, key.subject))
             if subject is None:
                 return
-            for at in range(0, len(items), QUESTIONS):
-                some = items[at : at + QUESTIONS]
-                marks = ", ".join("?" * len(some))
+            for start in range(0, len(items), QUESTIONS):
+                batch = items[start : start + QUESTIONS]
+                marks = ", ".join("?" * len(batch))
                 for row in self._db.execute(
                         "SELECT code, word.text, detail FROM result JOIN encoding ON "
                         "encoding.id = result.encoding JOIN word ON word.id = result.word WHERE "
                         "subject = ? AND seed = ? AND states = ? AND architecture = ? AND code IN "
-                        f"({marks})", (subject, key.seed, key.states, key.architecture, *some)):
+                        f"({marks})", (subject, key.seed, key.states, key.architecture, *batch)):
                     yield _kept(*row)
 
     def builds(self) -> list[Build]:
-        """All builds, in the order of their sweeps."""
+        """Return all builds, in the order in which their sweeps began."""
         with self.reading():
-            found = [Build(int(number), *(str(text) for text in rest)) for number, *rest in
+            builds = [Build(int(number), *(str(text) for text in rest)) for number, *rest in
                      self._db.execute(
                          "SELECT build.id, identity, kind, name, architecture, path, compiler FROM "
                          "build JOIN subject ON subject.id = build.subject ORDER BY build.id "
                          f"LIMIT {MAX_BUILDS}")]
-        for build in found:
+        for build in builds:
             if build.architecture not in ARCHITECTURES:
-                raise KinstError(f"{self.path}: damaged: results of the architecture "
+                raise KinstError(f"{self.path}: damaged: unknown architecture "
                                  f"'{printable(build.architecture, 40)}'")
-        return found
+        return builds
 
     def results(self, build: Build) -> Iterator[tuple[str, list[Kept]]]:
-        """(place, results) of every item of a build that has some: for several seeds and numbers of
-        states."""
+        """Yield (place, results) for every item of a build that has results.
+
+        An item may have several: for different seeds and numbers of states.
+        """
         with self.reading():
             rows: Iterable[tuple[bytes, str, str, str]] = self._db.execute(
                 "SELECT code, place, word.text, detail FROM place JOIN encoding ON "
@@ -281,8 +298,7 @@ class Store:
                                    for _code, _place, word, detail in group]
 
     def digest_rows(self) -> list[tuple[object, ...]]:
-        """Everything a sweep has found, in an order of its own: two stores of one sweep are equal.
-        """
+        """Return all results in a fixed order, to compare two stores of the same sweep."""
         with self.reading():
             return list(self._db.execute(
                 "SELECT kind, name, architecture, code, seed, states, word.text, detail FROM "

@@ -1,8 +1,8 @@
-"""What the workers of a sweep do.
+"""Tasks that the workers of a sweep carry out.
 
-A task says what becomes of items: of encodings, calls, pairs of calls, schedules.  It is sent to
-the workers, and depends on nothing but what is in it, so that a part that was lost can be done
-again by another worker.
+A task computes results for items such as encodings, calls, pairs of calls or schedules.  It is sent
+to the workers and depends only on its own fields, so that another worker can repeat a part that was
+lost.
 """
 
 import threading
@@ -14,49 +14,51 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Prepared = TypeVar("Prepared")
 _one_at_a_time = threading.Lock()  # a worker of a cluster may have several threads
-_held: tuple[Hashable, Any] | None = None  # what this process has prepared last, and for what
-_inherited: object = None  # what another process uses, and must not be ended by this one
+_held: tuple[Hashable, Any] | None = None  # key and object that this process prepared last
+_inherited: object = None  # the parent's object; this reference prevents its finalization
 
 
 class Task(ABC, Generic[Item, Result, Prepared]):
-    """A frozen dataclass, so that tasks can be sent and compared.
+    """Description of work on items: a frozen dataclass, so that it can be sent and compared.
 
-    :cvar copied: whether copies of a process can go on with what it has prepared.
+    :cvar copied: whether forked copies of a process can use what the process has prepared.
     """
 
     copied: ClassVar[bool] = False
 
     @property
     def prepared_for(self) -> Hashable:
-        """What is prepared once in a process for all parts; tasks that need the same are equal in
-        this.  None: nothing is kept, and parts may be done at once by several threads."""
+        """Key of the object that a process prepares once; tasks with equal keys share it.
+
+        None: a process keeps nothing, and several of its threads may run parts at the same time.
+        """
         return self
 
     @abstractmethod
     def prepare(self) -> Prepared:
-        """Make what all parts need: a booted machine, for example.
+        """Prepare the object that all parts need, such as a booted machine.
 
-        :raises KinstError: when a worker cannot have it.
+        :raises KinstError: if that is not possible on this worker.
         """
 
     @abstractmethod
     def results(self, prepared: Prepared, items: Sequence[Item]) -> list[Result]:
-        """The result of each item, in their order."""
+        """Return the result of each item, in the order of the items."""
 
 
 def hold(key: Hashable, prepared: object) -> None:
-    """Have this process, and copies of it, take what is prepared already."""
+    """Set the prepared object of this process and its future forks; a key of None discards it."""
     global _held
     _held = None if key is None else (key, prepared)
 
 
 def prepared(task: Task[Any, Any, Prepared]) -> Prepared:
-    """What this process has prepared for a task; it is made when it is not there.
+    """Return the prepared object for a task, and prepare it first if necessary.
 
-    :raises KinstError: when it cannot be made.
+    :raises KinstError: if it cannot be prepared.
     """
     if _held is None or _held[0] != task.prepared_for:
-        hold(None, None)  # what it kept is given back before anything else is made
+        hold(None, None)  # release the previous object before another one is prepared
         hold(task.prepared_for, task.prepare())
     assert _held is not None
     found: Prepared = _held[1]
@@ -64,9 +66,9 @@ def prepared(task: Task[Any, Any, Prepared]) -> Prepared:
 
 
 def begin_copy(copied: bool) -> None:
-    """What a copy of a process does first.
+    """Initialize a forked copy of a process.
 
-    :param copied: of the task that it will carry out.
+    :param copied: ``Task.copied`` of the task that the copy will carry out.
     """
     global _held, _inherited
     if not copied:
@@ -74,9 +76,9 @@ def begin_copy(copied: bool) -> None:
 
 
 def carry_out(task: Task[Item, Result, Any], items: Sequence[Item]) -> list[Result]:
-    """Do a part of a task, in this process.
+    """Run a part of a task in this process.
 
-    :raises KinstError: when it cannot be done here.
+    :raises KinstError: if this process cannot run it.
     """
     key = task.prepared_for
     if key is None:

@@ -1,4 +1,4 @@
-"""Who carries out the parts of a task: this process, copies of it, or a Dask cluster."""
+"""Workers that run the parts of a task: this process, forked copies of it, or a Dask cluster."""
 
 import ctypes
 import functools
@@ -24,39 +24,39 @@ from emu.host.fingerprint import our_code
 from kinst.verify.sweep.task import Item, Result, Task, begin_copy, carry_out
 
 MAX_JOBS = 64
-AHEAD = 4  # parts that wait for each process
-AHEAD_OF_THREAD = 2  # for each thread of a cluster
-EVERY = 5.0  # seconds after which a cluster's workers are counted again
-LOSSES = 20  # workers that may be lost with one part before it is taken to be what ends them
-# malloc.h: mallopt's parameters, and what glibc itself comes to when nobody sets one (malloc.c)
+AHEAD = 4  # parts queued for each process
+AHEAD_OF_THREAD = 2  # parts queued for each thread of a cluster
+EVERY = 5.0  # interval in seconds at which a cluster's threads are counted
+LOSSES = 20  # number of lost workers after which a part is considered the cause
+# Parameters of mallopt(3), <malloc.h>, with the maxima of glibc's own dynamic adjustment (malloc.c)
 MALLOPT = {-1: 64 << 20, -3: 32 << 20}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: bytes
-WAIT = 30  # seconds for a scheduler to answer
+WAIT = 30  # seconds to wait for an answer of the scheduler
 
 
 @dataclass(frozen=True)
 class Done(Generic[Item, Result]):
-    """A part that was done: its items, and the result of each."""
+    """Completed part: its items and the result of each."""
 
     items: Sequence[Item]
     results: list[Result]
 
 
 class Workers(ABC):
-    """What does the parts of a sweep: this process, copies of it, or a cluster.
+    """Processes that run the parts of a sweep.
 
-    :raises KinstError: when they cannot be used.
+    :raises KinstError: if they cannot be used.
     """
 
     @abstractmethod
     def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
              ordered: bool = False) -> Iterator[Done[Item, Result]]:
-        """Do the parts of a task; they are asked for while others are done.
+        """Run the parts of a task; further parts are requested while others run.
 
-        :param ordered: they come in their order, otherwise as they are done.
+        :param ordered: yield parts in their order, not in the order of completion.
         """
 
     def close(self) -> None:
-        """End them."""
+        """Stop the workers."""
         return None
 
     def __enter__(self) -> Self:
@@ -67,18 +67,19 @@ class Workers(ABC):
 
 
 class Here(Workers):
-    """This process alone."""
+    """A single worker: this process."""
 
     def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
              ordered: bool = False) -> Iterator[Done[Item, Result]]:
+        """Run the parts one after another in this process."""
         for items in parts:
             yield Done(items, carry_out(task, items))
 
 
 class Processes(Workers):
-    """Copies of this process, which have what it holds for a task.
+    """Forked copies of this process, which inherit what it has prepared for a task.
 
-    :param losses: how often a lost one is replaced.
+    :param losses: number of lost processes that are replaced.
     """
 
     def __init__(self, jobs: int, losses: int = LOSSES) -> None:
@@ -86,16 +87,17 @@ class Processes(Workers):
 
     def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
              ordered: bool = False) -> Iterator[Done[Item, Result]]:
+        """Run the parts in forked processes, and replace processes that are lost."""
         left, losses = iter(parts), 0
-        asked: deque[Sequence[Item]] = deque()  # parts of which there are no results yet
+        asked: deque[Sequence[Item]] = deque()  # parts whose results are pending
         while True:
             asked.extend(itertools.islice(left, AHEAD * self._jobs - len(asked)))
             if not asked:
                 return
-            # A forked worker ends at once when this process is killed: it has nothing to finish.
+            # A forked worker has nothing to clean up: it exits at once when this process is killed.
             pool = ProcessPoolExecutor(min(self._jobs, len(asked)), get_context("fork"), _begin,
                                        (os.getpid(), task.copied))
-            futures: deque[Future[list[Result]]] = deque()  # of the first of them
+            futures: deque[Future[list[Result]]] = deque()  # of the first parts in ``asked``
             try:
                 with ended_pool(pool):
                     while asked:
@@ -115,46 +117,49 @@ class Processes(Workers):
                 losses += 1
                 if losses > self._losses:
                     lost = "a worker process was lost" if losses == 1 else (
-                        f"{losses} times a worker process was lost with its part")
-                    raise KinstError(f"--jobs: {lost}: is there too little memory? Give fewer "
-                                     "jobs, or less --memory") from None
+                        f"worker processes were lost {losses} times")
+                    raise KinstError(f"--jobs: {lost}, perhaps for lack of memory; try fewer "
+                                     "jobs or a smaller --memory") from None
 
 
 def _begin(parent: int, copied: bool) -> None:
-    """What a process of a pool does first.  It must not touch a store that its parent has open."""
+    """Initialize a process of a pool; it must not use a store that its parent has open."""
     end_with(parent)
     begin_copy(copied)
 
 
 @functools.cache
 def _keep_memory() -> None:
-    """Dask starts its workers with MALLOC_TRIM_THRESHOLD_=65536: glibc gives memory back to the
-    system again and again then, and a part takes a third longer (mallopt(3))."""
+    """Raise the thresholds of malloc that Dask lowers for its workers (mallopt(3)).
+
+    Dask starts workers with MALLOC_TRIM_THRESHOLD_=65536, so that glibc returns memory to the
+    system over and over, and a part takes a third longer.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc
+    if mallopt is not None:  # only glibc has it
         for parameter, value in MALLOPT.items():
             mallopt(parameter, value)
 
 
 @dataclass(frozen=True)
 class Work:
-    """A part and its task, as one thing: Dask looks through lists for futures, element by element.
-    """
+    """Part and its task in a single object: Dask searches lists for futures, element by element."""
 
     task: Task[Any, Any, Any]
     items: Sequence[Any]
-    code: str  # ``our_code()`` of whoever asks
+    code: str  # value of ``our_code()`` on the client
 
 
 def carry_out_remotely(work: Work) -> bytes:
-    """Do a part on a worker of a cluster; the results as Dask sends them, which otherwise looks at
-    each object, in the thread that keeps up the worker's connections.
+    """Run a part on a worker of a cluster and return the serialized results.
 
-    :raises KinstError: on a worker that has another version of us.
+    Dask itself would serialize each object in the thread that maintains the worker's connections.
+
+    :raises KinstError: if the worker has another version of kinst-emu.
     """
     if work.code != our_code():
         raise KinstError(f"--cluster: the worker on {platform.node()} has another version of "
-                         "kinst-emu, whose answers would not be these: install the same there")
+                         "kinst-emu, which may give other results; install the same version there")
     _keep_memory()
     return bytes(_protocol().serialize_bytes(carry_out(work.task, work.items)))
 
@@ -164,31 +169,32 @@ def _protocol() -> Any:
 
 
 class Cluster(Workers):
-    """The workers of a Dask scheduler; they come and go.
+    """Workers of a Dask scheduler, which may join and leave during a sweep.
 
-    :param address: of the scheduler: ``tcp://HOST:PORT`` or ``HOST:PORT``.
+    :param address: address of the scheduler: ``tcp://HOST:PORT`` or ``HOST:PORT``.
     """
 
     def __init__(self, address: str) -> None:
         try:
             self._dask: Any = importlib.import_module("distributed")
         except ImportError:
-            raise KinstError("--cluster needs the package distributed: pip install "
+            raise KinstError("--cluster: requires the package distributed: pip install "
                              "'kinst-emu[cluster]'") from None
         try:
             self._client = self._dask.Client(address, timeout=WAIT, set_as_default=False)
         except (OSError, ValueError) as error:
             text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise KinstError(f"--cluster {address}: no scheduler answers there: {text}") from None
+            raise KinstError(f"--cluster {address}: no scheduler answers: {text}") from None
         self._address = address
         self._threads, self._ask_at = 0, 0.0
 
     def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
              ordered: bool = False) -> Iterator[Done[Item, Result]]:
+        """Run the parts on the cluster, and submit parts of lost workers again."""
         client, code = self._client, our_code()
         lost = (self._dask.KilledWorker, self._dask.client.FutureCancelledError)
         left = enumerate(parts)
-        waiting: dict[Any, tuple[int, Sequence[Item], int]] = {}  # number, items, losses
+        waiting: dict[Any, tuple[int, Sequence[Item], int]] = {}  # part number, items and losses
         early: dict[int, Done[Item, Result]] = {}
         running, wanted = self._dask.as_completed(loop=client.loop), 0
 
@@ -198,7 +204,7 @@ class Cluster(Workers):
             running.add(future)
 
         def fill() -> None:
-            """Give everybody enough to do: workers may have come."""
+            """Submit parts until all workers, including new ones, have enough to do."""
             room = self._room() - len(waiting) - (len(early) if ordered else 0)
             for number, items in itertools.islice(left, max(0 if waiting else 1, room)):
                 submit(number, items, 0)
@@ -210,8 +216,8 @@ class Cluster(Workers):
                 results = _protocol().deserialize_bytes(future.result())
             except lost:
                 if losses == LOSSES:
-                    raise KinstError(f"--cluster {self._address}: a part of the sweep ends every "
-                                     f"worker that it is given to ({LOSSES} are lost)") from None
+                    raise KinstError(f"--cluster {self._address}: a part of the sweep ended more "
+                                     f"than {LOSSES} workers") from None
                 submit(number, items, losses + 1)
                 continue
             early[number] = Done(items, results)
@@ -223,20 +229,21 @@ class Cluster(Workers):
                 wanted += 1
 
     def _room(self) -> int:
-        """How many parts are given away at once."""
+        """Return how many parts may be submitted at the same time."""
         if time.monotonic() >= self._ask_at:
             self._threads = sum(self._client.nthreads().values())
             self._ask_at = time.monotonic() + EVERY
         return AHEAD_OF_THREAD * max(1, self._threads)
 
     def close(self) -> None:
+        """Disconnect from the scheduler."""
         self._client.close()
 
 
 def workers(jobs: int, cluster: str | None, losses: int = LOSSES) -> Workers:
-    """Those that a user has asked for.
+    """Return the workers that the command line asks for.
 
-    :param losses: of processes on this machine: see ``Processes``.
+    :param losses: number of lost local processes that are replaced (see ``Processes``).
     """
     if cluster is not None:
         return Cluster(cluster)
@@ -244,10 +251,10 @@ def workers(jobs: int, cluster: str | None, losses: int = LOSSES) -> Workers:
 
 
 def check_identity(image: Image, identity: str) -> None:
-    """Refuse a kernel that is not the one that whoever sends the work has.
+    """Check that the kernel on this worker is the same as the client's.
 
-    :raises KinstError: on a worker that finds another kernel at that path.
+    :raises KinstError: if the kernel at that path, or its modules, are different here.
     """
     if image.identity != identity:
-        raise KinstError(f"{image.path}: a worker on {socket.gethostname()} finds another kernel, "
-                         "or other modules, there than this machine")
+        raise KinstError(f"{image.path}: the kernel or its modules on the worker "
+                         f"{socket.gethostname()} differ from those on this machine")

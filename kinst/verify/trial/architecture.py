@@ -1,4 +1,4 @@
-"""What the trial of a module must know of an architecture."""
+"""Per-architecture interface of the trial of a provider module."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ from kinst.verify.trial.provider_module import MadeProbe, ProviderModule
 
 @dataclass(frozen=True)
 class Becomes:
-    """What a relocator makes of an instruction, in words that both sides have.
+    """Treatment of an instruction by a relocator, in a form that can be compared.
 
     :param word: ``copy``, ``rewrite``, ``emulate``, or ``refuse``.
-    :param length: bytes of the instruction; 0: it does not say.
-    :param target: where it jumps to, or what it reads relative to itself; None: it does not say.
-    :param operands: of an emulated jump through registers or memory: (base, index, scale,
-        displacement); None: it does not say.
+    :param length: length of the instruction in bytes; 0 if the relocator does not state it.
+    :param target: jump target, or address of a pc-relative operand; None if not stated.
+    :param operands: (base, index, scale, displacement) of an emulated jump through registers or
+        memory; None if not stated.
     """
 
     word: str
@@ -29,20 +29,24 @@ class Becomes:
 
 
 class TrialArch(ABC):
-    """:cvar prologue: instructions that a function has to begin with, that the module takes it.
-    :cvar nothing: an instruction without effect; ``returns`` one that ends a function.
-    :cvar fixed: general registers that the kernel itself needs, whatever runs.
-    :cvar random_flags: bits of the flags register that are set at random; ``interrupts`` is the
-        one that masks or admits interrupts (``interrupts_on`` of it admits them),
-        ``compared_flags`` what is compared.
-    :cvar faults: C functions that a fault of kernel code comes to -> the register with its trap
-        frame, or nothing.
-    :cvar fault_address: the register with the address that a fault is about; ``fault_mask`` of it
-        is the same on every CPU.
-    :cvar protection: the register, and its bit, that protects what may only be read, also from the
-        kernel, where instructions write relative to themselves.
-    :cvar unknown: the member of the trap frame that says of a fault what it is, and what it is of
-        an instruction that the CPU does not know.
+    """Architecture-specific part of a trial.
+
+    :cvar prologue: instruction with which a function must begin for the module to accept it.
+    :cvar nothing: instruction without effect.
+    :cvar returns: instruction that ends a function.
+    :cvar fixed: general registers that the kernel itself relies on; they keep their values.
+    :cvar flags: name of the flags register.
+    :cvar random_flags: bits of the flags register that are set at random.
+    :cvar interrupts: bit of the flags register that masks or enables interrupts.
+    :cvar interrupts_on: value of this bit when interrupts are enabled.
+    :cvar compared_flags: bits of the flags register that are compared.
+    :cvar faults: kernel functions that handle faults, with the register that holds the trap frame,
+        or None.
+    :cvar fault_address: register with the address that a fault reports.
+    :cvar fault_mask: bits of this address that are the same on every CPU.
+    :cvar protection: register and its bit that write-protect read-only memory from the kernel.
+    :cvar unknown: member of the trap frame with the cause of a fault, and its value for an
+        instruction that the CPU does not support.
     """
 
     prologue: ClassVar[bytes]
@@ -58,30 +62,32 @@ class TrialArch(ABC):
     fault_address: ClassVar[str]
     fault_mask: ClassVar[int] = (1 << 64) - 1
     unknown: ClassVar[tuple[str, int] | None] = None
-    vectors: ClassVar[Sequence[tuple[int, int]]] = ()  # Unicorn's numbers, and bits
+    vectors: ClassVar[Sequence[tuple[int, int]]] = ()  # vector registers: (Unicorn number, bits)
     protection: ClassVar[tuple[str, int] | None] = None
 
     @abstractmethod
     def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
-        """What the module has decided."""
+        """Return how the module treats the instruction of a probe."""
 
     def ours(self, code: bytes, verdict: Verdict) -> Becomes:
-        """Our verdict in the same words."""
+        """Convert kinst-emu's verdict to the form in which verdicts are compared."""
         word = {Copy: "copy", Rewrite: "rewrite", Refuse: "refuse"}.get(type(verdict), "emulate")
         return Becomes(word, len(code))
 
     def trampoline(self, module: ProviderModule, probe: MadeProbe) -> int:
-        """Where the module executes a probe's instruction, with interrupts on: the probe's own."""
+        """Return the address of the trampoline that a probe uses while interrupts are enabled."""
         return module.probe.get(probe.data, "kp_tramp")
 
     def displacement(self, code: bytes) -> int:
-        """What an instruction adds to the registers that it addresses memory by, where that may be
-        much."""
+        """Return the displacement that an instruction adds to its address registers.
+
+        Architectures without large displacements return 0.
+        """
         return 0
 
     @abstractmethod
     def not_executed(self, code: bytes) -> str | None:
-        """Why an instruction is not executed in a kernel, though it could be probed."""
+        """Return the reason why the trial does not execute an instruction, or None."""
 
 
 TRIALS: Parts[TrialArch] = Parts("kinst.{}.trial", "TRIAL")

@@ -1,9 +1,9 @@
-"""Which lines of the module's source decided what becomes of an instruction.
+"""Search for the lines of a module's source that decided how an instruction is treated.
 
-The module is stepped through, once for the instruction in question and once for one that needs
-nothing special.  What only the first comes to is what decided, and the last of it is named, in each
-function.  So is what the module keeps of the instruction, where that is something else than of the
-other one, with the lines that wrote it.
+The module is single-stepped twice: for the instruction in question and for one that needs no
+special treatment.  Of the lines that only the first run reaches, the last one of each function is
+named as the deciding line.  Members of the probe that differ between the two runs are named, too,
+with the lines that wrote them.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,18 +15,21 @@ from kinst.verify.trial.provider_module import MadeProbe
 from kinst.verify.trial.sample import Sample
 from kinst.verify.trial.trial import NAME, Trial
 
-FUNCTIONS = 4  # that are named
-WRITERS = 3  # lines that wrote a member, that are named
-STEPS = 20_000  # instructions that are stepped through
-SHOWN = 16  # bytes of a member that are shown
-AWAY = 5_000_000  # instructions of a function of the kernel that it calls
-Describe = Callable[[int], str]  # of an address: function  file:line; empty where there is none
+FUNCTIONS = 4  # maximum number of functions named
+WRITERS = 3  # maximum number of lines named as writers of a member
+STEPS = 20_000  # maximum number of instructions stepped through
+SHOWN = 16  # bytes of a member shown
+AWAY = 5_000_000  # maximum number of instructions of a kernel function that the module calls
+Describe = Callable[[int], str]  # address -> "function  file:line", or "" if unknown
 
 
 @dataclass
 class _Steps:
-    """:param lines: of the module, as they are come to.
-    :param writers: of the members of its probe, the lines that changed them.
+    """Trace of one pass through the module.
+
+    :param lines: source lines of the module in the order in which they are reached.
+    :param writers: for each member of the probe, the lines that changed it.
+    :param probe: bytes of the probe's structure.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -35,9 +38,9 @@ class _Steps:
 
 
 def deciding(trial: Trial, code: bytes, plain: bytes, state: int, describe: Describe) -> str:
-    """The lines that made the probe what it is, and that carried it out, one a row.
+    """Return the source lines that made the probe and that carried it out, as rows of text.
 
-    :param plain: an instruction that can be copied, for comparison.
+    :param plain: instruction that can be copied, for comparison.
     """
     made, done = _steps(trial, code, state, describe)
     made_plain, done_plain = _steps(trial, plain, state, describe)
@@ -48,10 +51,10 @@ def deciding(trial: Trial, code: bytes, plain: bytes, state: int, describe: Desc
 
 
 def _kept(trial: Trial, made: _Steps, plain: _Steps) -> list[str]:
-    """The members of the probe that are not those of the other one, each with who wrote it."""
+    """Return the members that differ between two probes, each with the lines that wrote it."""
     rows = []
     for path, offset, size in trial.module.probe.members():
-        value, other = (one.probe[offset : offset + size] for one in (made, plain))
+        value, other = (steps.probe[offset : offset + size] for steps in (made, plain))
         if value == other or path not in made.writers:
             continue
         text = (hex(int.from_bytes(value, "little")) if size <= 8
@@ -61,18 +64,20 @@ def _kept(trial: Trial, made: _Steps, plain: _Steps) -> list[str]:
 
 
 def _own(lines: list[str], others: list[str]) -> list[str]:
-    """Of each function, the last line that the others do not come to, the last functions first; the
-    last line of all where there is none."""
+    """Return the last line of each function that is not in ``others``, latest functions first.
+
+    If there is no such line, return the last line.
+    """
     known = set(others)
-    found: dict[str, str] = {}
+    last_lines: dict[str, str] = {}
     for line in reversed(lines):
         if line not in known:
-            found.setdefault(line.partition(" ")[0], line)
-    return list(found.values())[:FUNCTIONS] or lines[-1:]
+            last_lines.setdefault(line.partition(" ")[0], line)
+    return list(last_lines.values())[:FUNCTIONS] or lines[-1:]
 
 
 def _steps(trial: Trial, code: bytes, state: int, describe: Describe) -> tuple[_Steps, _Steps]:
-    """Making the probe, and carrying it out."""
+    """Trace how the module makes a probe, and how it carries the probe out."""
     machine, (before, after) = trial.machine, trial.around(code)
     begin = trial.function.address
     sample = Sample(code, begin + len(before))
@@ -87,7 +92,7 @@ def _steps(trial: Trial, code: bytes, state: int, describe: Describe) -> tuple[_
     made = make(None)
     probe = trial.module.probes(sample.address, sample.after).get(sample.address)
     if probe is not None:
-        made = make(probe)  # it is there again: nothing else has happened
+        made = make(probe)  # the guest was restored, so the probe gets the same address
     placed = trial.place([code])[0]
     if placed.probe is None:
         return made, _Steps()
@@ -99,8 +104,11 @@ def _steps(trial: Trial, code: bytes, state: int, describe: Describe) -> tuple[_
 
 
 def _stepped(trial: Trial, ends: set[int], describe: Describe, watch: MadeProbe | None) -> _Steps:
-    """:param watch: the probe whose members' writers are looked for."""
-    machine, found = trial.machine, _Steps()
+    """Single-step the guest to one of ``ends`` and return the trace.
+
+    :param watch: probe whose members are watched for changes, or None.
+    """
+    machine, steps = trial.machine, _Steps()
     size = trial.module.probe.size
     members = trial.module.probe.members()
     module = _module(trial)
@@ -108,21 +116,21 @@ def _stepped(trial: Trial, ends: set[int], describe: Describe, watch: MadeProbe 
     before = machine.read(watch.place, size) if watch is not None else b""
     for pc in _addresses(trial, ends):
         if watch is not None and (now := machine.read(watch.place, size)) != before:
-            # What the kernel writes (malloc, memcpy) is of the module's line that called it.
+            # Writes by kernel functions (malloc, memcpy) belong to the module's calling line.
             line = describe(last) if last else line
             for path, offset, length in members:
                 part = slice(offset, offset + length)
                 if now[part] != before[part]:
-                    writers = found.writers.setdefault(path, [])
+                    writers = steps.writers.setdefault(path, [])
                     if line not in writers:
                         writers.append(line)
             before = now
         if module.address <= pc < module.end:
             line, last = describe(pc) or line, pc
-            if line and (not found.lines or found.lines[-1] != line):
-                found.lines.append(line)
-    found.probe = machine.read(watch.place, size) if watch is not None else bytes(size)
-    return found
+            if line and (not steps.lines or steps.lines[-1] != line):
+                steps.lines.append(line)
+    steps.probe = machine.read(watch.place, size) if watch is not None else bytes(size)
+    return steps
 
 
 def _module(trial: Trial) -> Module:
@@ -130,7 +138,7 @@ def _module(trial: Trial) -> Module:
 
 
 def _addresses(trial: Trial, ends: set[int]) -> Iterator[int]:
-    """Where it is, instruction by instruction; what the module calls is one."""
+    """Yield the pc of each instruction; a call into the kernel counts as one step."""
     machine, module, stops = trial.machine, _module(trial), [*ends, *trial.faults.handlers]
     for _ in range(STEPS):
         before = machine.pc
@@ -146,6 +154,6 @@ def _addresses(trial: Trial, ends: set[int]) -> Iterator[int]:
 
 
 def _return_address(trial: Trial) -> int:
-    """Where a function goes on that has just been called."""
+    """Return the return address of the function that has just been called."""
     machine = trial.machine
     return machine.arch.return_address(machine)

@@ -1,11 +1,11 @@
-"""The module's own way through a probe, held to the instruction in place."""
+"""Execution of instructions through the module's probes, compared with execution in place."""
 
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kinst.relocation.verdict import ConditionalJump, Refuse, Verdict, summary
-from kinst.verify.laboratory.finding import NOT_SHOWN, NOT_TOLD, not_shown
+from kinst.verify.laboratory.finding import NOT_TOLD, UNPROVEN, unproven
 from kinst.verify.laboratory.laboratory import SAME, UNKNOWN, Told
 from kinst.verify.laboratory.outcome import Mismatch, Outcome
 from kinst.verify.trial.provider_module import KinstModule
@@ -14,26 +14,26 @@ from kinst.verify.trial.states import CALM, HALVES, JUMPS, MIXED, POINTERS
 from kinst.verify.trial.trial import LOST, REPEATS, PlacedProbe, Trial
 from kinst.verify.trial.verdicts import LENGTH, OPERANDS, TARGET, kind_of
 
-INTERRUPTED = 16  # one in so many of those that are copied is also interrupted
-BATCH = 400  # instructions that are placed at once
-NO_STACK = "not executed: it leaves the kernel without its stack, or does not end"
+INTERRUPTED = 16  # one in 16 copied encodings is also executed with an interrupt
+BATCH = 400  # maximum number of instructions placed at the same time
+NO_STACK = "not executed: it leaves the kernel without its stack or does not finish"
 BY_MODULE = "by the module"
-IN_MODULE = "where it faults, the module's own code faults"
-ROUNDS = 48  # of states that are made where others show nothing
-GONE = 16  # states in which it jumps to where nothing is: it always does
+IN_MODULE = "the fault occurs in the module's own code instead of at the instruction"
+ROUNDS = 48  # rounds of special states, used if the random states prove too little
+GONE = 16  # number of jumps to unmapped addresses after which special states end
 MADE = tuple(first + 2 * i for i in range(ROUNDS) for first in (JUMPS, POINTERS, MIXED))
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of an encoding.
+    """Result of testing an encoding.
 
-    :param word: the module's verdict: ``copy``, ``rewrite``, ``emulate``; ``refuse`` with its
-        error; ``not executed: ...``; ``not shown: ...``.
-    :param mismatch: the first state where it goes wrong.
-    :param faults: states in which it faults, in place too.
-    :param note: what else is to be said.
-    :param verdict: the module's, where the word is another.
+    :param word: verdict of the module: ``copy``, ``rewrite``, ``emulate`` or ``refuse: ...``; or
+        ``not executed: ...`` or ``unproven: ...``.
+    :param mismatch: first state with a wrong result.
+    :param faults: number of states in which the instruction faults in place.
+    :param note: additional remark, or an empty string.
+    :param verdict: verdict of the module, if ``word`` does not name it.
     """
 
     code: bytes
@@ -45,13 +45,13 @@ class Tried:
 
 
 def tried(trial: Trial, codes: Sequence[bytes], states: int) -> Iterator[Tried]:
-    """Try encodings: each with so many random states."""
+    """Test encodings in ``states`` random states each, and yield the results."""
     length = trial.machine.arch.instruction_length
-    whole = [code for code in codes if length(code) == len(code)]
+    valid = [code for code in codes if length(code) == len(code)]
     for code in codes:
         if length(code) != len(code):
-            yield Tried(code, "refuse: is not one instruction")
-    for batch in _batches(trial, whole):
+            yield Tried(code, "refuse: is not exactly one instruction")
+    for batch in _batches(trial, valid):
         yield from _batch(trial, batch, states)
 
 
@@ -69,34 +69,37 @@ def _batches(trial: Trial, codes: Sequence[bytes], where: int = 0) -> Iterator[l
 
 def _batch(trial: Trial, codes: list[bytes], states: int) -> Iterator[Tried]:
     elsewhere = list[bytes]()
-    for one in trial.place(codes):
-        found = _one(trial, one, states)
-        if found.word.startswith(NOT_SHOWN) and trial.is_placed(one.sample.code):
-            elsewhere.append(one.sample.code)
+    for placed in trial.place(codes):
+        result = _one(trial, placed, states)
+        if result.word.startswith(UNPROVEN) and trial.is_placed(placed.sample.code):
+            elsewhere.append(placed.sample.code)
         else:
-            yield found
+            yield result
     for number in range(1, len(trial.functions)):
         rest, elsewhere = elsewhere, []
         for batch in _batches(trial, rest, number):
-            for one in trial.place(batch, number):
-                found = _one(trial, one, states)
-                if found.word.startswith(NOT_SHOWN) and number + 1 < len(trial.functions):
-                    elsewhere.append(one.sample.code)
+            for placed in trial.place(batch, number):
+                result = _one(trial, placed, states)
+                if result.word.startswith(UNPROVEN) and number + 1 < len(trial.functions):
+                    elsewhere.append(placed.sample.code)
                 else:
-                    yield found
+                    yield result
 
 
 def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, difference: str
             ) -> tuple[dict[int, Outcome], Told]:
-    """What happens in place, by the states in which the kernel can go on, and it comes to an end.
+    """Execute a sample in place; return the outcomes by state and what they reveal.
 
-    :param difference: between what the module has read and we: all states are wanted that may tell.
+    States in which the kernel cannot continue, or the instruction does not finish, are left out.
+
+    :param difference: difference between the module's decoding and kinst-emu's; if there is one,
+        all special states are executed.
     """
-    found, told, gone = dict[int, Outcome](), Told(verdict, trial.machine.arch.sp), 0
+    outcomes, told, gone = dict[int, Outcome](), Told(verdict, trial.machine.arch.sp), 0
     for number in range(states):
         for state in (number, CALM + number):
-            # Where it faults, the kernel's handler is left at its begin: its frame lies in the
-            # stack that the next state lays out again; differences are confirmed from a restart.
+            # After a fault, the kernel's handler is abandoned at its entry: its frame lies in the
+            # stack, which the next state overwrites.  Differences are confirmed after a restart.
             outcome = trial.in_place(sample, state)
             if outcome.fault == REPEATS:
                 trial.restart()
@@ -105,8 +108,8 @@ def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, differe
             told.unknown |= (bool(outcome.fault) and trial.faults.unknown
                              and trial.faults.at == sample.address)
             if trial.has_stack(outcome):
-                found[state] = outcome
-                if state % 2 == 0:  # what the module leaves masked does not show in the others
+                outcomes[state] = outcome
+                if state % 2 == 0:  # odd states mask interrupts and hide a mask left by the module
                     told.add(outcome)
                     gone += went
                 break
@@ -122,28 +125,31 @@ def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, differe
             trial.restart()
         elif trial.gone(sample, outcome):
             if not gone:
-                found[state] = outcome
+                outcomes[state] = outcome
             gone += 1
         elif not outcome.fault and trial.has_stack(outcome):
-            found[state] = outcome
+            outcomes[state] = outcome
             told.add(outcome)
-    if gone:  # to where nothing is: no address of code
+    if gone:  # count all jumps to unmapped addresses as a single way, with pc 0
         told.ways.add(0)
-    return found, told
+    return outcomes, told
 
 
 def _word(trial: Trial, one: PlacedProbe) -> str:
     if one.probe is None and one.error == LOST:
-        return "refuse: the module panics, or does not return"
+        return "refuse: the module panics or does not return"
     if one.probe is None:
-        return f"refuse: error {one.error}" if one.error else "refuse: it makes no probe"
+        return f"refuse: module error {one.error}" if one.error else "refuse: no probe is made"
     if not isinstance(trial.module, KinstModule):
-        return "emulate"  # FBT does nothing else
+        return "emulate"  # fbt.ko emulates every instruction that it probes
     return trial.arch.becomes(trial.module.probe, one.probe).word
 
 
 def _difference(trial: Trial, one: PlacedProbe, verdict: Verdict) -> str:
-    """How the module's verdict differs from ours; empty: it does not, or one says nothing."""
+    """Return how the module's verdict differs from kinst-emu's; empty if it does not.
+
+    Without a verdict of both there is nothing to compare.
+    """
     if (one.probe is None or not isinstance(trial.module, KinstModule)
             or isinstance(verdict, Refuse)):
         return ""
@@ -170,7 +176,7 @@ def _one(trial: Trial, one: PlacedProbe, states: int) -> Tried:
         outcome = _displaced(trial, one, number, in_place)
         faults += bool(in_place.fault)
         if outcome != in_place:
-            # Again from states that nothing was executed in.
+            # Confirm the difference in a guest in which nothing was executed before.
             trial.restart()
             in_place = trial.in_place(sample, number)
             trial.restart()
@@ -183,23 +189,23 @@ def _one(trial: Trial, one: PlacedProbe, states: int) -> Tried:
             elif outcome != in_place:
                 ours = summary(verdict)
                 return Tried(sample.code, word, Mismatch(
-                    sample.code, sample.address, number, f"{word} (ours: {ours})", in_place,
-                    outcome, BY_MODULE), faults)
+                    sample.code, sample.address, number, f"module: {word}; kinst-emu: {ours}",
+                    in_place, outcome, BY_MODULE), faults)
     calm = [number for number, outcome in truth.items()
             if not outcome.fault and number % 2 == 0]
     if word in ("copy", "rewrite") and calm and zlib.crc32(sample.code) % INTERRUPTED == 0:
         wrong = _interrupted(trial, one, calm[0])
         if wrong is not None:
             return Tried(sample.code, word, wrong, faults, note)
-    # Another way to do the same is right where it did the same; what was read otherwise is not.
+    # A different method with equal results is right, but a different decoding remains unproven.
     if read or told.lacks:
         why = NOT_TOLD + difference if told.ways and difference else told.lacks
-        return Tried(sample.code, not_shown(word, why), None, faults, note, word)
+        return Tried(sample.code, unproven(word, why), None, faults, note, word)
     return Tried(sample.code, word, None, faults, note)
 
 
 def _interrupted(trial: Trial, one: PlacedProbe, number: int) -> Mismatch | None:
-    """The same, with an interrupt when its trampoline is about to be executed."""
+    """Execute a sample with an interrupt just before its trampoline; return any mismatch."""
     trial.restart()
     in_place = trial.in_place(one.sample, number)
     trial.restart()

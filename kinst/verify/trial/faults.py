@@ -1,4 +1,4 @@
-"""The kernel's fault handlers, where an execution ends that faults."""
+"""Fault handlers of the kernel, where the execution of a faulting sample ends."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,16 @@ from emu.machine.machine import Machine
 from kinst.relocation.trap import GuestTrap
 from kinst.verify.trial.architecture import TrialArch
 
-EXCEPTION = "a fault"
+EXCEPTION = "fault at address"
 
 
 class Faults:
-    """What the kernel's fault handlers saw of the last fault.
+    """State that the kernel's fault handlers saw at the last fault.
 
-    ``at``: where it was, as its trap frame says; ``unknown``: it was one of an instruction that the
-    CPU does not know.
+    ``at`` is the pc of the fault according to the trap frame; ``unknown`` tells whether the CPU
+    does not support the instruction.
 
-    :param compared: the registers that are told of.
+    :param compared: names of the registers to read from the trap frame.
     """
 
     def __init__(self, machine: Machine, arch: TrialArch, trap: GuestTrap,
@@ -28,36 +28,36 @@ class Faults:
         self.unknown = False
 
     def text(self) -> str:
-        """At a handler: what the fault is about."""
+        """Describe the current fault; the machine must be at the entry of a fault handler."""
         return _about(self._machine.read_register(self._arch.fault_address)
                       & self._arch.fault_mask)
 
     def of_its_own_address(self) -> str:
-        """The text of a fault about where the last one was."""
+        """Return the description of a fault whose address is the pc of the last fault."""
         return _about(self.at & self._arch.fault_mask)
 
     def registers(self, fault: str) -> dict[str, int]:
-        """The registers that the kernel's fault handler sees, but where it was."""
+        """Return the registers in the trap frame of a fault, except pc (stored in ``at``)."""
         register, machine = self._arch.faults[fault], self._machine
         self.at, self.unknown = 0, False
         if register is None:
             return {}
         frame, layout = machine.read_register(register), machine.guest.traps.trap_frame
         pc = self._trap.frame.field(machine.arch.pc)
-        found = {}
+        registers = {}
         try:
             self.at = layout.read(machine, frame, pc)
             if self._arch.unknown is not None:
                 member, number = self._arch.unknown
                 self.unknown = layout.read(machine, frame, member) == number
             for name in self._compared:
-                name_there = self._trap.frame.field(name)
-                if name_there in layout.fields and name not in self._arch.fixed:
-                    found[name] = layout.read(machine, frame, name_there)
+                field = self._trap.frame.field(name)
+                if field in layout.fields and name not in self._arch.fixed:
+                    registers[name] = layout.read(machine, frame, field)
         except MemoryAccessError:
             return {}
-        return found
+        return registers
 
 
 def _about(address: int) -> str:
-    return f"{EXCEPTION} about {address:#x}"
+    return f"{EXCEPTION} {address:#x}"

@@ -1,5 +1,7 @@
-"""FreeBSD's own FBT, as a machine runs it (sys/cddl/dev/fbt of FreeBSD 15.0): the table of probes
-is indexed by 16 bytes of address, and a return knows its offset."""
+"""FreeBSD's fbt.ko in a booted machine (sys/cddl/dev/fbt of FreeBSD 15.0).
+
+The table of probes is indexed by units of 16 bytes of address.  A return probe has an offset.
+"""
 
 from dwarf.types import Types
 from emu.unicorn.machine import UnicornMachine
@@ -10,7 +12,10 @@ SHIFT = 4  # FBT_ADDR2NDX
 
 
 class FbtModule(ProviderModule):
-    """:raises KinstError: when it is not loaded, or its types are not known."""
+    """FreeBSD's provider fbt.ko in a booted machine.
+
+    :raises KinstError: if the module is not loaded, or its types are unknown.
+    """
 
     file = "fbt.ko"
     maker = "fbt_provide_module_function"
@@ -25,18 +30,19 @@ class FbtModule(ProviderModule):
         self._mask = int.from_bytes(machine.read(mask, 4), "little")
 
     def asked(self, name: bytes) -> bytes:
-        """The linker file's name."""
+        """Return the name of the linker file that contains the function."""
         return b"kernel\0"
 
     def around(self, prologue: bytes, returns: bytes, code: bytes, is_prologue: bool
                ) -> tuple[bytes, bytes]:
-        """An entry begins a function, a return ends one."""
+        """Return the code that makes an instruction the entry or the return of a function."""
         return (b"", returns) if is_prologue else (prologue, b"")
 
     def probes(self, begin: int, end: int) -> dict[int, MadeProbe]:
-        machine, found = self.machine, dict[int, MadeProbe]()
-        at_next, _size = self.probe.place("fbtp_hashnext")
-        at_patch, _size = self.probe.place("fbtp_patchpoint")
+        """Return the module's probes on the instructions in [begin, end), by address."""
+        machine, probes = self.machine, dict[int, MadeProbe]()
+        next_offset, _size = self.probe.place("fbtp_hashnext")
+        patch_offset, _size = self.probe.place("fbtp_patchpoint")
         indices = {number & self._mask for number in range(begin >> SHIFT, (end >> SHIFT) + 1)}
         for index in indices:
             place = machine.read_u64(self._table + 8 * index)
@@ -44,11 +50,12 @@ class FbtModule(ProviderModule):
                 if not place:
                     break
                 data = machine.read(place, self.probe.size)
-                address = int.from_bytes(data[at_patch : at_patch + 8], "little")
+                address = int.from_bytes(data[patch_offset : patch_offset + 8], "little")
                 if begin <= address < end:
-                    found.setdefault(address, MadeProbe(address, place, data))
-                place = int.from_bytes(data[at_next : at_next + 8], "little")
-        return dict(sorted(found.items()))
+                    probes.setdefault(address, MadeProbe(address, place, data))
+                place = int.from_bytes(data[next_offset : next_offset + 8], "little")
+        return dict(sorted(probes.items()))
 
     def is_return(self, probe: MadeProbe) -> bool:
+        """Whether a probe is on a return, not on an entry."""
         return self.probe.get(probe.data, "fbtp_roffset") != 0

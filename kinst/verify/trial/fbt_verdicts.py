@@ -1,4 +1,4 @@
-"""Where FBT's own module finds entries and returns, beside where ours does."""
+"""Comparison of the entries and returns that fbt.ko and kinst-emu find in functions."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,15 +12,15 @@ from kinst.verify.trial.verdicts import LEFT_OUT, OURS_ALONE, Example, Verdicts,
 
 
 def fbt_verdicts(trial: Trial, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
-    """Compare the sites, function by function."""
+    """Compare the entries and returns of functions; yield a result for each function."""
     return each(trial, functions, _compare)
 
 
 def sites(trial: Trial, function: Symbol) -> tuple[ProbedInstruction | None,
                                                     list[ProbedInstruction]]:
-    """Where we find a function's entry and its returns.
+    """Return the entry and the returns that kinst-emu finds in a function.
 
-    :raises MemoryAccessError: when it is not mapped.
+    :raises MemoryAccessError: if the function is not mapped.
     """
     check_size(function)
     code = trial.machine.read(function.address, function.size)
@@ -51,19 +51,19 @@ def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
     if entry is not None and entries == [entry.address]:
         found.agreed["entry"] += 1
     else:
-        at = f"+{entry.offset}" if entry is not None else "none"
+        entry_text = f"+{entry.offset}" if entry is not None else "none"
         text = ", ".join(f"+{address - function.address}" for address in entries)
-        found.differ("another entry", Example(function.name, entry.code if entry else b"", text,
-                                              at))
+        found.differ("different entry", Example(function.name, entry.code if entry else b"", text,
+                                              entry_text))
     for address, is_return in theirs.items():
         if is_return and address in ours:
             found.agreed["return"] += 1
         elif is_return:
-            found.differ("a return by the module alone", Example(
+            found.differ("return found by the module alone", Example(
                 f"{function.name}+{address - function.address}", b"", "return", "none"))
     for address, i in ours.items():
         if address not in theirs:
-            kind = ("a return by us alone" if trial.trap.instructions.is_return(i.code)
-                    else "a jump out of the function, a return by us alone")
+            kind = ("return found by kinst-emu alone" if trial.trap.instructions.is_return(i.code)
+                    else "jump out of the function that only kinst-emu takes for a return")
             found.differ(kind, Example(f"{function.name}+{i.offset}", i.code, "none", "return"))
     return len(probes)

@@ -1,4 +1,4 @@
-"""Where an instruction may go on, as our own table of verdicts has it."""
+"""Prediction of where an instruction continues, by kinst-emu's own verdict."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,11 @@ from kinst.verify.trial.states import MASK
 
 def guessed(machine: Machine, trap: GuestTrap, sample: Sample, values: dict[str, int]
             ) -> list[int]:
-    """The addresses at which a sample may go on: the next instruction and, for one that is
-    emulated, where its verdict leads.
+    """Return the addresses at which a sample may continue.
 
-    :param values: the registers before the sample is executed.
+    These are the next instruction and, for an emulated instruction, where its verdict leads.
+
+    :param values: registers before the sample is executed.
     """
     verdict = trap.instructions.classify(sample.code, sample.address)[1]
     if isinstance(verdict, Copy | Rewrite | Refuse):
@@ -29,12 +30,13 @@ def guessed(machine: Machine, trap: GuestTrap, sample: Sample, values: dict[str,
 
 @dataclass
 class _GuessedState:
-    """A random state that an emulation is carried out on; memory as it is, and not written."""
+    """State for a trial emulation: memory is read from the guest, but never written."""
 
     machine: Machine
     values: dict[str, int]
 
     def get(self, register: str) -> int:
+        """Return the value of a general register; zero registers read as 0."""
         if register in ("xzr", "zero"):
             return 0
         if register in self.values:
@@ -42,13 +44,17 @@ class _GuessedState:
         return self.machine.read_register(register)
 
     def set(self, register: str, value: int) -> None:
+        """Set a general register in this state only."""
         self.values[register] = value & MASK
 
     def set_vector(self, number: int, value: int) -> None:
+        """Ignore the write to a vector register."""
         return None
 
     def load(self, address: int, size: int) -> int:
+        """Load a little-endian value from guest memory."""
         return int.from_bytes(self.machine.read(address & MASK, size), "little")
 
     def store(self, address: int, size: int, value: int) -> None:
+        """Ignore the write to memory."""
         return None

@@ -1,4 +1,4 @@
-"""Structures of the guest, by the members' names; where they lie is asked of the debug data."""
+"""Access to guest structures by member name; debug data provides the offsets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ MAX_MEMBERS, MAX_SIZE = 1000, 1 << 20
 
 @dataclass
 class Layout:
-    """A structure: ``layout.get(data, "kp_md.instlen")``.
+    """Layout of a structure of the guest, used like ``layout.get(data, "kp_md.instlen")``.
 
-    :param name: as C spells it: ``struct kinst_probe``, ``linker_symval_t``.
-    :raises KinstError: here when there is no such type, later when it has no such member.
+    :param name: C name of the type, such as ``struct kinst_probe`` or ``linker_symval_t``.
+    :raises KinstError: if the type does not exist; methods raise it for unknown members.
     """
 
     types: Types
@@ -24,19 +24,20 @@ class Layout:
     _known: dict[str, tuple[int, int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        found = [strip(kind) for kind in self.types.named(self.name)]
-        if not found or not isinstance(found[0], Structure):
-            raise KinstError(f"the debug data has no '{self.name}': give the module's own (its "
-                             ".ko.debug beside it)")
-        self._structure, self.size = found[0], size_of(found[0])
+        types = [strip(kind) for kind in self.types.named(self.name)]
+        if not types or not isinstance(types[0], Structure):
+            raise KinstError(f"the debug data has no type '{self.name}': place the module's "
+                             ".ko.debug file beside the module")
+        self._structure, self.size = types[0], size_of(types[0])
         if self.size > MAX_SIZE:
-            raise KinstError(f"damaged debug data: {self.name} has {self.size} bytes")
+            raise KinstError(f"damaged debug data: {self.name} is too large ({self.size} bytes)")
 
     def has(self, member: str) -> bool:
+        """Whether the structure has a member of this name."""
         return find_member(self._structure, member) is not None
 
     def place(self, path: str) -> tuple[int, int]:
-        """(offset, bytes) of a member, also of one within others: ``kp_md.disp``."""
+        """Return the (offset, size) in bytes of a member, also of a nested one: ``kp_md.disp``."""
         if path not in self._known:
             structure, offset, size = self._structure, 0, 0
             for name in path.split("."):
@@ -51,9 +52,12 @@ class Layout:
         return self._known[path]
 
     def members(self) -> list[tuple[str, int, int]]:
-        """(path, offset, bytes) of every member but structures and pointers; of unions all."""
-        found, waiting = list[tuple[str, int, int]](), [("", self._structure, 0)]
-        for _ in range(MAX_MEMBERS):  # structures within structures
+        """Return (path, offset, size) for members that are neither structures nor pointers.
+
+        Members of nested structures and unions are included.
+        """
+        members, waiting = list[tuple[str, int, int]](), [("", self._structure, 0)]
+        for _ in range(MAX_MEMBERS):  # limit on the number of nested structures
             if not waiting:
                 break
             path, structure, begin = waiting.pop()
@@ -63,24 +67,26 @@ class Layout:
                 if isinstance(inner, Structure):
                     waiting.append((f"{name}." if member.name else path, inner, offset))
                 elif member.name and not isinstance(inner, Pointer):
-                    found.append((name, offset, size_of(inner)))
-        return sorted(found, key=lambda one: one[1])
+                    members.append((name, offset, size_of(inner)))
+        return sorted(members, key=lambda one: one[1])
 
     def get(self, data: bytes, path: str) -> int:
-        """A number, or a pointer, of a structure's bytes; unsigned."""
+        """Return a member of a structure's bytes as an unsigned integer."""
         offset, size = self.place(path)
         return int.from_bytes(data[offset : offset + size], "little")
 
     def signed(self, data: bytes, path: str) -> int:
+        """Return a member of a structure's bytes as a signed integer."""
         offset, size = self.place(path)
         return int.from_bytes(data[offset : offset + size], "little", signed=True)
 
     def raw(self, data: bytes, path: str) -> bytes:
+        """Return the bytes of a member."""
         offset, size = self.place(path)
         return data[offset : offset + size]
 
     def build(self, members: Mapping[str, int | bytes]) -> bytes:
-        """A structure with these members; the others are zero."""
+        """Return the bytes of a structure with these members; the other members are zero."""
         out = bytearray(self.size)
         for path, value in members.items():
             offset, size = self.place(path)

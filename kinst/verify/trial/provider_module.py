@@ -1,8 +1,10 @@
-"""FreeBSD's own providers, as a machine runs them: their functions are called in the guest, and
-what they make is read back by their own types.
+"""FreeBSD's own provider modules in a booted machine.
 
-Behaviour: sys/cddl/dev/kinst of FreeBSD 15.0 (kinst_make_probe, kinst_patch_tracepoint, the table
-of probes by the low bits of their addresses).
+Functions of a module are called in the guest, and the probes that they make are read back through
+the module's own types.
+
+Behavior: sys/cddl/dev/kinst of FreeBSD 15.0 (kinst_make_probe, kinst_patch_tracepoint, the table
+of probes indexed by the low bits of their addresses).
 """
 
 from abc import ABC, abstractmethod
@@ -16,20 +18,21 @@ from emu.machine.call import Caller
 from emu.unicorn.machine import UnicornMachine
 from kinst.verify.trial.layout import Layout
 
-PROBES = 0x8000  # chains in the table of probes, by an address's low bits
+PROBES = 0x8000  # number of chains in the table of probes
 MAX_CHAIN = 1 << 16
-EVERY = -1  # kpd_off: all instructions
+EVERY = -1  # value of kpd_off that selects all instructions
 MODULE = "kinst.ko"
-NAMES, MAX_NAME = 1 << 20, 128  # bytes of all names, and of one
-FRAME = 4096  # bytes below the stack pointer, where the arguments are placed
+NAMES, MAX_NAME = 1 << 20, 128  # size of the memory for names, and of one name, in bytes
+FRAME = 4096  # bytes below the stack pointer that are left for the arguments
 
 
 @dataclass(frozen=True)
 class MadeProbe:
-    """A probe that the module has made.
+    """Probe that the module has made.
 
-    :param address: of the instruction.
-    :param place: of its ``struct kinst_probe``, and the bytes there.
+    :param address: address of the instruction.
+    :param place: address of the module's structure for the probe, ``struct kinst_probe``.
+    :param data: bytes of this structure.
     """
 
     address: int
@@ -38,11 +41,13 @@ class MadeProbe:
 
 
 class ProviderModule(ABC):
-    """A provider of FreeBSD's in a booted machine.
+    """FreeBSD provider module in a booted machine.
 
-    :cvar file: the module's file; ``maker`` its function that makes a function's probes,
-        ``patcher`` the one that writes a breakpoint, ``value`` the member that says what.
-    :raises KinstError: when it is not loaded, or its types are not known.
+    :cvar file: file name of the module.
+    :cvar maker: name of the function that makes a function's probes.
+    :cvar patcher: name of the function that writes a breakpoint.
+    :cvar value: member of a probe with the breakpoint's bytes.
+    :raises KinstError: if the module is not loaded, or its types are unknown.
     """
 
     file: ClassVar[str]
@@ -59,18 +64,19 @@ class ProviderModule(ABC):
         self._make, self._patch = self.function(self.maker), self.function(self.patcher)
         self._kernel = machine.read_u64(machine.symbol("linker_kernel_file").address)
         self._names = self._name_at = 0
-        self._named(b"")  # before any snapshot is taken
+        self._named(b"")  # allocate the memory for names before any snapshot is taken
 
     def initialised(self, table: str) -> int:
-        """Where the module's table of probes is.
+        """Return the address of the module's table of probes.
 
-        :raises KinstError: when there is none.
+        :param table: name of the pointer to the table.
+        :raises KinstError: if the module has not been initialized.
         """
-        found = self.machine.read_u64(self.machine.symbol(table).address)
-        if not found:
-            raise KinstError(f"{self.file} was not initialised by the kernel: see what it said "
-                             "when it booted (kinst boot)")
-        return found
+        address = self.machine.read_u64(self.machine.symbol(table).address)
+        if not address:
+            raise KinstError(f"the kernel did not initialize {self.file}: see its boot messages "
+                             "(kinst boot)")
+        return address
 
     def holds(self, address: int) -> bool:
         """Whether an address is in the module's code."""
@@ -78,29 +84,33 @@ class ProviderModule(ABC):
         return module is not None and module.name == self.file
 
     def function(self, name: str) -> int:
+        """Return the address of a function of the module.
+
+        :raises KinstError: if the module does not contain it.
+        """
         for symbol in self.machine.image.symbols.named(name):
             if symbol.module == self.file:
                 return symbol.address
-        raise KinstError(f"{self.file} has no function '{name}': it is of another version")
+        raise KinstError(f"{self.file} has no function '{name}': its version is not supported")
 
     @abstractmethod
     def asked(self, name: bytes) -> bytes:
-        """What the maker is given beside the function, to be placed in memory."""
+        """Return the bytes that the last argument of the maker points to."""
 
     @abstractmethod
     def around(self, prologue: bytes, returns: bytes, code: bytes, is_prologue: bool
                ) -> tuple[bytes, bytes]:
-        """What has to stand before and behind an instruction, for the module to take it."""
+        """Return the code required before and after an instruction for the module to accept it."""
 
     @abstractmethod
     def probes(self, begin: int, end: int) -> dict[int, MadeProbe]:
-        """Its probes on the instructions in [begin, end), by address."""
+        """Return the module's probes on the instructions in [begin, end), by address."""
 
     def make(self, name: str, address: int, size: int) -> int:
-        """Let it make the probes of a function, as DTrace asks it to.
+        """Have the module make the probes of a function, as DTrace requests them.
 
-        :return: its error number; 0: none.
-        :raises CallError: when it panics or does not return.
+        :return: error number of the module; 0 on success.
+        :raises CallError: if the module panics or does not return.
         """
         caller = Caller(self.machine)
         with caller.passing():
@@ -108,9 +118,9 @@ class ProviderModule(ABC):
             return caller.call(self._make, arguments, self.maker) & 0xFFFFFFFF
 
     def enter(self, name: str, address: int, size: int) -> int:
-        """As ``make``, but only to where it begins: the machine can be stepped from there.
+        """Prepare the call of ``make`` without running it, so that it can be single-stepped.
 
-        :return: the address that it returns to.
+        :return: return address of the call.
         """
         machine = self.machine
         caller = Caller(machine)
@@ -122,18 +132,18 @@ class ProviderModule(ABC):
         return back
 
     def _named(self, text: bytes) -> int:
-        """A name in the guest's memory: the module keeps the pointer, and compares by it."""
+        """Write a name to persistent guest memory: the module keeps and compares the pointer."""
         if not self._names:
             self._names = Caller(self.machine).call(
                 self.machine.symbol("kmem_malloc").address, [NAMES, M_WAITOK_ZERO], "kmem_malloc")
             if not self._names:
-                raise KinstError("the guest has no memory for the trial's names")
+                raise KinstError("the guest cannot allocate memory for the trial's names")
         if self._name_at + len(text) + 1 > NAMES:
-            self._name_at = 0  # those of long ago: the guest's memory was put back since
-        at = self._names + self._name_at
-        self.machine.write(at, text + b"\0")
+            self._name_at = 0  # reuse the start: the guest was restored after it was written
+        address = self._names + self._name_at
+        self.machine.write(address, text + b"\0")
         self._name_at += len(text) + 1
-        return at
+        return address
 
     def _arguments(self, caller: Caller, name: str, address: int, size: int) -> list[int]:
         text = name.encode()[: MAX_NAME - 1]
@@ -142,7 +152,7 @@ class ProviderModule(ABC):
         return [self._kernel, 0, symbol, caller.place(self.asked(text))]
 
     def enable(self, probe: MadeProbe) -> None:
-        """Let it put its breakpoint over an instruction."""
+        """Have the module write a probe's breakpoint."""
         value = self.probe.get(probe.data, self.value)
         caller = Caller(self.machine)
         caller.call(self._patch, [probe.place, value], self.patcher)
@@ -150,7 +160,10 @@ class ProviderModule(ABC):
 
 
 class KinstModule(ProviderModule):
-    """:raises KinstError: when it is not loaded, or its types are not known."""
+    """FreeBSD's provider kinst.ko in a booted machine.
+
+    :raises KinstError: if the module is not loaded, or its types are unknown.
+    """
 
     file = MODULE
     maker = "kinst_make_probe"
@@ -164,32 +177,33 @@ class KinstModule(ProviderModule):
         self._table = self.initialised("kinst_probetab")
 
     def asked(self, name: bytes) -> bytes:
+        """Return a probe description that selects every instruction of a function."""
         return self._description.build({"kpd_func": name, "kpd_mod": b"kernel", "kpd_off": EVERY})
 
     def around(self, prologue: bytes, returns: bytes, code: bytes, is_prologue: bool
                ) -> tuple[bytes, bytes]:
-        """A prologue stands before it, so that the module takes it for a function."""
+        """Return a prologue to precede the instruction, so that both look like a function."""
         return prologue, b""
 
     def probes(self, begin: int, end: int) -> dict[int, MadeProbe]:
-        """Its probes on the instructions in [begin, end), by address."""
-        machine, found = self.machine, dict[int, MadeProbe]()
-        at_next, size = self.probe.place("kp_hashnext.le_next")[0], self.probe.size
-        at_patch, _size = self.probe.place("kp_patchpoint")
+        """Return the module's probes on the instructions in [begin, end), by address."""
+        machine, probes = self.machine, dict[int, MadeProbe]()
+        next_offset, size = self.probe.place("kp_hashnext.le_next")[0], self.probe.size
+        patch_offset, _size = self.probe.place("kp_patchpoint")
         heads = self._heads(begin, end)
         for place in heads:
             for _ in range(MAX_CHAIN):
                 if not place:
                     break
                 data = machine.read(place, size)
-                address = int.from_bytes(data[at_patch : at_patch + 8], "little")
-                if begin <= address < end and address not in found:
-                    found[address] = MadeProbe(address, place, data)
-                place = int.from_bytes(data[at_next : at_next + 8], "little")
-        return dict(sorted(found.items()))
+                address = int.from_bytes(data[patch_offset : patch_offset + 8], "little")
+                if begin <= address < end and address not in probes:
+                    probes[address] = MadeProbe(address, place, data)
+                place = int.from_bytes(data[next_offset : next_offset + 8], "little")
+        return dict(sorted(probes.items()))
 
     def _heads(self, begin: int, end: int) -> list[int]:
-        """The chains that a range's addresses are in."""
+        """Return the first probes of the chains for addresses in [begin, end)."""
         first, count = begin % PROBES, min(end - begin, PROBES)
         raw = self.machine.read(self._table + 8 * first, 8 * min(count, PROBES - first))
         if first + count > PROBES:

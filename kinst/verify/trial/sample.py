@@ -1,15 +1,16 @@
-"""An instruction that is tried."""
+"""Instruction to be tested."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Sample:
-    """An instruction at its place in the function."""
+    """Instruction at its address in a kernel function."""
 
     code: bytes
     address: int
 
     @property
     def after(self) -> int:
+        """Address of the next instruction."""
         return self.address + len(self.code)

@@ -1,4 +1,4 @@
-"""The random states that instructions are executed from."""
+"""Random register states for a trial."""
 
 import random
 from collections.abc import Callable
@@ -8,22 +8,22 @@ from kinst.verify.laboratory.laboratory import SAME, mixed
 from kinst.verify.trial.architecture import TrialArch
 from kinst.verify.trial.memory import AROUND, DATA_PAGES, PAGE, TrialMemory
 
-# The first numbers of kinds of states, by what registers hold: addresses in the stack only, of
-# code, of data, of data and small numbers; then two states with one half of each register empty.
-# States with even numbers admit interrupts.
+# First numbers of the families of special states, by the contents of registers: stack addresses,
+# code addresses, data addresses, data addresses and small numbers, the same value everywhere.
+# States with even numbers enable interrupts.
 CALM, JUMPS, POINTERS, MIXED, HALVES = 1000, 2000, 3000, 4000, 5000
 MASK = (1 << 64) - 1
 
 
 def divided(number: int) -> bool:
-    """Whether what an instruction reads is, in a state, a number that can be divided by."""
+    """Whether a state makes pc-relative operands suitable divisors."""
     return MIXED <= number < HALVES
 
 
 class TrialStates:
-    """Random states of the registers, by number; each is made once.
+    """Random register states by number; each is created once.
 
-    :param machine: its flags are those of all states, but for the random ones.
+    :param machine: source of the flags that are not random.
     """
 
     def __init__(self, machine: Machine, arch: TrialArch, memory: TrialMemory, seed: int
@@ -35,8 +35,11 @@ class TrialStates:
         self._states: dict[tuple[int, int], tuple[dict[str, int], list[int]]] = {}
 
     def state(self, number: int, code: bytes = b"") -> tuple[dict[str, int], list[int]]:
-        """The random state of that number: general registers and the flags, vector registers; for
-        an instruction that adds much to an address, one where that leads to data."""
+        """Return a random state: general registers with the flags, and vector registers.
+
+        In mixed states, a large displacement of the instruction is subtracted from the addresses,
+        so that the instruction accesses data.
+        """
         far = self._arch.displacement(code) if MIXED <= number < HALVES else 0
         far *= abs(far) > AROUND * PAGE // 2
         if (number, far) not in self._states:
@@ -51,7 +54,7 @@ class TrialStates:
                 lambda: generator.getrandbits(32) << 32,
                 lambda: self._memory.landing(generator),
             )
-            if number >= HALVES:  # the numbers of a family differ by less than 1000
+            if number >= HALVES:  # each family has fewer than 1000 states
                 values = dict.fromkeys(self._set, SAME[(number - HALVES) // 2])
             elif number >= MIXED:
                 values = mixed(

@@ -1,9 +1,9 @@
-"""Instructions executed in a booted kernel: in place, and under the module's own probes.
+"""Trial: executes instructions in a booted kernel, in place and under a module's own probes.
 
-The instructions stand in a function of the kernel that nothing calls meanwhile, each with a
-prologue before it, so that the module takes it for a function.  Random registers point into pages
-that the guest's own allocator has given; the stack is there, too.  No time passes between the
-executions, so that no interrupt comes by itself.
+The instructions are placed in a kernel function that nothing calls during a trial, each after a
+prologue, so that the module takes it for a function.  Random registers and the stack pointer point
+into pages from the guest's own allocator.  Virtual time does not advance between executions, so
+that timer interrupts do not occur.
 """
 
 from collections.abc import Sequence
@@ -25,23 +25,24 @@ from kinst.verify.trial.provider_module import KinstModule, MadeProbe, ProviderM
 from kinst.verify.trial.sample import Sample
 from kinst.verify.trial.states import TrialStates, divided
 
-LIMIT = 50_000  # instructions of one execution
-LONG = 5_000_000  # and of one that is interrupted
-NAME = "trial_of_kinst"  # kinst leaves functions named kinst_... out
-PASSES = 64  # times that the end may be passed by before it is reached
-LOST = -1  # instead of an error number: the module panics, or does not return
-NOWHERE = "it touches memory where nothing is"  # the machine does not tell the kernel of it
-REPEATS = "it repeats itself for too long"  # a string instruction whose count is random
-SMALLEST, APART = 2048, 1 << 20  # bytes of functions that instructions are placed in, and between
+LIMIT = 50_000  # maximum number of instructions of an execution
+LONG = 5_000_000  # maximum number of instructions of an execution that is interrupted
+NAME = "trial_of_kinst"  # kinst excludes functions whose names begin with kinst_
+PASSES = 64  # how often the end may be reached with a wrong stack pointer before giving up
+LOST = -1  # error number for a module that panics or does not return
+NOWHERE = "access to nonexistent memory"  # not delivered to the kernel as a fault
+REPEATS = "instruction repeats for too long"  # a string instruction with a random count
+# Minimum size of a function in which instructions are placed, and of the distance between two
+SMALLEST, APART = 2048, 1 << 20
 
 
 @dataclass(frozen=True)
 class PlacedProbe:
-    """A sample, and the probe that the module has made for it.
+    """Sample and the probe that the module has made for it.
 
-    :param probe: what the module has made for it; None: nothing.
-    :param error: the module's error number.
-    :param patch: the instruction's bytes when the probe is enabled.
+    :param probe: probe made by the module, or None.
+    :param error: error number returned by the module.
+    :param patch: bytes of the instruction while the probe is enabled.
     """
 
     sample: Sample
@@ -51,19 +52,21 @@ class PlacedProbe:
 
 
 def _spread(functions: list[Symbol]) -> list[Symbol]:
-    """The greatest one, and others far from each other: what is read or written relative to the
-    instruction is somewhere else from there."""
-    found = list[Symbol]()
-    for one in sorted(functions, key=lambda f: -f.size):
-        if one.size < SMALLEST and found:
+    """Return the largest function, and others far away from it and from each other.
+
+    Pc-relative operands of a sample have different contents in each function.
+    """
+    chosen = list[Symbol]()
+    for function in sorted(functions, key=lambda f: -f.size):
+        if function.size < SMALLEST and chosen:
             break
-        if all(abs(one.address - other.address) >= APART for other in found):
-            found.append(one)
-    return found
+        if all(abs(function.address - other.address) >= APART for other in chosen):
+            chosen.append(function)
+    return chosen
 
 
 class _Lost(Exception):
-    """The module did not come back from making a probe."""
+    """Raised when the module panics or does not return while it makes a probe."""
 
     def __init__(self, sample: Sample) -> None:
         super().__init__()
@@ -71,10 +74,10 @@ class _Lost(Exception):
 
 
 class Trial:
-    """A machine prepared for executions.
+    """Booted machine prepared to execute samples.
 
-    :param machine: booted, with the module; it is this trial's alone.
-    :raises KinstError: when the module cannot be used.
+    :param machine: booted machine with the module; used by this trial only.
+    :raises KinstError: if the module cannot be used.
     """
 
     def __init__(self, machine: UnicornMachine, types: Types, seed: int,
@@ -95,37 +98,38 @@ class Trial:
         self.base = machine.snapshot()
         self._cpu = machine.read_register(machine.guest.threads.per_cpu)
         self._thread = machine.read_u64(self._cpu)
-        # FBT has probes on every function from the beginning, also on those that stood here.
+        # fbt.ko probes every function when it is loaded, also those that samples overwrite.
         self._old = {p.place for f in self.functions
                      for p in self.module.probes(f.address, f.address + f.size).values()}
-        self.made: Snapshot = self.base  # the probes are made, and none is enabled
+        self.made: Snapshot = self.base  # all probes of a batch made, none enabled
 
     # -- a batch ------------------------------------------------------------------------------
 
     def room(self, where: int = 0) -> int:
-        """Bytes of instructions that a batch may have, prologues among them."""
+        """Return the number of bytes that a batch may occupy, with the code around samples."""
         return self.functions[where].size - 2 * LANDING
 
     def is_placed(self, code: bytes) -> bool:
-        """Whether it depends on an instruction's address what it reads or writes."""
+        """Whether an instruction's memory operands depend on its own address."""
         at = self.function.address
         arch = self.machine.arch
         return arch.placed_operands(code, at) != arch.placed_operands(code, at + PAGE)
 
     def size_of(self, code: bytes) -> int:
+        """Return the number of bytes that an instruction occupies, with the code around it."""
         before, after = self.around(code)
         size, grain = len(before) + len(code) + len(after), len(self.arch.prologue)
         return size + -size % grain
 
     def around(self, code: bytes) -> tuple[bytes, bytes]:
-        """What stands before and behind an instruction."""
+        """Return the code to be placed before and after an instruction."""
         return self.module.around(self.arch.prologue, self.arch.returns, code,
                                   self.trap.instructions.is_prologue(code))
 
     def place(self, codes: Sequence[bytes], where: int = 0) -> list[PlacedProbe]:
-        """Put instructions into the function and let the module make and enable their probes.
+        """Place instructions in a function and have the module make and enable their probes.
 
-        :param where: in which of the functions.
+        :param where: index of the function in ``functions``.
         """
         rest, lost = list(codes), list[PlacedProbe]()
         self.memory.forget()
@@ -139,7 +143,7 @@ class Trial:
     def _place(self, codes: Sequence[bytes], begin: int) -> list[PlacedProbe]:
         """Place instructions and have the module make and enable their probes.
 
-        :raises _Lost: for an instruction that the module panics at.
+        :raises _Lost: if the module panics or does not return.
         """
         machine = self.machine
         machine.restore(self.base)
@@ -150,18 +154,18 @@ class Trial:
             content += (before + code + after).ljust(size, self.trap.breakpoint(4)[:1])
             at += size
         machine.write_code(begin, bytes(content))
-        found = [self._made(sample) for sample in samples]
+        placed_probes = [self._made(sample) for sample in samples]
         self.made = machine.snapshot()
-        # What it writes, so that each can be executed with its own breakpoint alone: the targets
-        # of others' jumps lie among them.
-        for i, placed in enumerate(found):
+        # Record what the module writes, so that each sample runs with only its own breakpoint:
+        # targets of a sample's jump may lie in other samples.
+        for i, placed in enumerate(placed_probes):
             if placed.probe is not None:
                 self.module.enable(placed.probe)
                 sample = placed.sample
                 patch = machine.read(sample.address, len(sample.code))
-                found[i] = replace(placed, patch=patch)
+                placed_probes[i] = replace(placed, patch=patch)
         self.restart()
-        return found
+        return placed_probes
 
     def _made(self, sample: Sample) -> PlacedProbe:
         before, after = self.around(sample.code)
@@ -178,23 +182,23 @@ class Trial:
     # -- executions ---------------------------------------------------------------------------
 
     def restart(self) -> None:
-        """Back to where nothing was executed, and no probe is enabled."""
+        """Restore the machine to its state before any execution, with no probe enabled."""
         self.machine.restore(self.made)
 
     def make_way(self, sample: Sample, pc: int) -> None:
-        """Have an instruction where a sample goes on: Unicorn does not stop before what is none."""
+        """Write an instruction where a sample continues; Unicorn stops only before valid code."""
         code = self.arch.prologue
         if self.machine.image.holds_code(pc) and not (
                 sample.address - len(code) < pc < sample.after):
             self.machine.write_code(pc, code)
 
     def enable(self, placed: PlacedProbe, on: bool) -> None:
-        """Write what the module writes to enable a probe, or to disable it."""
+        """Write the bytes with which the module enables a probe, or the original instruction."""
         self.machine.write_code(placed.sample.address,
                                 placed.patch if on else placed.sample.code)
 
     def prepare(self, sample: Sample, number: int) -> None:
-        """The random state, about to execute the instruction."""
+        """Set up a random state in which the sample is executed next."""
         machine = self.machine
         values, vectors = self.states.state(number, sample.code)
         self.memory.fill(sample, divided(number))
@@ -208,7 +212,7 @@ class Trial:
         machine.pc = sample.address
 
     def in_place(self, sample: Sample, number: int) -> Outcome:
-        """Executed where it stands."""
+        """Execute a sample in place."""
         self.prepare(sample, number)
         machine = self.machine
         stop = machine.run(Until(addresses=[*self._guess(sample, number), *self.faults.handlers],
@@ -221,29 +225,31 @@ class Trial:
             return self._outcome(stop.pc, None)
         if stop.pc == sample.address:
             return self._lost(REPEATS, 0)
-        self.prepare(sample, number)  # somewhere else: one instruction alone
+        self.prepare(sample, number)  # continues at an unexpected address: execute one step
         machine.run(Until(instructions=machine.instructions + 1))
         return self._outcome(machine.pc, None)
 
     def interrupted(self, placed: PlacedProbe, number: int, expected: Outcome) -> Outcome | None:
-        """As ``displaced``, and a key is typed when the trampoline is about to be executed: where
-        interrupts are admitted there, it is left, another thread runs, and it is come back to.
+        """Execute a sample as ``displaced`` does, with a console interrupt before its trampoline.
 
-        :return: None where it does not come to the trampoline.
+        If interrupts are enabled, the interrupt leaves the trampoline, another thread runs, and
+        the CPU returns to the trampoline.
+
+        :return: None if the trampoline is not reached.
         """
         assert placed.probe is not None
         machine, sample = self.machine, placed.sample
-        at = self.arch.trampoline(self.module, placed.probe)
+        trampoline = self.arch.trampoline(self.module, placed.probe)
         self.prepare(sample, number)
-        stop = machine.run(Until(addresses=[at, *self.faults.handlers],
+        stop = machine.run(Until(addresses=[trampoline, *self.faults.handlers],
                                  instructions=machine.instructions + LIMIT))
-        if stop.reason is not StopReason.ADDRESS or stop.pc != at:
+        if stop.reason is not StopReason.ADDRESS or stop.pc != trampoline:
             return None
         machine.type(b"x")
         return self._until(sample, expected, LONG)
 
     def displaced(self, sample: Sample, number: int, expected: Outcome) -> Outcome:
-        """Executed under the module's probe, until it is where it goes on in place."""
+        """Execute a sample under the module's probe until it continues as it does in place."""
         self.prepare(sample, number)
         return self._until(sample, expected, LIMIT)
 
@@ -263,7 +269,7 @@ class Trial:
             if stop.pc in self.faults.handlers or stop.pc != expected.pc or (
                     sp == expected.registers[machine.arch.sp]):
                 return self._outcome(stop.pc, expected.memory)
-        return self._lost("it does not come back", machine.pc)
+        return self._lost("no return to the expected address", machine.pc)
 
     def _lost(self, why: str, pc: int) -> Outcome:
         at = f", at {self.machine.image.symbols.where(pc)}" if pc else ""
@@ -285,13 +291,12 @@ class Trial:
                        self.memory.changed(like, 0 if fault else machine.sp), pc, fault or "")
 
     def gone(self, sample: Sample, outcome: Outcome) -> bool:
-        """Whether a sample that was just executed in place did all that it does: what faults is
-        where it leads to."""
+        """Whether a sample completed in place and only its jump target faulted."""
         return (not sample.address <= self.faults.at < sample.after
                 and outcome.fault == self.faults.of_its_own_address())
 
     def has_stack(self, outcome: Outcome) -> bool:
-        """Whether the kernel can go on after it: there is a stack, and what it needs is there."""
+        """Whether the kernel can continue: its stack, thread and fixed registers are intact."""
         if outcome.fault:
             return True
         sp = outcome.registers[self.machine.arch.sp]
@@ -303,7 +308,7 @@ class Trial:
                         for name, value in self._fixed.items()))
 
     def _guess(self, sample: Sample, number: int) -> list[int]:
-        """Where an instruction may go on, by our own table."""
+        """Return the addresses at which a sample may continue, by kinst-emu's own verdict."""
         values, _vectors = self.states.state(number, sample.code)
         return guessed(self.machine, self.trap, sample,
                        values | self._fixed | {self.machine.arch.sp: self.memory.sp})

@@ -1,4 +1,4 @@
-"""What the module would do with every instruction of a function, beside what we would."""
+"""Comparison of the module's verdicts with kinst-emu's on every instruction of a function."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,17 +12,22 @@ from kinst.relocation.verdict import Refuse
 from kinst.verify.trial.architecture import Becomes
 from kinst.verify.trial.trial import Trial
 
-EXAMPLES = 5  # of a kind of difference that are kept
-PROBES = 60_000  # that are made before the guest's memory is put back
-LEFT_OUT = "the function is left out by the module alone"
-LOST = "the module panics, or does not return"
-LENGTH, OPERANDS, TARGET = "another length", "other operands", "another target"
-OURS_ALONE = "the function is left out by us alone"
+EXAMPLES = 5  # number of examples kept for each kind of difference
+PROBES = 60_000  # number of probes made before the guest's memory is restored
+LEFT_OUT = "function excluded by the module alone"
+LOST = "the module panics or does not return"
+LENGTH, OPERANDS, TARGET = "different length", "different operands", "different target"
+OURS_ALONE = "function excluded by kinst-emu alone"
 
 
 @dataclass(frozen=True)
 class Example:
-    """:param place: ``function+offset``."""
+    """Example of a difference between the module and kinst-emu.
+
+    :param place: ``function+offset``.
+    :param theirs: verdict of the module.
+    :param ours: verdict of kinst-emu.
+    """
 
     place: str
     code: bytes
@@ -32,10 +37,14 @@ class Example:
 
 @dataclass
 class Verdicts:
-    """:param agreed: instructions of which both say the same, by the word.
-    :param differences: how often they differ, by the kind; ``examples`` has some of each.
-    :param functions: looked at; ``left_out`` of them by both.
-    :param errors: functions for which the module gave an error, by its number.
+    """Result of comparing the module's verdicts with kinst-emu's.
+
+    :param agreed: number of instructions with the same verdict, by verdict.
+    :param differences: number of differences by kind.
+    :param examples: some examples for each kind of difference.
+    :param functions: number of functions examined.
+    :param left_out: number of functions excluded by both.
+    :param errors: number of functions for which the module returned an error, by error number.
     """
 
     agreed: Counter[str] = field(default_factory=Counter)
@@ -46,33 +55,35 @@ class Verdicts:
     errors: Counter[int] = field(default_factory=Counter)
 
     def differ(self, kind: str, example: Example) -> None:
+        """Count a difference, and keep it as an example unless there are enough."""
         self.differences[kind] += 1
-        some = self.examples.setdefault(kind, [])
-        if len(some) < EXAMPLES:
-            some.append(example)
+        examples = self.examples.setdefault(kind, [])
+        if len(examples) < EXAMPLES:
+            examples.append(example)
 
     def merge(self, other: "Verdicts") -> None:
+        """Add the results of another comparison."""
         self.agreed += other.agreed
         self.differences += other.differences
         self.errors += other.errors
         self.functions += other.functions
         self.left_out += other.left_out
-        for kind, some in other.examples.items():
-            mine = self.examples.setdefault(kind, [])
-            mine.extend(some[: EXAMPLES - len(mine)])
+        for kind, examples in other.examples.items():
+            kept = self.examples.setdefault(kind, [])
+            kept.extend(examples[: EXAMPLES - len(kept)])
 
 
-# Looks at one function, and says how many probes the module has made.
+# Compares one function; returns the number of probes that the module made for it.
 Compare = Callable[[Trial, Symbol, Verdicts], int]
 
 
 def verdicts(trial: Trial, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
-    """Compare the verdicts on the functions' instructions, function by function."""
+    """Compare the verdicts on the instructions of functions; yield a result for each function."""
     return each(trial, functions, _compare)
 
 
 def each(trial: Trial, functions: Sequence[Symbol], compare: Compare) -> Iterator[Verdicts]:
-    """Compare function by function, with the guest's memory put back in between."""
+    """Compare functions one by one, and restore the guest's memory in between."""
     machine = trial.machine
     machine.restore(trial.base)
     made = 0
@@ -80,19 +91,19 @@ def each(trial: Trial, functions: Sequence[Symbol], compare: Compare) -> Iterato
         if made > PROBES:
             machine.restore(trial.base)
             made = 0
-        found = Verdicts(functions=1)
+        verdicts = Verdicts(functions=1)
         try:
-            made += compare(trial, function, found)
+            made += compare(trial, function, verdicts)
         except CallError as error:
             machine.restore(trial.base)
             made = 0
-            found.differ(LOST, Example(function.name, b"", str(error), ""))
-        yield found
+            verdicts.differ(LOST, Example(function.name, b"", str(error), ""))
+        yield verdicts
     machine.restore(trial.base)
 
 
 def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
-    """One function; the number of probes that the module has made."""
+    """Compare one function; return the number of probes that the module made for it."""
     check_size(function)
     try:
         code = trial.machine.read(function.address, function.size)
@@ -124,7 +135,7 @@ def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
             if mine.word == "refuse":
                 found.agreed["refuse"] += 1
             else:
-                found.differ(f"no probe by the module, {mine.word} by us",
+                found.differ(f"no probe by the module, {mine.word} by kinst-emu",
                              Example(place, i.code, "no probe", mine.word))
             continue
         theirs = trial.arch.becomes(trial.module.probe, probe)
@@ -135,14 +146,14 @@ def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
             found.agreed[theirs.word] += 1
     for address, probe in probes.items():
         if address not in ours:
-            found.differ("a probe where no instruction begins for us", Example(
+            found.differ("probe where kinst-emu finds no instruction", Example(
                 f"{function.name}+{address - function.address}", probe.data[:0],
                 _text(trial.arch.becomes(trial.module.probe, probe)), "no instruction"))
     return len(probes)
 
 
 def kind_of(theirs: Becomes, ours: Becomes, length: int, reason: str) -> str:
-    """How they differ; empty: they do not."""
+    """Return the kind of difference between two verdicts; empty if they agree."""
     if theirs.length and theirs.length != length:
         return LENGTH
     if None not in (theirs.operands, ours.operands) and theirs.operands != ours.operands:
@@ -150,8 +161,8 @@ def kind_of(theirs: Becomes, ours: Becomes, length: int, reason: str) -> str:
     if None not in (theirs.target, ours.target) and theirs.target != ours.target:
         return TARGET
     if theirs.word != ours.word:
-        return f"{theirs.word} by the module, {ours.word} by us" + (f": it {reason}"
-                                                                   if reason else "")
+        return f"{theirs.word} by the module, {ours.word} by kinst-emu" + (f": it {reason}"
+                                                                          if reason else "")
     return ""
 
 

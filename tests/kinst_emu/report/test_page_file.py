@@ -46,7 +46,7 @@ def test_a_trial_s_page_says_what_was_found(trial):
     for words in ("Trial of kinst on teaching/amd64", "2 distinct encodings through the module, "
                   "1 mishandled, 1 unproven", "ret: 1 mishandled", "f+0x1: c3 ret", "state 3",
                   "rax: <0> in place, 1 displaced\nfasttrap.c:1\nif (a && b)\nreproduce: echo c3",
-                  "5 functions, 1 left out by both", "h+0x3: module: a<b; kinst-emu: c&d",
+                  "5 functions, 1 excluded by both", "h+0x3: module: a<b; kinst-emu: c&d",
                   "<g>+0x2"):
         assert words in shown, words
 

@@ -23,7 +23,7 @@ from kinst_emu.cli.xvals import to_kept as kept_check
 
 KEY = Key("relocate", "tables 1", "amd64", 1, 2)
 GOOD = Finding(b"\x90", "copy")
-WRONG = Finding(b"\xe2\x05", "copy", 1, "copy (kinst-emu: emulate)", "displaced",
+WRONG = Finding(b"\xe2\x05", "copy", 1, "module: copy; kinst-emu: emulate", "displaced",
                 ("rcx: 0x1 in place, 0x2 displaced",), source="f (x.c:3)")
 NOTED = Finding(b"\xff\xd0", "emulate", note="a note", judged="executed")
 TEXT = st.text(max_size=20)
