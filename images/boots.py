@@ -1,4 +1,4 @@
-"""Machines ready for work: a kernel booted to its prompt, from the user's cache when it can be."""
+"""Boot kernels to their prompt, or restore earlier boots from the user's cache."""
 
 import contextlib
 import sys
@@ -16,16 +16,14 @@ from emu.unicorn.machine import UnicornMachine
 from images.cache import cached_file
 
 MEMORY = 512 << 20
-LIMIT = 20_000_000_000  # instructions of a boot; GENERIC's take less than a fiftieth of it
-SETTLING = 20_000_000  # instructions from the prompt to there, at the most
-# What a boot is made by, beside the architecture's folder: snapshots of another machine are not
-# gone on from.
-HANDOVER = 1e-5  # s: a restore asks for the interpreter between two hundred pieces
-KEPT = 4  # boots of one kernel, made by so many versions of this program
+LIMIT = 20_000_000_000  # instructions for a boot; GENERIC needs less than a fiftieth of it
+SETTLING = 20_000_000  # maximum instructions from the prompt to the function that reads input
+HANDOVER = 1e-5  # thread switch interval in seconds; a restore takes the GIL about 200 times
+KEPT = 4  # cached boots per kernel, made by different versions of this program
 
 
 class BootError(KinstError):
-    """The kernel did not get to its prompt; ``console`` is what it wrote."""
+    """The kernel did not reach its prompt; ``console`` is its output."""
 
     def __init__(self, text: str, console: bytes = b"") -> None:
         super().__init__(text)
@@ -33,17 +31,19 @@ class BootError(KinstError):
 
 
 def at_start(machine: UnicornMachine) -> None:
-    """Run a machine that was given its kernel until that has its vectors and page tables, and is
-    about to start everything else: from there on it can be probed.
+    """Run a machine with a loaded kernel until its vectors and page tables are set up.
 
-    :raises BootError: when it does not get there.
+    The kernel is then about to start everything else, and can be probed.
+
+    :raises BootError: the boot ended before that point, or the kernel lacks the functions that
+        mark it.
     """
     starts = machine.guest.boot.starts
-    found = [machine.image.symbols.find(name) for name in starts]
-    addresses = [symbol.address for symbol in found if symbol is not None]
+    symbols = [machine.image.symbols.find(name) for name in starts]
+    addresses = [symbol.address for symbol in symbols if symbol is not None]
     if not addresses:
-        raise BootError(f"{machine.image.path}: has none of the functions {', '.join(starts)} "
-                        "from which the boot is traced", b"")
+        raise BootError(f"{machine.image.path}: the boot cannot be traced, because the kernel has "
+                        f"none of the functions {', '.join(starts)}", b"")
     stop = machine.run(Until(addresses=addresses, console=machine.guest.boot.prompts))
     if stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
@@ -53,11 +53,13 @@ def at_start(machine: UnicornMachine) -> None:
 
 
 def boot_to_prompt(machine: UnicornMachine, limit: int | None = None) -> Stop:
-    """Run a machine that was given its kernel until it waits at its prompt: the kernel asks for its
-    root file system (the teaching kernel has none and asks for a command).
+    """Run a machine with a loaded kernel until the kernel waits at its prompt.
 
-    :param limit: instructions after which the boot is given up.
-    :raises BootError: when it stops otherwise.
+    A FreeBSD kernel asks for its root file system or starts a shell; the teaching kernel asks for a
+    command.
+
+    :param limit: maximum number of instructions, or None for no limit.
+    :raises BootError: the machine stopped before the prompt.
     """
     stop = machine.run(Until(console=machine.guest.boot.prompts, instructions=limit))
     if stop.reason is StopReason.INTERRUPTED:
@@ -69,14 +71,18 @@ def boot_to_prompt(machine: UnicornMachine, limit: int | None = None) -> Stop:
 
 
 def settle_at_reader(machine: UnicornMachine) -> None:
-    """From the prompt to the function that waits for input, so that no lock is held."""
-    found = [machine.image.symbols.find(name) for name in machine.guest.boot.readers]
-    addresses = [reader.address for reader in found if reader is not None]
+    """Run from the prompt to the function that waits for input, where no lock is held."""
+    symbols = [machine.image.symbols.find(name) for name in machine.guest.boot.readers]
+    addresses = [reader.address for reader in symbols if reader is not None]
     if addresses:
         machine.run(Until(addresses=addresses, instructions=machine.instructions + SETTLING))
 
 
 def snapshot_path(image: Image, memory: int) -> Path:
+    """Return the path of a kernel's boot snapshot in the cache.
+
+    The name includes a fingerprint of the machine's code, so a changed machine boots again.
+    """
     arch = arch_of(image).name
     made_by = fingerprint(
         (*machine_modules(arch), "images.boots"), ("unicorn",))
@@ -85,27 +91,27 @@ def snapshot_path(image: Image, memory: int) -> Path:
 
 
 def _drop_older(path: Path) -> None:
-    """Of the boots of one kernel, the latest are kept."""
+    """Delete all but the latest cached boots of one kernel."""
     kernel = path.name.rpartition("-")[0]
-    kept = {other: other.stat().st_mtime for other in path.parent.glob(f"{kernel}-*.kinst")}
-    for other in sorted(kept, key=kept.__getitem__, reverse=True)[KEPT:]:
+    times = {other: other.stat().st_mtime for other in path.parent.glob(f"{kernel}-*.kinst")}
+    for other in sorted(times, key=times.__getitem__, reverse=True)[KEPT:]:
         other.unlink(missing_ok=True)
 
 
 def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMachine:
-    """A machine at its prompt; booted once, then restored from the cache.
+    """Return a machine at its prompt, restored from the cache or booted and then cached.
 
-    :param limit: instructions after which a boot is given up.
-    :raises BootError: when the kernel does not boot.
+    :param limit: maximum number of instructions for the boot.
+    :raises BootError: the kernel does not boot.
     """
     path = snapshot_path(image, memory)
     if path.exists():
         try:
-            with PROGRESS.working(f"restoring {image.path}, booted before"):
+            with PROGRESS.working(f"restoring the boot of {image.path}"):
                 return snapshot.restore(path, image)
         except SnapshotError:
-            pass  # made again below
-    with PROGRESS.working(f"booting {image.path} (the next time it is restored)"):
+            pass  # boot again below
+    with PROGRESS.working(f"booting {image.path} (later runs restore this boot)"):
         machine = UnicornMachine(image, memory)
         machine.boot()
         stop = boot_to_prompt(machine, limit)
@@ -115,29 +121,31 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
         snapshot.save(machine, path)
         _drop_older(path)
     except (SnapshotError, OSError) as error:
-        print(f"kinst: the boot was not kept: {error}", file=sys.stderr)
+        print(f"kinst: the boot was not saved in the cache: {error}", file=sys.stderr)
     return machine
 
 
 class BootAhead:
-    """A kept boot that is restored while its caller still checks what to do with it: most of that
-    is reading, checksums and decompression, which leave a second core to Python.
+    """Restore a cached boot in the background while the caller validates its arguments.
 
-    A kernel that was not booted yet waits for ``machine``: what is refused must not wait for a
-    boot.
+    Reading, checksums and decompression take most of the time and release the GIL, so the caller
+    can use a second core.
+
+    A kernel without a cached boot is booted only when ``machine`` is called, so that an error in
+    the arguments is reported without waiting for a boot.
     """
 
     def __init__(self, image: Image, memory: int = MEMORY) -> None:
         self.image, self.memory = image, memory
         self._machine: UnicornMachine | None = None
-        self._thread = threading.Thread(target=self._restore)  # an end waits for it
+        self._thread = threading.Thread(target=self._restore)  # not a daemon: exit waits for it
         self._interval = sys.getswitchinterval()
         sys.setswitchinterval(HANDOVER)
         self._thread.start()
 
     def _restore(self) -> None:
         try:
-            # What is wrong is found once more, and said, by ``machine``.
+            # ``machine`` repeats the work and reports the error.
             with contextlib.suppress(KinstError, OSError):
                 path = snapshot_path(self.image, self.memory)
                 if path.exists():
@@ -146,15 +154,15 @@ class BootAhead:
             sys.setswitchinterval(self._interval)
 
     def machine(self) -> UnicornMachine:
-        """See ``booted``; once."""
-        with PROGRESS.working(f"restoring {self.image.path}, booted before"):
+        """Return the machine at its prompt, as ``booted`` does; call this only once."""
+        with PROGRESS.working(f"restoring the boot of {self.image.path}"):
             self._thread.join()
-        found, self._machine = self._machine, None
-        return found if found is not None else booted(self.image, self.memory)
+        machine, self._machine = self._machine, None
+        return machine if machine is not None else booted(self.image, self.memory)
 
 
 def unbooted(image: Image, memory: int = MEMORY) -> UnicornMachine:
-    """A machine with the image in memory, mapped where it was linked, nothing executed."""
+    """Return a machine with the image in memory at its link address and nothing executed."""
     machine = UnicornMachine(image, memory)
     machine.place_image()
     return machine

@@ -1,6 +1,8 @@
-"""Builds the teaching kernels for the three architectures, with clang and lld: the plain one, the
-one with defects of order in it (``images/races/``), and where another kernel's way of taking
-breakpoints is taught, too, the one that has it."""
+"""Build the teaching kernels for all architectures with clang and lld.
+
+Each architecture has a plain kernel and a kernel with concurrency defects (``images/races/``).
+Variants take breakpoints the way another operating system's kernel does.
+"""
 
 import sys
 from pathlib import Path
@@ -20,37 +22,38 @@ FLAGS = (
 )
 
 
-# A flavour, in a folder of its own: the files that it has beside an architecture's.
+# Variants by folder: the base architecture, additional source files, the compiler option.
 FLAVOURS = {"amd64-illumos": ("amd64", ("exception.S", "invop.c"), "-DINVOP")}
 
 
 def build_flavours(arch: str, target_directory: Path = TEACHING) -> list[Path]:
-    """Those of an architecture.
+    """Build the variants of an architecture's teaching kernel and return their paths.
 
-    :raises KinstError: when a tool is missing or fails.
+    :raises KinstError: a tool is missing or fails.
     """
-    found = []
-    for name, (of, files, option) in FLAVOURS.items():
-        if of == arch:
-            made_for = target(SOURCE, name)
-            flags = [*(f.format(source=SOURCE) for f in FLAGS), f"--target={made_for.triple}",
-                     *made_for.flags, option]
+    kernels = []
+    for name, (base, files, option) in FLAVOURS.items():
+        if base == arch:
+            port = target(SOURCE, name)
+            flags = [*(f.format(source=SOURCE) for f in FLAGS), f"--target={port.triple}",
+                     *port.flags, option]
             sources = [SOURCE / file for file in (f"{arch}/start.S", f"{arch}/machine.c", *COMMON)]
-            found.append(target_directory / name / "kernel")
-            linked(found[-1], [*sources, *(SOURCE / name / file for file in files)], flags,
+            kernels.append(target_directory / name / "kernel")
+            linked(kernels[-1], [*sources, *(SOURCE / name / file for file in files)], flags,
                    ["-T", str(SOURCE / arch / "kernel.ld")])
-    return found
+    return kernels
 
 
 def build(arch: str, target_directory: Path = TEACHING) -> Path:
-    """Compile and link an architecture's kernels; each file appears whole or not at all.
+    """Compile and link an architecture's teaching kernels and return the path of the plain one.
 
-    :return: the plain one's.
-    :raises KinstError: when a tool is missing or fails.
+    Each kernel file is written atomically.
+
+    :raises KinstError: a tool is missing or fails.
     """
-    made_for = target(SOURCE, arch)
-    flags = [*(f.format(source=SOURCE) for f in FLAGS), f"--target={made_for.triple}",
-             *made_for.flags]
+    port = target(SOURCE, arch)
+    flags = [*(f.format(source=SOURCE) for f in FLAGS), f"--target={port.triple}",
+             *port.flags]
     sources = [SOURCE / name for name in (f"{arch}/start.S", f"{arch}/machine.c", *COMMON)]
     output, script = target_directory / arch / "kernel", ["-T", str(SOURCE / arch / "kernel.ld")]
     linked(output, sources, flags, script)
@@ -61,7 +64,7 @@ def build(arch: str, target_directory: Path = TEACHING) -> Path:
 
 
 def main() -> None:
-    """``python -m images.build_teaching``: build all three."""
+    """Run ``python -m images.build_teaching``: build the kernels of all architectures."""
     try:
         for arch in NAMES:
             for path in (build(arch), *build_flavours(arch)):

@@ -1,5 +1,7 @@
-"""Builds our userland for the three architectures, with clang and lld: a root file system with the
-shell, which is the first program and all of its tools, and a few others."""
+"""Build the guest userland for all architectures with clang and lld.
+
+It is a root file system with a shell, which is both init and every tool, and two test programs.
+"""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,7 @@ from images.compiler import linked, linked_against, target
 from images.ufs import File, Folder
 
 SOURCE = Path(__file__).resolve().parent / "userland"
-LIBRARY = SOURCE / "libc"  # headers with the usual names of a C library
+LIBRARY = SOURCE / "libc"  # headers with the names of C library headers
 WITH_LIBRARY = ("-include", str(LIBRARY / "libc.h"))
 FLAGS = (
     "-std=gnu17", "-O2", "-gdwarf-4", "-ffreestanding", "-nostdlibinc", "-fno-builtin",
@@ -24,40 +26,43 @@ FLAGS = (
 )
 TOOLS = ("cat", "echo", "false", "kill", "ls", "mkdir", "mount", "rm", "rmdir", "sh", "sleep",
          "sync", "true", "wc")
-# A file of C each: the first program; what checks each facility from inside; work to be timed.
+# One C file per program: the shell, checks of kernel facilities, and timed workloads.
 SHELL = "shell"
 PROGRAMS = (SHELL, "check", "work")
-FREE = 4 << 20  # bytes that are left for what programs write
+FREE = 4 << 20  # bytes of free space for files that programs write
 EXECUTABLE = 0o100755
-OURS = ("-Werror",)  # for sources of ours alone
+OURS = ("-Werror",)  # only for this project's own sources
 
 
 def program(arch: str, source: Path, output: Path, options: Sequence[str] = (),
             more: Sequence[str] = ()) -> None:
-    """Compile and link one program; the file appears whole or not at all.
+    """Compile and link one program; the output file is written atomically.
 
-    :param options: more of the linker's; and ``more`` of the compiler's.
-    :raises KinstError: when a tool is missing or fails.
+    :param options: additional linker options.
+    :param more: additional compiler options.
+    :raises KinstError: a tool is missing or fails.
     """
-    made_for = target(SOURCE, arch)
-    flags = [*(flag.format(source=SOURCE) for flag in FLAGS), f"--target={made_for.triple}",
-             *made_for.flags, *more, f"-I{SOURCE}", f"-I{SOURCE / arch}", f"-I{LIBRARY}"]
+    port = target(SOURCE, arch)
+    flags = [*(flag.format(source=SOURCE) for flag in FLAGS), f"--target={port.triple}",
+             *port.flags, *more, f"-I{SOURCE}", f"-I{SOURCE / arch}", f"-I{LIBRARY}"]
     linked(output, [source], flags, options)
 
 
 def program_against(arch: str, source: Path, output: Path, system: Path) -> None:
-    """The same, against a system's headers and libraries.
+    """Compile and link one program against a system's own headers and libraries.
 
-    :raises KinstError: when a tool is missing or fails.
+    :raises KinstError: a tool is missing or fails.
     """
     linked_against(output, source, system, target(SOURCE, arch))
 
 
 def root(programs: Mapping[str, bytes]) -> Folder:
-    """The files of the root file system; devices are the kernel's own file system.  The tools are
-    files of their own: a process is named for the file, not for a link to it.
+    """Return the tree of the root file system.
 
-    :param programs: those of ``PROGRAMS``, by name.
+    Each tool is a separate file, because the kernel names a process after its file and not after a
+    link to it. ``/dev`` is empty: the kernel mounts devfs there.
+
+    :param programs: contents of each of ``PROGRAMS``, by name.
     """
     shell = programs[SHELL]
     files: dict[str, File | Folder] = {
@@ -70,17 +75,17 @@ def root(programs: Mapping[str, bytes]) -> Folder:
 
 
 def built(directory: Path) -> dict[str, bytes]:
-    """The programs that ``build`` has left in an architecture's folder.
+    """Return the contents of the programs that ``build`` left in a folder, by name.
 
-    :raises OSError: when one is not there.
+    :raises OSError: a program is missing.
     """
     return {name: (directory / name).read_bytes() for name in PROGRAMS}
 
 
 def build(arch: str, target_directory: Path = TEACHING) -> Path:
-    """Build the programs and pack them.
+    """Build an architecture's programs, pack a root file system and return its path.
 
-    :raises KinstError: when a tool is missing or fails.
+    :raises KinstError: a tool is missing or fails.
     """
     directory = target_directory / arch
     for name in PROGRAMS:
@@ -94,7 +99,7 @@ def build(arch: str, target_directory: Path = TEACHING) -> Path:
 
 
 def main() -> None:
-    """``python -m images.build_userland``: build all three."""
+    """Run ``python -m images.build_userland``: build the userland of all architectures."""
     try:
         for arch in NAMES:
             print(f"userland/{arch}: {build(arch)}")

@@ -1,7 +1,7 @@
-"""Where the commands keep what is made again when it is lost.
+"""Cache directory for files that can be regenerated.
 
-What is kept is executed, or believed: a folder that another user can write to is refused, and a
-file that another user could have written is removed.
+Cached files are executed or trusted. A folder that another user can write to is therefore refused,
+and a file that another user could have written is removed.
 """
 
 import contextlib
@@ -19,45 +19,47 @@ ROOT = 0
 
 
 def cache_directory() -> Path:
-    """``$KINST_CACHE``, or the user's cache directory."""
+    """Return ``$KINST_CACHE``, or the user's cache directory if it is unset."""
     named = os.environ.get("KINST_CACHE")
     return Path(named) if named else Path(platformdirs.user_cache_dir("kinst-emu"))
 
 
 def cached_file(kind: str, name: str) -> Path:
-    """Find the place of a file in the cache, and make its folder if possible.  The file need not
-    exist; one that another user could have written is removed.
+    """Return the path of a file in the cache, and create its folder if possible.
 
-    :param kind: the folder's name; ``name`` the file's.
-    :raises KinstError: when another user can write to the folder.
+    The file need not exist. A file that another user could have written is removed.
+
+    :param kind: name of the folder in the cache.
+    :param name: name of the file.
+    :raises KinstError: another user can write to the folder.
     """
-    whole, reachable = cache_directory(), True
-    for folder in (whole, whole / kind):
-        with contextlib.suppress(OSError):  # whoever writes there says so
+    root, reachable = cache_directory(), True
+    for folder in (root, root / kind):
+        with contextlib.suppress(OSError):  # the caller's write reports the error
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = _of_others(folder)
-        if found and not _like_tmp(folder):
-            raise KinstError(f"{folder}: {found}; what is kept there is executed: set KINST_CACHE "
-                             "to a directory of your own, or take the permission away (chmod go-w)")
+        risk = _of_others(folder)
+        if risk and not _like_tmp(folder):
+            raise KinstError(f"{folder}: {risk}. Cached files are executed, so set KINST_CACHE to "
+                             "a directory of your own, or remove the permission (chmod go-w)")
         reachable = reachable and _reachable(folder)
-    path = whole / kind / name
-    if found := _of_others(path, reachable):
+    path = root / kind / name
+    if risk := _of_others(path, reachable):
         try:
             path.unlink()
         except OSError as error:
-            raise KinstError(f"{path}: {found}, and it cannot be removed: {error.strerror}"
+            raise KinstError(f"{path}: {risk}, and it cannot be removed: {error.strerror}"
                              ) from None
     return path
 
 
 def _like_tmp(folder: Path) -> bool:
-    """Whether nobody can change there what is somebody else's."""
-    found = folder.stat()
-    return found.st_uid in (ROOT, os.geteuid()) and bool(found.st_mode & stat.S_ISVTX)
+    """Whether a folder is sticky, like /tmp, so that users cannot replace each other's files."""
+    status = folder.stat()
+    return status.st_uid in (ROOT, os.geteuid()) and bool(status.st_mode & stat.S_ISVTX)
 
 
 def _reachable(folder: Path) -> bool:
-    """Whether other users can get at what is in a folder."""
+    """Whether other users can access the files in a folder."""
     try:
         return bool(folder.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH))
     except OSError:
@@ -65,24 +67,26 @@ def _reachable(folder: Path) -> bool:
 
 
 def _of_others(path: Path, reachable: bool = True) -> str:
-    """How another user can write to a file or folder, or point a link elsewhere; empty: nobody else
-    can, or it does not exist.
+    """Return how another user can write to a file or redirect its link, or an empty string.
 
-    :param reachable: whether others can get at it, so that its permissions matter.
+    The string is also empty for a path that does not exist.
+
+    :param reachable: whether other users can access the containing folder. If not, the file's
+        permissions do not matter.
     """
     try:
-        link, found = path.lstat(), path.stat()
+        link, target = path.lstat(), path.stat()
     except OSError:
         return ""
-    for one in (link, found):
-        if one.st_uid not in (ROOT, os.geteuid()):
-            return f"is of another user ({_user(one.st_uid)})"
+    for status in (link, target):
+        if status.st_uid not in (ROOT, os.geteuid()):
+            return f"belongs to another user ({_user(status.st_uid)})"
     if not reachable:
         return ""
-    if found.st_mode & stat.S_IWOTH:
+    if target.st_mode & stat.S_IWOTH:
         return "every user can write to it"
-    if found.st_mode & stat.S_IWGRP and not _own_group(found.st_gid):
-        return "the users of its group can write to it"
+    if target.st_mode & stat.S_IWGRP and not _own_group(target.st_gid):
+        return "its group can write to it"
     return ""
 
 
@@ -94,7 +98,7 @@ def _user(number: int) -> str:
 
 
 def _own_group(number: int) -> bool:
-    """Whether a group is this user's alone, of the same name."""
+    """Whether a group is the user's private group: of the same name, without other members."""
     try:
         group, user = grp.getgrgid(number), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""Which kernel images there are, by name, and where they lie."""
+"""Catalog of kernel images: their names and where they are stored."""
 
 import os
 import shutil
@@ -15,16 +15,16 @@ from emu.elf.linked_image import SUFFIX, with_modules
 from emu.host.errors import ImageError, KinstError
 
 TEACHING = Path(__file__).resolve().parent / "build"
-FLAVOURS = ("amd64-illumos",)  # of the teaching kernel, beside one for each architecture
-# Our userland, beside the teaching kernel: its root file system, and its one program.
-# Of a kernel's base system, beside the kernel: the first, too.
+FLAVOURS = ("amd64-illumos",)  # variants of the teaching kernel, in addition to the architectures
+# Names beside a kernel: the root file system (of the kinst-emu userland, or of the base system that
+# was fetched with the kernel), and the folder with the base system's headers.
 ROOT_FILE, HEADERS = "root.ufs", "base"
-STARTUP = "usr/lib/crt1.o"  # what every program of it is linked with
+STARTUP = "usr/lib/crt1.o"  # startup code of every C program, part of the base system
 
 
 @dataclass(frozen=True)
 class KnownImage:
-    """A name a user may give to ``-k``; ``path`` is None while the image is not here."""
+    """An image name that ``-k`` accepts; ``path`` is None if the image is missing."""
 
     name: str
     path: Path | None
@@ -32,73 +32,79 @@ class KnownImage:
 
 
 def data_directory() -> Path:
-    """``$KINST_DATA``, or the user's data directory."""
+    """Return ``$KINST_DATA``, or the user's data directory if it is unset."""
     named = os.environ.get("KINST_DATA")
     return Path(named) if named else Path(platformdirs.user_data_dir("kinst-emu"))
 
 
 def store() -> Path:
+    """Return the directory of the image store."""
     return data_directory() / "images"
 
 
 def is_teaching(image: Image) -> bool:
-    """Whether it is one of the teaching kernels, where they are built."""
+    """Whether an image is in one of the directories where teaching kernels are built."""
     return any(image.path.is_relative_to(place) for place in (TEACHING, built_teaching()))
 
 
 def described(image: Image) -> str:
-    """What a heading calls a kernel: the name that ``-k`` takes, which has its architecture in it;
-    of a file without one the file, and the architecture."""
+    """Return the name of a kernel for headings.
+
+    This is the name that ``-k`` takes, which contains the architecture, or else the file and the
+    architecture.
+    """
     path = image.path.resolve()
     name = next((one.name for one in known() if one.path and one.path.resolve() == path), None)
     return name or f"{image.path} for {arch_of(image).name}"
 
 
 def built_teaching() -> Path:
-    """Where an installed program builds the teaching kernels."""
+    """Return the directory where an installed program builds the teaching kernels."""
     return store() / "teaching"
 
 
 def base(image: Image) -> Path:
-    """The root file system of the base system that was fetched with a kernel.
+    """Return the root file system of the base system that was fetched with a kernel.
 
-    :raises ImageError: when none was.
+    :raises ImageError: no base system was fetched.
     """
     path = image.path.parent / ROOT_FILE
     if not is_teaching(image) and path.is_file():
         return path
-    raise ImageError(f"{image.path}: its base system is not here; get it by: kinst images fetch "
+    raise ImageError(f"{image.path}: its base system is not installed; run: kinst images fetch "
                      "RELEASE/ARCH --base")
 
 
 def headers(image: Image) -> Path | None:
-    """The folder with the headers and libraries of that base system, below ``usr``; None: there is
-    none."""
+    """Return the folder of the fetched base system whose ``usr`` has headers and libraries.
+
+    Return None if no base system was fetched with the kernel.
+    """
     path = image.path.parent / HEADERS
     return path if (path / "usr/include").is_dir() and (path / STARTUP).is_file() else None
 
 
 def userland(arch: str) -> Path:
-    """The image of the disk with our userland.
+    """Return the path of the disk image with the kinst-emu userland.
 
-    :raises ImageError: when it was not built.
+    :raises ImageError: the userland was not built.
     """
     for place in (TEACHING, built_teaching()):
         if (path := place / arch / ROOT_FILE).is_file():
             return path
-    raise ImageError(f"our userland for {arch} is not here yet; get it by: kinst images build")
+    raise ImageError(f"the kinst-emu userland for {arch} is not built yet; run: kinst images build")
 
 
 def known() -> list[KnownImage]:
-    """Everything ``kinst images`` lists."""
+    """Return all images that ``kinst images`` lists."""
     images = []
-    for name, file, kinds in (("teaching", "kernel", (*ARCHITECTURES, *FLAVOURS)),
+    for name, file, names_of_kind in (("teaching", "kernel", (*ARCHITECTURES, *FLAVOURS)),
                               ("races", "races", tuple(ARCHITECTURES))):
-        for arch in kinds:
-            found = [path for place in (TEACHING, built_teaching())
+        for arch in names_of_kind:
+            paths = [path for place in (TEACHING, built_teaching())
                      if (path := place / arch / file).is_file()]
             images.append(
-                KnownImage(f"{name}/{arch}", found[0] if found else None, "kinst images build"))
+                KnownImage(f"{name}/{arch}", paths[0] if paths else None, "kinst images build"))
     kernels = os.environ.get("KINST_KERNELS")
     if kernels:
         for arch in ARCHITECTURES:
@@ -119,8 +125,11 @@ def known() -> list[KnownImage]:
 
 
 def real_kernel(arch: str) -> Path | None:
-    """A real kernel of an architecture: of ``$KINST_KERNELS``, or the last one by name of those
-    that the user has registered.  None: there is none."""
+    """Return the path of a FreeBSD kernel for an architecture, or None.
+
+    The kernel is the one in ``$KINST_KERNELS`` if that is set, or else the last one of the image
+    store in alphabetical order.
+    """
     kernels = os.environ.get("KINST_KERNELS")
     if kernels:
         path = Path(kernels) / arch / "kernel"
@@ -130,41 +139,42 @@ def real_kernel(arch: str) -> Path | None:
 
 
 def find(text: str, modules: Sequence[str] = ()) -> Image:
-    """The image a user named: a file, or a name ``kinst images`` lists.
+    """Load the image that a user named: a file, or a name that ``kinst images`` lists.
 
-    :param modules: kernel modules to be loaded behind it: files, or names of files beside the
+    :param modules: kernel modules to load after the kernel: files, or names of files beside the
         kernel (``kinst.ko``, ``kinst``).
-    :raises ImageError: when there is no such image, or it is not a usable kernel.
+    :raises ImageError: there is no such image, or it is not a usable kernel.
     """
     path = Path(text)
     try:
-        there = path.exists()
+        exists = path.exists()
     except OSError as error:
         raise ImageError(f"{text[:80]}: {error.strerror}") from None
-    if not there:
+    if not exists:
         for image in known():
             if image.name == text:
                 if image.path is None:
-                    raise ImageError(f"{text}: not here yet; get it by: {image.origin}")
+                    raise ImageError(f"{text}: is not installed; run: {image.origin}")
                 path = image.path
                 break
         else:
-            raise ImageError(f"{text}: no such file, and no image of that name; see: kinst images")
-    found = load_image(path)
-    arch_of(found)
-    return with_modules(found, [module_path(found, name) for name in modules])
+            raise ImageError(f"{text}: no such file, and no image of that name; run 'kinst images' "
+                             "for a list")
+    kernel = load_image(path)
+    arch_of(kernel)
+    return with_modules(kernel, [module_path(kernel, name) for name in modules])
 
 
 def module_path(image: Image, name: str) -> Path:
-    """The file of a module that a user named: a file, or the name of one beside the kernel.
+    """Return the file of a module that a user named: a file, or a name beside the kernel.
 
-    :raises ImageError: when there is none.
+    :raises ImageError: there is no such file.
     """
     path, directory = Path(name), image.path.parent
-    found = [path]
+    candidates = [path]
     if path.name == name:
-        found += [directory / name, directory / f"{name}{SUFFIX}"]
-    for candidate in found:
+        candidates += [directory / name, directory / f"{name}{SUFFIX}"]
+    for candidate in candidates:
         if candidate.is_file():
             return candidate
     raise ImageError(f"{name}: no such module"
@@ -172,24 +182,25 @@ def module_path(image: Image, name: str) -> Path:
 
 
 def modules_beside(kernel: Path) -> list[Path]:
-    """The modules in a kernel's directory, and their debug files."""
+    """Return the modules in a kernel's directory and their debug files."""
     return [path for pattern in (f"*{SUFFIX}", f"*{SUFFIX}.debug")
             for path in sorted(kernel.parent.glob(pattern)) if path.is_file()]
 
 
 def add(path: Path, name: str | None = None) -> KnownImage:
-    """Copy a kernel (and the debug file and modules beside it) into the store.
+    """Copy a kernel, with its debug file and modules, into the image store.
 
-    :raises ImageError: when it is not a usable kernel.
+    :raises ImageError: the file is not a usable kernel, or the copy cannot be written.
+    :raises KinstError: the name is invalid.
     """
     image = load_image(path)
     arch = arch_of(image)
     name = name or f"{path.resolve().parent.name}/{arch.name}"
     parts = name.split("/")
     if len(parts) != 2 or any(not part or part.startswith(".") for part in parts):
-        raise KinstError(f"'{name}': an image's name is of the form NAME/ARCH, like 15.0/amd64")
+        raise KinstError(f"'{name}': an image name has the form NAME/ARCH, for example 15.0/amd64")
     if parts[0] == built_teaching().name:
-        raise KinstError(f"'{name}': these names are for the teaching kernels; give another --name")
+        raise KinstError(f"'{name}': the name is reserved for teaching kernels; use another --name")
     if parts[1] != arch.name:
         raise KinstError(f"'{name}': {path} is a kernel for {arch.name}, not for {parts[1]}")
     target = store() / name
@@ -204,7 +215,7 @@ def add(path: Path, name: str | None = None) -> KnownImage:
                 shutil.copyfile(module, Path(directory) / module.name)
             target.mkdir(exist_ok=True)
             new = {file.name for file in Path(directory).iterdir()}
-            for old in target.iterdir():  # of the kernel that had this name
+            for old in target.iterdir():  # files of the previous kernel of this name
                 if old.name not in new and old.suffix in (SUFFIX, ".debug"):
                     old.unlink()
             for file in Path(directory).iterdir():

@@ -1,4 +1,4 @@
-"""Clang and lld, as our kernels and programs are built by them."""
+"""Compile and link guest kernels and programs with clang and lld."""
 
 import os
 import shutil
@@ -13,20 +13,22 @@ from emu.host.errors import KinstError
 
 @dataclass(frozen=True)
 class Port:
+    """A compiler target: its triple and its compiler options."""
+
     triple: str
     flags: tuple[str, ...]
 
 
 def target(source: Path, arch: str) -> Port:
-    """What a compiler is told of an architecture: in its folder, the triple and then the flags."""
+    """Read an architecture's ``target`` file, which lists the triple and then the options."""
     triple, *flags = (source / arch / "target").read_text().split()
     return Port(triple, tuple(flags))
 
 
 def tool(*names: str) -> str:
-    """The command that is installed, under one of its names, with its version or without.
+    """Return the first of several commands that is installed, with or without a version suffix.
 
-    :raises KinstError: when none is.
+    :raises KinstError: none of the commands is installed.
     """
     for name in names:
         for version in ("", *(f"-{n}" for n in range(21, 13, -1))):
@@ -37,10 +39,11 @@ def tool(*names: str) -> str:
 
 def linked(output: Path, sources: Sequence[Path], flags: Sequence[str],
            options: Sequence[str] = ()) -> None:
-    """Compile files and link them; the result appears whole or not at all.
+    """Compile source files and link them; the output file is written atomically.
 
-    :param flags: of the compiler; ``options``: of the linker.
-    :raises KinstError: when a tool is missing or fails, with what it said.
+    :param flags: compiler options.
+    :param options: linker options.
+    :raises KinstError: a tool is missing or fails; the message includes its output.
     """
     clang, linker = tool("clang"), tool("ld.lld", "lld")
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -58,8 +61,8 @@ def linked(output: Path, sources: Sequence[Path], flags: Sequence[str],
 def linked_against(output: Path, source: Path, system: Path, port: Port) -> None:
     """Compile a program against a system's headers and static libraries.
 
-    :param system: the folder that has its ``usr``.
-    :raises KinstError: when a tool is missing or fails, with what it said.
+    :param system: the folder that contains the system's ``usr``.
+    :raises KinstError: a tool is missing or fails; the message includes its output.
     """
     linker = shutil.which(tool("ld.lld"))
     _run(tool("clang"), f"--target={port.triple}", *port.flags, f"--sysroot={system}", "-static",
@@ -70,4 +73,4 @@ def linked_against(output: Path, source: Path, system: Path, port: Port) -> None
 def _run(*command: str) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise KinstError(f"{command[0]} fails:\n{result.stderr.strip()}")
+        raise KinstError(f"{command[0]} failed:\n{result.stderr.strip()}")

@@ -1,5 +1,7 @@
-"""Distribution sets of FreeBSD's releases: tar archives compressed by xz, and what is taken out of
-them.  They are not trusted: names, sizes and numbers of members are bounded here."""
+"""Unpack FreeBSD distribution sets, which are tar archives compressed with xz.
+
+The archives are not trusted: names, sizes and the number of members are checked.
+"""
 
 import contextlib
 import lzma
@@ -19,35 +21,38 @@ from images import ufs
 from images.ufs import File, Folder
 
 CHUNK = 1 << 18
-MAX_MEMBER, MAX_ALL, MAX_MEMBERS = 2 << 30, 6 << 30, 1 << 19  # bytes of one, of all; their number
-MAX_HEADER = 1 << 16  # bytes of a member that says more of the next one
-FREE = 256 << 20  # bytes that are left free in a root file system
-# What programs are compiled against.
+MAX_MEMBER, MAX_ALL, MAX_MEMBERS = 2 << 30, 6 << 30, 1 << 19  # bytes per member, total bytes, count
+MAX_HEADER = 1 << 16  # bytes of a member that describes the next member
+FREE = 256 << 20  # bytes of free space in a root file system
+# Files that programs are compiled against
 HEADERS = re.compile(r"usr/(?:include/[\w.+/-]{1,200}|lib/[\w.+-]{1,100}\.[ao])")
 
-Progress = Callable[[str, int, int], None]  # what, bytes so far, bytes in all (0: unknown)
+Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes (0: unknown)
 
 
 class SetError(KinstError):
-    """A set is damaged, or is not what it should be."""
+    """A distribution set is damaged, too large or incomplete."""
 
 
 class _Header(tarfile.TarInfo):
-    """A member's header.  Those that only say more of the next one (long names, PAX) are read as a
-    whole by ``tarfile`` before anybody else sees them."""
+    """Tar header that limits the size of members that describe the next member.
+
+    ``tarfile`` reads such members (long names, PAX headers) into memory as a whole, before any
+    other code sees them.
+    """
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        said_of_next = self.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+        describes_next = self.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
                                      tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-        if self.size < 0 or (said_of_next and self.size > MAX_HEADER):
-            raise tarfile.ReadError(f"a header of {self.size} bytes")
+        if self.size < 0 or (describes_next and self.size > MAX_HEADER):
+            raise tarfile.ReadError(f"a header has {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
 
 
 @contextlib.contextmanager
 def _members(archive: Path, progress: Progress) -> Iterator[
         Iterator[tuple[str, tarfile.TarInfo, tarfile.TarFile]]]:
-    """The members with their names, ``./`` left out; said on the way."""
+    """Iterate over an archive's members and their names without ``./``, and report progress."""
     size = archive.stat().st_size
 
     def each(raw: BinaryIO, tar: tarfile.TarFile) -> Iterator[
@@ -79,10 +84,11 @@ def _copy(tar: tarfile.TarFile, info: tarfile.TarInfo, target: BinaryIO) -> None
 
 def take(archive: Path, wanted: Callable[[str], Path | None], needed: str,
          progress: Progress) -> None:
-    """Files of a set, each of them written under a temporary name and renamed.
+    """Extract files from a set; each is written under a temporary name and then renamed.
 
-    :param wanted: where a file goes; None: nowhere.
-    :raises SetError: for a set that is damaged, or has not what is ``needed``.
+    :param wanted: returns the target path of a member, or None to skip the member.
+    :param needed: name of a member that the set must contain.
+    :raises SetError: the set is damaged or does not contain ``needed``.
     """
     found = False
     with _members(archive, progress) as members:
@@ -93,80 +99,80 @@ def take(archive: Path, wanted: Callable[[str], Path | None], needed: str,
                     _copy(tar, info, file)
                 found |= name == needed
     if not found:
-        raise SetError(f"{archive.name}: holds no {needed}")
+        raise SetError(f"{archive.name}: does not contain {needed}")
 
 
 def make_root(archive: Path, image: Path, headers: Path, progress: Progress) -> None:
-    """A root file system of a base system, and a folder with its headers and libraries.
+    """Write a base system's root file system, and a folder with its headers and libraries.
 
-    Files belong to root in it, and devices are left out: they are the kernel's own file system.
+    Files belong to root. Device nodes are skipped, because the kernel mounts devfs.
 
-    :param headers: is replaced.
-    :raises SetError: for a set that is damaged, or has no first program.
-    :raises FileSystemError: when it does not fit.
+    :param headers: the folder, which is replaced.
+    :raises SetError: the set is damaged or does not contain ``sbin/init``.
+    :raises FileSystemError: the files do not fit into a file system.
     """
     with contextlib.ExitStack() as stack:
         spool = stack.enter_context(tempfile.TemporaryFile(dir=image.parent))
-        apart = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=image.parent)))
-        found: dict[str, File | Folder | tuple[int, int, int] | str] = {}
+        staging = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=image.parent)))
+        entries: dict[str, File | Folder | tuple[int, int, int] | str] = {}
         with _members(archive, progress) as members:
             for name, info, tar in members:
                 if info.isdir():
-                    found[name] = Folder(mode=stat.S_IFDIR | info.mode & 0o7777)
+                    entries[name] = Folder(mode=stat.S_IFDIR | info.mode & 0o7777)
                 elif info.issym():
-                    found[name] = File(info.linkname.encode("utf-8", "surrogateescape"),
+                    entries[name] = File(info.linkname.encode("utf-8", "surrogateescape"),
                                        stat.S_IFLNK | 0o777)
                 elif info.islnk():
-                    found[name] = str(PurePosixPath(info.linkname)).removeprefix("/")
+                    entries[name] = str(PurePosixPath(info.linkname)).removeprefix("/")
                 elif info.isfile():
-                    at = spool.tell()
+                    start = spool.tell()
                     _copy(tar, info, spool)
-                    found[name] = at, spool.tell() - at, stat.S_IFREG | info.mode & 0o7777
-        if not isinstance(found.get("sbin/init"), tuple | str):
-            raise SetError(f"{archive.name}: holds no sbin/init")
+                    entries[name] = start, spool.tell() - start, stat.S_IFREG | info.mode & 0o7777
+        if not isinstance(entries.get("sbin/init"), tuple | str):
+            raise SetError(f"{archive.name}: does not contain sbin/init")
         size = spool.tell()
         spool.flush()
-        held = memoryview(mmap.mmap(spool.fileno(), size, prot=mmap.PROT_READ)
+        contents = memoryview(mmap.mmap(spool.fileno(), size, prot=mmap.PROT_READ)
                           if size else b"")
-        tree = _tree(archive, found, held)
-        root = ufs.tree(tree)  # what is a file and a folder is refused here
-        for name, what in tree.items():
-            if HEADERS.fullmatch(name) and isinstance(what, File):
-                _keep(apart / name, what)
+        tree = _tree(archive, entries, contents)
+        root = ufs.tree(tree)  # raises an error if a name is both a file and a folder
+        for name, item in tree.items():
+            if HEADERS.fullmatch(name) and isinstance(item, File):
+                _keep(staging / name, item)
         progress(f"writing {image.name}", 0, 0)
         with replacing(image) as file:
             ufs.write(root, file, FREE)
         shutil.rmtree(headers, ignore_errors=True)
-        if (apart / "usr").exists():
+        if (staging / "usr").exists():
             headers.mkdir()
-            (apart / "usr").rename(headers / "usr")
+            (staging / "usr").rename(headers / "usr")
 
 
 def _tree(archive: Path, found: dict[str, File | Folder | tuple[int, int, int] | str],
           held: memoryview) -> dict[str, File | Folder]:
-    """The files, whose contents lie behind each other; a name of another file's is that file."""
+    """Return the tree with file contents; hard links share the ``File`` that they point to."""
     tree: dict[str, File | Folder] = {}
-    for name, what in found.items():
-        if isinstance(what, tuple):
-            at, size, mode = what
-            tree[name] = File(held[at : at + size], mode)
-        elif not isinstance(what, str):
-            tree[name] = what
-    for name, what in found.items():
-        if isinstance(what, str):
-            other = tree.get(what)
-            if not isinstance(other, File):
-                raise SetError(f"{archive.name}: {name[:100]!r} is a link to nothing")
-            tree[name] = other
+    for name, item in found.items():
+        if isinstance(item, tuple):
+            start, size, mode = item
+            tree[name] = File(held[start : start + size], mode)
+        elif not isinstance(item, str):
+            tree[name] = item
+    for name, item in found.items():
+        if isinstance(item, str):
+            target = tree.get(item)
+            if not isinstance(target, File):
+                raise SetError(f"{archive.name}: {name[:100]!r} is a link to a missing file")
+            tree[name] = target
     return tree
 
 
 def _keep(path: Path, file: File) -> None:
-    """A header or a library; links that lead out of their folder are left out."""
+    """Write a header or a library, but skip a symbolic link that leaves its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if stat.S_ISLNK(file.mode):
-        leads = bytes(file.content).decode("utf-8", "surrogateescape")
-        if re.fullmatch(r"[\w.+-]{1,100}", leads) and leads not in (".", ".."):
-            path.symlink_to(leads)
+        target = bytes(file.content).decode("utf-8", "surrogateescape")
+        if re.fullmatch(r"[\w.+-]{1,100}", target) and target not in (".", ".."):
+            path.symlink_to(target)
     else:
         path.write_bytes(file.content)

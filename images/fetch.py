@@ -1,8 +1,7 @@
-"""Gets the official kernels of a FreeBSD release, with their modules: the kernel and kernel-dbg
-distribution sets; and, if wanted, the base system.
+"""Fetch the kernel, modules and debug data of a FreeBSD release, and optionally its base system.
 
-The sets are checked against the release's MANIFEST: lines of file name, SHA-256, number of files,
-and a description, separated by tabs.
+The distribution sets are checked against the release's MANIFEST. Its lines consist of file name,
+SHA-256, number of files and description, separated by tabs.
 """
 
 import hashlib
@@ -23,7 +22,7 @@ from images.catalog import HEADERS, ROOT_FILE, KnownImage, store
 from images.distribution_set import CHUNK, Progress, make_root, take
 
 SITE = "https://download.freebsd.org/releases"
-# The folder in a set, what must be in it, and the modules and what debug data they have.
+# By set: the folder in the archive, a required file, and a pattern of the files to extract.
 SETS = {
     "kernel.txz": ("boot/kernel/", "kernel", re.compile(r"kernel|[\w-]{1,60}\.ko")),
     "kernel-dbg.txz": ("usr/lib/debug/boot/kernel/", "kernel.debug",
@@ -35,23 +34,23 @@ RELEASE = re.compile(r"\d+\.\d+-[A-Z]+\d*")
 
 
 class FetchError(KinstError):
-    """A set cannot be had."""
+    """A distribution set cannot be downloaded, verified or written."""
 
 
 def fetch(name: str, progress: Progress, site: str | None = None,
           base: bool = False) -> KnownImage:
-    """Get ``RELEASE/ARCH``, e.g. ``15.0-RELEASE/amd64``.
+    """Fetch and install ``RELEASE/ARCH``, for example ``15.0-RELEASE/amd64``.
 
-    What was downloaded is kept on failure and gone on from the next time.
+    If a download fails, the partial file is kept and the next call resumes it.
 
-    :param base: get the base system, too.
-    :raises FetchError: when it cannot be had, or is not what the MANIFEST says.
-    :raises SetError: when a set is not what it should be.
+    :param base: also fetch the base system.
+    :raises FetchError: a set cannot be downloaded, or does not match the MANIFEST.
+    :raises SetError: a set is damaged or incomplete.
     """
     release, _, arch = name.partition("/")
     if arch not in FREEBSD or not RELEASE.fullmatch(release):
         raise FetchError(
-            f"'{name}': give RELEASE/ARCH, like 15.0-RELEASE/amd64 (or {', '.join(NAMES[1:])})"
+            f"'{name}': use RELEASE/ARCH, like 15.0-RELEASE/amd64 (or {', '.join(NAMES[1:])})"
         )
     site = site or os.environ.get("KINST_SITE") or SITE
     where = f"{site}/{FREEBSD[arch].boot.releases}/{release}"
@@ -92,8 +91,8 @@ def _open(url: str, start: int = 0) -> http.client.HTTPResponse:
         return response
     except urllib.error.HTTPError as error:
         if start and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return _open(url)  # what is here is not a beginning of it
-        raise FetchError(f"{url}: the server says {error.code} {error.reason}") from None
+            return _open(url)  # the partial file is longer than the remote file
+        raise FetchError(f"{url}: the server replied {error.code} {error.reason}") from None
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise FetchError(f"{url}: cannot be reached: {reason}; try again later") from None
@@ -111,7 +110,7 @@ def _manifest(base: str) -> dict[str, str]:
         if len(fields) >= 2 and re.fullmatch("[0-9a-f]{64}", fields[1]):
             sums[fields[0]] = fields[1]
     if not sums:
-        raise FetchError(f"{base}/MANIFEST: holds no checksums; is the release's name right?")
+        raise FetchError(f"{base}/MANIFEST: contains no checksums; check the release name")
     return sums
 
 
@@ -130,11 +129,11 @@ def _download(url: str, path: Path, digest: str, progress: Progress) -> None:
     response = _open(url, have) if have else _open(url)
     with response:
         if have and response.status != 206:
-            have = 0  # the server starts from the beginning
-        said = response.headers.get("Content-Length") or "0"
-        length = int(said) if said.isdecimal() and len(said) < 16 else 0
+            have = 0  # the server ignored the range and sends the whole file
+        header = response.headers.get("Content-Length") or "0"
+        length = int(header) if header.isdecimal() and len(header) < 16 else 0
         if have + length > MAX_SET:
-            raise FetchError(f"{url}: {have + length} bytes: not a kernel set")
+            raise FetchError(f"{url}: {have + length} bytes are too many for a distribution set")
         with naming(path), path.open("ab" if have else "wb") as file:
             done = have
             try:
@@ -142,18 +141,20 @@ def _download(url: str, path: Path, digest: str, progress: Progress) -> None:
                     file.write(chunk)
                     done += len(chunk)
                     if done > MAX_SET:
-                        raise FetchError(f"{url}: longer than {MAX_SET} bytes: not a kernel set")
+                        raise FetchError(f"{url}: longer than {MAX_SET} bytes, which is too long "
+                                         "for a distribution set")
                     progress(path.name, done, have + length if length else 0)
             except (http.client.HTTPException, TimeoutError, ConnectionError,
                     ssl.SSLError) as error:
                 raise FetchError(
-                    f"{url}: broke off after {done} bytes ({type(error).__name__}); "
-                    "run the command again to go on from there"
+                    f"{url}: the connection broke after {done} bytes ({type(error).__name__}); "
+                    "run the command again to resume"
                 ) from None
     if length and done < have + length:
-        raise FetchError(f"{url}: broke off after {done} bytes; run the command again to go on")
+        raise FetchError(f"{url}: the connection broke after {done} bytes; "
+                         "run the command again to resume")
     if _hash(path).hexdigest() != digest:
         path.unlink()
         raise FetchError(
-            f"{url}: its SHA-256 is not the MANIFEST's; it was removed, run the command again"
+            f"{url}: its SHA-256 does not match the MANIFEST; it was removed, run the command again"
         )

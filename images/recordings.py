@@ -1,4 +1,4 @@
-"""Recordings and the kernels they are of: a machine as it was when one began."""
+"""Find the kernel of a recording, and create a machine in the recording's start state."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,35 +27,35 @@ Modules = Sequence[tuple[str, str]]
 def kernel_with(path: Path, architecture: str, build_id: str, name: str | None = None,
                 modules: Modules = (), given: Sequence[str] = (), hint: str = "",
                 options: BootOptions = NOTHING) -> Image:
-    """The kernel that a recording or a trace is of.
+    """Return the kernel on which a recording or a trace was made.
 
-    :param name: the user's word for it; None: it is looked for where it was, and among the known
-        ones.
-    :param modules: the names and build ids of the modules behind it.
-    :param given: the user's files of modules; those not given are looked for beside the kernel.
-    :param hint: where the file says that it was; from outside, so that only a plain file with that
-        build id is taken.
-    :param options: what its boot loader was told.
-    :raises ReplayError: when it is not here, or another one.
+    :param name: the kernel's file or name as the user gave it. If None, the recorded path and then
+        the known images are searched.
+    :param modules: names and build ids of the modules loaded after the kernel.
+    :param given: module files from the user; other modules are expected beside the kernel.
+    :param hint: the path in the recording. It is untrusted, so only a regular file with the same
+        build id is used.
+    :param options: the boot loader's options.
+    :raises ReplayError: the kernel or a module is missing, or is another build.
     """
     for file in given if modules else ():
         if Path(file).name != file and not Path(file).exists():
             raise ReplayError(f"{file}: no such file; {path} was recorded with "
                               + ", ".join(n for n, _id in modules))
         if not {Path(file).name, f"{file}{SUFFIX}"}.intersection(n for n, _id in modules):
-            raise ReplayError(f"{path}: was recorded without the module {file}: leave that out")
+            raise ReplayError(f"{path}: was recorded without the module {file}: omit it")
     if name is not None:
         image = _behind(path, replace(catalog.find(name), options=options), modules, given)
         if not image.is_known_as(build_id):
             raise ReplayError(f"{path}: was recorded on another kernel (build id {build_id}), "
-                              f"not on {image.path}; give its own kernel")
+                              f"not on {image.path}; give the recording's kernel")
         return image
     missing = ""
     if hint:
-        found = _hinted(path, hint, build_id, modules, given, options)
-        if isinstance(found, Image):
-            return found
-        missing = f"; {printable(hint)}, where it was, {found}"
+        hinted = _hinted(path, hint, build_id, modules, given, options)
+        if isinstance(hinted, Image):
+            return hinted
+        missing = f"; {printable(hint)}, the recorded path, {hinted}"
     for known in catalog.known():
         if known.path is None or architecture not in known.name:
             continue
@@ -66,45 +66,45 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
         if image.is_known_as(build_id):
             return image
     raise ReplayError(f"{path}: was recorded on a kernel for {architecture} with the build id "
-                      f"{build_id}, which is none of the known ones{missing}; give it with -k"
+                      f"{build_id}, which is not a known kernel{missing}; give it with -k"
                       + (f" (and {', '.join(n for n, _id in modules)} beside it, or with --module)"
                          if modules else ""))
 
 
 def _hinted(path: Path, hint: str, build_id: str, modules: Modules, given: Sequence[str],
             options: BootOptions) -> Image | str:
-    """The kernel where a file says that it was, or what is wrong there.
+    """Return the kernel at the recorded path, or a phrase that says why it cannot be used.
 
-    :raises KinstError: when it is there, and its modules are not.
+    :raises KinstError: the kernel is the right one, but its modules are missing or other builds.
     """
-    there = Path(hint)
+    kernel = Path(hint)
     try:
-        if not there.is_file():  # anything else may wait for ever to be read
-            return "is no file any more"
-        image = replace(load_image(there), options=options)
+        if not kernel.is_file():  # reading anything else, such as a FIFO, may block
+            return "is not a file"
+        image = replace(load_image(kernel), options=options)
     except OSError as error:
-        return f"cannot be looked at: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
     except ImageError:
-        return "is no kernel any more"
+        return "is not a kernel"
     try:
         image = _behind(path, image, modules, given)
     except (ImageError, ReplayError):
-        if build_id.startswith(f"{image.build_id}-"):  # that kernel: the modules are what is wrong
+        if build_id.startswith(f"{image.build_id}-"):  # the right kernel: only modules are wrong
             raise
-        return "is not with its modules any more"
-    return image if image.is_known_as(build_id) else "is another build now"
+        return "no longer has its modules"
+    return image if image.is_known_as(build_id) else "is now another build"
 
 
 def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) -> Image:
-    """The image with a recording's modules.
+    """Return an image with a recording's modules loaded after the kernel.
 
-    :raises ReplayError: when one is not here, or of another build.
+    :raises ReplayError: a module is missing or is another build.
     """
     files = [catalog.module_path(image, name) for name in given]
     if not modules:
         return with_modules(image, files)
-    theirs = {file.name: file for file in files}
-    paths = [theirs.get(name, image.path.parent / name) for name, _id in modules]
+    by_name = {file.name: file for file in files}
+    paths = [by_name.get(name, image.path.parent / name) for name, _id in modules]
     for (name, build_id), file in zip(modules, paths, strict=True):
         if not file.is_file():
             raise ReplayError(f"{path}: needs the module {name} (build id {build_id}), which is "
@@ -116,7 +116,7 @@ def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) ->
 
 
 def machine_at(start: Start, image: Image) -> UnicornMachine:
-    """A machine as the recording's was at its start, but for a state that the recording has."""
+    """Return a machine in a recording's start state, except for state stored in the recording."""
     if start.kind == BOOTED:
         machine = booted(image, start.memory)
         machine.console.text.clear()
@@ -130,12 +130,14 @@ def machine_at(start: Start, image: Image) -> UnicornMachine:
 
 
 def from_start(player: Player) -> None:
-    """Bring a recorded boot to where probes can be made: its start has neither page tables nor
-    vectors."""
+    """Play a recorded boot until the kernel has page tables and vectors and can be probed.
+
+    :raises ReplayError: the recording ends before that point.
+    """
     if player.recording.start.kind != BOOT:
         return
-    found = [player.machine.image.symbols.find(name) for name in player.machine.guest.boot.starts]
-    stop = player.run(Until(addresses=[symbol.address for symbol in found if symbol is not None]))
+    symbols = [player.machine.image.symbols.find(name) for name in player.machine.guest.boot.starts]
+    stop = player.run(Until(addresses=[symbol.address for symbol in symbols if symbol is not None]))
     if stop is None:
         raise ReplayError(f"{player.recording.path}: ends before the kernel can be probed, in the "
                           f"first steps of its boot (at {player.position})")
@@ -145,19 +147,19 @@ def from_start(player: Player) -> None:
 
 def played(path: Path, name: str | None = None, limit: int = LIMIT,
            modules: Sequence[str] = ()) -> Player:
-    """A recording, ready to be played.
+    """Open a recording and return a player for it.
 
-    :param name: the kernel, a file or a name; None: it is looked for where it was recorded, and
-        among the known ones.
-    :param limit: instructions; a longer one is not played.
-    :param modules: files of the modules behind the kernel, where they are not beside it.
-    :raises ReplayError: when the recording or its kernel cannot be used.
+    :param name: the kernel's file or name. If None, the recorded path and then the known images
+        are searched.
+    :param limit: maximum number of instructions in the recording.
+    :param modules: module files that are not beside the kernel.
+    :raises ReplayError: the recording or its kernel cannot be used.
     """
     recording = Recording(path)
     length = recording.last.instructions - recording.start.position.instructions
     if length > limit:
-        raise ReplayError(f"{path}: has {length} instructions, and more than {limit} are not "
-                          "played; --limit sets another limit")
+        raise ReplayError(f"{path}: has {length} instructions, which exceeds the limit of {limit}; "
+                          "--limit sets another limit")
     start = recording.start
     image = kernel_with(path, start.architecture, start.build_id, name, start.modules, modules,
                         start.kernel, recording.options)

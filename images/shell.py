@@ -1,5 +1,8 @@
-"""Commands given to our shell in a booted machine: typed at its prompt, their output found again by
-the marks that the shell sets around it (OSC 133: ``C`` before it, ``D;STATUS`` behind it)."""
+"""Run commands in the kinst-emu shell in a booted guest.
+
+Commands are typed at the shell's prompt. The shell prints marks (OSC 133) around the output of each
+command: ``C`` before it, ``D;STATUS`` after it.
+"""
 
 import re
 import tempfile
@@ -17,21 +20,22 @@ from emu.machine.machine import Machine, Stop, StopReason, Until
 from emu.machine.system_call import behind_call, calls_of
 from images import catalog
 
-MAX_COMMAND = 1000  # characters; the shell takes no longer line
+MAX_COMMAND = 1000  # characters; the shell's line buffer is little larger
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
-MOST_TO_PROGRAM = 50_000_000  # instructions from the prompt into a program
-NO_HEADER = "file not found"  # says clang
-NO_FUNCTION = ("undeclared function", "undefined symbol")  # say clang and lld
+MOST_TO_PROGRAM = 50_000_000  # maximum instructions from the prompt into a program
+NO_HEADER = "file not found"  # clang's message for a missing header
+NO_FUNCTION = ("undeclared function", "undefined symbol")  # messages of clang and lld
 OUR_HEADER, OUR_START = b'"system.h"', b"_start"
-# What a file system with our shell is known by: so much of its program, in so large an image.
+# A root file system of at most MOST_SEARCHED bytes has the kinst-emu shell if it contains the HEAD
+# bytes of the shell's file.
 SHELL_FILE, HEAD, MOST_SEARCHED = "shell", 40_000, 64 << 20
-QUOTED = 4  # lines of the console that a message quotes
+QUOTED = 4  # console lines quoted in an error message
 MARKS = re.compile(rb"\033\]133;[A-D](?:;\d{1,3})?\007")
-MARK_SIZE = 16  # bytes of a mark, at the most
+MARK_SIZE = 16  # maximum bytes of a mark
 
 
 class CommandError(KinstError):
-    """A command cannot be given, or did not end; ``stop`` says why the machine stopped."""
+    """A command is invalid or did not end; ``stop`` is the reason why the machine stopped."""
 
     def __init__(self, text: str, stop: Stop | None = None) -> None:
         super().__init__(text)
@@ -42,9 +46,9 @@ class CommandError(KinstError):
 class Ran:
     """A command that has ended.
 
-    :param output: what it wrote to the console, and what the kernel said meanwhile.
-    :param status: its exit status; 128 and the number of a signal that ended it.  None: it switched
-        the machine off.
+    :param output: its output on the console, including kernel messages.
+    :param status: its exit status, or 128 plus the signal that ended it. None if the command
+        powered the machine off.
     """
 
     output: bytes
@@ -52,10 +56,10 @@ class Ran:
 
 
 def with_userland(image: Image) -> Image:
-    """The kernel with a root file system, ours if it has none.
+    """Return a kernel image with a root file system: its own, or else the kinst-emu userland.
 
-    :raises CommandError: for a kernel that runs no programs.
-    :raises ImageError: when our userland was not built.
+    :raises CommandError: the kernel cannot run programs.
+    :raises ImageError: the kinst-emu userland was not built.
     """
     arch = arch_of(image).name
     if not guest_of(image, arch).boot.shell_prompt:
@@ -68,7 +72,7 @@ def with_userland(image: Image) -> Image:
 
 
 def shown_output(show: Callable[[int], None]) -> Callable[[int], None]:
-    """For a console's stream: shows a command's output as it comes, without the marks around it."""
+    """Return a console listener that shows the output of commands without the marks around it."""
     held = bytearray()
     inside = False
 
@@ -86,16 +90,16 @@ def shown_output(show: Callable[[int], None]) -> Callable[[int], None]:
                 held.clear()
                 return
             if len(held) < MARK_SIZE and byte != 0x0A:
-                return  # it may become one
-        for one in held:
-            show(one)
+                return  # this may be the start of a mark
+        for each in held:
+            show(each)
         held.clear()
 
     return heard
 
 
 def without_marks(show: Callable[[int], None]) -> Callable[[int], None]:
-    """For a console's stream: shows everything but the marks of our shell."""
+    """Return a console listener that shows everything except the kinst-emu shell's marks."""
     held = bytearray()
 
     def heard(byte: int) -> None:
@@ -103,41 +107,44 @@ def without_marks(show: Callable[[int], None]) -> Callable[[int], None]:
         if held[0] == 0x1B and len(held) < MARK_SIZE and byte != 0x0A:
             if MARKS.fullmatch(held):
                 held.clear()
-            return  # it may become one
-        for one in held:
-            show(one)
+            return  # this may be the start of a mark
+        for each in held:
+            show(each)
         held.clear()
 
     return heard
 
 
 def at_shell(machine: Machine) -> None:
-    """:raises CommandError: when a machine is not at our shell's prompt."""
+    """Check that a machine is at the kinst-emu shell's prompt.
+
+    :raises CommandError: the machine is not at the prompt; the message quotes its console.
+    """
     prompt, text = machine.guest.boot.shell_prompt, machine.console.text
     if prompt and (text.endswith(prompt.encode())
                    or (not text and machine.instructions and has_our_shell(machine.image))):
-        return  # a recording begins at the prompt, with nothing said
+        return  # a recording starts at the prompt with an empty console
     lines = [bytes(line) for line in text.replace(b"\r", b"").split(b"\n") if line.strip()]
-    found = [n for n, line in enumerate(lines) if machine.guest.boot.unmounted
+    unmounted = [n for n, line in enumerate(lines) if machine.guest.boot.unmounted
              and re.search(machine.guest.boot.unmounted, line)]
-    if not found:
-        raise CommandError(f"{machine.image.path}: is not at our shell's prompt."
+    if not unmounted:
+        raise CommandError(f"{machine.image.path}: is not at the kinst-emu shell's prompt."
                            + _quoted(lines[-QUOTED:]))
     where, error = (word.decode() for word in re.findall(
-        machine.guest.boot.unmounted, lines[found[-1]])[0])
+        machine.guest.boot.unmounted, lines[unmounted[-1]])[0])
     missing = [option for option, symbol in machine.guest.boot.needs.items()
                if machine.image.symbols.find(symbol) is None]
     why = f"error {error}"
     if missing:
         why = f"it was built without {' and '.join(missing)}"
     elif int(error) in machine.guest.boot.no_file_system:
-        why += ", it is no image of a file system that it knows"
+        why += ", it is not a file system that the kernel supports"
     raise CommandError(f"{machine.image.path}: the kernel cannot mount {where}: {why}."
-                       + _quoted([lines[found[-1]]]))
+                       + _quoted([lines[unmounted[-1]]]))
 
 
 def _quoted(lines: list[bytes]) -> str:
-    """The console's last lines as the end of a message."""
+    """Return the console's last lines as the end of an error message."""
     if not lines:
         return " Its console is empty"
     said = " / ".join(plain(line.decode("utf-8", "replace"))[:200] for line in lines)
@@ -145,17 +152,22 @@ def _quoted(lines: list[bytes]) -> str:
 
 
 def check_command(command: str) -> str:
-    """:raises CommandError: when it is no line."""
+    """Return the command unchanged if the kinst-emu shell can read it.
+
+    :raises CommandError: the command is empty, too long or not printable.
+    """
     if not command.strip() or not command.isprintable() or len(command.encode()) > MAX_COMMAND:
-        raise CommandError(f"a command is a line of at most {MAX_COMMAND} printable characters")
+        raise CommandError(
+            f"a command must be one line of at most {MAX_COMMAND} printable characters")
     return command
 
 
 def run_command(machine: Machine, command: str, limit: int) -> Ran:
-    """Run a command of a machine at our shell's prompt.
+    """Run a command on a machine at the kinst-emu shell's prompt.
 
-    :param limit: instructions after which it is given up.
-    :raises CommandError: when it is no line, or does not end; the machine stands where it stopped.
+    :param limit: instructions after which the command is abandoned.
+    :raises CommandError: the machine is not at the prompt, or the command is invalid or does not
+        end. The machine stays where it stopped.
     """
     check_command(command)
     at_shell(machine)
@@ -163,7 +175,10 @@ def run_command(machine: Machine, command: str, limit: int) -> Ran:
 
 
 def give_command(machine: Machine, command: str, limit: int) -> Ran:
-    """The same, of a machine that is known to be there."""
+    """Run a valid command on a machine that is known to be at the kinst-emu shell's prompt.
+
+    :raises CommandError: the command does not end.
+    """
     prompt = machine.guest.boot.shell_prompt
     begin = len(machine.console.text)
     machine.type(command.encode() + b"\r")
@@ -174,23 +189,24 @@ def give_command(machine: Machine, command: str, limit: int) -> Ran:
     output = text[text.find(BEGIN) + len(BEGIN) :] if BEGIN in text else b""
     if stop.reason is StopReason.POWER_OFF:
         return Ran(output, None)
-    found = END.search(output)
-    if stop.reason is StopReason.CONSOLE and found:
-        return Ran(output[: found.start()], int(found[1]))
+    mark = END.search(output)
+    if stop.reason is StopReason.CONSOLE and mark:
+        return Ran(output[: mark.start()], int(mark[1]))
     if stop.reason is StopReason.INSTRUCTIONS:
         raise CommandError(f"'{command[:60]}' has not ended after {limit:,} instructions; "
                            "--limit sets another limit", stop)
     if stop.reason is StopReason.CONSOLE:
-        raise CommandError(f"'{command[:60]}' did not end: a shell in it is at its prompt and "
-                           "waits for a command", stop)
+        raise CommandError(f"'{command[:60]}' did not end: it started a shell, which waits for a "
+                           "command at its prompt", stop)
     raise CommandError(f"'{command[:60]}' did not end: {stop}", stop)
 
 
 def at_system_call(machine: Machine) -> None:
-    """A machine at our shell's prompt goes on into a program of its own, right behind a call of the
-    kernel, with room below its stack.
+    """Run a machine from the kinst-emu shell's prompt to just after a system call in a program.
 
-    :raises CommandError: when it does not come there.
+    The program, ``work room``, has mapped pages below its stack pointer.
+
+    :raises CommandError: the machine does not reach such a system call.
     """
     at_shell(machine)
     machine.type(b"work room 1000000\r")
@@ -202,13 +218,15 @@ def at_system_call(machine: Machine) -> None:
         if not machine.pc >> 63 and behind_call(machine):
             return
         stop = machine.run(Until(instructions=machine.instructions + 1))
-    raise CommandError(f"{machine.image.path}: does not come to a program: {stop}", stop)
+    raise CommandError(f"{machine.image.path}: does not reach a program's system call: {stop}",
+                       stop)
 
 
 def with_folder(image: Image, folder: Path | None) -> Image:
-    """An image with our userland, with the files of a folder of the host; None: as it is.
+    """Return an image with the kinst-emu userland and a host folder's files in ``/files``.
 
-    :raises KinstError: when they cannot be read, or do not fit.
+    :param folder: the host folder; None returns the image unchanged.
+    :raises KinstError: the files cannot be read, or do not fit.
     """
     if folder is None:
         return image
@@ -217,21 +235,23 @@ def with_folder(image: Image, folder: Path | None) -> Image:
 
 
 def has_our_shell(image: Image) -> bool:
-    """Whether the root file system has our shell in it, as it is built here."""
+    """Whether the root file system contains the kinst-emu shell as it is currently built."""
     options = image.options
     root = options.memory_disk or (options.disks[0] if options.disks else None)
     try:
         shell = catalog.userland(arch_of(image).name).with_name(SHELL_FILE).read_bytes()
     except (ImageError, OSError):
         return False
-    # A file begins where a block does, and its blocks lie behind each other as far as these go.
+    # Files start at block boundaries, and their first HEAD bytes are contiguous.
     return root is not None and len(root.content) <= MOST_SEARCHED and (
         bytes(root.content[:]).find(shell[:HEAD]) >= 0)
 
 
 def program_files(image: Image, folder: Path | None = None) -> dict[str, Path]:
-    """The files with the symbols of our userland's programs, by the processes' names; and those of
-    a folder that is in /files.  Nothing of another root file system.
+    """Return the files with symbols of the kinst-emu userland's programs, by process name.
+
+    Programs in ``folder``, which the guest sees as ``/files``, are included. Return an empty dict
+    for another root file system.
     """
     from images.build_userland import PROGRAMS, SHELL, TOOLS
 
@@ -241,17 +261,17 @@ def program_files(image: Image, folder: Path | None = None) -> dict[str, Path]:
         return {}
     if folder is None and not has_our_shell(image):
         return {}
-    found = {name: built.with_name(f"{name if name in PROGRAMS else SHELL}.debug")
+    files = {name: built.with_name(f"{name if name in PROGRAMS else SHELL}.debug")
              for name in ("init", *TOOLS, *PROGRAMS)}
     if folder is not None:
-        found |= {path.name: path for path in folder.rglob("*") if path.is_file()}
-    return found
+        files |= {path.name: path for path in folder.rglob("*") if path.is_file()}
+    return files
 
 
 def with_program(image: Image, source: Path) -> Image:
-    """An image with our userland, and a program of one C file in /files.
+    """Return an image with the kinst-emu userland and one compiled C program in ``/files``.
 
-    :raises KinstError: when it cannot be read or compiled.
+    :raises KinstError: the program cannot be read or compiled.
     """
     with tempfile.TemporaryDirectory() as folder:
         compile_program(image, source, Path(folder))
@@ -259,39 +279,42 @@ def with_program(image: Image, source: Path) -> Image:
 
 
 def compile_program(image: Image, source: Path, folder: Path) -> None:
-    """Compile one C file into a folder: against the base system that was fetched with the kernel,
-    or, without one, or where it names it, with our headers.  A file that does not name our header
-    has the usual names of a C library in them.
+    """Compile one C file into a folder.
 
-    :raises KinstError: when it cannot be read or compiled.
+    The file is compiled against the base system that was fetched with the kernel. If there is no
+    base system, or the file includes ``system.h`` or defines ``_start``, it is compiled against our
+    headers. These then provide common C library functions unless the file includes ``system.h``.
+
+    :raises KinstError: the file cannot be read or compiled.
     """
     from images.build_userland import WITH_LIBRARY, program, program_against
 
     if not source.is_file():
-        raise CommandError(f"{source}: no such file; a command that ends in .c is compiled")
+        raise CommandError(f"{source}: no such file (a command that ends in .c is compiled)")
     arch, output, system = arch_of(image).name, folder / source.stem, catalog.headers(image)
     text = source.read_bytes()
-    own = OUR_HEADER in text or OUR_START in text
-    if system is not None and not own:
+    ours = OUR_HEADER in text or OUR_START in text
+    if system is not None and not ours:
         program_against(arch, source, output, system)
         return
     try:
-        program(arch, source, output, more=() if own else WITH_LIBRARY)
+        program(arch, source, output, more=() if ours else WITH_LIBRARY)
     except KinstError as error:
-        if OUR_HEADER in text and any(said in str(error) for said in NO_FUNCTION):
-            raise CommandError(f"{error}\n{source.name} includes system.h, which has system calls "
-                               "as CALL3(SYS_open, ...). Leave it out, and open(), printf() and "
-                               "other usual names are there.") from None
+        if OUR_HEADER in text and any(phrase in str(error) for phrase in NO_FUNCTION):
+            raise CommandError(f"{error}\n{source.name} includes system.h, which provides system "
+                               "calls as CALL3(SYS_open, ...). Without this header, open(), "
+                               "printf() and other C library functions are available.") from None
         if NO_HEADER in str(error) and system is None:
-            raise CommandError(f"{error}\nIt was compiled with our headers alone; a base system's "
-                               "come by: kinst images fetch RELEASE/ARCH --base") from None
+            raise CommandError(f"{error}\nIt was compiled with the kinst-emu headers. To fetch a "
+                               "base system's, run: kinst images fetch RELEASE/ARCH --base"
+                               ) from None
         raise
 
 
 def with_files(folder: Path, arch: str) -> DiskImage:
-    """Our userland's root file system with a folder's files in it, in /files.
+    """Return the kinst-emu userland's root file system with a host folder's files in ``/files``.
 
-    :raises KinstError: when they cannot be read, or do not fit.
+    :raises KinstError: the files cannot be read, or do not fit.
     """
     from images.build_userland import FREE, built, root
     from images.ufs import image, read_folder

@@ -1,7 +1,8 @@
-"""UFS2 file systems, written from a tree of files: what a kernel mounts as its root.
+"""Write UFS2 file systems, which guest kernels mount as their root, from a tree of files.
 
 The layout is that of FreeBSD's sys/ufs/ffs/fs.h, ufs/dinode.h and ufs/dir.h: little-endian, blocks
-of 4 KiB without fragments, no soft updates, no check hashes.  The same tree gives the same bytes.
+of 4 KiB without fragments, no soft updates, no check hashes. The same tree always produces the same
+bytes.
 """
 
 import io
@@ -18,33 +19,34 @@ from emu.host.errors import KinstError
 BLOCK, SECTOR = 4096, 512
 SUPERBLOCK_AT, SUPERBLOCK_SIZE = 65536, 8192
 MAGIC, GROUP_MAGIC = 0x19540119, 0x090255
-INODE, ROOT = 256, 2  # bytes of one; the number of the root's (1 is no file's)
+INODE, ROOT = 256, 2  # bytes per inode; number of the root inode (inode 1 is unused)
 PER_BLOCK, POINTERS = BLOCK // INODE, BLOCK // 8  # inodes and block numbers in a block
-DIRECT, LEVELS = 12, 3  # block numbers in an inode: of data, and of blocks of block numbers
+DIRECT, LEVELS = 12, 3  # direct block pointers in an inode, and levels of indirect blocks
 GROUP_HEADER = 168
-GROUP_BLOCKS, GROUP_INODES = 16384, 4096  # at the most; the maps of both fit a block
-SUPERBLOCK_BLOCK = (SUPERBLOCK_AT + SUPERBLOCK_SIZE) // BLOCK  # fs_sblkno: of each group's copy
+GROUP_BLOCKS, GROUP_INODES = 16384, 4096  # maxima per group; bitmaps of both fit one block
+SUPERBLOCK_BLOCK = (SUPERBLOCK_AT + SUPERBLOCK_SIZE) // BLOCK  # fs_sblkno: superblock copies
 GROUP_BLOCK = SUPERBLOCK_BLOCK + SUPERBLOCK_SIZE // BLOCK  # fs_cblkno
 INODE_BLOCK = GROUP_BLOCK + 1  # fs_iblkno
-OKAY = 0x7C269D38  # fs_state of a clean one is one less
+OKAY = 0x7C269D38  # FSOKAY; fs_state of a clean file system is one less
 SUMMARY = struct.Struct("<4i")  # struct csum: directories, free blocks, inodes, fragments
-LINK_SIZE = (DIRECT + LEVELS) * 8  # bytes of a symbolic link that lie in the inode
+LINK_SIZE = (DIRECT + LEVELS) * 8  # a shorter symbolic link, in bytes, is stored in the inode
 MAX_NAME, MAX_DEPTH = 255, 64
-MAX_SIZE = 8 << 30  # bytes of an image
-MAX_FOLDER = 1 << 30  # bytes of what ``read_folder`` reads into memory
-KINDS = {stat.S_IFDIR: 4, stat.S_IFREG: 8, stat.S_IFLNK: 10}  # d_type
+MAX_SIZE = 8 << 30  # bytes of a file system
+MAX_FOLDER = 1 << 30  # bytes that ``read_folder`` reads into memory
+KINDS = {stat.S_IFDIR: 4, stat.S_IFREG: 8, stat.S_IFLNK: 10}  # d_type by file type
 
 
 class FileSystemError(KinstError):
-    """A tree does not fit, or has something that cannot be packed."""
+    """A tree of files does not fit a file system, or contains something that cannot be stored."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file, or a symbolic link whose content is where it leads.  The same object at two places is
-    one file with two names.
+    """A file, or a symbolic link whose content is its target.
 
-    :param mode: as stat(2) has it, with its type.
+    One object under two names in a tree becomes one file with two hard links.
+
+    :param mode: mode with the file type, as in stat(2).
     """
 
     content: bytes | memoryview
@@ -53,31 +55,30 @@ class File:
 
 @dataclass
 class Folder:
-    """A directory: names and what they are of."""
+    """A directory: files and folders by name."""
 
     entries: dict[str, "File | Folder"] = field(default_factory=dict)
     mode: int = stat.S_IFDIR | 0o755
 
 
 def tree(files: Mapping[str, File | Folder]) -> Folder:
-    """From paths, in whose folders they are then.  A folder that is given gets what others say is
-    in it, too.
+    """Build a tree from files and folders by path; missing parent folders are created.
 
-    :raises FileSystemError: for a path that cannot be, or is there twice.
+    :raises FileSystemError: a path is invalid, or is used twice.
     """
     root = Folder()
-    for path, what in files.items():
-        at, names = root, [name for name in path.split("/") if name]
+    for path, item in files.items():
+        folder, names = root, [name for name in path.split("/") if name]
         if not names or len(names) > MAX_DEPTH:
-            raise FileSystemError(f"{path!r}: no path for a file system")
+            raise FileSystemError(f"{path!r}: the path is empty or too deep")
         for name in names[:-1]:
-            below = at.entries.setdefault(name, Folder())
-            if not isinstance(below, Folder):
+            child = folder.entries.setdefault(name, Folder())
+            if not isinstance(child, Folder):
                 raise FileSystemError(f"{path!r}: '{name}' is a file, not a folder")
-            at = below
-        if names[-1] in at.entries:
-            raise FileSystemError(f"{path!r}: is there twice")
-        at.entries[names[-1]] = what
+            folder = child
+        if names[-1] in folder.entries:
+            raise FileSystemError(f"{path!r}: the path is used twice")
+        folder.entries[names[-1]] = item
     return root
 
 
@@ -86,16 +87,16 @@ class _Inode:
     mode: int
     links: int
     content: bytes | memoryview
-    blocks: list[int] = field(default_factory=list)  # of data
-    tables: list[tuple[int, list[int]]] = field(default_factory=list)  # block, what it points to
-    roots: list[int] = field(default_factory=list)  # of the tables: one for each level
+    blocks: list[int] = field(default_factory=list)  # data blocks
+    tables: list[tuple[int, list[int]]] = field(default_factory=list)  # indirect blocks, contents
+    roots: list[int] = field(default_factory=list)  # root indirect block of each level
 
 
 def image(root: Folder, free: int = 0) -> bytes:
-    """A file system with a tree in it.
+    """Return a file system image that contains a tree of files.
 
-    :param free: bytes that are left free, at least.
-    :raises FileSystemError: when it would be larger than 8 GiB, or a name is too long.
+    :param free: minimum number of free bytes.
+    :raises FileSystemError: the image would be larger than 8 GiB, or a name is invalid.
     """
     out = io.BytesIO()
     write(root, out, free)
@@ -103,9 +104,10 @@ def image(root: Folder, free: int = 0) -> bytes:
 
 
 def write(root: Folder, file: BinaryIO, free: int = 0) -> None:
-    """The same, into an empty file: what is not used is left out of it where it can be.
+    """Write a file system image into an empty file, which stays sparse where the host allows.
 
-    :raises FileSystemError: as ``image``.
+    :param free: minimum number of free bytes.
+    :raises FileSystemError: the image would be larger than 8 GiB, or a name is invalid.
     """
     _Writer(root, free).write(file)
 
@@ -113,11 +115,11 @@ def write(root: Folder, file: BinaryIO, free: int = 0) -> None:
 class _Writer:
     def __init__(self, root: Folder, free: int) -> None:
         self.inodes: list[_Inode] = []
-        self._numbers: dict[int, int] = {}  # of files, by their identity
+        self._numbers: dict[int, int] = {}  # inode numbers by the id() of a File
         self._number(root, ROOT, 0)
         wanted = sum(_blocks(inode) for inode in self.inodes) + -(-free // BLOCK) + 8
         groups = 1
-        while True:  # more groups need more blocks for themselves
+        while True:  # each additional group needs blocks for its own metadata
             per_group = -(-(len(self.inodes) + ROOT + 64) // groups)
             self.inodes_per_group = min(-(-per_group // PER_BLOCK) * PER_BLOCK, GROUP_INODES)
             self.data_block = INODE_BLOCK + self.inodes_per_group // PER_BLOCK  # fs_dblkno
@@ -128,10 +130,10 @@ class _Writer:
                 break
             groups += 1
             if groups * GROUP_BLOCKS * BLOCK > MAX_SIZE:
-                raise FileSystemError(f"a file system of more than {MAX_SIZE >> 20} MiB is not "
-                                      "made")
+                raise FileSystemError(f"the file system would be larger than {MAX_SIZE >> 20} "
+                                      "MiB")
         self.groups, self.size = groups, size
-        # A last group without room for its own blocks is none.
+        # The last group must have room for its own metadata and at least one data block.
         if size - (groups - 1) * GROUP_BLOCKS <= self.data_block:
             self.size = (groups - 1) * GROUP_BLOCKS + self.data_block + 1
         self.blocks: dict[int, bytes | memoryview] = {}
@@ -141,41 +143,40 @@ class _Writer:
     # -- inodes -----------------------------------------------------------------------------------
 
     def _number(self, folder: Folder, parent: int, depth: int) -> int:
-        """The numbers of a folder and of what is below it; the folder's own.  They are in the order
-        in which the tree is walked."""
+        """Number a folder and everything below it in traversal order; return its inode number."""
         if depth > MAX_DEPTH:
-            raise FileSystemError(f"more than {MAX_DEPTH} folders in each other")
-        own = _Inode(folder.mode, 2, b"")
+            raise FileSystemError(f"folders are nested more than {MAX_DEPTH} levels deep")
+        inode = _Inode(folder.mode, 2, b"")
         number = ROOT + len(self.inodes)
-        self.inodes.append(own)
+        self.inodes.append(inode)
         rows = [(".", number, stat.S_IFDIR), ("..", parent if depth else number, stat.S_IFDIR)]
-        for name, what in sorted(folder.entries.items()):
+        for name, item in sorted(folder.entries.items()):
             if name in ("", ".", "..") or set("/\0") & set(name) or (
                     len(os.fsencode(name)) > MAX_NAME):
-                raise FileSystemError(f"{name[:40]!r}: no name for a file")
-            if isinstance(what, Folder):
-                rows.append((name, self._number(what, number, depth + 1), stat.S_IFDIR))
-                own.links += 1
+                raise FileSystemError(f"{name[:40]!r}: invalid file name")
+            if isinstance(item, Folder):
+                rows.append((name, self._number(item, number, depth + 1), stat.S_IFDIR))
+                inode.links += 1
             else:
-                if stat.S_IFMT(what.mode) not in (stat.S_IFREG, stat.S_IFLNK):
+                if stat.S_IFMT(item.mode) not in (stat.S_IFREG, stat.S_IFLNK):
                     raise FileSystemError(f"{name!r}: neither a file nor a symbolic link")
-                at = self._numbers.setdefault(id(what), ROOT + len(self.inodes))
-                rows.append((name, at, stat.S_IFMT(what.mode)))
-                if at == ROOT + len(self.inodes):
-                    self.inodes.append(_Inode(what.mode, 0, what.content))
-                self.inodes[at - ROOT].links += 1
-        own.content = _directory(rows)
+                file_number = self._numbers.setdefault(id(item), ROOT + len(self.inodes))
+                rows.append((name, file_number, stat.S_IFMT(item.mode)))
+                if file_number == ROOT + len(self.inodes):
+                    self.inodes.append(_Inode(item.mode, 0, item.content))
+                self.inodes[file_number - ROOT].links += 1
+        inode.content = _directory(rows)
         return number
 
     def _allocate(self) -> int:
-        """The next free block, behind what the groups have for themselves."""
+        """Return the next free data block and mark it as used."""
         while self.used[self._next]:
             self._next += 1
         self.used[self._next] = 1
         return self._next
 
     def _place(self, inode: _Inode) -> None:
-        """Give a file its blocks."""
+        """Allocate a file's data blocks and indirect blocks."""
         if _in_inode(inode):
             return
         content = memoryview(inode.content)
@@ -191,7 +192,7 @@ class _Writer:
             inode.roots.append(self._table(inode, here, level))
 
     def _table(self, inode: _Inode, blocks: list[int], level: int) -> int:
-        """A block of block numbers, and those below it."""
+        """Allocate an indirect block and all those below it, and return its number."""
         if level > 1:
             step = POINTERS ** (level - 1)
             blocks = [self._table(inode, blocks[at : at + step], level - 1)
@@ -201,9 +202,10 @@ class _Writer:
         self.blocks[block] = struct.pack(f"<{len(blocks)}q", *blocks)
         return block
 
-    # -- what lies where --------------------------------------------------------------------------
+    # -- layout -----------------------------------------------------------------------------------
 
     def write(self, file: BinaryIO) -> None:
+        """Lay out all blocks and write them to a file."""
         for group in range(self.groups):
             base = group * GROUP_BLOCKS
             begin = base if group == 0 else base + SUPERBLOCK_BLOCK
@@ -230,7 +232,7 @@ class _Writer:
             file.write(b"\0")
 
     def _inodes_of(self, group: int) -> Iterator[tuple[int, bool]]:
-        """(index in the group, whether it is a folder) of those that are used."""
+        """Yield (index in the group, whether it is a folder) for each used inode of a group."""
         first = group * self.inodes_per_group
         for number in range(first, first + self.inodes_per_group):
             if number < ROOT:
@@ -239,7 +241,7 @@ class _Writer:
                 yield number - first, stat.S_ISDIR(self.inodes[number - ROOT].mode)
 
     def _group(self, group: int) -> tuple[int, int, int, int]:
-        """A group's own block, with its maps; its summary."""
+        """Build a group's header block with its bitmaps, and return the group's summary."""
         base = group * GROUP_BLOCKS
         count = min(GROUP_BLOCKS, self.size - base)
         inodes, blocks = bytearray(self.inodes_per_group // 8), bytearray(GROUP_BLOCKS // 8)
@@ -268,21 +270,21 @@ class _Writer:
         group, index = divmod(number, self.inodes_per_group)
         block = group * GROUP_BLOCKS + INODE_BLOCK + index // PER_BLOCK
         if _in_inode(inode):
-            places = bytes(inode.content).ljust(LINK_SIZE, b"\0")
+            pointers = bytes(inode.content).ljust(LINK_SIZE, b"\0")
         else:
             direct = [*inode.blocks[:DIRECT], *[0] * DIRECT][:DIRECT]
-            places = struct.pack("<15q", *direct, *[*inode.roots, 0, 0, 0][:LEVELS])
-        held = (len(inode.blocks) + len(inode.tables)) * (BLOCK // SECTOR)
+            pointers = struct.pack("<15q", *direct, *[*inode.roots, 0, 0, 0][:LEVELS])
+        sectors = (len(inode.blocks) + len(inode.tables)) * (BLOCK // SECTOR)
         data = struct.pack("<HHIIIQQ", inode.mode, inode.links, 0, 0, BLOCK, len(inode.content),
-                           held)
-        data += bytes(8 * 4 + 4 * 4) + struct.pack("<I", number) + bytes(4 + 4 + 4 + 16) + places
+                           sectors)
+        data += bytes(8 * 4 + 4 * 4) + struct.pack("<I", number) + bytes(4 + 4 + 4 + 16) + pointers
         at = index % PER_BLOCK * INODE
-        held_before = bytes(self.blocks.get(block, b"")).ljust(BLOCK, b"\0")
-        self.blocks[block] = (held_before[:at] + data.ljust(INODE, b"\0")
-                              + held_before[at + INODE :])
+        table = bytes(self.blocks.get(block, b"")).ljust(BLOCK, b"\0")
+        self.blocks[block] = (table[:at] + data.ljust(INODE, b"\0")
+                              + table[at + INODE :])
 
     def _superblock(self, totals: list[int]) -> bytes:
-        """``struct fs``."""
+        """Return the superblock, which is a ``struct fs``."""
         data_blocks = self.size - self.groups * self.data_block - self.summary_blocks
         largest = BLOCK * (DIRECT + sum(POINTERS ** n for n in range(1, LEVELS + 1))) - 1
         group_size = GROUP_HEADER + self.inodes_per_group // 8 + GROUP_BLOCKS // 8 + 4
@@ -313,7 +315,7 @@ def _in_inode(inode: _Inode) -> bool:
 
 
 def _blocks(inode: _Inode) -> int:
-    """How many a file needs, with those of block numbers."""
+    """Return the number of blocks that a file needs, including indirect blocks."""
     data = 0 if _in_inode(inode) else -(-len(inode.content) // BLOCK)
     count, rest = data, max(0, data - DIRECT)
     for level in range(1, LEVELS + 1):
@@ -324,7 +326,7 @@ def _blocks(inode: _Inode) -> int:
 
 
 def _directory(rows: list[tuple[str, int, int]]) -> bytes:
-    """Entries in pieces of a sector, none of them across two; the last fills its piece."""
+    """Pack directory entries into sectors; no entry crosses a sector, and the last one fills it."""
     pieces: list[list[tuple[bytes, int, int]]] = [[]]
     room = SECTOR
     for name, number, kind in rows:
@@ -348,29 +350,29 @@ def _directory(rows: list[tuple[str, int, int]]) -> bytes:
 
 
 def read_folder(path: Path) -> Folder:
-    """A folder of the host: files, folders and symbolic links, with their permissions.
+    """Read a host folder's files, folders and symbolic links, with their permissions.
 
-    :raises FileSystemError: when it cannot be read, or is larger than 1 GiB.
+    :raises FileSystemError: the folder cannot be read, or is larger than 1 GiB.
     """
     left = MAX_FOLDER
 
     def read(at: Path, depth: int) -> Folder:
         nonlocal left
-        found = Folder()
+        node = Folder()
         if depth > MAX_DEPTH:
-            raise FileSystemError(f"{path}: more than {MAX_DEPTH} folders in each other")
-        for one in sorted(at.iterdir()):
-            mode = one.lstat().st_mode
+            raise FileSystemError(f"{path}: folders are nested more than {MAX_DEPTH} levels deep")
+        for item in sorted(at.iterdir()):
+            mode = item.lstat().st_mode
             if stat.S_ISLNK(mode):
-                found.entries[one.name] = File(os.readlink(os.fsencode(one)), stat.S_IFLNK | 0o777)
+                node.entries[item.name] = File(os.readlink(os.fsencode(item)), stat.S_IFLNK | 0o777)
             elif stat.S_ISDIR(mode):
-                found.entries[one.name] = read(one, depth + 1)
+                node.entries[item.name] = read(item, depth + 1)
             elif stat.S_ISREG(mode):
-                left -= one.lstat().st_size
+                left -= item.lstat().st_size
                 if left < 0:
                     raise FileSystemError(f"{path}: has more than {MAX_FOLDER >> 20} MiB")
-                found.entries[one.name] = File(one.read_bytes(), stat.S_IFREG | mode & 0o7777)
-        return found
+                node.entries[item.name] = File(item.read_bytes(), stat.S_IFREG | mode & 0o7777)
+        return node
 
     try:
         return read(path, 0)

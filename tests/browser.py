@@ -1,7 +1,7 @@
-"""Pages in headless Chromium, by Playwright: what axe finds in them, at a width, how they are laid
-out, and how long they take.
+"""Headless Chromium, driven by Playwright, for tests of HTML pages.
 
-One browser for all tests of a process; its loop is in a thread of its own, since tests have loops,
+The helpers run axe's accessibility rules, evaluate JavaScript and measure the layout. All tests of
+a process share one browser. Its event loop runs in a separate thread, since tests have event loops,
 too.
 """
 
@@ -21,7 +21,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
                 None)
 WIDTHS = (360, 1280, 1920)
 HEIGHT = 900
-PATIENCE = 120_000  # ms for an answer
+PATIENCE = 120_000  # timeout for an answer of the browser, in ms
 AXE = """
 (function () {
   %s
@@ -35,7 +35,7 @@ AXE = """
 
 
 class Browser:
-    """Chromium, and the loop that speaks to it."""
+    """A Chromium process and the event loop that controls it."""
 
     def __init__(self):
         self._loop = asyncio.new_event_loop()
@@ -48,7 +48,7 @@ class Browser:
         atexit.register(self.close)
 
     def do(self, action):
-        """What a coroutine gives."""
+        """Run a coroutine on the browser's event loop and return its result."""
         return asyncio.run_coroutine_threadsafe(action, self._loop).result(2 * PATIENCE / 1000)
 
     def close(self):
@@ -68,7 +68,7 @@ def axe_source():
 
 
 class Shown:
-    """A page that has loaded, at a width, and what a user does there."""
+    """A page loaded at a given window width, and the actions of its user."""
 
     def __init__(self, page, width, dark=False, reduced=False):
         self._browser = browser()
@@ -93,7 +93,7 @@ class Shown:
         self._do(self._page.set_viewport_size({"width": width, "height": height}))
 
     def media(self, name):
-        """Screen (empty) or print."""
+        """Emulate a CSS medium: "screen" (also the empty name) or "print"."""
         self._do(self._page.emulate_media(media=name or "screen"))
 
     def value(self, script):
@@ -105,33 +105,35 @@ class Shown:
 
     def wait_for(self, script):
         until = time.monotonic() + PATIENCE / 1000
-        while not self.value(f"Boolean({script})"):  # a page's policy forbids to do it there
+        # Playwright's wait_for_function evaluates code, which the page's security policy forbids.
+        while not self.value(f"Boolean({script})"):
             assert time.monotonic() < until, f"{script}: never"
             time.sleep(0.02)
 
     def click(self, selector):
-        """In the middle of an element, with the mouse."""
+        """Click the middle of an element with the mouse."""
         self._do(self._page.click(selector))
 
     def press(self, key):
-        """A key, named as a page's events do."""
+        """Press a key, named as in the page's keyboard events."""
         self._do(self._page.keyboard.press(key))
 
 
 def checked(page, width, act="", dark=False):
+    """Run the script ``act`` in a page of a given width and return the results of axe."""
     """What axe says of a page, at a width; ``act`` is done in it first."""
     with Shown(page, width, dark) as shown:
         return shown.axe(act)
 
 
 def measured(page, width, body):
-    """What a function with that body returns in a page, at a width: styles, layout."""
+    """Return the value of a JavaScript function body run in a page of a given width."""
     with Shown(page, width) as shown:
         return shown.value(f"(function () {{ {body} }})()")
 
 
 def parse_errors(page):
-    """What is not HTML in a page, by html5lib's parser."""
+    """Return the HTML syntax errors of a page, as html5lib's parser reports them."""
     parser = html5lib.HTMLParser(strict=False)
     parser.parse(page.read_text())
     return [(place, code) for place, code, _more in parser.errors]

@@ -1,4 +1,4 @@
-"""Files of a kernel, a module and a disk that somebody changes while they are used."""
+"""Kernel, module and disk files that change while machines use them."""
 
 import itertools
 import os
@@ -15,7 +15,7 @@ from images import catalog
 from images.boots import boot_to_prompt, booted, settle_at_reader
 from kinst_emu.cli.boot_words import with_disks
 
-Contents = tuple[bytes, bytes, bytes]  # of kernel, module and disk; empty: there is none
+Contents = tuple[bytes, bytes, bytes]  # of kernel, module and disk; empty if the file is absent
 
 
 def opened(kernel: Path, module: Path | None, disk: Path | None) -> Image:
@@ -25,13 +25,13 @@ def opened(kernel: Path, module: Path | None, disk: Path | None) -> Image:
 
 @dataclass
 class Files:
-    """Files that are replaced and patched in place; whoever opens them boots what they have then,
-    and those who opened them before what they had, with a cold and a warm cache.
+    """Random changes to a kernel, a module and a disk file, and boots from them.
 
-    All that is done to the files is in ``once``.  Left out: disks of more than 64 MiB, a change of
-    which is an error (tests/emu/host/test_input_file.py).
+    The files are replaced and patched in place. An image must boot the contents that the files had
+    when it was opened, with a cold and with a warm cache. ``once`` defines the operations. Changes
+    to disks of more than 64 MiB are an error and tested in tests/emu/host/test_input_file.py.
 
-    :param folder: an empty one; the cache is in it, too.
+    :param folder: an empty folder, which also holds the cache
     """
 
     folder: Path
@@ -49,14 +49,17 @@ class Files:
         self._begin()
 
     def _begin(self) -> None:
-        """Files anew; nobody has opened them."""
+        """Write the files again with their first contents, and forget all opened images."""
         for path, contents in zip(self._paths, self._contents, strict=True):
             path.unlink(missing_ok=True)
             path.write_bytes(contents[0] if contents else b"")
         self._opened: list[tuple[Image, Contents]] = []
 
     def _expected(self) -> dict[Contents, str]:
-        """What a boot of each combination comes to, without the cache, from files of its own."""
+        """Return the digest after a boot for each combination of contents.
+
+        These boots use separate files and no cache.
+        """
         found = {}
         for number, contents in enumerate(itertools.product(
                 self.kernels, (b"", *self.modules), (b"", *self.disks))):
@@ -79,7 +82,7 @@ class Files:
         return found
 
     def run(self, count: int, seed: int) -> None:
-        """Operations in a random order; after each hundred, with files anew."""
+        """Run random operations; write the files again before every hundredth."""
         generator = random.Random(seed)
         for number in range(count):
             if number % 100 == 0:
@@ -87,7 +90,7 @@ class Files:
             self.done[self.once(generator)] += 1
 
     def once(self, generator: random.Random) -> str:
-        """One operation; its name."""
+        """Run one random operation and return its name."""
         name = generator.choice(("replace", "patch", "open", "open", "boot", "boot", "boot",
                                  "empty the cache"))
         match name:

@@ -1,3 +1,5 @@
+"""Fixtures and pytest hooks of all tests."""
+
 import os
 from collections import Counter
 
@@ -10,22 +12,22 @@ from images import catalog
 
 ARCHES = ("amd64", "arm64", "riscv64")
 MEMORY = 64 << 20
-# How fast examples are made, and run, is the machine's and what else runs on it.
+# How fast Hypothesis makes and runs examples depends on the machine and its load.
 settings.register_profile("any machine", deadline=None,
                           suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
-# Before the tests are given a store of their own.
+# Looked up before `private_directories` replaces the user's store.
 REAL = {arch: catalog.real_kernel(arch) for arch in ARCHES}
 
 
 @pytest.fixture(autouse=True, scope="session")
 def private_directories(tmp_path_factory):
-    """Tests leave the user's cache and store alone."""
+    """Keep the tests from using the user's cache and store."""
     for name in ("KINST_CACHE", "KINST_DATA"):
         os.environ[name] = str(tmp_path_factory.mktemp(name))
 
 
-# What takes longest comes first, so that nobody waits for it alone at the end.
+# The longest tests come first, so that no worker is left with one of them at the end.
 LONG = ("tests/test_package.py", "tests/kinst/verify/crosscheck/", "tests/emu/qemu/test_faults.py")
 
 
@@ -34,7 +36,7 @@ def pytest_collection_modifyitems(items):
 
 
 def skips(reports):
-    """Why tests were skipped: (reason, how many), the most frequent first."""
+    """Return (reason, number of tests) for the skipped tests, the most frequent reason first."""
     counted = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports
                       if isinstance(report.longrepr, tuple | list))
     return counted.most_common()
@@ -42,7 +44,7 @@ def skips(reports):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter):
-    """A line for each reason, not for each test, and below what has failed."""
+    """Print one line per reason for skipped tests, below the failures."""
     yield
     found = skips(terminalreporter.stats.get("skipped", ()))
     if found:
@@ -63,7 +65,7 @@ def image(arch):
 
 @pytest.fixture
 def booted(image):
-    """The teaching kernel at its prompt."""
+    """Return a machine that has booted the teaching kernel to its prompt."""
     from images import boots
 
     return boots.booted(image, MEMORY)
@@ -71,16 +73,16 @@ def booted(image):
 
 @pytest.fixture
 def fresh(image):
-    """The teaching kernel, about to execute its first instruction."""
+    """Return a machine that is about to execute the teaching kernel's first instruction."""
     machine = UnicornMachine(image, MEMORY)
     machine.boot()
     return machine
 
 
 def real_kernel(arch: str) -> Image:
-    """The kernel a user gave for tests, or a skip that says so."""
+    """Return the user's FreeBSD kernel for an architecture, or skip the test."""
     path = REAL[arch]
     if path is None:
-        pytest.skip(f"there is no real kernel for {arch} to test on: KINST_KERNELS names no "
-                    "directory with one, and none was registered by 'kinst images add'")
+        pytest.skip(f"no FreeBSD kernel for {arch} to test on: set KINST_KERNELS to a directory "
+                    "with one, or register one with 'kinst images add'")
     return load_image(path)

@@ -1,4 +1,4 @@
-"""Builds CTF sections in code."""
+"""A writer of CTF sections (ctf(5)), versions 2 and 3."""
 
 import struct
 import zlib

@@ -1,4 +1,8 @@
-"""A machine whose runs are cut at random points by everything that may look at one."""
+"""A machine whose runs are interrupted at random points by everything that may observe a machine.
+
+Runs are split by instruction limits, single steps, breakpoints, snapshots, probes and writes. The
+results must be those of an uninterrupted run.
+"""
 
 import random
 from dataclasses import replace
@@ -13,13 +17,13 @@ from kinst.providers import kinst_provider
 
 
 class Cutting:
-    """Stands in for a ``UnicornMachine``; ``run`` goes there in pieces.
+    """A proxy of a ``UnicornMachine`` whose ``run`` executes in random pieces.
 
-    :param every: instructions between two cuts, on average.
-    :param functions: symbols of functions, for stops, handlers and probes.
-    :param directory: where snapshot files are written.
-    :param files: how many.
-    :param start: instructions from which on the kernel can be probed.
+    :param every: average number of instructions between two cuts
+    :param functions: function symbols to use for stops, handlers and probes
+    :param directory: directory for snapshot files
+    :param files: largest number of snapshot files to write
+    :param start: instruction count from which the kernel can be probed
     """
 
     def __init__(self, machine, seed, every, functions, directory, files=10, start=0):
@@ -96,10 +100,10 @@ class Cutting:
             replace(until, time=at, instructions=min(end, until.instructions or end)))
 
     def _memory(self, until):
-        """A state is kept, the run goes on, and back."""
+        """Take a snapshot in memory, run on, and in half of the cases go back and run again."""
         machine = self.machine
         kept = machine.snapshot()
-        look = self.random.random() < 0.2  # a digest takes longer than all the rest
+        look = self.random.random() < 0.2  # a digest takes longer than everything else here
         digest = machine.digest() if look else ""
         stop = self._piece(until)
         if self.random.random() < 0.5 and not self._is_end(stop, until):
@@ -139,7 +143,7 @@ class Cutting:
         return self._piece(until)
 
     def _code(self):
-        """A piece of code that is mapped: where the machine is, or a function's."""
+        """Return (address, size) of mapped code at the pc or a function; None if unmapped."""
         at = self.machine.pc if self.random.random() < 0.5 else self.random.choice(
             self.functions).address
         size = self.random.randrange(1, 16)
@@ -147,8 +151,10 @@ class Cutting:
             and self.machine.translate(at + size) is not None else None
 
     def _write(self, until):
-        """Code is written over by what it is, in every public way that there is; a device's among
-        them."""
+        """Overwrite code with the same bytes, through a random public way to write memory.
+
+        One of the ways is a device that writes to memory.
+        """
         found, machine = self._code(), self.machine
         if found is None:
             return None
@@ -169,7 +175,7 @@ class Cutting:
         return self._piece(until)
 
     def _scribble(self, until):
-        """Code is written over by something else, which is run, and all is put back."""
+        """Overwrite code with random bytes, run it, and restore the snapshot taken before."""
         found, machine = self._code(), self.machine
         if found is None or self.probes is not None:
             return None

@@ -1,4 +1,4 @@
-"""Builds DWARF in code."""
+"""Helpers that encode DWARF sections."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Builds ELF files in code, so that every case is readable."""
+"""A writer of small ELF files for tests."""
 
 import struct
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ class Elf:
         default_factory=lambda: [("start", 0x1000, 1, 2)]
     )
     build_id: bytes = b""
-    others: dict[str, bytes] = field(default_factory=dict)  # sections that are not loaded
-    compressed: tuple[str, ...] = ()  # of those: flagged so
+    others: dict[str, bytes] = field(default_factory=dict)  # unloaded sections by name
+    compressed: tuple[str, ...] = ()  # names of unloaded sections with the flag SHF_COMPRESSED
     elf_class: int = 2
     kind: int = 2
 

@@ -1,9 +1,9 @@
-"""Commands as a user gives them, without the third of a second in which each is loaded: a process
-that has loaded all of it forks for each.
+"""Fast runs of commands: a server process imports all modules once and forks for each command.
 
-What differs from a process of one's own: modules are there already, and hashes of strings are
-those of the one that forks. How commands start is tested by processes of their own (test_front,
-test_package). Tests that send signals, or read while a command writes, have such, too.
+This saves the third of a second that each command takes to load. A forked command differs from one
+in a new process in two ways: all modules are loaded already, and strings hash as in the server.
+Tests of how commands start (test_front, test_package), send signals, or read output while a command
+writes it use new processes.
 """
 
 import array
@@ -26,15 +26,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("emu", "kinst", "dwarf", "dtrace", "images", "kinst_emu")
-# Loaded only by those who need them, since that takes long, or starts threads.
+# Modules that take long to load or start threads; commands load them on demand.
 LEFT_OUT = ("kinst_emu.shell", "kinst_emu.explain.view.terminal", "kinst_emu.pytest_plugin")
 TIMEOUT = 120  # s
 
 
 class Completed(subprocess.CompletedProcess):
-    """A command that has ended.
+    """A finished command.
 
-    :param peak: the most memory that it had, in bytes.
+    :param peak: the largest amount of memory that the command used, in bytes
     """
 
     def __init__(self, *arguments, peak):
@@ -43,7 +43,7 @@ class Completed(subprocess.CompletedProcess):
 
 
 def completed(module, words, stdin=None):
-    """As ``subprocess.run`` of ``python -m MODULE``, its output as text."""
+    """Run ``python -m MODULE WORDS`` in a forked process, as ``subprocess.run`` would."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
         files[0].write((stdin or "").encode())
@@ -54,7 +54,7 @@ def completed(module, words, stdin=None):
         texts = []
         for one in files[1:]:
             one.seek(0)
-            # A guest's console goes to a pipe byte by byte, whatever the bytes are.
+            # A guest's console writes arbitrary bytes to a pipe.
             texts.append(io.TextIOWrapper(one, "utf-8", "backslashreplace").read())
         return Completed([sys.executable, "-m", module, *words], status, *texts, peak=peak)
 
@@ -65,7 +65,7 @@ def forking():
 
 
 class Forking:
-    """The process that forks, from the side of who asks it."""
+    """The client of the server process that forks."""
 
     def __init__(self):
         self._socket, other = socket.socketpair()
@@ -80,8 +80,10 @@ class Forking:
         self._process.wait()
 
     def run(self, asked, files):
-        """The exit status, negative: the number of the signal that has ended it; and how many bytes
-        of memory it had at once."""
+        """Run a command and return (exit status, peak memory in bytes).
+
+        The status is negative if a signal ended the command: minus the signal's number.
+        """
         content = json.dumps(asked).encode("utf-8", "surrogateescape")
         self._socket.sendmsg([len(content).to_bytes(4, "little")], [
             (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
@@ -92,7 +94,7 @@ class Forking:
             return int(status), int(peak)
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
-            self._line(None)  # that it has ended
+            self._line(None)  # the report that the command has ended
             raise subprocess.TimeoutExpired(asked["words"], TIMEOUT) from None
 
     def _line(self, seconds):
@@ -107,10 +109,11 @@ class Forking:
         return found
 
 
-# -- the process itself ----------------------------------------------------------------------------
+# -- the server process ----------------------------------------------------------------------------
 
 
 def load():
+    """Import all modules of the project, except those left out."""
     for name in PACKAGES:
         package = importlib.import_module(name)
         for one in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda name: None):
@@ -119,6 +122,7 @@ def load():
 
 
 def serve(connection):
+    """Fork for each request that arrives on the socket, and report its exit status."""
     with connection:
         while True:
             size, more, _flags, _address = connection.recvmsg(4, socket.CMSG_SPACE(3 * 4))
@@ -144,7 +148,7 @@ def serve(connection):
 
 
 def become(asked, files):
-    """The command, in the child, which ends as Python ends behind it."""
+    """Run the command in the forked child; the process exits when this function returns."""
     for number, one in enumerate(files):
         os.dup2(one, number)
         os.close(one)

@@ -1,9 +1,10 @@
-"""C functions with random parameters, each of which stores what it was passed.
+"""Random C functions that store the arguments they receive.
 
-A module has for every call a function ``callN`` that stores the bytes of its parameters in
-``seen``, and ``driveN`` that calls it. Parameters are integers of all sizes, pointers, enumerations
-and structures from 1 to 40 bytes; one call in eight is variadic, and one in three returns a
-structure, which takes the place of the first argument where the caller says where it goes.
+For every call, a module has a function ``callN`` that stores the bytes of its parameters in
+``seen``, and a function ``driveN`` that calls it. Parameters are integers of all sizes, pointers,
+enumerations and structures of 1 to 40 bytes. One call in eight is variadic. One in three returns a
+structure; where the caller passes the address of the result, it takes the place of the first
+argument.
 """
 
 import random
@@ -14,8 +15,8 @@ from pathlib import Path
 
 from images.compiler import tool
 
-SEEN = 1024  # bytes that one call stores
-MOST = 12  # parameters
+SEEN = 1024  # size of `seen` in bytes
+MOST = 12  # largest number of parameters
 SCALARS = {"signed char": 1, "unsigned char": 1, "short": 2, "unsigned short": 2, "int": 4,
            "unsigned int": 4, "long": 8, "unsigned long": 8, "char *": 8, "enum kind": 4,
            "_Bool": 1}
@@ -32,8 +33,8 @@ TRIPLES = {"amd64": "x86_64-unknown-freebsd15.0", "arm64": "aarch64-unknown-free
 class Parameter:
     """A parameter of a generated function.
 
-    :param size: of the value, in bytes.
-    :param members: of a structure: (type, name, array length).
+    :param size: size of the value in bytes
+    :param members: (type, name, array length) of each member of a structure
     """
 
     type: str
@@ -44,20 +45,20 @@ class Parameter:
 
 @dataclass
 class GeneratedCall:
-    """One call: the function ``callN`` with these parameters."""
+    """A call of the generated function ``callN`` with the given parameters."""
 
     number: int
     parameters: list[Parameter]
     variadic: bool
     result: str = "void"
-    more: list[int] = field(default_factory=list)  # behind the parameters, of a variadic one
+    more: list[int] = field(default_factory=list)  # variadic arguments after the parameters
 
     @property
     def name(self) -> str:
         return f"call{self.number}"
 
     def offsets(self) -> list[int]:
-        """Where in ``seen`` each parameter's bytes are."""
+        """Return the offset in ``seen`` of each parameter's bytes."""
         found, at = [], 0
         for parameter in self.parameters:
             found.append(at)
@@ -66,7 +67,7 @@ class GeneratedCall:
 
 
 def _structure(rng: random.Random, number: int) -> tuple[Parameter, str]:
-    """A structure's parameter, and its declaration in C."""
+    """Return a random structure parameter and its C declaration."""
     members, text = [], []
     budget = rng.choice((1, 2, 3, 4, 7, 8, 9, 12, 15, 16, 17, 20, 24, 32, 40))
     while True:
@@ -91,7 +92,7 @@ def _structure(rng: random.Random, number: int) -> tuple[Parameter, str]:
 
 
 def generate(seed: int, count: int) -> tuple[str, list[GeneratedCall]]:
-    """The C source of a module, and its calls."""
+    """Return the C source of a module and the calls in it."""
     rng = random.Random(seed)
     lines = ["enum kind { FIRST = 1, LATER = 1 << 20 };",
              f"unsigned char seen[{SEEN}];",
@@ -148,7 +149,7 @@ def _function(call: GeneratedCall, rng: random.Random) -> list[str]:
 
 
 def build(folder: Path, arch: str, seed: int, count: int) -> tuple[Path, list[GeneratedCall]]:
-    """Compile the module of a seed as that architecture's kernels load it."""
+    """Compile a module with random calls, in the format that the architecture's kernels load."""
     source, calls = generate(seed, count)
     path = folder / f"calls_{arch}_{seed}.c"
     path.write_text(source)

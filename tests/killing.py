@@ -1,4 +1,4 @@
-"""Commands that are killed in the middle, and what may be left of them then."""
+"""Commands killed at random moments, and checks of the files and processes they leave behind."""
 
 import json
 import os
@@ -16,14 +16,14 @@ from pathlib import Path
 import kinst_emu
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
-MARK = "KINST_KILLED"  # of all processes of a command, in their environment
-PATIENCE = 2.0  # seconds in which they are gone
-FIRST = 0.1  # before, an interrupt may meet Python itself, which prints a traceback
-LONGEST = 300.0  # seconds of a command that nobody kills
+MARK = "KINST_KILLED"  # environment variable that marks all processes of a command
+PATIENCE = 2.0  # seconds until the processes of a killed command must be gone
+FIRST = 0.1  # seconds of Python's startup, in which an interrupt prints a traceback
+LONGEST = 300.0  # time limit of a command that is not killed, in seconds
 
 
 class LeftError(Exception):
-    """What should not be left."""
+    """A killed command left a process, a broken file or a traceback."""
 
 
 def snapshot_is_whole(path: Path, kernel: str) -> None:
@@ -31,7 +31,7 @@ def snapshot_is_whole(path: Path, kernel: str) -> None:
 
 
 def recording_is_whole(path: Path, _kernel: str) -> None:
-    """Up to where it goes."""
+    """Replay a recording up to its end."""
     kinst_emu.Recording(path).go("end")
 
 
@@ -51,12 +51,13 @@ def store_is_whole(path: Path, _kernel: str) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of kinst.
+    """A command of kinst and the files it writes.
 
-    :param words: ``{kernel}`` is one, ``{races}`` the kernel of races, ``{out}`` an empty folder.
-    :param files: the names of what it writes there, and what each is held to once it is there.
-    :param given: commands before it, which are not killed.
-    :param ends: its exit status.
+    :param words: the command's arguments; ``{kernel}`` stands for a kernel, ``{races}`` for the
+        kernel of races, ``{out}`` for an empty folder
+    :param files: names of the output files, each with a function that checks an existing one
+    :param given: commands to run first, which are not killed
+    :param ends: the expected exit status
     """
 
     name: str
@@ -72,7 +73,7 @@ def page_is_whole(path: Path, _kernel: str) -> None:
         raise LeftError(f"{path.name} ends in {end!r}")
 
 
-# With the teaching kernel, or a FreeBSD kernel.
+# Commands that can run with the teaching kernel or a FreeBSD kernel.
 COMMANDS = (
     Command("boot", ("boot", "-k", "{kernel}", "--save", "{out}/a.kinst"),
             {"a.kinst": snapshot_is_whole}),
@@ -90,13 +91,13 @@ COMMANDS = (
     Command("explore", ("explore", "-k", "{races}", "--setup", "counter_reset()",
                         "--run", "counter_bad()", "--run", "counter_bad()", "--jobs", "2",
                         "--limit", "300", "--html", "{out}/a.html"), {"a.html": page_is_whole},
-            ends=1),  # it finds something
+            ends=1),  # exit status for a failing schedule
     Command("sweep", ("relocate", "-k", "{kernel}", "--states", "20", "--jobs", "2", "--store",
                       "{out}/a.db"), {"a.db": store_is_whole}),
     Command("xval", ("xval", "-k", "{kernel}", "--random", "3", "--jobs", "2", "--store",
                      "{out}/a.db"), {"a.db": store_is_whole}),
 )
-# With a FreeBSD kernel; kinst.ko lies beside it.
+# Commands for a FreeBSD kernel that has kinst.ko in its folder.
 FREEBSD = (
     Command("boot", ("boot", "-k", "{kernel}", "--save", "{out}/a.kinst"),
             {"a.kinst": snapshot_is_whole}),
@@ -121,7 +122,7 @@ FREEBSD = (
 
 
 def processes(mark: str) -> list[tuple[int, str]]:
-    """(process ID, command line) of what has a mark in its environment, and is not dead yet."""
+    """Return (process ID, command line) of the live processes with a mark in their environment."""
     found = []
     wanted = f"{MARK}={mark}".encode()
     for one in Path("/proc").iterdir():
@@ -132,15 +133,15 @@ def processes(mark: str) -> list[tuple[int, str]]:
                     one / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
                 line = (one / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 found.append((int(one.name), line))
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
     return found
 
 
 class Victim:
-    """A command, a folder for it, and how long it takes when nobody kills it.
+    """A command to kill, its output folder and its normal duration.
 
-    :param seconds: that; 0: it is measured.
+    :param seconds: the command's duration; 0 runs the command once to measure it
     """
 
     def __init__(self, command: Command, kernel: str, folder: Path, seconds: float = 0.0) -> None:
@@ -169,12 +170,12 @@ class Victim:
         return made
 
     def kill(self, how: signal.Signals, seconds: float) -> bool:
-        """Run it anew, and kill it after a while; whether it had not ended by then.
+        """Run the command, kill it after a while, and return whether it was still running then.
 
-        :raises LeftError: when a process is left of it, or half a file, or a traceback.
+        :raises LeftError: a process, a broken file or a traceback is left
         """
         for name in self.command.files:
-            for path in self.folder.glob(f"{name}*"):  # of a store, SQLite's journal, too
+            for path in self.folder.glob(f"{name}*"):  # includes the journals of SQLite's databases
                 path.unlink()
         mark = uuid.uuid4().hex
         with subprocess.Popen(
@@ -184,7 +185,7 @@ class Victim:
             try:
                 process.wait(seconds)
             except subprocess.TimeoutExpired:
-                if how is signal.SIGINT:  # as a terminal sends it
+                if how is signal.SIGINT:  # a terminal signals the whole process group
                     os.killpg(process.pid, how)
                 else:
                     process.send_signal(how)
@@ -211,9 +212,9 @@ class Victim:
         return early
 
     def again(self) -> None:
-        """Run it to its end, whatever was left of it.
+        """Run the command to its end, with the files that a killed run has left.
 
-        :raises LeftError: when that cannot be, or it has not written its files.
+        :raises LeftError: the command fails or does not write its files
         """
         self._whole(self.command.words, self.command.ends)
         for name, check in self.command.files.items():
@@ -221,7 +222,7 @@ class Victim:
 
 
 def _hang_up() -> None:
-    """Whoever runs the tests may ignore SIGHUP, as nohup does."""
+    """Restore the default action of SIGHUP, which nohup may have set to ignore."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 

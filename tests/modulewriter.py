@@ -1,7 +1,7 @@
-"""Builds kernel modules in code: relocatable files as amd64 has them, shared objects as the others.
+"""A writer of kernel modules: relocatable files for amd64, shared objects for the others.
 
-A module has a function ``f`` that calls ``outside`` (of the kernel or another module), a word of
-data that points to ``f``, and says what it provides and depends on.
+A module has a function ``f`` that calls the external function ``outside`` of the kernel or another
+module, a word of data that points to ``f``, and metadata with its name and dependencies.
 """
 
 import struct
@@ -16,8 +16,11 @@ PC32 = 2
 
 @dataclass
 class KernelModule:
-    """:param text: of ``f``; at ``call`` is a 32-bit place for the distance to ``outside``.
-    :param depends: (name, least, last) of other modules.
+    """A kernel module with one function and one variable.
+
+    :param text: code of ``f``, with a 32-bit placeholder at ``call`` for the distance to
+        ``outside``
+    :param depends: (name, lowest version, highest version) of the required modules
     """
 
     name: str = "mine"
@@ -26,13 +29,13 @@ class KernelModule:
     call: int = 2
     outside: str = "panic"
     depends: tuple[tuple[str, int, int], ...] = (("kernel", 1500000, 1500999),)
-    symbols: list[tuple[str, int, int]] = field(default_factory=list)  # more: name, section, value
+    symbols: list[tuple[str, int, int]] = field(default_factory=list)  # extra: name, section, value
 
     def build(self) -> bytes:
         return self._relocatable() if self.arch == "amd64" else self._shared()
 
     def _said(self, base: int) -> tuple[bytes, list[tuple[int, int]], int]:
-        """Metadata for an address: its bytes, pointers (place, target), and records' count."""
+        """Return the metadata's bytes, its pointers as (address, target), and its record count."""
         records, strings, pointers = bytearray(), bytearray(), []
         count = len(self.depends) + 1
         depends_at = count * 24
@@ -112,7 +115,7 @@ class KernelModule:
         return bytes(out_)
 
     def _shared(self) -> bytes:
-        """.text at 0x1000, data at 0x2000; one segment each."""
+        """Build a shared object with segments for code (at 0x1000) and data (at 0x2000)."""
         said, pointers, count = self._said(0x2008)
         set_at = 0x2008 + len(said) + -len(said) % 8
         data = bytes(8) + said + bytes(-len(said) % 8) + bytes(8 * count)
@@ -126,7 +129,7 @@ class KernelModule:
         rows = [(0x2000, 0, relative, 0x1000)]
         rows += [(place, 0, relative, target) for place, target in pointers]
         rows += [(set_at + 8 * i, 0, relative, 0x2008 + 24 * i) for i in range(count)]
-        rows.append((0x1000 + len(self.text), 3, absolute, 0))  # a word behind the code
+        rows.append((0x1000 + len(self.text), 3, absolute, 0))  # a relocated word after the code
         rela = b"".join(struct.pack("<QQq", at, number << 32 | kind, addend)
                         for at, number, kind, addend in rows)
         pieces = [(".text", 1, 6, 0x1000, self.text + bytes(8), 0, 0, 0),

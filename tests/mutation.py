@@ -1,4 +1,4 @@
-"""Wrong relocations on purpose: does the laboratory see them?"""
+"""Deliberately wrong relocations, which the laboratory must detect."""
 
 from collections import defaultdict
 from copy import copy
@@ -13,7 +13,7 @@ from kinst.verify.laboratory.memory_map import CODE
 
 
 class Mutated:
-    """An architecture's instructions, whose verdicts are changed."""
+    """A proxy of an architecture's instruction table that changes its verdicts."""
 
     def __init__(self, instructions, change):
         self._instructions, self._change = instructions, change
@@ -27,14 +27,14 @@ class Mutated:
 
 
 def mutated(trap, change):
-    """A trap by whose instructions verdicts are changed."""
+    """Return a copy of a trap whose instruction table passes its verdicts through ``change``."""
     made = copy(trap)
     made.instructions = Mutated(trap.instructions, change)
     return made
 
 
 class OffByOne:
-    """An emulation that goes on one byte behind where it should."""
+    """An emulation that continues one byte after the correct address."""
 
     def __init__(self, verdict):
         self._verdict = verdict
@@ -47,13 +47,14 @@ class OffByOne:
 
 
 class Disturbed(OffByOne):
-    """An emulation that changes what it changes by one more, or a register it should leave."""
+    """An emulation that writes values with one bit flipped to registers and memory."""
 
     def next_pc(self, state):
         return self._verdict.next_pc(Counting(state))
 
 
 class Counting:
+    """A proxy of an emulation's state that flips bit 0 of all written values."""
     def __init__(self, state):
         self._state = state
 
@@ -79,7 +80,7 @@ def is_emulation(verdict):
 
 
 def writes(verdict):
-    """An emulation that changes more than the pc."""
+    """Return whether a verdict is an emulation that changes more than the pc."""
     class Seen(Exception):
         pass
 
@@ -112,7 +113,7 @@ MUTATIONS = {
 
 
 def kinds(arch, codes, wanted):
-    """The encodings whose verdict is wanted, by mnemonic and verdict."""
+    """Return the encodings whose verdict is wanted, by (mnemonic, verdict)."""
     found = defaultdict(list)
     for code in codes:
         length, verdict = TRAPS[arch].instructions.classify(code, CODE)
@@ -123,8 +124,11 @@ def kinds(arch, codes, wanted):
 
 
 def missed(arch, codes, mutation, states, most):
-    """Kinds of which no encoding (of the first ``most``) is found to be wrong, and how many kinds
-    there are; kinds that are not executed do not count."""
+    """Return the kinds of instructions whose mutation goes undetected, and the number of kinds.
+
+    At most ``most`` encodings of each kind are tested. A kind is not counted as undetected if none
+    of its encodings is executed.
+    """
     wanted, change = MUTATIONS[mutation]
     trap = mutated(TRAPS[arch], lambda v: change(v) if wanted(v) else v)
     laboratory = Laboratory(LABORATORIES[arch](), trap, 1)

@@ -1,4 +1,4 @@
-"""docs/python.md as a program."""
+"""Runs the examples of docs/python.md."""
 
 import doctest
 import io
@@ -20,7 +20,7 @@ def blocks(kind, freebsd):
 
 
 def typed_in(image, freebsd):
-    """Type the examples in where 'kernel' is that image; what they print otherwise."""
+    """Run the interactive examples with an image as 'kernel'; return doctest's failure report."""
     os.symlink(image.path, "kernel")
     debug = image.path.with_name(image.path.name + ".debug")
     if debug.exists():
@@ -34,7 +34,7 @@ def typed_in(image, freebsd):
 
 
 def first_example(image):
-    """What the fifteen lines print."""
+    """Run the first example with an image as 'kernel' and return its output."""
     os.symlink(image.path, "kernel")
     out = io.StringIO()
     with redirect_stdout(out):

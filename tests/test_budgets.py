@@ -1,4 +1,4 @@
-"""The budgets that docs/machine.md states are those that the code has."""
+"""The budgets in docs/machine.md have the values of the constants in the code."""
 
 import importlib
 import re
@@ -9,7 +9,7 @@ import pytest
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "machine.md"
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 ROW = re.compile(r"^\| [^|]+ \| ([\d,]+)(?: ([KMG]iB))? \| `([\w.]+)\.(\w+)` \|$", re.M)
-# By the constant's name, what the page says and what the code has: before a test sets another one.
+# (value on the page, value in the code) by constant, read before a test patches any constant.
 ROWS = {f"{module}.{name}": (int(number.replace(",", "")) * UNITS.get(unit, 1),
                              getattr(importlib.import_module(module), name))
         for number, unit, module, name in ROW.findall(PAGE.read_text())}
@@ -17,7 +17,7 @@ ROWS = {f"{module}.{name}": (int(number.replace(",", "")) * UNITS.get(unit, 1),
 
 def test_each_row_of_the_table_is_read():
     table = PAGE.read_text().partition("| what | at most | constant |")[2].strip().split("\n\n")[0]
-    assert len(ROWS) == table.count("\n") > 20  # and the line below the heads
+    assert len(ROWS) == table.count("\n") > 20  # the rows, and the line below the column heads
 
 
 @pytest.mark.parametrize("constant", ROWS)

@@ -1,4 +1,4 @@
-"""What the tests say of those that were not run."""
+"""How the test suite summarizes skipped tests."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The site is built without a warning, and the tutorial's commands print what it says."""
+"""Sphinx builds the docs without a warning, and commands print the output that pages show."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FILES = re.compile(r"`((?:emu|kinst|dwarf|images|dtrace|kinst_emu|tests|bench|docs)/"
                    r"[\w/.]+\.(?:py|pyx|pxi|md|html))`")
-# And the commands on each, at the least.
+# The pages whose commands are run, and the smallest number of commands on each.
 PAGES = {"tutorial": 18, "walk": 6, "explore": 5, "per-thread": 2}
 FAILS = " # fails"
 PROGRAMS = {"kinst": "kinst", "kdtrace": "kdtrace"}
@@ -29,7 +29,7 @@ def built(source, out):
 def docs(tmp_path):
     copy = tmp_path / "docs"
     shutil.copytree(ROOT / "docs", copy, ignore=shutil.ignore_patterns("_build", "reference"))
-    shutil.copy(ROOT / "README.md", tmp_path)  # the index links it
+    shutil.copy(ROOT / "README.md", tmp_path)  # the index page links to it
     return copy
 
 
@@ -54,7 +54,7 @@ def test_each_broken_link_fails_the_site_and_is_named(docs, tmp_path):
 
 
 def sessions(page):
-    """(command, its lines on the page)."""
+    """Return the commands in a page's console blocks, each with its output lines."""
     found = []
     text = (ROOT / "docs" / f"{page}.md").read_text()
     for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
@@ -67,14 +67,14 @@ def sessions(page):
 
 
 def masked(line):
-    """Without what another compiler of the teaching kernel changes: numbers, bytes, widths."""
+    """Return a line without numbers, bytes and widths, which depend on the kernel's compiler."""
     line = re.sub(r"\b[0-9a-f]{2}( [0-9a-f]{2})+\b", "#", line)
     line = re.sub(r"\b(0x[0-9a-f]+|[0-9]+|[0-9a-f]{6,})\b", "#", line)
     return " ".join(line.split()).replace("-", "")
 
 
 def missing(wanted, printed):
-    """The first line of a page that is not printed in its order."""
+    """Return the first line of a page that the output lacks at its place, or None."""
     lines, at, free = [masked(line) for line in printed.splitlines()], 0, True
     for line in wanted:
         if line == "...":
@@ -88,7 +88,7 @@ def missing(wanted, printed):
 
 
 def tree():
-    """What a command that is run in another folder could leave here."""
+    """Return the files that a command could leave in the repository by mistake."""
     return {path.name for path in ROOT.iterdir() if not path.name.startswith(".")} | {
         str(path) for name in ("docs", "examples") for path in (ROOT / name).rglob("*")
         if "__pycache__" not in path.parts}

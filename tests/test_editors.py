@@ -1,4 +1,4 @@
-"""The debuggers' files of examples/editors work with the debuggers, on a recording."""
+"""The debugger configurations in examples/editors work with gdb and LLDB on a recording."""
 
 import json
 import re
@@ -17,12 +17,12 @@ KINST = [sys.executable, "-m", "kinst_emu.commands.kinst"]
 with_gdb = pytest.mark.skipif(shutil.which("gdb-multiarch") is None,
                               reason="gdb-multiarch is not installed")
 LLDB = shutil.which("lldb") or shutil.which("lldb-19")
-with_lldb = pytest.mark.skipif(LLDB is None, reason="there is no lldb: apt-get install lldb")
+with_lldb = pytest.mark.skipif(LLDB is None, reason="lldb is not installed: apt-get install lldb")
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    """A folder with a kernel and a recording, as launch.json names them."""
+    """Return a folder with a kernel and a recording, under the names that launch.json uses."""
     folder = tmp_path_factory.mktemp("workspace")
     (folder / "kernel").symlink_to(catalog.find("teaching/amd64").path)
     subprocess.run([*KINST, "call", "-k", "teaching/amd64", 'strlen("hello")', "--memory", "64M",
@@ -31,7 +31,7 @@ def workspace(tmp_path_factory):
 
 
 def served(arguments):
-    """A server, and its port."""
+    """Start a server; return it, its first line of output, and its port."""
     server = subprocess.Popen([*KINST, *arguments], stderr=subprocess.PIPE, text=True)
     line = server.stderr.readline()
     return server, line, re.search(r":(\d+)'", line)[1]
@@ -39,13 +39,15 @@ def served(arguments):
 
 @with_gdb
 def test_vs_codes_launch_starts_the_server_and_drives_gdb(workspace):
-    """As its C++ debugger does: the server with its arguments, until it has said what is waited
-    for; then gdb's machine interface."""
+    """Imitate VS Code's C++ debugger.
+
+    Start the server, wait for the text in ``serverStarted``, and use gdb's machine interface.
+    """
     launch = json.loads((EDITORS / "launch.json").read_text().replace(
         "${workspaceFolder}", str(workspace)))
     one = launch["configurations"][0]
     arguments = shlex.split(one["debugServerArgs"])
-    arguments[-1] = "0"  # any port that is free
+    arguments[-1] = "0"  # let the system choose a free port
     server, line, port = served(arguments)
     assert one["debugServerPath"] == "kinst" and re.search(one["serverStarted"], line)
     assert one["miDebuggerServerAddress"] == "127.0.0.1:1234"
@@ -61,7 +63,7 @@ def test_vs_codes_launch_starts_the_server_and_drives_gdb(workspace):
     assert server.wait(60) == 0
     assert said.count("^done") >= 6 and "^error" not in said, said
     assert "^connected" in said and 'func="strlen"' in said and "hello" in said, said
-    assert said.count("*stopped") == 4, said  # attached, at the breakpoint, behind a line, back
+    assert said.count("*stopped") == 4, said  # attach, breakpoint, step, reverse step
 
 
 @with_gdb

@@ -1,5 +1,7 @@
-"""Rules of the house that no contract of import-linter says (pyproject.toml): native files, sizes,
-where an architecture's name may stand."""
+"""Rules about the source code that import-linter's contracts in pyproject.toml do not cover.
+
+They concern native files, sizes of files and classes, and names of architectures.
+"""
 
 import ast
 import importlib.util
@@ -15,7 +17,7 @@ FILES = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
 NATIVE = [path for room in ROOMS for path in (ROOT / room).rglob("*.p[yx][xdi]")
           if path.suffix != ".py"]
 MAX_LINES, MAX_METHODS, MAX_FIELDS = 800, 25, 20
-REASON = "Large because "  # in the documentation of a class
+REASON = "Large because "  # begins the explanation in the docstring of a large class
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -28,7 +30,7 @@ def imports(path):
 
 
 def floors():
-    """By package, the packages above it, as the contracts of import-linter have them."""
+    """Return the packages above each package, according to the contracts of import-linter."""
     above = {}
     for contract in PROJECT["tool"]["importlinter"]["contracts"]:
         if contract["type"] != "layers":
@@ -48,7 +50,7 @@ def within(module, package):
 
 
 def test_native_files_and_stubs_keep_the_contracts_of_imports_too():
-    """import-linter reads Python alone."""
+    """Check the imports of Cython files and stubs, which import-linter does not read."""
     above, looked = floors(), 0
     for path in NATIVE:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -68,7 +70,10 @@ def test_no_file_is_longer_than_800_lines():
 
 
 def size_of(node):
-    """(public methods, fields) of a class: those declared, and those that its methods set."""
+    """Return the numbers of public methods and of fields of a class.
+
+    Fields are those declared in the class and those assigned in its methods.
+    """
     methods = {one for one in node.body if isinstance(one, ast.FunctionDef)}
     fields = {one.target.id for one in node.body
               if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
@@ -82,7 +87,7 @@ def size_of(node):
 
 
 def test_a_large_class_says_why_it_is_large():
-    """More than 25 public methods, or 20 fields."""
+    """Check classes of more than 25 public methods or 20 fields."""
     large = set()
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -102,9 +107,12 @@ def test_no_file_outside_an_architecture_folder_compares_architecture_names():
 
 
 def test_the_machine_never_reads_the_clock_of_the_host():
-    """The machine on QEMU does, and the client of its stub: they wait for another process.  So does
-    what a debugger drives: it looks at the debugger several times a second, between runs that may
-    be cut anywhere."""
+    """Check that the machine does not import the time module.
+
+    The machine on QEMU and the client of its stub may, since they wait for another process. So may
+    the target of the debugger, which polls the debugger several times a second, between runs that
+    may be cut anywhere.
+    """
     waits = [ROOT / "emu" / "qemu" / "machine.py", ROOT / "emu" / "qemu" / "gdb_remote.py",
              ROOT / "emu" / "gdb" / "target.py"]
     for path in (ROOT / "emu").rglob("*.py"):
@@ -127,8 +135,10 @@ NUMBER = re.compile(r"^\s*(?:cdef (?:enum )?\w+ )?([A-Z][A-Z0-9_]{3,}) *= *(?:0x
 
 
 def test_a_number_that_native_code_knows_is_not_defined_again():
-    """Between a native file and any other of the same room and the rooms above it; bounds that each
-    reader of untrusted data has for itself are not shared."""
+    """Compare the constants of Cython files with those of Python files in emu and kinst.
+
+    The bounds that each reader of untrusted data defines for itself are not shared.
+    """
     native = {name: path for path in (ROOT / "emu" / "unicorn").glob("_*.p[yx][xdi]")
               for name in NUMBER.findall(path.read_text())}
     native |= {name: path for path in (ROOT / "kinst").glob("**/_*.p[yx][xdi]")
@@ -138,19 +148,19 @@ def test_a_number_that_native_code_knows_is_not_defined_again():
         if path.relative_to(ROOT).parts[0] not in ("emu", "kinst"):
             continue
         again = {n for n in NUMBER.findall(path.read_text())
-                 if n in native} - {"MAX_REGISTERS"}  # of gdb's protocol: another thing
+                 if n in native} - {"MAX_REGISTERS"}  # gdb's protocol has another constant so named
         assert not again, f"{path}: {again}"
 
 
 def test_every_package_is_in_what_is_installed():
-    """They are found by pattern; each folder with Python in it is one."""
+    """Check that the patterns in pyproject.toml find every folder with Python files."""
     found = find_packages(str(ROOT), **PROJECT["tool"]["setuptools"]["packages"]["find"])
     assert sorted(found) == sorted({
         ".".join(path.parent.relative_to(ROOT).parts) for path in FILES})
 
 
 def test_an_architecture_is_as_many_files_as_the_documentation_says():
-    """Those that every architecture has; ``docs/house.md`` names each."""
+    """Check that docs/house.md names each of the 18 files that all architectures have."""
     needed = []
     for room in ("emu", "emu/unicorn", "emu/qemu", "emu/guests/freebsd", "kinst"):
         names = [{path.name for path in (ROOT / room / arch).iterdir()
@@ -164,7 +174,7 @@ def test_an_architecture_is_as_many_files_as_the_documentation_says():
 
 
 def test_programs_and_tests_import_modules_of_ours_that_are_there():
-    """mypy does not say so of them: what a test needs may be missing."""
+    """Check imports that mypy does not report as missing."""
     programs = [path for path in (ROOT / "bench").iterdir()
                 if path.is_file() and path.suffix in ("", ".py")]
     found = set[str]()

@@ -1,4 +1,4 @@
-"""The source distribution and the wheel, as somebody who gets them uses them."""
+"""The source distribution and the wheel can be built, installed and used."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def test_the_wheel_of_the_source_distribution_traces_and_serves_programs_and_pyt
                    if not name.startswith(("PYTHON", "VIRTUAL_ENV", "KINST_"))}
     environment |= {"KINST_CACHE": str(tmp_path / "cache"), "KINST_DATA": str(tmp_path / "data"),
                     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-                    "CFLAGS": "-O0 -g0"}  # whether it is whole, not how fast it is
+                    "CFLAGS": "-O0 -g0"}  # fast to compile; the speed of the result is not tested
 
     def run(*command, cwd=tmp_path, **more):
         result = subprocess.run(command, cwd=cwd, env=environment | more, capture_output=True,
@@ -40,7 +40,7 @@ def test_the_wheel_of_the_source_distribution_traces_and_serves_programs_and_pyt
         assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
         return result.stdout
 
-    # What is needed to build it has been installed by what pyproject.toml says.
+    # The build's dependencies were installed according to pyproject.toml.
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"),
         str(ROOT))
     (wheel,) = (tmp_path / "dist").glob("*.whl")

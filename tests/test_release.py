@@ -1,4 +1,4 @@
-"""What a release is made of says the same everywhere."""
+"""The parts of a release agree: version, manuals, options and commands."""
 
 import importlib.util
 import re
@@ -27,7 +27,7 @@ def manuals():
 
 
 def options(parser):
-    """All that begin with two dashes, of its commands, too."""
+    """Return the long options of a parser and of all its subcommands."""
     found = set()
     for action in parser._actions:
         found |= {one for one in action.option_strings if one.startswith("--")}
@@ -59,7 +59,7 @@ def test_the_manual_has_the_functions_that_are_left_out(manuals):
         assert {f"{prefix}*" for prefix in unsafe.prefixes} <= words
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff")
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_troff_has_nothing_to_say_about_the_manuals(manuals):
     for page in manuals.values():
         done = subprocess.run(["groff", "-man", "-ww", "-z"], input=page, capture_output=True,

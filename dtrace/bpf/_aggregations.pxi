@@ -1,5 +1,4 @@
-"""Aggregations: values by key, and the buckets of those that count in buckets; part of the runtime
-(``_runtime.pyx`` includes it)."""
+"""Aggregations, their keys and their buckets (included by ``_runtime.pyx``)."""
 
 cdef int A_COUNT = Aggregate.COUNT
 cdef int A_SUM = Aggregate.SUM
@@ -14,7 +13,7 @@ cdef int ZERO_BUCKET = layout.QUANTIZE_ZERO
 
 
 cdef uint64_t llquantize_bucket(const Function *f, int64_t value) noexcept nogil:
-    """The bucket of a value: steps within each power of the factor (DTrace guide, "llquantize")."""
+    """Return the bucket of a value: steps within each power of the factor (DTrace guide)."""
     cdef int64_t factor = f.parameter[0]
     cdef int64_t low = f.parameter[1]
     cdef int64_t high = f.parameter[2]
@@ -89,7 +88,7 @@ cdef void update(Function *f, int64_t *v, int64_t value, int64_t increment) noex
         low = magnitude & LOW32
         high = magnitude >> 32
         square = low * low
-        carry = low * high  # twice, shifted by 32
+            carry = low * high  # the cross product; it counts twice, at bit 32
         low = square + (carry << 33)
         high = high * high + (carry >> 31) + (low < square)
         square = <uint64_t>v[2]
@@ -107,7 +106,7 @@ cdef void update(Function *f, int64_t *v, int64_t value, int64_t increment) noex
 
 
 cdef bint grow_entries(Machine *m) noexcept nogil:
-    """Room for more entries of aggregations; false: the host has none."""
+    """Make room for more aggregation entries; return False if the host is out of memory."""
     cdef uint32_t room = m.entry_room * 2 if m.entry_room else 1024
     cdef uint32_t buckets = room * 2
     cdef uint32_t i, at
@@ -194,7 +193,7 @@ cdef uint64_t h_aggregate(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef int check_function(int kind, uint32_t count, tuple parameters) except -1:
-    """Whether the parameters of an aggregation are some that can be counted with."""
+    """Check that an aggregation's parameters are valid for its function."""
     good = count >= {A_AVG: 2, A_STDDEV: 4}.get(kind, 1)
     if kind == A_LQUANTIZE:
         good = len(parameters) == 3 and parameters[1] > 0 and parameters[2] >= 0
@@ -207,12 +206,12 @@ cdef int check_function(int kind, uint32_t count, tuple parameters) except -1:
     elif not A_COUNT <= kind <= A_LLQUANTIZE:
         good = False
     if not good:
-        raise ValueError("an aggregation with parameters that are none")
+        raise ValueError("the parameters of an aggregation are not valid for its function")
     return 0
 
 
 cdef list take_aggregations(Machine *m):
-    """(number, key, values) of all, in the order of their first use; there are none then."""
+    """Return (number, key, values) of all aggregations in order of first use, and clear them."""
     cdef uint32_t e
     cdef uint32_t count, k
     cdef int64_t *v

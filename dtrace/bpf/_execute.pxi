@@ -1,5 +1,7 @@
-"""The executor of BPF instructions, and what becomes of a fault; part of the runtime (``_runtime.pyx``
-includes it).  ``dtrace/bpf/interpreter.py`` is its twin."""
+"""Executor of BPF instructions and handler of their faults (included by ``_runtime.pyx``).
+
+``dtrace/bpf/interpreter.py`` is the same executor in Python.
+"""
 
 
 cdef helper_fn HELPERS[MAX_HELPER]
@@ -27,9 +29,10 @@ cdef inline uint64_t swapped(uint64_t value, int bits) noexcept nogil:
 
 
 cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept nogil:
-    """Run a program from its first instruction; what its r0 is at the end.
+    """Run a program from its first instruction and return its r0.
 
-    A fault ends the function that the program called, with r0 = -1; in the program itself, it.
+    A fault ends the function that the program called, with r0 = -1; outside of a function, it ends
+    the program.
     """
     cdef uint64_t r[11]
     cdef uint64_t saved[MAX_DEPTH][5]
@@ -49,7 +52,7 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
     r[1] = argument
     r[10] = address_of(R_STACK, <uint64_t>(first + 1) * FRAME_BYTES)
     m.depth = first + 1
-    # Every program that was loaded ends with O_END, and leads nowhere else.
+    # Each loaded program ends with O_END, and its jumps stay within it.
     while True:
         i = &m.code[pc]
         pc += 1
@@ -196,7 +199,7 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
             elif i.op == O_JSLT32: taken = <int32_t>r[i.to] < <int32_t>b
             else: taken = <int32_t>r[i.to] <= <int32_t>b
             if taken:
-                if i.jump < <int64_t>pc:  # code that was not verified may go in circles
+                if i.jump < <int64_t>pc:  # unverified code may loop
                     budget -= min(budget, <uint64_t>(<int64_t>pc - i.jump))
                     if budget == 0: bad(m, ILLEGAL_OPERATION, 0)
                 if m.fault < 0: pc = i.jump
@@ -223,7 +226,7 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
 
 
 cdef void faulted(Machine *m) noexcept nogil:
-    """Tell the ERROR probe: its arguments are clause, action, offset, fault and value."""
+    """Fire the ERROR probe; arg1 to arg5 are clause, action, offset, fault and value."""
     cdef uint8_t kept[256]
     cdef uint64_t *context = <uint64_t *>m.region[R_CONTEXT].data
     cdef uint64_t clause = context[CONTEXT_CLAUSE / 8]
@@ -243,7 +246,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     memcpy(kept, context, CONTEXT_SIZE)
     m.in_error = True
     skip = m.walker.skip
-    m.walker.skip = 0  # it is another probe that fires
+        m.walker.skip = 0  # the ERROR probe has no stack frames of its own
     after, m.walker.after = m.walker.after, False
     memcpy(context, m.error_context, CONTEXT_SIZE)
     memcpy(<uint8_t *>context + CONTEXT_TIMESTAMP, kept + CONTEXT_TIMESTAMP, 8)

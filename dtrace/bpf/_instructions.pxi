@@ -1,7 +1,6 @@
-"""Instructions as the executor takes them, and how a program becomes such; part of the runtime
-(``_runtime.pyx`` includes it)."""
+"""Internal form of instructions, and translation into it (included by ``_runtime.pyx``)."""
 
-# How instructions are told apart here; which opcode is which is said by a table below.
+# Operations of the executor. The tables below map BPF opcodes to them.
 cdef enum:
     O_BAD, O_ADD, O_SUB, O_MUL, O_DIV, O_OR, O_AND, O_LSH, O_RSH, O_NEG, O_MOD, O_XOR, O_MOV, O_ARSH
     O_SDIV, O_SMOD, O_MOVS8, O_MOVS16, O_MOVS32
@@ -16,7 +15,7 @@ cdef enum:
 
 
 cdef int operation(i) except -1:
-    """The number in ``execute`` of an instruction."""
+    """Return the executor's operation for an instruction."""
     kind, code = i.opcode & 7, i.opcode & 0xF0
     if kind in (Class.ALU, Class.ALU64):
         if code == Alu.END:
@@ -71,9 +70,9 @@ STORE = {Size.B: O_ST1, Size.H: O_ST2, Size.W: O_ST4, Size.DW: O_ST8}
 
 
 cdef int translate(Machine *m, first, instructions) except -1:
-    """A program's instructions as ``execute`` takes them, from ``m.code[first]`` on.
+    """Translate a program for ``execute`` into ``m.code``, from index ``first`` on.
 
-    :param instructions: as ``decode`` gives them; None behind a wide one.
+    :param instructions: the result of ``decode``, with None for the second slot of a wide one.
     """
     cdef Code *c
     for n, i in enumerate(instructions):
@@ -83,7 +82,7 @@ cdef int translate(Machine *m, first, instructions) except -1:
             continue
         c.op = operation(i)
         if c.op == O_BAD:
-            raise ValueError(f"instruction {n} is not known")
+            raise ValueError(f"instruction {n}: the opcode is not supported")
         c.to, c.source, c.offset = i.destination, i.source, i.offset
         if i.wide is not None:
             c.value = word(i.constant)
@@ -102,12 +101,12 @@ cdef int translate(Machine *m, first, instructions) except -1:
         elif kind in (Class.JMP, Class.JMP32) and c.op not in (O_CALL, O_EXIT):
             target = n + 1 + i.offset
         elif c.op == O_CALL and not 0 <= i.immediate < MAX_HELPER:
-            raise ValueError(f"there is no helper {i.immediate}")
+            raise ValueError(f"helper {i.immediate} does not exist")
         if target is not None:
             if not 0 <= target < len(instructions) or instructions[target] is None:
-                raise ValueError(f"instruction {n} leads out of the program")
+                raise ValueError(f"instruction {n}: the jump target is outside the program")
             c.jump = first + target
-    # Behind a wide immediate, execution goes on two slots further: one jump does it.
+    # A wide immediate takes two slots; a jump in the second slot leads to the next instruction.
     for n, i in enumerate(instructions):
         if i is None:
             c = &m.code[first + n]

@@ -1,36 +1,35 @@
-"""What a program works on, as structures, and the numbers that Python gives names; part of the
-runtime (``_runtime.pyx`` includes it)."""
+"""State of a program as C structures, and C copies of Python's constants (for ``_runtime.pyx``)."""
 
 cdef enum:
     MAX_REGIONS = 16
     MAX_DEPTH = 8
-    FRAMES = 17  # of two runs, one inside the other (ERROR), and one spare
+    FRAMES = 17  # stack frames of two nested runs (the inner one is ERROR's), and a spare one
     MAX_HELPER = 256
-    TEXT = 1 << 16  # bytes of a string that is looked at
+    TEXT = 1 << 16  # maximum size of a string in bytes
     PARAMETERS = 4
     PAGE = 4096
     MAX_SPECULATIONS = 4096
-    WALK = 4  # steps from the thread to a variable
+    WALK = 4  # maximum number of offsets from the thread to a variable
     WALKS = 64
     PLACES = 64
-    BUDGET = 1 << 24  # instructions of one run, by what jumps back and calls can repeat
-    WALKED = 40  # registers that a walk up the stack knows
-    SAVED = 16  # of a frame
+    BUDGET = 1 << 24  # instructions that backward jumps and calls may repeat in one run
+    WALKED = 40  # maximum number of registers in a stack walk
+    SAVED = 16  # maximum number of registers saved in one frame
     STEP_BITS = 15
     STEPS = 1 << STEP_BITS
     STEP_FREE = 0
     MAX_FRAMES = 1000
-    NAMES = 64  # of processes
+    NAMES = 64  # cached process names
     NAME_BYTES = 32  # ``LONGEST_NAME`` of layout.py
     ANCESTORS = 64
-    HEAD = 24  # of a record: clause and size, time, size as DTrace counts and number of the CPU
+    HEAD = 24  # size of a record's header: clause, size; time; size as DTrace counts it, CPU
 
 cdef struct Code:
     uint8_t op
     uint8_t to
     uint8_t source
     bint immediate
-    int32_t jump  # the number of the instruction that it leads to
+    int32_t jump  # number of the target instruction
     int64_t offset
     uint64_t value
 
@@ -47,10 +46,10 @@ cdef struct Variable:
 cdef struct Function:
     int kind
     uint32_t count
-    uint64_t size  # of one, as DTrace counts; 0: it is not counted so
+    uint64_t size  # of an entry, as DTrace counts it; 0: unknown
     int64_t parameter[PARAMETERS]
 
-# A value of an associative array: in a chunk of the dynamic region, the key behind it.
+# A value of an associative array, in a chunk of the dynamic region; the key follows the value.
 cdef struct Chunk:
     uint64_t hash
     uint32_t next
@@ -63,23 +62,23 @@ cdef struct Entry:
     uint32_t next
     uint32_t function
     uint32_t key_size
-    uint64_t at  # in the arena: values, then the key
+    uint64_t at  # offset in the arena of the values, which the key follows
 
-# A variable that lies in the guest: a walk from the thread on, by offsets.
+# Path to a D variable in guest memory: offsets to follow from the current thread.
 cdef struct Walk:
     bint known
-    bint text  # the last offset leads to a string, not to a number
+    bint text  # the variable is a string, not a number
     uint32_t size  # of the number
     uint32_t steps
     uint64_t offset[WALK]
 
-# Where a register is saved: by its number on the walk, so many bytes from the caller's frame.
+# Location of a saved register: its index in the walk and its offset from the caller's frame.
 cdef struct SavedRegister:
     uint8_t register
-    uint8_t size  # bytes; 0: it is nowhere
+    uint8_t size  # in bytes; 0: not saved
     int32_t offset
 
-# How to go from the code at an address to the caller: ``FrameStep`` of ``dtrace/stacks/stack.py``.
+# Cached step from a code address to the caller (``FrameStep`` of ``dtrace/stacks/stack.py``).
 cdef struct KnownStep:
     uint64_t address
     uint8_t how
@@ -96,28 +95,28 @@ cdef struct ProcessName:
     uint8_t text[NAME_BYTES]
     int64_t number
 
-# What is known of stacks; by ``Runtime.walk_stacks``.
+# Stack layout of the kernel and its programs; set by ``Runtime.walk_stacks``.
 cdef struct Walker:
     KnownStep *step
     uint32_t steps
-    int16_t place[WALKED]  # of a register on the walk among those of the dispatcher
-    int pc  # on the walk; -1: nothing is known
+    int16_t place[WALKED]  # index among the dispatcher's registers, by index in the walk
+    int pc  # index of the program counter in the walk; -1: stacks cannot be walked here
     int sp
-    uint64_t low  # the kernel's code is from there to below ``high``
-    uint64_t high
-    uint64_t entry  # where injected calls return to
-    bint programs  # they may run
-    uint64_t skip  # frames of the probe that fires
-    bint after  # the function that fires has returned: the first frame is its caller
-    uint64_t marks  # bits of an address that say what it is
+    uint64_t low  # start of the kernel's code
+    uint64_t high  # end of the kernel's code
+    uint64_t entry  # return address of injected calls
+    bint programs  # a probe may interrupt user code
+    uint64_t skip  # frames of the firing probe itself
+    bint after  # the probed function has returned: the first frame is its caller's
+    uint64_t marks  # mask of the mark bits in a frame's address
     uint64_t own_mark
     uint64_t caller_mark
     SavedRegister trap[WALKED]
     int trap_count
-    # the program: where a thread has its trap frame, what that and a frame record hold
+    # user stacks: location of the trap frame, layout of trap frames and frame records
     bint frames_known
     uint64_t thread_frame
-    SavedRegister user[PLACES]  # by the numbers of uregs[]
+    SavedRegister user[PLACES]  # by index of uregs[]
     SavedRegister user_pc
     SavedRegister user_frame
     int32_t record_saved
@@ -126,23 +125,23 @@ cdef struct Walker:
     uint32_t name_size
     ProcessName name[NAMES]
     uint32_t names
-    # a process's number and parent
+    # process number and parent
     bint family_known
     uint64_t process
     uint64_t process_number
     uint64_t parent
-    # the numbers of variables
+    # numbers of D variables
     uint64_t stackdepth
     uint64_t ustackdepth
     uint64_t caller
     uint64_t ucaller
 
-# What the program of a kernel's probe is given, beside its arguments.
+# A kernel probe's program, and its context apart from the arguments.
 cdef struct Entered:
     bint enabled
     uint8_t kind
-    uint8_t wanted  # arguments that its program reads, from the first
-    uint8_t own_frames  # at the beginning of the stack, which stack() leaves out
+    uint8_t wanted  # number of leading arguments that its program reads
+    uint8_t own_frames  # frames at the top of the stack that stack() leaves out
     uint32_t entry
     uint64_t number
     uint64_t first
@@ -163,31 +162,31 @@ cdef struct Machine:
     uint32_t code_count
     uint32_t code_room
     int depth
-    # the fault in progress
+    # current fault
     int fault
     uint64_t fault_value
     uint32_t fault_at
     uint32_t error_entry
     bint in_error
-    uint64_t serial  # of the firing in progress; the ERROR probe's are odd
+    uint64_t serial  # number of the current firing; odd for the ERROR probe
     uint8_t error_context[256]
     uint64_t error_faults
-    # the guest
+    # guest
     read_fn read
     void *read_data
     uint64_t thread
-    bint numbered  # threads have a number, and a process that has one, there:
+    bint numbered  # the following three offsets are known
     uint64_t number_at
     uint64_t process_at
     uint64_t process_number_at
-    bint thread_known  # it is looked up once a firing
-    argument_fn read_register  # in a firing; NULL: none is
+    bint thread_known  # the thread is looked up once per firing
+    argument_fn read_register  # NULL outside of a firing
     void *interrupted
-    int16_t place[PLACES]  # of regs[n] among the registers; -1: the host is asked
-    # scratch
+    int16_t place[PLACES]  # index of regs[n] among the registers; -1: ask the host
+    # scratch memory
     uint64_t scratch_at
     uint64_t string_size
-    uint8_t *compared[2]  # room for two strings
+    uint8_t *compared[2]  # buffers for comparing two strings
     # dynamic variables
     Variable *variable
     uint32_t variable_count
@@ -215,10 +214,10 @@ cdef struct Machine:
     uint8_t *buffer
     uint64_t buffer_size
     uint64_t buffer_used
-    uint64_t buffer_room  # what was allocated; a record takes more here than DTrace counts
+    uint64_t buffer_room  # allocated bytes; a record is larger here than DTrace counts it
     uint64_t counted
-    uint64_t buffer_begin  # of a ring: the oldest record
-    uint64_t buffer_end  # of a ring: behind the last record before the wrap
+    uint64_t buffer_begin  # in a ring buffer: start of the oldest record
+    uint64_t buffer_end  # in a ring buffer: end of the last record before the wrap
     bint wrapped
     int policy
     uint64_t drops
@@ -236,13 +235,13 @@ cdef struct Machine:
     uint64_t speculation_unavailable
     uint64_t speculating
     bint stopped
-    bint told  # that tracing has ended
-    # a kernel's probes
+    bint told  # the consumer was notified of the end of tracing
+    # kernel probes
     Clock *clock
     Entered *entered
     uint32_t entered_count
     int per_cpu
-    uint64_t look  # the time at which the consumer wants to look
+    uint64_t look  # time of the next ``look`` callback
     bint failing
     Walk walk[WALKS]
     Walker walker
@@ -285,4 +284,4 @@ cdef int FRAME_BYTES = STACK
 
 cdef uint32_t NONE = 0xFFFFFFFF
 cdef uint64_t LOW32 = 0xFFFFFFFF
-cdef uint64_t USER_ADDRESS = (<uint64_t>1 << 48) - 1  # a program's lie below that
+cdef uint64_t USER_ADDRESS = (<uint64_t>1 << 48) - 1  # highest user address

@@ -1,5 +1,4 @@
-"""Memory: the regions of the executor's own, the guest's through them, scratch memory, strings; part
-of the runtime (``_runtime.pyx`` includes it)."""
+"""Access to the executor's regions, guest memory and strings (included by ``_runtime.pyx``)."""
 
 
 cdef inline uint64_t address_of(int region, uint64_t offset) noexcept nogil:
@@ -7,7 +6,7 @@ cdef inline uint64_t address_of(int region, uint64_t offset) noexcept nogil:
 
 
 cdef inline uint8_t *resolve(Machine *m, uint64_t address, uint64_t size, bint write) noexcept nogil:
-    """Memory of the executor's own; NULL where there is none."""
+    """Return a pointer into the executor's own memory; NULL if the access is not allowed."""
     cdef uint64_t number = (address >> 32) - BASE
     cdef uint64_t offset = address & LOW32
     cdef RegionData *r
@@ -31,7 +30,7 @@ cdef inline uint64_t bad(Machine *m, int fault, uint64_t value) noexcept nogil:
 
 
 cdef bint fetch(Machine *m, uint64_t address, void *to, uint64_t size) noexcept nogil:
-    """Read bytes of the executor's memory or the guest's; false, with a fault: there are none."""
+    """Read memory of the executor or the guest; on failure, set a fault and return False."""
     cdef uint8_t *data
     cdef bint read = False
     if own(address):
@@ -48,7 +47,7 @@ cdef bint fetch(Machine *m, uint64_t address, void *to, uint64_t size) noexcept 
 
 
 cdef int64_t text(Machine *m, uint64_t address, uint8_t *to, uint64_t limit) noexcept nogil:
-    """Copy a string of at most ``limit`` bytes, without its NUL; its length, -1 with a fault."""
+    """Copy a string without its NUL; return its length, or -1 after a fault."""
     cdef uint64_t n = 0
     cdef uint64_t part, i
     cdef uint8_t *data
@@ -80,7 +79,7 @@ cdef int64_t text(Machine *m, uint64_t address, uint8_t *to, uint64_t limit) noe
 
 
 cdef inline bint inside(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
-    """Whether what lies among the dynamic variables lies in one of them."""
+    """Whether an access to the dynamic region stays within one variable; else return True."""
     cdef uint64_t offset = address & LOW32
     cdef uint64_t c
     if (address >> 32) - BASE != <uint64_t>R_DYNAMIC or m.chunk_size == 0:
@@ -125,7 +124,7 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
     if data == NULL:
         return bad(m, BAD_ADDRESS, r[1])
     if (r[1] >> 32) - BASE == <uint64_t>R_SCRATCH and (r[1] & LOW32) + r[3] > m.scratch_at:
-        return bad(m, BAD_ADDRESS, r[1])  # it was not allocated
+        return bad(m, BAD_ADDRESS, r[1])  # the scratch memory was not allocated
     if own(r[2]):
         fetch(m, r[2], data, r[3])
         return 0
@@ -141,7 +140,7 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef uint64_t last_bad(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
-    """The last byte of [address, address + size) that cannot be read: DTrace tries all of them."""
+    """Return the last unreadable address of a range: DTrace reads all bytes, so it reports that."""
     cdef uint64_t n = size
     cdef uint8_t byte
     while n > 0:
@@ -157,7 +156,7 @@ cdef uint64_t h_copy_text(Machine *m, uint64_t *r) noexcept nogil:
     cdef int64_t n
     if data == NULL or r[3] == 0:
         return bad(m, BAD_ADDRESS, r[1])
-    if r[3] <= sizeof(held):  # what is written may be what is read
+    if r[3] <= sizeof(held):  # source and destination may overlap
         n = text(m, r[2], held, r[3])
         if n < 0:
             return 0
@@ -189,7 +188,7 @@ cdef uint64_t h_compare_text(Machine *m, uint64_t *r) noexcept nogil:
     cdef uint8_t *a = m.compared[0]
     cdef uint8_t *b = m.compared[1]
     cdef uint64_t limit = m.string_size
-    cdef int64_t n = text(m, r[1], a, limit) if r[1] else 0  # no string is an empty one
+    cdef int64_t n = text(m, r[1], a, limit) if r[1] else 0  # NULL compares as an empty string
     cdef int64_t k
     cdef int order
     if n < 0:

@@ -1,9 +1,8 @@
-"""A kernel's probes and what they see of it: its thread, and the variables found from there; part of
-the runtime (``_runtime.pyx`` includes it)."""
+"""Kernel probes, the current thread and the variables reached from it (for ``_runtime.pyx``)."""
 
 
 cdef uint64_t current_thread(Machine *m) noexcept nogil:
-    """``struct thread *`` of the guest's CPU: the first word of its per-CPU data; 0 for none."""
+    """Return the guest's ``struct thread *``, the first word of the per-CPU data; 0 if unknown."""
     if not m.thread_known:
         m.thread = 0
         if m.clock == NULL:
@@ -18,8 +17,11 @@ cdef uint64_t current_thread(Machine *m) noexcept nogil:
 
 
 cdef uint64_t thread_key(Machine *m) noexcept nogil:
-    """What a thread's variables are known by: where it is, its number and its process's, since the
-    kernel uses a thread's place again, and its number with that, for another process."""
+    """Return the key of a thread's variables: its address, its number and its process's number.
+
+    The address alone is not enough, since the kernel reuses a thread's memory and number for a
+    thread of another process.
+    """
     cdef uint64_t thread = current_thread(m)
     cdef uint64_t process = 0
     cdef uint32_t number = 0
@@ -33,7 +35,7 @@ cdef uint64_t thread_key(Machine *m) noexcept nogil:
 
 
 cdef uint64_t host_thread(Machine *m) noexcept with gil:
-    """The same of a guest that another process runs; 0 where nobody tells."""
+    """Return the current thread of a guest in another process; 0 if no such guest is attached."""
     cdef Runtime runtime = <Runtime>m.owner
     if runtime.other is None:
         return 0
@@ -45,7 +47,7 @@ cdef uint64_t host_thread(Machine *m) noexcept with gil:
 
 
 cdef bint read_other(void *owner, uint64_t address, void *to, uint32_t size) noexcept with gil:
-    """Memory of a guest that another process runs."""
+    """Read memory of a guest in another process."""
     cdef Runtime runtime = <Runtime>owner
     cdef bytes found
     try:
@@ -60,7 +62,7 @@ cdef bint read_other(void *owner, uint64_t address, void *to, uint32_t size) noe
 
 
 cdef uint64_t register_of_other(void *owner, uint32_t number) noexcept with gil:
-    """An argument, the result or a register of what is interrupted there."""
+    """Return an argument, the result or a register of a guest in another process."""
     cdef Runtime runtime = <Runtime>owner
     try:
         return word(runtime.other.interrupted(number))
@@ -107,13 +109,13 @@ cdef uint64_t h_variable(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef inline bint ended(Machine *m) noexcept nogil:
-    """Whether tracing has: by exit(), or a buffer that is full."""
+    """Whether tracing has ended, by exit() or because a buffer is full."""
     return m.stopped or (<uint64_t *>m.region[R_STATE].data)[0] != 0
 
 
 cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
                    uint64_t time) noexcept nogil:
-    """A kernel's probe fires."""
+    """Run the program of a kernel probe that fires; return nonzero if a callback failed."""
     cdef Machine *m = <Machine *>data
     cdef Entered *e
     cdef uint64_t *context = <uint64_t *>m.region[R_CONTEXT].data
@@ -142,18 +144,18 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
             given[i] = read(source, DECLARED + i)
         else:
             given[i] = 0
-        if m.failing:  # what reads a register of another process's guest
+        if m.failing:  # the read of another process's guest failed
             return 1
     m.thread_known = False
     m.read_register, m.interrupted = read, source
     m.walker.skip = e.own_frames
     m.walker.after = e.kind == 1 and read(source, AFTER) != 0
     if m.walker.after:
-        m.walker.skip = 0  # what is interrupted is the caller already
+        m.walker.skip = 0  # the interrupted code is the caller already
     execute(m, e.entry, address_of(R_CONTEXT, 0))
     m.read_register = NULL
     if not m.told and ended(m):
-        m.told = True  # tracing has ended with this firing
+        m.told = True  # tracing ended with this firing
         looked(m, time)
     return m.failing
 

@@ -1,14 +1,13 @@
-"""Records: the buffer that they are written to, the ring, speculations; part of the runtime
-(``_runtime.pyx`` includes it)."""
+"""Records: the trace buffer, ring buffers and speculations (included by ``_runtime.pyx``)."""
 
 cdef int P_FILL = Policy.FILL
 cdef int P_RING = Policy.RING
 
 
 cdef bint room_for(Machine *m, uint64_t size, uint64_t counted) noexcept nogil:
-    """Make room for a record; false: it is dropped.
+    """Make room for a record; return False if it must be dropped.
 
-    :param counted: its size as DTrace counts it.
+    :param counted: the record's size as DTrace counts it.
     """
     if m.policy != P_RING:
         if (m.filled or m.counted + counted > m.buffer_size
@@ -25,7 +24,7 @@ cdef bint room_for(Machine *m, uint64_t size, uint64_t counted) noexcept nogil:
     while m.counted + counted > m.buffer_size:
         drop_oldest(m)
     if m.buffer_used + size > m.buffer_room:
-        while m.wrapped:  # what is left of before is given up
+        while m.wrapped:  # drop the records from before the previous wrap
             drop_oldest(m)
         m.buffer_end = m.buffer_used
         m.buffer_used = 0
@@ -38,7 +37,7 @@ cdef bint room_for(Machine *m, uint64_t size, uint64_t counted) noexcept nogil:
 
 
 cdef void drop_oldest(Machine *m) noexcept nogil:
-    """Give the oldest record of a ring up."""
+    """Drop the oldest record of a ring buffer."""
     cdef uint64_t head[3]
     if m.buffer_begin >= m.buffer_used and not m.wrapped:
         m.counted = 0
@@ -46,7 +45,7 @@ cdef void drop_oldest(Machine *m) noexcept nogil:
     memcpy(head, m.buffer + m.buffer_begin, HEAD)
     m.buffer_begin += head[0] >> 32
     m.counted -= min(head[2] & LOW32, m.counted)
-    if m.wrapped and m.buffer_begin >= m.buffer_end:  # the next is at the buffer's begin
+    if m.wrapped and m.buffer_begin >= m.buffer_end:  # the next record is at the buffer's start
         m.wrapped = False
         m.buffer_begin = 0
 
@@ -119,13 +118,13 @@ cdef Speculated *speculation(Machine *m, uint64_t number) noexcept nogil:
 
 
 cdef uint64_t h_speculate(Machine *m, uint64_t *r) noexcept nogil:
-    """1 where the clause goes on, into that speculation; 0 where there is none."""
+    """Direct the clause's record into a speculation and return 1, or return 0 to end the clause."""
     if speculation(m, r[1]) == NULL:
         return 0
     if m.policy != P_RING and m.counted + r[2] > m.buffer_size:
         m.drops += 1
         return 0
-    m.record_open = False  # what was begun had another place
+    m.record_open = False  # the open record was meant for another destination
     m.speculating = r[1]
     return 1
 
@@ -135,7 +134,7 @@ cdef uint64_t h_discard_speculation(Machine *m, uint64_t *r) noexcept nogil:
     if r[1] > m.speculation_count:
         return bad(m, ILLEGAL_OPERATION, 0)
     if m.speculating and m.speculating == r[1]:
-        m.record_open = False  # this clause's own record goes with it
+        m.record_open = False  # the clause's own record is discarded, too
     if s != NULL:
         s.state = 0
         s.used = 0
@@ -164,7 +163,7 @@ cdef uint64_t h_commit_speculation(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef list take_records(Machine *m):
-    """(clause, number of the CPU, payload) of all, oldest first; there are none then."""
+    """Return (clause, CPU number, payload) of all records, oldest first, and clear the buffer."""
     cdef uint64_t head[3]
     found = []
     spans = [(m.buffer_begin, m.buffer_used)]

@@ -4,7 +4,7 @@ from typing import Protocol
 from dtrace.bpf.layout import ProgramShape, StackShape
 from emu.unicorn._engine import Engine
 
-NATIVE: frozenset[int]  # the helpers that need no host
+NATIVE: frozenset[int]  # helpers that are implemented natively
 OTHER_RESULT: int
 OTHER_AFTER: int
 OTHER_REGISTER: int

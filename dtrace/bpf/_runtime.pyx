@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""The native executor of a D program's BPF code, and the memory it works on.
+"""Native executor of a D program's BPF code, and the memory it works on.
 
-Every address is looked up in a table of regions before it is used, so a program that was not
-verified can spoil its own results, nothing else.  ``dtrace/bpf/interpreter.py`` is the twin in
-Python; it works on the same ``Runtime``.
+Each address is looked up in a table of regions before it is used, so a program that was not
+verified can spoil only its own results. ``dtrace/bpf/interpreter.py`` is the same executor in
+Python, on the same ``Runtime``.
 
-Here is ``Runtime``, what Python sees.  It is one module with the files that are included below, so
-that the compiler sees all that a firing does at once.
+This file defines ``Runtime``, the interface for Python. The files included below belong to the same
+module, so that the C compiler can optimize a whole firing at once.
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -56,9 +56,10 @@ include "_execute.pxi"
 
 
 class RuntimeFault(Exception):
-    """A helper of the host ends the clause.
+    """Exception that ends a clause; a host helper may raise it.
 
     :param fault: a ``Fault``.
+    :param value: the faulting address, if the fault has one.
     """
 
     def __init__(self, fault, value=0):
@@ -73,31 +74,34 @@ cdef uint64_t word(object value):
 cdef class Runtime:
     """Memory, variables, aggregations and buffers of a D program, and its execution.
 
-    :param sizes: of the regions, in bytes, by ``Region``.
+    :param sizes: the sizes of the regions in bytes, by ``Region``.
     :param constants: the content of ``Region.STRINGS``.
-    :param variables: (size, 0 a number / 1 a string / 2 bytes, thread-local) of each variable that
-        has a key.
-    :param dynamic: bytes for their values.
-    :param functions: (Aggregate, values, parameters) of each aggregation.
+    :param variables: (size, type, thread-local, key size) of each variable that has a key, in
+        bytes; the type is 0 for a number, 1 for a string, 2 for other bytes.
+    :param dynamic: bytes for the values and keys of these variables.
+    :param functions: (``Aggregate``, number of values, parameters) of each aggregation, and
+        optionally the size of an entry as DTrace counts it.
     :param aggregation_size: bytes for the keys and values of all aggregations.
     :param buffer_size: bytes for records.
-    :param speculations: how many, and bytes for the records of each.
-    :param string_size: the most bytes of a string; one of just so many has no NUL.
+    :param policy: a ``Policy``.
+    :param speculations: the number of speculations, and bytes for the records of each.
+    :param string_size: the maximum length of a string in bytes; one of this length has no NUL.
+    :param helpers: the host's helpers by number, called with r1 to r5.
     """
 
     cdef Machine m
     cdef bint begun
     cdef object helpers
     cdef public object faults
-    cdef public object actions  # gives (action, storing) of an instruction that has faulted
-    cdef public object failure  # an exception of a helper, which is none of the program's
-    cdef Engine engine  # lives as long as its clock is used
-    cdef object other  # a guest that another process runs
-    cdef object host_steps  # gives the step at an address
-    cdef object host_numbers  # gives the number of a process's name
-    cdef dict walked  # registers of a walk by name
+    cdef public object actions  # returns (action, storing) of an instruction that faulted
+    cdef public object failure  # an exception in a callback to Python that is not a D fault
+    cdef Engine engine  # kept alive while its clock is used
+    cdef object other  # a guest that runs in another process
+    cdef object host_steps  # returns the step from an address to its caller
+    cdef object host_numbers  # returns the number of a process name
+    cdef dict walked  # indexes of a walk's registers by name
     cdef Action action
-    cdef public object look  # is called when it is time for the consumer to look, with the time
+    cdef public object look  # called with the time when the consumer's next look is due
 
     def __cinit__(self):
         memset(&self.m, 0, sizeof(Machine))
@@ -136,7 +140,7 @@ cdef class Runtime:
         cdef Machine *m = &self.m
         cdef uint64_t key
         if self.begun:
-            raise RuntimeError("a runtime is made once")
+            raise RuntimeError("Runtime.__init__() may be called only once")
         self.begun = True
         self.helpers = helpers
         self.faults = None
@@ -147,7 +151,7 @@ cdef class Runtime:
         sizes[Region.STRINGS] = len(constants)
         sizes[Region.STATE] = 64
         if not 1 < string_size <= TEXT:
-            raise ValueError("a string is of 2 to 65536 bytes")
+            raise ValueError("the string size must be 2 to 65536 bytes")
         for n in range(2):
             m.compared[n] = <uint8_t *>malloc(string_size + 1)
             if m.compared[n] == NULL:
@@ -156,7 +160,7 @@ cdef class Runtime:
         make_variables(m, variables, dynamic, sizes)
         for region, size in sizes.items():
             if not 0 <= size <= 1 << 31:
-                raise ValueError(f"a region of {size} bytes")
+                raise ValueError(f"a region of {size} bytes: the size must be 0 to 2 GiB")
             m.region[<int>region].data = <uint8_t *>calloc(1, max(size, 1))
             if m.region[<int>region].data == NULL:
                 raise MemoryError
@@ -170,7 +174,7 @@ cdef class Runtime:
             raise MemoryError
         for n, (kind, count, parameters, *size) in enumerate(functions):
             if not 0 < count <= 1 << 20 or len(parameters) > PARAMETERS:
-                raise ValueError("an aggregation is of 1 to 1048576 values")
+                raise ValueError("an aggregation may have 1048576 values and 4 parameters at most")
             check_function(kind, count, tuple(parameters))
             m.function[n].kind, m.function[n].count = kind, count
             m.function[n].size = size[0] if size else 0
@@ -178,7 +182,7 @@ cdef class Runtime:
                 m.function[n].parameter[k] = parameter
         m.arena_size = aggregation_size
         if buffer_size > 1 << 31:
-            raise ValueError("a buffer is of at most 2 GiB")
+            raise ValueError("the buffer size must be at most 2 GiB")
         m.buffer_room = 4 * buffer_size + (1 << 20)
         m.buffer = <uint8_t *>malloc(m.buffer_room)
         if m.buffer == NULL:
@@ -186,28 +190,30 @@ cdef class Runtime:
         m.buffer_size, m.policy = buffer_size, policy
         count, size = speculations
         if not 0 <= count <= MAX_SPECULATIONS:
-            raise ValueError("too many speculations")
+            raise ValueError("the number of speculations must be 0 to 4096")
         m.speculated = <Speculated *>calloc(max(count, 1), sizeof(Speculated))
         if m.speculated == NULL:
             raise MemoryError
         m.speculation_count, m.speculation_size = count, size
         m.speculation_room = 4 * <uint64_t>size + (1 << 12)
-        m.owner = <void *>self  # it is whole now
+        m.owner = <void *>self  # initialization is complete
 
 
     cdef int made(self) except -1:
-        """Python may make an object without calling ``__init__``."""
+        """Check that ``__init__`` was called, since Python can create an object without it."""
         if self.m.owner == NULL:
-            raise RuntimeError("the runtime was not made")
+            raise RuntimeError("Runtime.__init__() was not called")
         return 0
 
     # -- programs ---------------------------------------------------------------------------------
 
     def load(self, bytes code):
-        """Take a program, which a verifier should have seen; the number of its first instruction.
+        """Load a program and return the number of its first instruction.
 
-        :raises EncodingError: for what is no instruction.
-        :raises ValueError: for a jump out of the program, and a helper that there cannot be.
+        The verifier should have checked the program.
+
+        :raises EncodingError: if an instruction is not valid.
+        :raises ValueError: if a jump leads out of the program, or a helper's number is too large.
         """
         self.made()
         cdef Machine *m = &self.m
@@ -226,14 +232,14 @@ cdef class Runtime:
         return first
 
     def run(self, uint32_t entry, uint64_t argument=0):
-        """Execute a program; r0 at its end.
+        """Execute a program and return its r0.
 
-        :raises Exception: what a helper of the host raised, that was no fault.
+        :raises Exception: an exception other than RuntimeFault that a host helper raised.
         """
         cdef uint64_t value
         self.made()
         if entry >= self.m.code_count:
-            raise ValueError("there is no such program")
+            raise ValueError("the entry is outside the loaded programs")
         with nogil:
             value = execute(&self.m, entry, argument)
         if self.failure is not None:
@@ -241,7 +247,7 @@ cdef class Runtime:
         return value
 
     def fire(self, uint32_t entry):
-        """Execute a probe's program on the context."""
+        """Execute a probe's program on the current context."""
         self.made()
         self.m.serial += 2
         if self.m.clock != NULL or self.other is not None:
@@ -256,12 +262,12 @@ cdef class Runtime:
             return word(helper(r[1], r[2], r[3], r[4], r[5]))
         except RuntimeFault as fault:
             return bad(&self.m, fault.fault, word(fault.value))
-        except BaseException as failure:  # it is raised by ``run``, behind the native code
+        except BaseException as failure:  # ``run`` raises it after the native code has returned
             self.failed(failure)
             return bad(&self.m, 0, 0)
 
     cdef int64_t action_at(self, uint32_t at) noexcept:
-        """The number of the action of an instruction, twice; the lowest bit: it stores its value."""
+        """Return twice the number of an instruction's action, plus 1 if it stores the value."""
         try:
             if self.actions is not None:
                 number, storing = self.actions(at)
@@ -272,18 +278,18 @@ cdef class Runtime:
 
     cdef int noted(self, uint64_t clause, int fault, uint64_t value) noexcept:
         if self.m.failing:
-            return 0  # that is told when the run has ended
+            return 0  # the exception in ``failure`` ends the run
         try:
             if self.faults is not None:
                 self.faults(clause, fault, value, self.m.fault_at)
-        except BaseException as failure:  # as above
+        except BaseException as failure:  # ``run`` raises it after the native code has returned
             self.failed(failure)
         return 0
 
     def call(self, uint32_t number, *arguments):
-        """A helper, for the executor in Python.
+        """Call a helper on behalf of the interpreter in Python.
 
-        :raises RuntimeFault: where the clause ends.
+        :raises RuntimeFault: if the helper ends the clause.
         """
         self.made()
         cdef uint64_t r[6]
@@ -309,7 +315,7 @@ cdef class Runtime:
         return 0
 
     def begin_clause(self):
-        """A function of the program is about to be called, for the executor in Python."""
+        """Reset the state of a clause; the interpreter in Python calls this before each clause."""
         self.m.scratch_at = 0
         self.m.record_open = False
         self.m.speculating = 0
@@ -317,7 +323,10 @@ cdef class Runtime:
     # -- memory -----------------------------------------------------------------------------------
 
     def read(self, uint64_t address, uint64_t size):
-        """:raises RuntimeFault: where there is no memory."""
+        """Read memory of the executor or the guest.
+
+        :raises RuntimeFault: if an address is not mapped.
+        """
         self.made()
         if size > 1 << 26:
             raise RuntimeFault(BAD_ADDRESS, address)
@@ -338,7 +347,10 @@ cdef class Runtime:
         return bytes(out)
 
     def write(self, uint64_t address, bytes content):
-        """:raises RuntimeFault: where the program may not write."""
+        """Write to the executor's memory.
+
+        :raises RuntimeFault: if the program may not write there.
+        """
         self.made()
         cdef uint8_t *data = resolve(&self.m, address, len(content), True)
         if data == NULL:
@@ -346,9 +358,10 @@ cdef class Runtime:
         memcpy(data, <const char *>content, len(content))
 
     def text(self, uint64_t address, limit=None):
-        """A string, without its NUL.
+        """Read a string, without its NUL.
 
-        :raises RuntimeFault: where there is no memory.
+        :param limit: the maximum length in bytes (default: the program's string size).
+        :raises RuntimeFault: if an address is not mapped.
         """
         self.made()
         cdef uint64_t most = self.m.string_size if limit is None else min(limit, TEXT)
@@ -359,9 +372,9 @@ cdef class Runtime:
         return bytes(out[:n])
 
     def allocate(self, uint64_t size):
-        """Scratch memory.
+        """Allocate scratch memory and return its address.
 
-        :raises RuntimeFault: when there is none.
+        :raises RuntimeFault: if no scratch memory is left.
         """
         self.made()
         cdef uint64_t r[6]
@@ -371,14 +384,14 @@ cdef class Runtime:
         return address
 
     def allocated(self, uint64_t address, uint64_t size):
-        """Whether [address, address + size) is scratch memory that this clause has allocated."""
+        """Whether [address, address + size) is scratch memory that this clause allocated."""
         self.made()
         cdef uint64_t offset = address & LOW32
         return ((address >> 32) - BASE == <uint64_t>R_SCRATCH and offset <= self.m.scratch_at
                 and size <= self.m.scratch_at - offset)
 
     def keep(self, bytes content):
-        """A string in scratch memory, cut to what a string may be; its address."""
+        """Copy a string to scratch memory, cut to the string size, and return its address."""
         content = content[: self.m.string_size]
         address = self.allocate(len(content) + 1)
         self.write(address, content + b"\0")
@@ -387,15 +400,15 @@ cdef class Runtime:
     # -- a kernel ----------------------------------------------------------------------------------
 
     def attach(self, Engine engine, int per_cpu, uint32_t probes):
-        """Work on a guest: its memory, its thread, its probes.
+        """Attach the runtime to a guest's memory, current thread and probes.
 
-        :param per_cpu: the engine's number of the register that leads to the per-CPU data.
-        :param probes: how many the kernel may have.
+        :param per_cpu: the engine's number of the register that points to the per-CPU data.
+        :param probes: the maximum number of kernel probes.
         """
         self.made()
         cdef Machine *m = &self.m
         if self.engine is not None or self.other is not None:
-            raise RuntimeError("a runtime is attached once")
+            raise RuntimeError("the runtime is already attached to a guest")
         engine.read(per_cpu)
         self.room_for(probes)
         self.engine = engine
@@ -405,36 +418,41 @@ cdef class Runtime:
         m.read_data = <void *>m.clock
 
     def number_threads(self, uint64_t number, uint64_t process, uint64_t process_number):
-        """Where in a thread its number and its process are, and in that the process's number (32 bits
-        each): a thread's variables are known by them, too."""
+        """Set the offsets of a thread's number, its process, and the process's number.
+
+        Both numbers have 32 bits; they become part of the keys of thread-local variables.
+        """
         self.m.number_at, self.m.process_at, self.m.process_number_at = (
             number, process, process_number)
         self.m.numbered = True
 
     def attach_other(self, other, uint32_t probes):
-        """Work on a guest that another process runs: ``fire_other`` says when its probes fire.
+        """Attach the runtime to a guest in another process, whose firings ``fire_other`` reports.
 
-        :param other: has ``memory(address, size)``, which gives bytes, None where there are none;
-            ``thread``, the address of its thread; and ``interrupted(number)``: arguments from 0,
-            behind them the result, and from ``REGISTER`` on the registers by their places.
+        :param other: an object with these members: ``memory(address, size)`` returns bytes, or None
+            if the address is not mapped; ``thread`` is the address of the current thread;
+            ``interrupted(number)`` returns an argument (from 0), the return value
+            (``OTHER_RESULT``), whether the function has returned (``OTHER_AFTER``), or a register
+            (``OTHER_REGISTER`` plus its index).
+        :param probes: the maximum number of kernel probes.
         """
         self.made()
         if self.engine is not None or self.other is not None:
-            raise RuntimeError("a runtime is attached once")
+            raise RuntimeError("the runtime is already attached to a guest")
         self.room_for(probes)
         self.other = other
         self.m.read = read_other
         self.m.read_data = <void *>self
 
     def fire_other(self, uint32_t probe, uint64_t time):
-        """A probe of a guest fires that another process runs.
+        """Run the program of a probe that fires in a guest in another process.
 
-        :param time: nanoseconds.
-        :raises BaseException: what ``other`` or a helper of the host raised.
+        :param time: virtual time in nanoseconds.
+        :raises BaseException: an exception that ``other`` or a host helper raised.
         """
         self.made()
         if self.other is None:
-            raise RuntimeError("the runtime has no such guest")
+            raise RuntimeError("fire_other() needs a guest attached by attach_other()")
         if on_firing(<void *>&self.m, probe, register_of_other, <void *>self, time):
             raise self.take_failure()
 
@@ -447,16 +465,17 @@ cdef class Runtime:
 
     def add_probe(self, uint32_t probe, uint32_t entry, uint64_t number, uint64_t first, texts,
                   int kind, uint64_t offset, uint32_t wanted):
-        """The program of a kernel's probe.
+        """Set the program of a kernel probe.
 
-        :param texts: addresses of provider, module, function and name.
-        :param kind: 0 where arguments stand in registers, 1 at a return, 2 where nothing is known.
-        :param offset: of a return, in its function.
-        :param wanted: how many arguments its program reads, from the first.
+        :param texts: the addresses of its provider, module, function and name.
+        :param kind: 0 if the arguments are in registers, 1 at a return, 2 if they are unknown, 3
+            for the declared arguments of a static probe or system call.
+        :param offset: the offset in its function, for a return.
+        :param wanted: the number of leading arguments that its program reads.
         """
         cdef Entered *e
         if probe >= self.m.entered_count or entry >= self.m.code_count:
-            raise ValueError("there is no such probe, or program")
+            raise ValueError("the probe's number or its program's entry is out of range")
         e = &self.m.entered[probe]
         e.enabled, e.kind, e.entry, e.number, e.first = True, kind, entry, number, first
         e.own_frames = kind < 2
@@ -466,35 +485,37 @@ cdef class Runtime:
             e.text[n] = texts[n]
 
     def set_variable(self, uint32_t number, offsets, uint32_t size, bint text_):
-        """A variable that is found from the thread on: the last offset is its own, those before
-        lead to pointers; without any it is the thread itself.
+        """Set how a D variable is read from guest memory, starting at the current thread.
 
-        :param size: bytes of a number.
+        :param offsets: the last one leads to the variable, the others to pointers; without any,
+            the value is the thread's address.
+        :param size: the size of a number in bytes.
+        :param text_: whether the variable is a string.
         """
         cdef Walk *w
         if number >= WALKS or len(offsets) > WALK or size > 8:
-            raise ValueError("no such variable")
+            raise ValueError("the variable's number, size or number of offsets is out of range")
         w = &self.m.walk[number]
         w.known, w.text, w.size, w.steps = True, text_, size, len(offsets)
         for n, offset in enumerate(offsets):
             w.offset[n] = offset
 
     def walk_stacks(self, shape, steps):
-        """Have stacks walked here, as the host would.
+        """Enable native stack walks, which have the same results as the host's.
 
         :param shape: a ``StackShape``.
-        :param steps: gives (kind, ``FrameStep`` or None) of an address that is code: where a call returns
-            to, or not.
+        :param steps: called with a code address and whether it is a return address; returns
+            (``StepKind``, ``FrameStep`` or None).
         """
         self.made()
         cdef Walker *w = &self.m.walker
         places = dict(shape.registers)
         if self.engine is None or not 0 < len(places) <= WALKED:
-            raise ValueError("no stack that could be walked")
+            raise ValueError("stacks cannot be walked without an engine and 1 to 40 registers")
         self.walked = {name: n for n, name in enumerate(places)}
         for name, n in self.walked.items():
             if not 0 <= places[name] < 256:
-                raise ValueError("no such register")
+                raise ValueError("a register's index is out of range")
             w.place[n] = <int16_t>places[name]
         self.host_steps = steps
         if w.step == NULL:
@@ -502,7 +523,7 @@ cdef class Runtime:
             if w.step == NULL:
                 raise MemoryError
         if len(shape.trap) > WALKED:
-            raise ValueError("too many registers")
+            raise ValueError("a trap frame may save at most 40 registers")
         for n, row in enumerate(shape.trap):
             self.saved_at(row, &w.trap[n])
         w.trap_count = len(shape.trap)
@@ -515,18 +536,18 @@ cdef class Runtime:
         w.pc = self.walked[shape.pc]
 
     def walk_programs(self, shape, numbers):
-        """Have the stacks of programs walked here, too; behind ``walk_stacks``.
+        """Enable native walks of user stacks; call ``walk_stacks`` first.
 
         :param shape: a ``ProgramShape``.
-        :param numbers: gives the number of a process's name, which is in bytes.
+        :param numbers: returns the number of a process name (bytes).
         """
         cdef Walker *w = &self.m.walker
         if not shape.name_variable < WALKS or not self.m.walk[shape.name_variable].known or not (
                 0 < shape.name_size <= NAME_BYTES):
-            raise ValueError("a process has no name")
+            raise ValueError("the process name's variable is not set, or its size is not 1 to 32")
         for index, (offset, size) in shape.registers.items():
             if not 0 <= index < PLACES:
-                raise ValueError("no such register")
+                raise ValueError("a register's index is out of range")
             self.memory_at(offset, size, &w.user[index])
         self.memory_at(shape.pc[0], shape.pc[1], &w.user_pc)
         self.memory_at(shape.frame[0], shape.frame[1], &w.user_frame)
@@ -537,14 +558,14 @@ cdef class Runtime:
         w.frames_known = True
 
     def know_family(self, uint64_t process, uint64_t number, uint64_t parent):
-        """Where a thread has its process, and that its number (32 bits) and its parent."""
+        """Set the offsets of a thread's process, and of a process's number (32 bits) and parent."""
         cdef Walker *w = &self.m.walker
         w.process, w.process_number, w.parent = process, number, parent
         w.family_known = True
 
     cdef int memory_at(self, offset, size, SavedRegister *to) except -1:
         if not 0 < size <= 8 or not -1 << 31 <= offset < 1 << 31:
-            raise ValueError("no place of a register")
+            raise ValueError("a saved register's offset or size is out of range")
         to.offset, to.size = offset, size
         return 0
 
@@ -555,7 +576,7 @@ cdef class Runtime:
         return 0
 
     cdef bint find_step(self, uint64_t pc, bint is_return, KnownStep *to) except -1:
-        """Ask the host how to go on; false: here it cannot be kept."""
+        """Ask the host for the step to the caller; return False if it cannot be cached."""
         cdef int n
         kind, step = self.host_steps(pc, is_return)
         to.how, to.link, to.base = kind, -1, self.m.walker.sp
@@ -575,26 +596,26 @@ cdef class Runtime:
         return True
 
     def set_register(self, uint32_t number, int place):
-        """Where ``regs[number]`` is among the registers of the dispatcher."""
+        """Set the index of ``regs[number]`` among the dispatcher's registers."""
         if number >= PLACES or not 0 <= place < 256:
-            raise ValueError("no such register")
+            raise ValueError("a register's index is out of range")
         self.m.place[number] = <int16_t>place
 
     def firing_action(self):
-        """The capsule that a dispatcher calls at each firing."""
+        """Return the capsule of the callback that a dispatcher calls at each firing."""
         self.made()
         self.action.run = on_firing
         self.action.data = <void *>&self.m
         return PyCapsule_New(<void *>&self.action, "kinst.action", NULL)
 
     def take_failure(self):
-        """What a helper of the host raised."""
+        """Return the exception that ended the run, and clear it."""
         failure, self.failure = self.failure, None
         self.m.failing = False
         return failure if failure is not None else RuntimeError("an action failed")
 
     def look_at(self, uint64_t time):
-        """When to call ``look`` next."""
+        """Set the time, in nanoseconds, of the next ``look`` callback."""
         self.m.look = time
 
     cdef int look_now(self, uint64_t time) noexcept:
@@ -603,7 +624,7 @@ cdef class Runtime:
                 self.look(time)
             else:
                 self.m.look = ~<uint64_t>0
-        except BaseException as failure:  # the dispatcher is told, which ends the run
+        except BaseException as failure:  # the dispatcher sees the failure and ends the run
             self.failed(failure)
         return 0
 
@@ -615,30 +636,33 @@ cdef class Runtime:
 
     @property
     def firing(self):
-        """Whether a probe of the kernel fires now."""
+        """Whether a kernel probe is firing."""
         return self.m.read_register != NULL
 
     @property
     def probe(self):
-        """The number of the probe that fires."""
+        """Number of the probe that is firing."""
         self.made()
         return (<uint64_t *>self.m.region[R_CONTEXT].data)[CONTEXT_PROBE / 8]
 
     @property
     def serial(self):
-        """Which firing is in progress; of the ERROR probe's, another one."""
+        """Serial number of the current firing; odd while the ERROR probe fires within another."""
         return self.m.serial
 
     @property
     def string_size(self):
+        """Maximum length of a string in bytes."""
         return self.m.string_size
 
     @property
     def stopped(self):
+        """Whether tracing was stopped."""
         return bool(self.m.stopped)
 
     @property
     def thread(self):
+        """Address of the current thread in the guest."""
         return current_thread(&self.m)
 
     @thread.setter
@@ -646,28 +670,32 @@ cdef class Runtime:
         self.m.thread, self.m.thread_known = value, True
 
     def set_error(self, uint32_t entry):
-        """The program of the ERROR probe, whose context is set now."""
+        """Set the program of the ERROR probe, with the current context as its context."""
         self.made()
         if entry >= self.m.code_count:
-            raise ValueError("there is no such program")
+            raise ValueError("the entry is outside the loaded programs")
         self.m.error_entry = entry
         memcpy(self.m.error_context, self.m.region[R_CONTEXT].data, CONTEXT_SIZE)
 
     def set_context(self, int offset, uint64_t value):
+        """Set an 8-byte field of the context, by its offset."""
         if not 0 <= offset <= CONTEXT_SIZE - 8 or self.m.owner == NULL:
-            raise ValueError("not in the context")
+            raise ValueError("the offset is outside the context")
         memcpy(self.m.region[R_CONTEXT].data + offset, &value, 8)
 
     # -- results ----------------------------------------------------------------------------------
 
     def records(self):
-        """The records since the last time, oldest first: (clause, CPU, payload)."""
+        """Return and remove all records, oldest first: (clause, CPU, payload)."""
         self.made()
         return take_records(&self.m)
 
     def take_drops(self):
-        """Drops since the last time: records, of dynamic variables, of aggregations, of
-        speculations, speculations that were not available, faults of the ERROR probe."""
+        """Return and reset the drop counters.
+
+        In this order: records, dynamic variables, aggregations, records of speculations,
+        unavailable speculations, faults within the ERROR probe.
+        """
         cdef Machine *m = &self.m
         found = (m.drops, m.dynamic_drops, m.aggregation_drops, m.speculation_drops,
                  m.speculation_unavailable, m.error_faults)
@@ -678,12 +706,11 @@ cdef class Runtime:
 
     @property
     def cpu(self):
-        """The number of the CPU whose records and aggregations are being kept; 0 without a machine."""
+        """Number of the CPU that is running; 0 without a machine."""
         return 0 if self.m.clock == NULL else self.m.clock.cpu
 
     def aggregated(self):
-        """All aggregations since the last time: (number, key, values), in the order of their
-        first use."""
+        """Return and clear all aggregations: (number, key, values), in order of first use."""
         self.made()
         return take_aggregations(&self.m)
 
@@ -710,5 +737,5 @@ HELPERS[<int>Helper.STOP] = h_stop
 HELPERS[<int>Helper.VARIABLE] = h_variable
 HELPERS[<int>Helper.STACK] = h_stack
 HELPERS[<int>Helper.PROGENYOF] = h_progenyof
-OTHER_RESULT, OTHER_AFTER, OTHER_REGISTER = RESULT, AFTER, REGISTER  # numbers of what ``other.interrupted`` gives
+OTHER_RESULT, OTHER_AFTER, OTHER_REGISTER = RESULT, AFTER, REGISTER  # for ``other.interrupted``
 NATIVE = frozenset(n for n in range(MAX_HELPER) if HELPERS[n] != NULL)

@@ -1,8 +1,8 @@
-"""Stacks of what is interrupted, the kernel's and the program's, and the registers of the program; part
-of the runtime (``_runtime.pyx`` includes it).
+"""Stacks of interrupted kernel and user code, and user registers (included by ``_runtime.pyx``).
 
-How a frame's caller is found is asked once for each address (``FrameStep`` of ``dtrace/stacks/stack.py``) and kept.
-``dtrace/run/guest_state.py`` is the slower truth, and is asked for what is not known here.
+The host is asked once per address how to step to the caller (``FrameStep`` of
+``dtrace/stacks/stack.py``); the answer is cached. ``dtrace/run/guest_state.py`` is the slower
+reference implementation, which also handles the cases that are not supported here.
 """
 
 
@@ -11,19 +11,19 @@ cdef inline uint64_t interrupted(Machine *m, int place) noexcept nogil:
 
 
 cdef inline bint in_kernel(Machine *m) noexcept nogil:
-    """Whether a probe of the kernel fires, and what it interrupts is the kernel, not a program."""
+    """Whether a probe is firing in kernel code whose stack can be walked natively."""
     return (m.walker.pc >= 0 and m.read_register != NULL and m.clock != NULL and
             not (m.walker.programs and not interrupted(m, m.walker.place[m.walker.pc]) >> 63))
 
 
 cdef bint word_at(Machine *m, uint64_t address, uint8_t size, uint64_t *value) noexcept nogil:
-    """A number of the guest's memory, without a fault where there is none."""
+    """Read a number from guest memory; return False, without a fault, if it is not mapped."""
     value[0] = 0
     return not own(address) and m.read(m.read_data, address, value, size)
 
 
 cdef KnownStep *step_at(Machine *m, uint64_t pc, bint is_return) noexcept nogil:
-    """How to go on from there; NULL: it cannot be said, and the host is to be asked."""
+    """Return the step from an address to its caller; NULL if the host must walk the stack."""
     cdef uint64_t at = ((pc << 1 | is_return) * <uint64_t>0x9E3779B97F4A7C15) >> (64 - STEP_BITS)
     cdef KnownStep *s
     while True:
@@ -33,7 +33,7 @@ cdef KnownStep *step_at(Machine *m, uint64_t pc, bint is_return) noexcept nogil:
         if s.address == pc and s.is_return == is_return:
             return s
         at = (at + 1) & (STEPS - 1)
-    if m.walker.steps >= STEPS / 2:  # a guest may have any addresses on its stack
+    if m.walker.steps >= STEPS / 2:  # a guest's stack may hold any number of different addresses
         memset(m.walker.step, 0, STEPS * sizeof(KnownStep))
         m.walker.steps = 0
         return step_at(m, pc, is_return)
@@ -55,8 +55,10 @@ cdef bint ask_step(Machine *m, uint64_t pc, bint is_return, KnownStep *s) noexce
 
 
 cdef int64_t kernel_stack(Machine *m, uint8_t *to, uint64_t skip, uint64_t most) noexcept nogil:
-    """Put the addresses of a stack from ``skip`` on where ``to`` points, if it does; how many they
-    are; -1: the host is to be asked."""
+    """Walk the kernel stack and return the number of frames after the first ``skip``.
+
+    Store their addresses at ``to`` unless it is NULL. Return -1 if the host must walk the stack.
+    """
     cdef uint64_t now[WALKED]
     cdef uint64_t then[WALKED]
     cdef bint known[WALKED]
@@ -73,7 +75,7 @@ cdef int64_t kernel_stack(Machine *m, uint8_t *to, uint64_t skip, uint64_t most)
         pc = walked(m, now, known, w.pc)
         if is_return and pc == w.entry:
             break
-        if not w.low <= pc < w.high:  # a program's, or nobody's
+        if not w.low <= pc < w.high:  # a user address, or an invalid one
             if is_return or n and not walked(m, now, known, w.sp) >> 63:
                 break
             return -1
@@ -118,7 +120,7 @@ cdef int64_t kernel_stack(Machine *m, uint8_t *to, uint64_t skip, uint64_t most)
 
 
 cdef inline uint64_t walked(Machine *m, uint64_t *now, bint *known, int register) noexcept nogil:
-    """A register on the way: as it was saved, or still that of what is interrupted."""
+    """Return a register of the current frame: its saved value, or that of the interrupted code."""
     if not known[register]:
         now[register] = interrupted(m, m.walker.place[register])
         known[register] = True
@@ -126,7 +128,11 @@ cdef inline uint64_t walked(Machine *m, uint64_t *now, bint *known, int register
 
 
 cdef int64_t user_stack(Machine *m, uint8_t *to, uint64_t most) noexcept nogil:
-    """The same of the program whose thread is in the kernel, by its chain of frame records."""
+    """Walk the user stack of a thread in the kernel by its frame records.
+
+    Return the number of frames, and store their addresses at ``to`` unless it is NULL. Return -1
+    if the host must walk the stack.
+    """
     cdef Walker *w = &m.walker
     cdef uint64_t trap, pc, frame, back, outer
     cdef uint64_t n = 0
@@ -160,7 +166,7 @@ cdef int64_t user_stack(Machine *m, uint8_t *to, uint64_t most) noexcept nogil:
 
 
 cdef int64_t program_number(Machine *m) noexcept nogil:
-    """That of the running process's name, as the host counts names."""
+    """Return the host's number for the name of the running process."""
     cdef Walker *w = &m.walker
     cdef Walk *walk = &m.walk[w.name_variable]
     cdef uint64_t address = current_thread(m)
@@ -188,7 +194,7 @@ cdef int64_t ask_number(Machine *m, const uint8_t *name) noexcept with gil:
     except BaseException as failure:
         runtime.failed(failure)
         return 0
-    w.names = w.names % NAMES  # the oldest give way
+    w.names = w.names % NAMES  # start over when the cache is full
     memcpy(w.name[w.names].text, name, NAME_BYTES)
     w.name[w.names].number = number
     w.names += 1
@@ -221,7 +227,7 @@ cdef uint64_t h_stack(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
-    """Variables that a stack gives, and the program's registers: whether it is one, and known here."""
+    """Read a variable of the stack, or a user register; return False if the host must do it."""
     cdef uint64_t two[2]
     cdef uint64_t marks
     cdef uint64_t trap
@@ -245,7 +251,7 @@ cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
         n = user_stack(m, NULL, MAX_USER_FRAMES + 1)
         value[0] = <uint64_t>n
         if n > <int64_t>MAX_USER_FRAMES:
-            return False  # the host says where
+            return False  # the stack is too deep: the host reports the fault
     elif r[1] == m.walker.ucaller:
         two[1] = 0
         n = user_stack(m, <uint8_t *>two, 2)
@@ -253,7 +259,7 @@ cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
     elif r[1] == UREGS and r[2] < PLACES and m.walker.user[r[2]].size and m.walker.frames_known:
         saved = &m.walker.user[r[2]]
         if fetch(m, current_thread(m) + m.walker.thread_frame, &trap, 8):
-            if trap == 0:  # a thread that has never been outside the kernel
+            if trap == 0:  # the thread has never been in user mode
                 bad(m, BAD_ADDRESS, 0)
             else:
                 value[0] = 0

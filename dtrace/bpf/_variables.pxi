@@ -1,8 +1,7 @@
-"""Dynamic variables: associative arrays and thread-local ones, found by their keys; part of the
-runtime (``_runtime.pyx`` includes it).
+"""Dynamic variables: associative arrays and thread-local variables (for ``_runtime.pyx``).
 
-A value lies in a chunk of the dynamic region, its key behind it; chunks with the same place in the
-table of hashes are linked.
+A value is in a chunk of the dynamic region, and its key follows it. Chunks in the same hash bucket
+are linked.
 """
 
 
@@ -24,7 +23,7 @@ cdef inline uint64_t hashed(const uint8_t *data, uint64_t size, uint64_t seed) n
 
 
 cdef inline uint8_t *value_of(Machine *m, uint32_t chunk) noexcept nogil:
-    """The value of a chunk; its key lies behind it."""
+    """Return the value of a chunk; its key follows the value."""
     return m.region[R_DYNAMIC].data + <uint64_t>chunk * m.chunk_size
 
 
@@ -47,7 +46,7 @@ cdef uint32_t find_chunk(Machine *m, uint64_t variable, const uint8_t *key, uint
 
 cdef bint key_at(Machine *m, uint64_t *r, uint8_t *held, const uint8_t **key,
                  uint64_t *size) noexcept nogil:
-    """The key of a call; a thread-local variable's has the thread before it."""
+    """Get the key of a call; the key of a thread-local variable begins with the thread's key."""
     cdef uint8_t *data = NULL
     cdef uint64_t thread
     if r[1] >= m.variable_count:
@@ -95,7 +94,7 @@ cdef void drop_chunk(Machine *m, uint32_t c) noexcept nogil:
 
 
 cdef uint64_t h_assign(Machine *m, uint64_t *r) noexcept nogil:
-    """Zero, or no string, gives the place back."""
+    """Assign a value to a dynamic variable; zero or a null string frees the variable's chunk."""
     cdef uint8_t held[4104]
     cdef const uint8_t *key
     cdef uint64_t size, h
@@ -136,9 +135,10 @@ cdef uint64_t h_assign(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef int make_variables(Machine *m, variables, uint64_t dynamic, dict sizes) except -1:
-    """Make the table of variables, and room for their values: the size of the dynamic region.
+    """Create the table of variables and allocate chunks for their values.
 
     :param dynamic: bytes for values and keys.
+    :param sizes: the sizes of the regions; that of the dynamic region is set.
     """
     cdef uint32_t i
     m.variable_count = len(variables)
@@ -153,7 +153,7 @@ cdef int make_variables(Machine *m, variables, uint64_t dynamic, dict sizes) exc
     if not largest:
         return 0
     if largest > 1 << 20:
-        raise ValueError("a variable of more than a MiB")
+        raise ValueError("a variable and its key may have at most 1 MiB")
     m.chunk_size = (largest + 15) & ~15
     m.chunk_count = max(1, min(dynamic // m.chunk_size, (1 << 31) // m.chunk_size))
     m.bucket_count = 1

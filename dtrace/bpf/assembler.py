@@ -1,4 +1,4 @@
-"""Writes BPF functions: instructions with labels, constants of any size."""
+"""Assembler for BPF functions, with labels and constants of any size."""
 
 from dataclasses import dataclass, field, replace
 
@@ -22,24 +22,25 @@ INT32 = range(-(1 << 31), 1 << 31)
 
 
 class ProgramTooLarge(Exception):
-    """A jump is too far for its 16 bits."""
+    """Error raised when a jump distance does not fit in 16 bits."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """A place in a function; compared by identity."""
+    """Position in a function, the target of jumps; compared by its number."""
 
     number: int
 
 
 @dataclass
 class Assembler:
-    """One function.
+    """Builder for one BPF function.
 
-    :param line: of the source, that the next instructions are made from.
-    :param action: the number of the clause's action, from 1, that the next instructions carry out;
-        0: the predicate. ``storing``: they store its value, which DTrace's own code does when the
-        action's has ended.
+    :param line: the D source line of the next instructions.
+    :param action: the number of the action that the next instructions belong to, counted from 1
+        in its clause; 0 is the predicate.
+    :param storing: the next instructions store the action's value in the record, which FreeBSD's
+        DTrace does outside the action's own code.
     """
 
     line: int = 0
@@ -56,10 +57,11 @@ class Assembler:
 
     @property
     def at(self) -> int:
-        """The number of 8-byte slots so far."""
+        """Length of the function so far, in 8-byte slots."""
         return self._count
 
     def add(self, i: BpfInstruction) -> None:
+        """Append an instruction, and note its source line and action."""
         self.instructions.append(i)
         self.lines.append(self.line)
         self.actions.append((self.action, self.storing))
@@ -69,19 +71,23 @@ class Assembler:
 
     def alu(self, operation: Alu, to: int, source: int, *, offset: int = 0,
             word: bool = False) -> None:
+        """Append an ALU operation with a source register; ``word`` selects the 32-bit form."""
         kind = Class.ALU if word else Class.ALU64
         self.add(BpfInstruction(kind | operation | X, to, source, offset))
 
     def alu_constant(self, operation: Alu, to: int, value: int, *, offset: int = 0,
                      word: bool = False) -> None:
+        """Append an ALU operation with an immediate; ``word`` selects the 32-bit form."""
         kind = Class.ALU if word else Class.ALU64
         self.add(BpfInstruction(kind | operation | K, to, 0, offset, value))
 
     def move(self, to: int, source: int) -> None:
+        """Copy register ``source`` to ``to``; append nothing if they are the same."""
         if to != source:
             self.alu(Alu.MOV, to, source)
 
     def constant(self, to: int, value: int) -> None:
+        """Load a 64-bit constant, as an immediate of 32 bits if it fits."""
         signed = (value & (1 << 64) - 1) - ((value & 1 << 63) << 1)
         if signed in INT32:
             self.alu_constant(Alu.MOV, to, signed)
@@ -91,14 +97,15 @@ class Assembler:
             WIDE, to, VALUE, 0, low - ((low & 1 << 31) << 1), high))
 
     def address(self, to: int, region: int, offset: int) -> None:
-        """The address of a byte of a region."""
+        """Load the address of the byte at ``offset`` in a memory region."""
         self.add(BpfInstruction(WIDE, to, REGION, 0, region, offset))
 
     def negate(self, to: int) -> None:
+        """Negate a 64-bit register."""
         self.add(BpfInstruction(Class.ALU64 | Alu.NEG, to))
 
     def extend(self, to: int, size: int, signed: bool) -> None:
-        """Make the low ``size`` bytes of a register its value."""
+        """Sign- or zero-extend the low ``size`` bytes of a register to 64 bits."""
         if size >= 8:
             return
         if signed:
@@ -111,31 +118,39 @@ class Assembler:
     # -- memory ------------------------------------------------------------------------------------
 
     def load(self, to: int, base: int, offset: int, size: int = 8, signed: bool = False) -> None:
+        """Load ``size`` bytes from ``base + offset``, and extend them to 64 bits."""
         mode = Mode.MEMSX if signed and size < 8 else Mode.MEM
         self.add(BpfInstruction(Class.LDX | mode | SIZES[size], to, base, offset))
 
     def store(self, base: int, offset: int, source: int, size: int = 8) -> None:
+        """Store the low ``size`` bytes of a register at ``base + offset``."""
         self.add(BpfInstruction(Class.STX | Mode.MEM | SIZES[size], base, source, offset))
 
     def store_constant(self, base: int, offset: int, value: int, size: int = 8) -> None:
+        """Store a constant of ``size`` bytes at ``base + offset``."""
         self.add(BpfInstruction(Class.ST | Mode.MEM | SIZES[size], base, 0, offset, value))
 
     # -- flow --------------------------------------------------------------------------------------
 
     def label(self) -> Label:
+        """Return a new label, to be placed later."""
         self._made += 1
         return Label(self._made)
 
     def place(self, label: Label) -> None:
+        """Bind a label to the current position."""
         self._labels[label.number] = self._count
 
     def jump(self, to: Label) -> None:
+        """Append an unconditional jump to a label."""
         self._jump(BpfInstruction(Class.JMP | BpfJump.JA), to)
 
     def branch(self, condition: BpfJump, left: int, right: int, to: Label) -> None:
+        """Append a jump to a label, taken if a comparison of two registers holds."""
         self._jump(BpfInstruction(Class.JMP | condition | X, left, right), to)
 
     def branch_constant(self, condition: BpfJump, left: int, value: int, to: Label) -> None:
+        """Append a jump to a label, taken if a comparison of a register and a constant holds."""
         self._jump(BpfInstruction(Class.JMP | condition | K, left, 0, 0, value), to)
 
     def _jump(self, i: BpfInstruction, to: Label) -> None:
@@ -143,20 +158,22 @@ class Assembler:
         self.add(i)
 
     def helper(self, number: int) -> None:
+        """Append a call of a helper function of the runtime."""
         self.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, HELPER, 0, number))
 
     def call(self, function: str) -> None:
-        """Call another function, which the linker finds."""
+        """Append a call of another BPF function, which the linker resolves by name."""
         self.calls[len(self.instructions)] = function
         self.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL))
 
     def leave(self) -> None:
+        """Append the exit instruction."""
         self.add(BpfInstruction(Class.JMP | BpfJump.EXIT))
 
     def finish(self) -> list[BpfInstruction]:
-        """The function, its jumps resolved.
+        """Resolve all jumps and return the function's instructions.
 
-        :raises ProgramTooLarge: when one is too far.
+        :raises ProgramTooLarge: if the distance of a jump does not fit in 16 bits.
         """
         for index, slot, number in self._jumps:
             distance = self._labels[number] - slot - 1

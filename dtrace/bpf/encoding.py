@@ -1,7 +1,8 @@
-"""BPF's instructions (RFC 9669), as tables: what there is, how it is encoded, how it is written.
+"""Encoding, decoding and disassembly of BPF instructions (RFC 9669).
 
-An instruction is 8 bytes: opcode, registers (destination low, source high), a signed 16-bit offset,
-a signed 32-bit immediate; a 64-bit immediate takes a second one.
+An instruction is 8 bytes: the opcode, two register numbers (destination in the low four bits), a
+signed 16-bit offset and a signed 32-bit immediate. A 64-bit immediate takes a second slot of 8
+bytes.
 """
 
 import enum
@@ -10,12 +11,13 @@ from dataclasses import dataclass
 
 SIZE = 8
 REGISTERS = 11  # r0 to r10
-FRAME = 10  # r10, the frame pointer, is read only
-STACK = 512  # bytes of a function's frame
+FRAME = 10  # r10, the read-only frame pointer
+STACK = 512  # size of a function's stack frame in bytes
 LAYOUT = struct.Struct("<BBhi")
 
 
 class Class(enum.IntEnum):
+    """Instruction class: the low three bits of the opcode."""
     LD = 0
     LDX = 1
     ST = 2
@@ -27,6 +29,7 @@ class Class(enum.IntEnum):
 
 
 class Alu(enum.IntEnum):
+    """Arithmetic and logical operation: the high four bits of an ALU opcode."""
     ADD = 0x00
     SUB = 0x10
     MUL = 0x20
@@ -44,6 +47,7 @@ class Alu(enum.IntEnum):
 
 
 class BpfJump(enum.IntEnum):
+    """Jump condition, call or exit: the high four bits of a jump opcode."""
     JA = 0x00
     JEQ = 0x10
     JGT = 0x20
@@ -61,6 +65,7 @@ class BpfJump(enum.IntEnum):
 
 
 class Size(enum.IntEnum):
+    """Operand size of a load or store: bits 3 and 4 of the opcode."""
     W = 0x00
     H = 0x08
     B = 0x10
@@ -68,24 +73,28 @@ class Size(enum.IntEnum):
 
 
 class Mode(enum.IntEnum):
+    """Addressing mode of a load or store: the high three bits of the opcode."""
     IMM = 0x00
     MEM = 0x60
     MEMSX = 0x80
 
 
-K, X = 0x00, 0x08  # the source is the immediate, or a register
+K, X = 0x00, 0x08  # source operand: the immediate or a register
 BYTES = {Size.B: 1, Size.H: 2, Size.W: 4, Size.DW: 8}
 SIZES = {count: size for size, count in BYTES.items()}
 WIDE = Class.LD | Mode.IMM | Size.DW
 
-# What the source register of a wide immediate, and of a call, says.
-VALUE, REGION = 0, 2  # a number; an offset in a region (the first immediate)
-HELPER, LOCAL = 0, 1  # a helper by its number; a function of the program, relative
+# Meanings of the source register field in a wide immediate and in a call.
+VALUE, REGION = 0, 2  # a constant; an offset in the region that the first immediate numbers
+HELPER, LOCAL = 0, 1  # a helper's number; a function of the program, relative to this instruction
 
 
 @dataclass(frozen=True)
 class BpfInstruction:
-    """:param wide: the upper half of a 64-bit immediate; None for any other instruction."""
+    """A BPF instruction.
+
+    :param wide: the upper half of a 64-bit immediate; None for any other instruction.
+    """
 
     opcode: int
     destination: int = 0
@@ -95,19 +104,20 @@ class BpfInstruction:
     wide: int | None = None
 
     def encode(self) -> bytes:
+        """Return the instruction as 8 or 16 bytes of machine code."""
         first = LAYOUT.pack(
             self.opcode, self.destination | self.source << 4, self.offset, self.immediate)
         return first if self.wide is None else first + LAYOUT.pack(0, 0, 0, self.wide)
 
     @property
     def constant(self) -> int:
-        """The 64-bit immediate."""
+        """The 64-bit immediate, as an unsigned number."""
         assert self.wide is not None
         return self.immediate & 0xFFFFFFFF | (self.wide & 0xFFFFFFFF) << 32
 
 
 class EncodingError(ValueError):
-    """Bytes that are no BPF instruction."""
+    """Error raised for bytes that are not a valid BPF instruction."""
 
 
 ALU_SYMBOLS = {
@@ -123,7 +133,7 @@ SWAPS = (16, 32, 64)
 
 
 def _legal(i: BpfInstruction) -> bool:
-    """Whether all fields of an instruction are what RFC 9669 defines; unused ones are zero."""
+    """Whether RFC 9669 defines the instruction with these fields, and unused fields are zero."""
     kind, operation = i.opcode & 7, i.opcode & 0xF0
     if i.destination >= REGISTERS or i.source >= REGISTERS:
         return False
@@ -176,42 +186,47 @@ def _legal_jump(i: BpfInstruction, kind: int, operation: int) -> bool:
 
 
 def decode(code: bytes) -> list[BpfInstruction | None]:
-    """The instructions of a program; None stands for the second half of a wide one.
+    """Decode a program into instructions, with None for the second slot of each wide one.
 
-    :raises EncodingError: for what RFC 9669 does not define, or we do not take (atomic operations).
+    :raises EncodingError: if RFC 9669 does not define an instruction, or if it is an atomic
+        operation, which is not supported.
     """
     if len(code) % SIZE:
-        raise EncodingError(f"{len(code)} bytes are no whole number of instructions")
-    found: list[BpfInstruction | None] = []
+        raise EncodingError(f"{len(code)} bytes are not a multiple of the instruction size (8)")
+    instructions: list[BpfInstruction | None] = []
     at = 0
     while at < len(code):
         opcode, registers, offset, immediate = LAYOUT.unpack_from(code, at)
         wide = None
         if opcode == WIDE:
             if at + 2 * SIZE > len(code):
-                raise EncodingError(f"instruction {at // SIZE}: its second half is missing")
+                raise EncodingError(f"instruction {at // SIZE}: the second slot is missing")
             second, other, distance, wide = LAYOUT.unpack_from(code, at + SIZE)
             if second or other or distance:
-                raise EncodingError(f"instruction {at // SIZE}: no second half of an immediate")
+                raise EncodingError(f"instruction {at // SIZE}: the second slot is not valid")
         i = BpfInstruction(opcode, registers & 15, registers >> 4, offset, immediate, wide)
         if not _legal(i):
             raise EncodingError(
-                f"instruction {at // SIZE}: {code[at : at + SIZE].hex()} is no instruction")
-        found.append(i)
+                f"instruction {at // SIZE}: {code[at : at + SIZE].hex()} is not an instruction")
+        instructions.append(i)
         if wide is not None:
-            found.append(None)
+            instructions.append(None)
         at += SIZE if wide is None else 2 * SIZE
-    return found
+    return instructions
 
 
 def encode(instructions: list[BpfInstruction]) -> bytes:
+    """Return instructions as machine code."""
     return b"".join(i.encode() for i in instructions)
 
 
 def disassemble(i: BpfInstruction, at: int = 0, helpers: dict[int, str] | None = None) -> str:
-    """An instruction as the kernel and LLVM write it; jumps lead to instruction numbers.
+    """Disassemble an instruction in the syntax of the Linux kernel and LLVM.
+
+    Jump targets are shown as instruction numbers.
 
     :param at: the number of the instruction.
+    :param helpers: names of helpers by number.
     """
     kind, operation = i.opcode & 7, i.opcode & 0xF0
     letter = "w" if kind in (Class.ALU, Class.JMP32) else "r"

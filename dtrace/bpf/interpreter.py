@@ -1,7 +1,7 @@
-"""The executor in Python: small, slow, and able to tell what it does.
+"""Reference interpreter for BPF code in Python, with an optional callback per instruction.
 
-It works on the memory of a native ``Runtime`` and calls its helpers, so that both executors can be
-held to each other, instruction by instruction.
+It works on the memory of a native ``Runtime`` and calls its helpers, so that tests can compare both
+executors instruction by instruction.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,25 +25,26 @@ from dtrace.bpf.encoding import (
 from dtrace.bpf.layout import BASE, REGION_SHIFT, Fault, Region
 
 U32, U64 = (1 << 32) - 1, (1 << 64) - 1
-FAILED = U64  # r0 of a function that a fault ended
+FAILED = U64  # r0 after a fault ended a function
 MAX_DEPTH = 8
 
 Narrate = Callable[[int, BpfInstruction, Sequence[int]], None]
 
 
 def signed(value: int, bits: int = 64) -> int:
+    """Return the low ``bits`` bits of a number as a signed number."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> bits - 1 else value
 
 
 def divide(left: int, right: int) -> int:
-    """Towards zero, as the RFC has it."""
+    """Divide two signed integers and round toward zero, as RFC 9669 requires."""
     quotient = abs(left) // abs(right)
     return -quotient if (left < 0) != (right < 0) else quotient
 
 
 def arithmetic(operation: int, left: int, right: int, bits: int, offset: int) -> int:
-    """An ALU operation on values of 32 or 64 bits; the result is not cut yet."""
+    """Compute a 32-bit or 64-bit ALU operation; the result is not yet truncated to that width."""
     mask = (1 << bits) - 1
     x, y = left & mask, right & mask
     shift = y & bits - 1
@@ -85,7 +86,7 @@ def arithmetic(operation: int, left: int, right: int, bits: int, offset: int) ->
 
 
 def holds(condition: int, left: int, right: int, bits: int) -> bool:
-    """Whether a jump is taken."""
+    """Whether the condition of a conditional jump holds."""
     mask = (1 << bits) - 1
     x, y = left & mask, right & mask
     a, b = signed(x, bits), signed(y, bits)
@@ -98,8 +99,10 @@ def holds(condition: int, left: int, right: int, bits: int) -> bool:
 
 
 class Interpreter:
-    """:param code: a linked program.
-    :param narrate: is told of each instruction before it is executed: its number, it, and the
+    """Interpreter for one linked BPF program.
+
+    :param code: the machine code of the program.
+    :param narrate: called before each instruction with its number, the instruction and the
         registers.
     """
 
@@ -108,48 +111,50 @@ class Interpreter:
         self.instructions = decode(code)
 
     def run(self, entry: int, argument: int = 0) -> int:
-        """Execute a program; r0 at its end.  A fault ends the function that it had called, and is
-        told to the runtime's ``faults``."""
+        """Execute a program from ``entry`` and return its r0.
+
+        A fault ends the function that the program called, and is reported to ``runtime.faults``.
+        """
         registers = [0] * 11
         registers[1] = argument
         registers[FRAME] = Region.STACK.address + STACK
-        back: list[tuple[int, list[int]]] = []
-        at = entry
+        callers: list[tuple[int, list[int]]] = []
+        pc = entry
         while True:
-            i = self.instructions[at]
+            i = self.instructions[pc]
             assert i is not None
             if self.narrate is not None:
-                self.narrate(at, i, registers)
+                self.narrate(pc, i, registers)
             kind, operation = i.opcode & 7, i.opcode & 0xF0
-            at += 1 if i.wide is None else 2
+            pc += 1 if i.wide is None else 2
             try:
                 if kind == Class.JMP and operation == BpfJump.EXIT:
-                    if not back:
+                    if not callers:
                         return registers[0]
-                    at, kept = back.pop()
-                    registers[6:] = kept
+                    pc, saved = callers.pop()
+                    registers[6:] = saved
                 elif kind == Class.JMP and operation == BpfJump.CALL and i.source == LOCAL:
-                    if len(back) + 1 >= MAX_DEPTH:
+                    if len(callers) + 1 >= MAX_DEPTH:
                         raise RuntimeFault(Fault.ILLEGAL_OPERATION)
-                    if not back:
+                    if not callers:
                         self.runtime.begin_clause()
-                    back.append((at, registers[6:]))
+                    callers.append((pc, registers[6:]))
                     registers[FRAME] += STACK
-                    at += i.immediate
+                    pc += i.immediate
                 else:
-                    at = self._step(i, at, registers)
+                    pc = self._step(i, pc, registers)
             except RuntimeFault as fault:
                 if self.runtime.faults is not None:
-                    self.runtime.faults(0, fault.fault, fault.value, at - 1)
+                    self.runtime.faults(0, fault.fault, fault.value, pc - 1)
                 registers[0] = FAILED
-                if not back:
+                if not callers:
                     return FAILED
-                at, kept = back[0]
-                registers[6:] = kept
-                back = []
+                pc, saved = callers[0]
+                registers[6:] = saved
+                callers = []
 
     def _step(self, i: BpfInstruction, at: int, r: list[int]) -> int:
-        """Execute one instruction; the number of the next."""
+        """Execute one instruction and return the number of the next one."""
         kind, operation = i.opcode & 7, i.opcode & 0xF0
         right = r[i.source] if i.opcode & X else i.immediate
         if kind in (Class.ALU, Class.ALU64):
@@ -196,6 +201,6 @@ class Interpreter:
 
     @staticmethod
     def _own(address: int) -> None:
-        """A plain load reaches the executor's memory alone; helpers reach the guest's."""
+        """Check that a plain load stays in the executor's memory; only helpers read the guest's."""
         if not BASE <= address < BASE + (16 << REGION_SHIFT):
             raise RuntimeFault(Fault.BAD_ADDRESS, address)

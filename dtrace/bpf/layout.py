@@ -1,8 +1,8 @@
-"""What a D program's code and its executors agree on: regions of memory, the context of a firing,
-helpers, faults, kinds of aggregations.
+"""Constants shared by the compiler of D programs and their executors.
 
-Addresses of the executor's own memory cannot be a guest's: bits 63 to 48 are ``BASE``, which is
-neither all zero nor all one.
+They describe memory regions, the context of a firing, helpers, faults and aggregation functions.
+Bits 48 to 63 of ``BASE`` are neither all zero nor all one, so no address of the executor's own
+memory is a valid guest address.
 """
 
 import enum
@@ -14,30 +14,31 @@ REGION_SHIFT = 32
 
 
 class Region(enum.IntEnum):
-    """A piece of memory that a program may address; ``address`` is the place of its first byte."""
+    """Regions of memory that a program may address."""
 
     STACK = 0
     CONTEXT = 1
-    STRINGS = 2  # constants; read only
+    STRINGS = 2  # string constants; read-only
     GLOBALS = 3
     LOCALS = 4  # clause-local variables
-    WORK = 5  # keys while they are made
-    RECORD = 6  # the record while it is made
-    SCRATCH = 7  # strings that subroutines give, alloca()
+    WORK = 5  # keys under construction
+    RECORD = 6  # the record under construction
+    SCRATCH = 7  # alloca() and strings that subroutines return
     DYNAMIC = 8  # associative arrays and thread-local variables
-    STATE = 9  # word 0: whether tracing is on
+    STATE = 9  # word 0: nonzero once tracing has ended
 
     @property
     def address(self) -> int:
+        """Address of the region's first byte."""
         return BASE | self << REGION_SHIFT
 
 
 class ContextOffset(enum.IntEnum):
-    """Offsets in the context, each of 8 bytes."""
+    """Offsets of the 8-byte fields in the context of a firing."""
 
     PROBE = 0
     CLAUSE = 8
-    ARGUMENTS = 16  # ten
+    ARGUMENTS = 16  # ten words
     PROVIDER = 96
     MODULE = 104
     FUNCTION = 112
@@ -48,12 +49,12 @@ class ContextOffset(enum.IntEnum):
 
 
 ARGUMENTS = 10
-LONGEST_NAME = 32  # bytes of a process's name that the runtime compares
-MAX_USER_FRAMES = 2048  # dtrace_ustackdepth_max of FreeBSD's dtrace(1)
+LONGEST_NAME = 32  # bytes of a process name that the runtime compares
+MAX_USER_FRAMES = 2048  # FreeBSD's dtrace_ustackdepth_max
 
 
 class Fault(enum.IntEnum):
-    """Why a clause was ended: the numbers that the ERROR probe sees (DTrace guide, "ERROR")."""
+    """Reasons why a clause was aborted, as numbered for the ERROR probe (DTrace guide, "ERROR")."""
 
     UNKNOWN = 0
     BAD_ADDRESS = 1
@@ -65,57 +66,56 @@ class Fault(enum.IntEnum):
     USER_PRIVILEGES = 7
     TUPLE_OVERFLOW = 8
     BAD_STACK = 9
-    NOT_KEPT = 10  # our own: this argument cannot be known here
+    NOT_KEPT = 10  # not in FreeBSD: the argument's value cannot be determined at this probe
 
 
 class Helper(enum.IntEnum):
-    """What a program may call; ``r1`` to ``r5`` are the arguments, ``r0`` the result.
+    """Helper functions that a program may call, with arguments in r1 to r5 and the result in r0.
 
-    Pointers are addresses of the executor's memory or the guest's, alike.
+    Pointer arguments may be addresses of the executor's memory or of the guest's.
     """
 
     LOAD = 1  # (address, size): 1, 2, 4 or 8 bytes, zero-extended
     STORE = 2  # (address, size, value): into the executor's memory
     COPY = 3  # (to, from, size)
-    COPY_TEXT = 4  # (to, from, size): a string, the rest of ``size`` bytes is zero
-    KEY_TEXT = 5  # (to, from): length, bytes, zeros up to 8; the address behind
+    COPY_TEXT = 4  # (to, from, size): copy a string and fill the rest of ``size`` bytes with zeros
+    KEY_TEXT = 5  # (to, from): write length, bytes and zeros up to a multiple of 8; return the end
     COMPARE_TEXT = 6  # (a, b): -1, 0 or 1
-    FIND = 7  # (variable, key, key's size): the address of the value, or 0
-    ASSIGN = 8  # (variable, key, key's size, value or the address of a string)
-    RECORD = 9  # (clause, size, size as DTrace counts): where it is made, or 0: there is no room
-    COMMIT = 10  # (): the record is complete
-    AGGREGATE = 11  # (aggregation, key, key's size, value, increment)
+    FIND = 7  # (variable, key, key size): the address of the value, or 0
+    ASSIGN = 8  # (variable, key, key size, value or the address of a string)
+    RECORD = 9  # (clause, size, size as DTrace counts it): the record's address; 0 if no room
+    COMMIT = 10  # (): mark the record as complete
+    AGGREGATE = 11  # (aggregation, key, key size, value, increment)
     FAULT = 12  # (Fault, value)
-    SPECULATE = 13  # (speculation, size as DTrace counts): this clause's record goes there
-    SPECULATION = 14  # (): a new one, or 0
+    SPECULATE = 13  # (speculation, size as DTrace counts it): send this clause's record there
+    SPECULATION = 14  # (): a new speculation, or 0
     COMMIT_SPECULATION = 15
     DISCARD_SPECULATION = 16
-    ALLOCATE = 17  # (size): scratch memory
-    STOP = 18  # (): tracing ends after this firing
-    COPY_REFERENCE = 19  # (to, memref's pair, most): the length, then the bytes
+    ALLOCATE = 17  # (size): the address of new scratch memory
+    STOP = 18  # (): end tracing after this firing
+    COPY_REFERENCE = 19  # (to, memref() pair, maximum): write the length, then the bytes
     DESTRUCTIVE = 40  # and above: ``ON_HOST`` of ``dtrace/d/compile/actions.py``
     VARIABLE = 32  # (index, argument): a variable that only the host knows
     STACK = 33  # (to, frames, user)
-    PROGENYOF = 34  # (pid): whether the process is that one, or descends from it
+    PROGENYOF = 34  # (pid): whether the current process is ``pid`` or descends from it
     SUBROUTINE = 64  # and above: ``SUBROUTINES`` of ``dtrace/d/language/identifiers.py``
 
 
-# For VARIABLE: registers by index, of the firing and of the user; an address of the program that
-# runs, with the program.
+# Indexes for VARIABLE: regs[], uregs[], and a user address tagged with the program it belongs to.
 REGS, UREGS, IN_PROGRAM = 32, 33, 34
 
 
 class StepKind(enum.IntEnum):
-    """What a stack does at an address."""
+    """Kinds of steps from a stack frame to its caller."""
 
-    ON = 1  # it goes on as a ``FrameStep`` says
-    TRAP = 2  # it goes on where a trap has interrupted
-    LAST = 3  # it ends there
-    OUTSIDE = 4  # it has ended before
+    ON = 1  # the caller's frame is described by a ``FrameStep``
+    TRAP = 2  # the caller is the code that a trap interrupted
+    LAST = 3  # this frame is the last one
+    OUTSIDE = 4  # the address is not code; the stack ended before it
 
 
 class Aggregate(enum.IntEnum):
-    """Kinds of aggregations."""
+    """Aggregation functions."""
 
     COUNT = 1
     SUM = 2
@@ -129,30 +129,34 @@ class Aggregate(enum.IntEnum):
 
 
 QUANTIZE_BUCKETS = 127
-QUANTIZE_ZERO = 63  # the bucket of zero
+QUANTIZE_ZERO = 63  # index of the bucket for the value 0
 
 
 class Policy(enum.IntEnum):
-    """What becomes of a record for which the buffer has no room."""
+    """What happens to a new record when the buffer is full."""
 
-    SWITCH = 0  # it is dropped
-    FILL = 1  # it is dropped, and tracing ends
-    RING = 2  # the oldest give way
+    SWITCH = 0  # the new record is dropped
+    FILL = 1  # the new record is dropped and tracing ends
+    RING = 2  # the oldest records are overwritten
 
 
 
 @dataclass(frozen=True)
 class StackShape:
-    """What a runtime must know to walk a kernel's stack.
+    """Description of a kernel's stack, for walking it in the runtime.
 
-    :param registers: those that matter, by name: their places among the dispatcher's.
-    :param trap: (register, offset, bytes) of the frame of a trap.
-    :param low: the kernel's code is from there on, below ``high``.
-    :param entry: where injected calls return to.
-    :param programs: whether what is interrupted may be a program.
-    :param marks: of a frame's address: the bits that say what it is, how they are for an
-        instruction, and for where a call returns to.
-    :param stackdepth: the number of that variable; so the others.
+    :param registers: indexes among the dispatcher's registers of those that a walk needs, by name.
+    :param pc: the name of the program counter.
+    :param sp: the name of the stack pointer.
+    :param trap: (register, offset, size in bytes) of each register saved in a trap frame.
+    :param low: the first address of the kernel's code.
+    :param high: the end of the kernel's code.
+    :param entry: the address that injected calls return to.
+    :param programs: whether a probe may interrupt user code.
+    :param marks: the mask of the mark bits in a frame's address, their value for an interrupted
+        instruction, and their value for a return address.
+    :param stackdepth: the number of that D variable, as are ``caller``, ``ustackdepth`` and
+        ``ucaller``.
     """
 
     registers: Mapping[str, int]
@@ -172,13 +176,15 @@ class StackShape:
 
 @dataclass(frozen=True)
 class ProgramShape:
-    """The same for the stack and the registers of the program whose thread is in the kernel.
+    """Description of the user stack and registers of a thread that is in the kernel.
 
-    :param thread_frame: where a thread has the address of its trap frame.
-    :param registers: (offset, bytes) in that by the numbers of ``uregs[]``; ``pc`` and ``frame``
-        are those of the program counter and the frame pointer.
-    :param record: where a frame record has the caller's frame, and the return address.
-    :param name_variable: the number of the variable with the process's name, of so many bytes.
+    :param thread_frame: offset in ``struct thread`` of the pointer to its trap frame.
+    :param registers: (offset, size in bytes) in the trap frame, by index of ``uregs[]``.
+    :param pc: (offset, size in bytes) of the program counter in the trap frame.
+    :param frame: (offset, size in bytes) of the frame pointer in the trap frame.
+    :param record: offsets in a frame record of the caller's frame and of the return address.
+    :param name_variable: the number of the D variable that holds the process name.
+    :param name_size: size of the process name in bytes.
     """
 
     thread_frame: int

@@ -1,4 +1,4 @@
-"""Puts functions and the programs of probes together into one piece of BPF code."""
+"""Linker that joins functions and probe programs into one block of BPF code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -8,15 +8,17 @@ from dtrace.bpf.encoding import HELPER, SIZE, BpfInstruction, BpfJump, Class
 from dtrace.bpf.encoding import Alu as Operation
 from dtrace.bpf.layout import ARGUMENTS, ContextOffset, Region
 
-CONTEXT = 6  # the register that holds it, in all functions
+CONTEXT = 6  # the register that holds the context address in all functions
 
 
 @dataclass
 class Linked:
-    """:param offsets: the number of the first 8-byte slot of each function, by name.
-    :param arguments: how many arguments of its probe each function reads, from the first; of a
-        probe's own program, those of its clauses.
-    :param actions: of each 8-byte slot, as of ``Assembler``.
+    """Result of linking: BPF code and what is known about its functions.
+
+    :param offsets: the number of the first 8-byte slot of each function, by name.
+    :param arguments: the number of leading probe arguments that each function reads; for a probe's
+        program, the maximum over its clauses.
+    :param actions: (action, storing) of each 8-byte slot, as in ``Assembler``.
     """
 
     code: bytes
@@ -27,26 +29,28 @@ class Linked:
 
     @property
     def helpers(self) -> set[int]:
-        """The numbers of the helpers that are called."""
+        """Numbers of the helpers that the code calls."""
         return {i.immediate for i in self.instructions
                 if i.opcode == Class.JMP | BpfJump.CALL and i.source == HELPER}
 
 
 @dataclass
 class Linker:
-    """Collects functions, and links them."""
+    """Collector of functions to be linked."""
 
     _functions: dict[str, Assembler] = field(default_factory=dict)
 
     def add(self, name: str, function: Assembler) -> None:
+        """Add a function under a name."""
         self._functions[name] = function
 
     def add_probe(self, name: str, clauses: Sequence[str], always: bool) -> None:
-        """A probe's own program: it calls its clauses in order, while tracing is on.
+        """Add a probe's program, which calls its clauses in order while tracing is on.
 
-        Whoever calls it has looked whether it is, and put the first clause into the context.
+        The caller checks whether tracing is on before the first clause, and stores the first
+        clause's number in the context.
 
-        :param always: the probe fires whether it is on or not (END, ERROR).
+        :param always: the probe fires even after tracing has ended (END, ERROR).
         """
         out = Assembler()
         end = out.label()
@@ -68,7 +72,10 @@ class Linker:
         self.add(name, out)
 
     def link(self) -> Linked:
-        """:raises ProgramTooLarge: when a function is too large for its jumps."""
+        """Link all functions in the order in which they were added.
+
+        :raises ProgramTooLarge: if a function is too large for its jumps.
+        """
         offsets: dict[str, int] = {}
         at = 0
         for name, function in self._functions.items():
@@ -95,7 +102,7 @@ class Linker:
 
 
 def _arguments(instructions: Sequence[BpfInstruction]) -> int:
-    """Loads of them go by the register that holds the context, in all functions."""
+    """Return the number of leading probe arguments that a function loads from its context."""
     return max((1 + (i.offset - ContextOffset.ARGUMENTS) // 8 for i in instructions
                 if i.opcode & 7 == Class.LDX and i.source == CONTEXT
                 and 0 <= i.offset - ContextOffset.ARGUMENTS < 8 * ARGUMENTS), default=0)

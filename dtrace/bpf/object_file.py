@@ -1,4 +1,4 @@
-"""Linked BPF code as an ELF object that other tools read (ELF-64; e_machine 247 is EM_BPF)."""
+"""Export of linked BPF code as an ELF-64 object file for other tools (e_machine EM_BPF)."""
 
 from dtrace.bpf.encoding import SIZE
 from dtrace.bpf.linker import Linked
@@ -13,10 +13,10 @@ STB_LOCAL_SECTION, STB_GLOBAL_FUNC = 3, 1 << 4 | 2
 
 
 def object_file(linked: Linked, constants: bytes) -> bytes:
-    """An ELF object with the functions in .text, and the program's strings in .rodata.
+    """Return an ELF object with the functions in .text and the string constants in .rodata.
 
-    Calls between functions are resolved; helpers are called by our own numbers
-    (``dtrace/bpf/layout.py``), and memory is addressed as our executors do.
+    Calls between functions are resolved. Helpers have the numbers of ``dtrace/bpf/layout.py``, and
+    memory has the addresses that this project's executors use.
     """
     strings = bytearray(b"\0")
     symbols = [SYMBOL.pack(0, 0, 0, 0, 0, 0), SYMBOL.pack(0, STB_LOCAL_SECTION, 0, 1, 0, 0)]
@@ -26,7 +26,7 @@ def object_file(linked: Linked, constants: bytes) -> bytes:
         symbols.append(SYMBOL.pack(
             len(strings), STB_GLOBAL_FUNC, 0, 1, slot * SIZE, (end - slot) * SIZE))
         strings += name.encode() + b"\0"
-    # Name, type, flags, content, the section it refers to, its info, alignment, size of an entry.
+    # Name, type, flags, content, sh_link, sh_info, alignment, entry size.
     table = (
         (".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, linked.code, 0, 0, 8, 0),
         (".rodata", SHT_PROGBITS, SHF_ALLOC, constants, 0, 0, 8, 0),

@@ -1,9 +1,9 @@
-"""Refuses code that could run away, or leave its memory: before anything executes it.
+"""Verifier that rejects BPF code that might not terminate or might leave its memory.
 
-Every function is walked once, from its first instruction to its last: jumps lead forward, so a
-function ends; what is read has been written; a frame is left alone beyond its 512 bytes; calls go
-to helpers that there are and to functions, not too deep.  Other addresses are looked up when they
-are used, by both executors.
+Each function is checked in one pass: all jumps go forward, so the function terminates; registers
+and stack bytes are written before they are read; accesses through the frame pointer stay within
+512 bytes; calls lead to known helpers or functions, and do not nest too deeply. Both executors
+check all other addresses at run time.
 """
 
 from collections.abc import Container, Iterable
@@ -25,21 +25,21 @@ from dtrace.bpf.encoding import (
 )
 
 MAX_DEPTH = 8
-ARGUMENTS = range(1, 6)  # registers that a call takes, and spoils
-KEPT = range(6, 10)  # that it keeps
+ARGUMENTS = range(1, 6)  # argument registers, which a call clobbers
+KEPT = range(6, 10)  # callee-saved registers
 
 
 class VerifierError(Exception):
-    """Code that is not to be executed: says where and why."""
+    """Error that says which instruction is rejected and why."""
 
 
 @dataclass(frozen=True)
 class KnownState:
-    """What is known before an instruction.
+    """Facts that hold before an instruction on every path to it.
 
-    :param written: registers that have a value, a bit each.
-    :param frames: of registers that point into the frame, the distance from its end.
-    :param stack: bytes of the frame that have a value, a bit each from its low end.
+    :param written: bit mask of the registers that have a value.
+    :param frames: (register, distance from the frame's end) of each pointer into the frame.
+    :param stack: bit mask of the frame's bytes that have a value, from its low end.
     """
 
     written: int
@@ -47,16 +47,18 @@ class KnownState:
     stack: int
 
     def joined(self, other: "KnownState") -> "KnownState":
-        """What holds on both ways to an instruction."""
+        """Return the facts that hold on both of two paths to an instruction."""
         return KnownState(self.written & other.written,
                      tuple(f for f in self.frames if f in other.frames),
                      self.stack & other.stack)
 
 
 def verify(code: bytes, functions: Iterable[int], helpers: Container[int]) -> None:
-    """:param functions: the number of the first instruction of each.
-    :param helpers: the numbers of those that may be called.
-    :raises VerifierError: for code that is not to be executed.
+    """Verify a program.
+
+    :param functions: the number of the first instruction of each function.
+    :param helpers: the numbers of the helpers that may be called.
+    :raises VerifierError: if the program is rejected.
     """
     try:
         instructions = decode(code)
@@ -64,7 +66,7 @@ def verify(code: bytes, functions: Iterable[int], helpers: Container[int]) -> No
         raise VerifierError(str(error)) from None
     starts = sorted(set(functions))
     if not starts or starts[0] != 0 or starts[-1] >= len(instructions):
-        raise VerifierError("there is code before the first function, or a function without any")
+        raise VerifierError("code precedes the first function, or a function has no code")
     calls: dict[int, set[int]] = {}
     for start, end in zip(starts, [*starts[1:], len(instructions)], strict=True):
         calls[start] = _Function(instructions, start, end, starts, helpers).walk()
@@ -72,14 +74,14 @@ def verify(code: bytes, functions: Iterable[int], helpers: Container[int]) -> No
 
 
 def _depths(calls: dict[int, set[int]]) -> None:
-    """Hold calls of functions to a depth; a function that calls itself has none."""
+    """Check that function calls do not nest too deeply; recursion is rejected as well."""
     depths: dict[int, int] = {}
     for _ in range(MAX_DEPTH + 1):
         for start, called in calls.items():
             if all(c in depths for c in called):
                 depths[start] = 1 + max([depths[c] for c in called], default=0)
     if len(depths) < len(calls) or any(depth > MAX_DEPTH for depth in depths.values()):
-        raise VerifierError(f"functions call each other deeper than {MAX_DEPTH}")
+        raise VerifierError(f"function calls nest deeper than {MAX_DEPTH}, or are recursive")
 
 
 class _Function:
@@ -91,17 +93,18 @@ class _Function:
         self.called: set[int] = set()
 
     def fail(self, at: int, why: str) -> VerifierError:
+        """Return an error that names the instruction and the reason."""
         return VerifierError(f"instruction {at}: {why}")
 
     def walk(self) -> set[int]:
-        """The functions that it calls."""
+        """Check all instructions and return the functions that they call."""
         self.states[self.start] = KnownState(1 << 1 | 1 << FRAME, ((FRAME, 0),), 0)
         for at in range(self.start, self.end):
             i, state = self.instructions[at], self.states.get(at)
             if i is None:
                 continue
             if state is None:
-                raise self.fail(at, "cannot be reached")
+                raise self.fail(at, "is unreachable")
             self._step(at, i, state)
         return self.called
 
@@ -109,7 +112,7 @@ class _Function:
         if target <= at:
             raise self.fail(at, "jumps backward")
         if target >= self.end or self.instructions[target] is None:
-            raise self.fail(at, "leads out of the function")
+            raise self.fail(at, "continues or jumps outside the function")
         known = self.states.get(target)
         self.states[target] = state if known is None else known.joined(state)
 
@@ -166,10 +169,10 @@ class _Function:
         if frame is not None:
             low = STACK + frame + i.offset
             if not 0 <= low <= STACK - size:
-                raise self.fail(at, "leaves the function's frame")
+                raise self.fail(at, "accesses memory outside the function's frame")
             mask = ((1 << size) - 1) << low
             if loads and state.stack & mask != mask:
-                raise self.fail(at, "reads a part of the frame that has no value")
+                raise self.fail(at, "reads bytes of the frame that have no value")
             if not loads:
                 state = KnownState(state.written, state.frames, state.stack | mask)
         return self._wrote(at, state, i.destination) if loads else state
@@ -196,11 +199,11 @@ class _Function:
         if i.source == LOCAL:
             target = at + 1 + i.immediate
             if target not in self.starts:
-                raise self.fail(at, "calls what is no function")
+                raise self.fail(at, "calls an address that is not the start of a function")
             self._read(at, state, 1)
             self.called.add(target)
         elif i.immediate not in self.helpers:
-            raise self.fail(at, f"calls helper {i.immediate}, which there is not")
+            raise self.fail(at, f"calls helper {i.immediate}, which does not exist")
         written = state.written | 1
         for register in ARGUMENTS:
             written &= ~(1 << register)

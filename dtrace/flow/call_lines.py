@@ -1,4 +1,4 @@
-"""Calls as lines of text, as they happen: each function indented under its caller."""
+"""Function calls as lines of text, each indented under its caller."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,11 +6,11 @@ INDENT = "  "
 
 
 class CallLines:
-    """A listener of a ``Walk``.
+    """Listener of a ``Walk`` that writes a line for each call and mark.
 
-    :param show: is given each line.
-    :param threads: names of threads, as far as they are known.
-    :param marks: names of the marks.
+    :param show: called with each line.
+    :param threads: names of threads, by address; some may be missing.
+    :param marks: names of the marks, by number.
     """
 
     def __init__(self, show: Callable[[str], None], threads: Mapping[int, str],
@@ -27,24 +27,30 @@ class CallLines:
 
     def enter(self, thread: int, position: int, time: int, name: str, how: str,
               site: int | None) -> None:
+        """Write the line of a function that is entered, and indent what follows."""
         self._line(thread, position, name if how == "call" else f"{name} [{how}]")
         self._depth[thread] = self._depth.get(thread, 0) + 1
 
     def leave(self, thread: int, position: int, time: int) -> None:
+        """End the indentation of a function that is left."""
         self._depth[thread] -= 1
 
     def ran(self, thread: int, count: int) -> None:
+        """Ignore the number of executed instructions."""
         return None
 
     def mark(self, thread: int, position: int, time: int, number: int) -> None:
+        """Write the line of a mark."""
         self._line(thread, position, f"* {self._marks[number]}")
 
     def named(self, thread: int) -> None:
+        """Continue thread 0 as a thread whose address is now known."""
         self._depth[thread] = self._depth.pop(0, 0)
         if self._shown == 0:
             self._shown = thread
 
 
 def thread_name(thread: int, names: Mapping[int, str]) -> str:
+    """Return a thread's address and name; thread 0 is the boot, before any thread exists."""
     name = names.get(thread, "")
     return "(boot)" if not thread else f"{thread:#x}" + (f" ({name})" if name else "")

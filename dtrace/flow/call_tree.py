@@ -1,4 +1,4 @@
-"""Calls added up: how often a function was called from where, and the instructions it executed."""
+"""Tree of function calls, with the number of calls and instructions of each call path."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,9 +10,11 @@ MAX_NODES = 4_000_000
 
 @dataclass(slots=True)
 class Node:
-    """A function, where it was called from one way.
+    """A function on one call path.
 
-    :param own: instructions it has executed itself; ``total``: with those it called.
+    :param own: instructions that the function executed itself.
+    :param total: instructions including those of the functions that it called.
+    :param below: the functions that it called, by name.
     """
 
     name: str
@@ -23,9 +25,9 @@ class Node:
 
 
 class CallTree:
-    """A listener of a ``Walk``.
+    """Listener of a ``Walk`` that counts calls and instructions.
 
-    :ivar threads: the tree of each thread.
+    :ivar threads: the root of each thread's tree, by the thread's address.
     """
 
     def __init__(self) -> None:
@@ -42,34 +44,39 @@ class CallTree:
 
     def enter(self, thread: int, position: int, time: int, name: str, how: str,
               site: int | None) -> None:
+        """Count a call, and descend to the function's node."""
         stack = self._stack(thread)
         below = stack[-1].below
         node = below.get(name)
         if node is None:
             self._nodes += 1
             if self._nodes > MAX_NODES:
-                node = stack[-1]  # the tree grows no more: it is counted where it was called
+                node = stack[-1]  # the tree is full: count the function as its caller
             else:
                 node = below[name] = Node(name)
         node.calls += 1
         stack.append(node)
 
     def leave(self, thread: int, position: int, time: int) -> None:
+        """Return to the caller's node."""
         self._stack(thread).pop()
 
     def ran(self, thread: int, count: int) -> None:
+        """Add executed instructions to the current function."""
         self._stack(thread)[-1].own += count
 
     def mark(self, thread: int, position: int, time: int, number: int) -> None:
+        """Ignore a mark."""
         return None
 
     def named(self, thread: int) -> None:
+        """Continue thread 0 as a thread whose address is now known."""
         if 0 in self.threads:
             self.threads[thread] = self.threads.pop(0)
             self._stacks[thread] = self._stacks.pop(0)
 
     def finish(self) -> dict[int, Node]:
-        """The trees, with their totals."""
+        """Compute all totals and return the trees by thread."""
         for top in self.threads.values():
             order, at = [top], 0
             while at < len(order):
@@ -81,10 +88,10 @@ class CallTree:
 
 
 def lines(trees: Mapping[int, Node], names: Mapping[int, str]) -> Iterator[str]:
-    """The trees as text, the largest first."""
+    """Yield the trees as lines of text, the thread with the most instructions first."""
     for thread, top in sorted(trees.items(), key=lambda t: -t[1].total):
         yield f"thread {thread_name(thread, names)}: {top.total} instructions"
-        yield f"{'instructions':>14} {'its own':>12} {'calls':>9}"
+        yield f"{'instructions':>14} {'self':>12} {'calls':>9}"
         waiting = [(node, 0) for node in by_total(top)[::-1]]
         while waiting:
             node, depth = waiting.pop()
@@ -94,4 +101,5 @@ def lines(trees: Mapping[int, Node], names: Mapping[int, str]) -> Iterator[str]:
 
 
 def by_total(node: Node) -> list[Node]:
+    """Return a node's children, those with the most instructions first."""
     return sorted(node.below.values(), key=lambda n: (-n.total, n.name))

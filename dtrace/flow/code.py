@@ -1,5 +1,4 @@
-"""What the pieces of a flow are made of: instructions, functions, inline copies; each looked at
-once."""
+"""Functions, inline copies and endings of the pieces of code in a flow, decoded once each."""
 
 from dataclasses import dataclass
 
@@ -12,18 +11,19 @@ from emu.host.errors import KinstError
 from kinst.code.transfer import Ending, Transfer, ending
 from kinst.relocation.trap import TRAPS
 
-LONGEST = 15  # bytes of an instruction
+LONGEST = 15  # maximum length of an instruction in bytes
 UNKNOWN = Ending(Transfer.NONE, None, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Code of one function and the same inline copies.
+    """Consecutive instructions in one function and the same inline copies.
 
-    :param offset: in instructions, from the piece's start.
-    :param function: its name; ``enters``: whether the stretch begins with its first instruction.
+    :param offset: number of instructions in the piece before it.
+    :param function: the function's name.
     :param start: the function's first address.
-    :param inline: the inline copies, outer ones first.
+    :param enters: whether it begins with the function's first instruction.
+    :param inline: the inline copies, outermost first.
     """
 
     offset: int
@@ -35,10 +35,12 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class StraightCode:
-    """A piece of straight code.
+    """A piece of straight-line code.
 
-    :param last: the address of its last instruction; ``ending`` is how it ends.
-    :param marked: (offset in instructions, index of a mark) of the marked instructions in it.
+    :param count: number of instructions.
+    :param last: the address of the last instruction.
+    :param ending: how the last instruction transfers control.
+    :param marked: (offset in instructions, number of a mark) of its marked instructions.
     """
 
     count: int
@@ -49,9 +51,9 @@ class StraightCode:
 
 
 class KernelCode:
-    """Reads a kernel's code as its image has it.
+    """A kernel's code as its image contains it.
 
-    :param marks: addresses to be found again, by the number of the mark they belong to.
+    :param marks: the addresses of each mark, by the mark's number.
     """
 
     def __init__(self, image: Image, marks: list[list[int]] | None = None) -> None:
@@ -68,7 +70,7 @@ class KernelCode:
         self._places: dict[int, tuple[str, int, tuple[Function, ...]]] = {}
 
     def instruction(self, address: int) -> bytes:
-        """The instruction at an address; empty where the image has none."""
+        """Return the instruction at an address as bytes; empty if the image has none there."""
         found = self._instructions.get(address)
         if found is None:
             found = self._instructions[address] = self._read(address)
@@ -85,47 +87,51 @@ class KernelCode:
         return b""
 
     def addresses(self, address: int, count: int) -> list[int]:
-        """Of the instructions of a piece; as far as the image has them."""
-        found = []
+        """Return the addresses of a piece's instructions, up to the first not in the image."""
+        addresses = []
         for _ in range(count):
-            found.append(address)
+            addresses.append(address)
             length = len(self.instruction(address))
             if not length:
                 break
             address += length
-        return found
+        return addresses
 
     def place(self, address: int) -> tuple[str, int, tuple[Function, ...]]:
-        """(function, its first address, inline copies from the outer one on) of an instruction."""
-        found = self._places.get(address)
-        if found is None:
+        """Return the function name, its first address and the inline copies at an address.
+
+        The inline copies are sorted from the outermost to the innermost.
+        """
+        place = self._places.get(address)
+        if place is None:
             symbols = self.image.symbols
             symbol = symbols.function_at(address) or symbols.label_at(address)
             inline = () if self._index is None else tuple(
                 f for f in reversed(self._index.stack(address)) if f.inlined)
             name, start = (f"{address:#x}", address) if symbol is None else (
                 symbol.name, symbol.address)
-            found = self._places[address] = name, start, inline
-        return found
+            place = self._places[address] = name, start, inline
+        return place
 
     def piece(self, address: int, count: int) -> StraightCode:
-        found = self._known.get((address, count))
-        if found is None:
-            found = self._known[address, count] = self._piece(address, count)
-        return found
+        """Return a piece of code, from the cache if possible."""
+        code = self._known.get((address, count))
+        if code is None:
+            code = self._known[address, count] = self._piece(address, count)
+        return code
 
     def _piece(self, address: int, count: int) -> StraightCode:
         addresses = self.addresses(address, count)
         stretches: list[Stretch] = []
         before: tuple[int, tuple[Function, ...]] | None = None
         marked = []
-        for offset, at in enumerate(addresses):
-            name, start, inline = self.place(at)
-            if before != (start, inline) or at == start:
-                stretches.append(Stretch(offset, name, start, at == start, inline))
+        for offset, instruction in enumerate(addresses):
+            name, start, inline = self.place(instruction)
+            if before != (start, inline) or instruction == start:
+                stretches.append(Stretch(offset, name, start, instruction == start, inline))
                 before = start, inline
-            marked += [(offset, number) for number in self._marks.get(at, ())]
+            marked += [(offset, number) for number in self._marks.get(instruction, ())]
         code = self.instruction(addresses[-1])
-        whole = len(addresses) == count and code
+        complete = len(addresses) == count and code
         return StraightCode(count, tuple(stretches), addresses[-1],
-                    ending(self._trap, code, addresses[-1]) if whole else UNKNOWN, tuple(marked))
+                    ending(self._trap, code, addresses[-1]) if complete else UNKNOWN, tuple(marked))

@@ -1,5 +1,6 @@
-"""A flame graph (Brendan Gregg) of a call tree, as SVG: a file of its own, or a part of a page.
-A frame's width is its share of the whole; a click makes a frame as wide as the drawing.
+"""Flame graph (Brendan Gregg) of a call tree, as an SVG file or as a part of an HTML page.
+
+A frame's width is its share of the total. A click zooms in on a frame.
 """
 
 import zlib
@@ -12,16 +13,21 @@ from dtrace.flow.call_tree import Node, by_total
 from emu.host.templates import templates
 
 WIDTH, ROW, TOP, LETTER = 1200, 17, 40, 6.6  # pixels
-NARROWEST = 0.4  # pixels: what is narrower is not drawn
+NARROWEST = 0.4  # width in pixels below which frames are not drawn
 MAX_DEPTH = 400
 INSTRUCTIONS = "instructions"
 
 
 @dataclass(frozen=True, slots=True)
 class FlameFrame:
-    """:param level: from the bottom; ``left`` and ``width`` in pixels.
-    :param said: what is said of it besides its name.
-    :param top: the upper edge, pixels; ``text``: as much of the name as it has room for.
+    """A frame of the graph, for the template.
+
+    :param level: the number of frames below it.
+    :param left: the left edge in pixels.
+    :param width: the width in pixels.
+    :param said: the text of the tooltip after the name.
+    :param top: the upper edge in pixels.
+    :param text: the part of the name that fits in the frame.
     """
 
     name: str
@@ -35,7 +41,7 @@ class FlameFrame:
 
 
 def of_threads(trees: Mapping[int, Node], names: Mapping[int, str]) -> Node:
-    """One tree of those of threads, the threads above its root."""
+    """Combine the call trees of threads into one tree with a common root."""
     tops = {label: Node(label, top.calls, top.own, top.total, top.below)
             for label, top in ((f"thread {thread_name(thread, names)}", top)
                                for thread, top in trees.items())}
@@ -43,19 +49,19 @@ def of_threads(trees: Mapping[int, Node], names: Mapping[int, str]) -> Node:
 
 
 def svg(root: Node, title: str) -> Iterator[str]:
-    """The graph of instructions as a file, piece by piece."""
+    """Yield the parts of a complete SVG file that counts instructions."""
     placed = list(_placed(root))
     return _template(placed, root.total, INSTRUCTIONS, title, title)
 
 
 def drawing(root: Node, label: str, unit: str, most: int) -> tuple[str, int]:
-    """The graph as a part of a page, and how many frames are in it.
+    """Return the graph as SVG for an HTML page, and the number of frames in it.
 
-    :param label: for those who do not see it.
-    :param unit: of what is counted, in the plural.
-    :param most: frames, those nearest to the bottom.
+    :param label: the description for screen readers.
+    :param unit: what is counted, in the plural.
+    :param most: the maximum number of frames; those nearest to the bottom are kept.
     """
-    placed = [one for one, _n in zip(_placed(root), range(most), strict=False)]
+    placed = [frame for frame, _n in zip(_placed(root), range(most), strict=False)]
     return "".join(_template(placed, root.total, unit, label, "")), len(placed)
 
 
@@ -63,7 +69,7 @@ Placed = tuple[Node, int, float, float]  # level, left, width
 
 
 def _placed(root: Node) -> Iterator[Placed]:
-    """What is wide enough, level by level, the widest first in each frame."""
+    """Yield the frames that are wide enough, level by level, widest first within each parent."""
     if not root.total:
         return
     scale = WIDTH / root.total
@@ -81,13 +87,13 @@ def _placed(root: Node) -> Iterator[Placed]:
 
 def _template(placed: list[Placed], whole: int, unit: str, label: str, heading: str
               ) -> Iterator[str]:
-    """The drawing, piece by piece.
+    """Yield the parts of the drawing.
 
-    :param heading: shown above the frames in a file of its own; empty: it is a part of a page.
+    :param heading: shown above the frames in an SVG file; empty for a part of a page.
     """
     levels = max((level for _node, level, _left, _width in placed), default=0) + 1
     height = levels * ROW + (TOP if heading else 0)
-    frames = (_frame(one, height, whole, unit) for one in placed)
+    frames = (_frame(frame, height, whole, unit) for frame in placed)
     return templates("dtrace").get_template("flame_graph.svg").generate(
         frames=frames, width=WIDTH, height=height, row=ROW, letter=LETTER, narrowest=NARROWEST,
         label=label, heading=heading)
@@ -105,6 +111,6 @@ def _frame(placed: Placed, height: int, whole: int, unit: str) -> FlameFrame:
 
 
 def _colour(name: str) -> str:
-    """Warm, and the same for a name everywhere; dark text can be read on it."""
+    """Return a warm, light color that depends only on the name; dark text is legible on it."""
     seed = zlib.crc32(name.encode("utf-8", "backslashreplace"))
     return f"rgb({205 + seed % 50},{115 + (seed >> 8) % 95},{(seed >> 16) % 60})"

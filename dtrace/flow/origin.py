@@ -1,9 +1,9 @@
-"""Where a register's value came from: back through copies, loads and stores of a recorded run, to
-the instruction that made it.
+"""Search for the origin of a value in a recorded run.
 
-The way is looked for in a window of instructions whose registers and accesses are all known; where
-it leaves the window, the run's flow says who wrote a register before, and its memory who wrote
-there.
+The search goes back from a register or memory location through copies, loads and stores to the
+instruction that computed the value. It works on a window of instructions whose registers and
+memory accesses are all known. Before the window, the run's flow shows which instruction wrote a
+register, and the recording shows which one wrote to memory.
 """
 
 import enum
@@ -26,33 +26,34 @@ from emu.unicorn.guest_memory import PAGE
 from kinst.code.dataflow import EFFECTS, MEMORY, Effect
 
 WINDOW = 50_000  # instructions
-NEAR, WIDER = 100_000, 16  # instructions that the flow is looked at for first, and their growth
+NEAR, WIDER = 100_000, 16  # instructions of the flow to search first, and factor of growth
 MAX_LINKS = 100_000
 STORE = int(StepKind.STEP_STORE)
 
 
 class How(enum.Enum):
-    """What an instruction had to do with the value; from MADE on the search ends there."""
+    """What an instruction did with the value; the search ends at MADE and all that follow it."""
 
     COPIED = "copied from"
     LOADED = "loaded from"
     STORED = "stored from"
-    MADE = "made here"
+    MADE = "computed here"
     EXCEPTION = "set by an exception"
-    OUTSIDE = "given from outside"
-    START = "there when the recording begins"
-    PART = "made of several parts; this is the last"
+    OUTSIDE = "external input"
+    START = "present when the recording begins"
+    PART = "combined from several stores; this is the last"
     UNKNOWN = "not followed further"
 
 
 @dataclass(frozen=True)
 class Link:
-    """One instruction on the way, the last in time first.
+    """One step of the search; the steps go back in time.
 
-    :param count: instructions executed before it; ``pc`` is its address, None where there is none.
-    :param place: the register, or the physical address, that the value came to be in.
-    :param source: where it was before: a register, or a physical address.
-    :param code: of the instruction, where it is a program's.
+    :param count: the number of instructions executed before it.
+    :param pc: the instruction's address; None if no instruction is involved.
+    :param place: the register or physical address that received the value.
+    :param source: the register or physical address that held the value before.
+    :param code: the instruction's bytes, if it is in user code.
     """
 
     how: How
@@ -83,11 +84,13 @@ _Place = str | _Memory
 
 @dataclass
 class _Window:
-    """Instructions one behind the other, from a count on.
+    """Consecutive instructions, with their registers and memory accesses.
 
-    :param registers: at the start.
-    :param changes: registers after an instruction, by its index; ``loads`` and ``stores`` are
-        (physical address, bytes).
+    :param begin: the instruction count before the first one.
+    :param registers: the registers at the start.
+    :param changes: new register values after an instruction, by its index.
+    :param loads: (physical address, size in bytes) of each load, by the instruction's index.
+    :param stores: the same for stores.
     """
 
     begin: int
@@ -100,10 +103,11 @@ class _Window:
 
     @property
     def end(self) -> int:
+        """Instruction count after the window."""
         return self.begin + len(self.pcs)
 
     def run(self, index: int) -> int:
-        """The index where what a program executes without a break begins."""
+        """Return the index where the uninterrupted user code around an instruction begins."""
         if len(self.runs) != len(self.pcs):
             self.runs, start = [], 0
             for at, pc in enumerate(self.pcs):
@@ -113,25 +117,25 @@ class _Window:
         return self.runs[index]
 
     def before(self, index: int) -> dict[str, int]:
-        """The registers before an instruction."""
-        found = dict(self.registers)
+        """Return the registers before an instruction."""
+        registers = dict(self.registers)
         for at in sorted(at for at in self.changes if at < index):
-            found |= self.changes[at]
-        return found
+            registers |= self.changes[at]
+        return registers
 
 
 class Origin:
-    """Looks for origins in a recording.
+    """Search for the origin of values in a recording.
 
-    The player is left anywhere.
+    A search leaves the player at an arbitrary position.
 
-    :param code: of its kernel.
+    :param code: the code of the recording's kernel.
     """
 
     def __init__(self, player: Player, code: KernelCode) -> None:
         self._player, self._code = player, code
         arch = player.machine.arch
-        self._user = bool(player.machine.guest.boot.shell_prompt)  # it runs programs
+        self._user = bool(player.machine.guest.boot.shell_prompt)  # the kernel runs user programs
         self._effects = EFFECTS[arch.name]
         self._followed = [name for name in arch.dwarf_registers if name and name != arch.pc]
         self._programs = UserCode(player.machine, self._seek)
@@ -140,26 +144,29 @@ class Origin:
         self._window: _Window | None = None
 
     def check(self, register: str) -> None:
-        """:raises KinstError: when there is no such register."""
+        """Check that a register can be searched for.
+
+        :raises KinstError: if it is not a general register.
+        """
         if register not in self._followed:
-            raise KinstError(f"'{register[:40]}' is no general register of "
+            raise KinstError(f"'{register[:40]}' is not a general register of "
                              f"{self._player.machine.arch.name}")
 
     def is_register(self, name: str) -> bool:
-        """Whether it is a register that ``of`` takes."""
+        """Whether a name is that of a register that ``of`` accepts."""
         return name in self._followed
 
     def of(self, register: str, count: int, given: bool = True) -> Iterator[Link]:
-        """Where the value came from that a register has before a count of instructions.
+        """Yield the steps to the origin of a register's value before an instruction count.
 
-        :param given: when what comes from outside at that count has come.
-        :raises KinstError: when there is no such register.
+        :param given: whether the inputs recorded at that count have been applied already.
+        :raises KinstError: if it is not a general register.
         """
         self.check(register)
         yield from self._of(register, count, given)
 
     def of_memory(self, physical: int, size: int, count: int) -> Iterator[Link]:
-        """Where the bytes came from that are in memory before a count of instructions."""
+        """Yield the steps to the origin of bytes in memory before an instruction count."""
         yield from self._of(_Memory(physical, size), count, True)
 
     def _of(self, place: _Place, count: int, given: bool) -> Iterator[Link]:
@@ -183,7 +190,7 @@ class Origin:
         return self._effects(self._code_in(window, index))
 
     def _code_in(self, window: _Window, index: int) -> bytes:
-        """The instruction at an index, the kernel's or a program's."""
+        """Return the instruction at an index, in the kernel or in user code."""
         pc = window.pcs[index]
         if not (self._user and in_program(pc)):
             return self._code.instruction(pc)
@@ -207,20 +214,20 @@ class Origin:
 
     def _in_window(self, window: _Window, name: str, count: int,
                    here: bool) -> tuple[Link, _Place | None] | None:
-        """What was done to a register before a count, as far as the window goes back."""
-        given = {one.position.instructions for one in self._player.recording.inputs
-                 if one.kind == REGISTER and one.name == name}
-        for at in range(count, window.begin - 1, -1):
-            if at in given and (here or at < count):
-                return Link(How.OUTSIDE, at, None, name), None
-            index = at - window.begin - 1
+        """Return what last changed a register before a count; None if not within the window."""
+        given = {entry.position.instructions for entry in self._player.recording.inputs
+                 if entry.kind == REGISTER and entry.name == name}
+        for position in range(count, window.begin - 1, -1):
+            if position in given and (here or position < count):
+                return Link(How.OUTSIDE, position, None, name), None
+            index = position - window.begin - 1
             if index < 0:
                 break
             effect = self._effect_in(window, index)
             if name in effect.writes:
                 return self._written(window, index, name, effect)
             if name in window.changes.get(index, {}):
-                return Link(How.EXCEPTION, at, None, name), None
+                return Link(How.EXCEPTION, position, None, name), None
         return None
 
     def _written(self, window: _Window, index: int, name: str,
@@ -228,7 +235,7 @@ class Origin:
         at, pc = window.begin + index, window.pcs[index]
         if name in effect.copies:
             sources = set(effect.copies[name])
-            if len(sources) > 1:  # one of them was chosen
+            if len(sources) > 1:  # the instruction selected one of several sources
                 registers = window.before(index)
                 value = window.changes.get(index, {}).get(name, registers[name])
                 sources = {s for s in sources if _low(registers[s]) == _low(value)}
@@ -245,18 +252,18 @@ class Origin:
         return Link(How.MADE, at, pc, name), None
 
     def _given(self, name: str, low: int, high: int) -> int | None:
-        """Where a register is written from outside, at counts from low to high; the last."""
-        found = [one.position.instructions for one in self._player.recording.inputs
-                 if one.kind == REGISTER and one.name == name
-                 and low <= one.position.instructions <= high]
-        return found[-1] if found else None
+        """Return the last count in [low, high] at which an input set a register."""
+        counts = [entry.position.instructions for entry in self._player.recording.inputs
+                 if entry.kind == REGISTER and entry.name == name
+                 and low <= entry.position.instructions <= high]
+        return counts[-1] if counts else None
 
     def _from_start(self, name: str, first: int, begin: int) -> Link:
         given = self._given(name, first, begin)
         return Link(How.START if given is None else How.OUTSIDE, first, None, name)
 
     def _written_before(self, name: str, end: int) -> Link | int:
-        """The count before the last instruction, before a count, that may write a register."""
+        """Return the count before the last instruction before ``end`` that may write a register."""
         first = self._player.recording.start.position.instructions
         high, size = end, NEAR
         while first < high:
@@ -271,23 +278,26 @@ class Origin:
         return Link(How.START, first, None, name)
 
     def _in_flow(self, name: str, low: int, high: int) -> int | None:
-        """The last instruction of [low, high) that may write a register; also the last before an
-        exception, where that changes the stack pointer."""
+        """Return the count before the last instruction in [low, high) that may write a register.
+
+        If an exception changes the register (a stack pointer), the last instruction before the
+        exception counts as well.
+        """
         self._seek(high)
         end = self._player.position
         self._seek(low)
-        pieces: list[tuple[int, int, int]] = []  # count before, address, instructions
-        at, moved = low, None
+        pieces: list[tuple[int, int, int]] = []  # count before it, address, instructions
+        position, moved = low, None
         arch = self._player.machine.arch
         saves = name == arch.sp and arch.link is None
         for entries in flow(self._player, end):
             for value, count, kind in ENTRY.iter_unpack(entries):
                 if kind == PIECE:
-                    pieces.append((at, value, count))
-                    at += count
-                elif saves and at > low:
-                    moved = at - 1
-        runs = list[int]()  # the count where each piece's run of a program begins
+                    pieces.append((position, value, count))
+                    position += count
+                elif saves and position > low:
+                    moved = position - 1
+        runs = list[int]()  # the count where the uninterrupted user code of each piece begins
         for n, (before, address, _count) in enumerate(pieces):
             runs.append(runs[-1] if n and in_program(address) and in_program(pieces[n - 1][1])
                         else before)
@@ -303,7 +313,7 @@ class Origin:
         return moved
 
     def _last_in(self, address: int, count: int, name: str) -> int:
-        """The offset in instructions of the last one of a piece that writes a register; -1."""
+        """Return the index in a piece of the last instruction that writes a register; -1: none."""
         key = address, count, name
         if key not in self._last:
             found = -1
@@ -314,7 +324,10 @@ class Origin:
         return self._last[key]
 
     def _last_of(self, run: int, address: int, count: int, name: str) -> int:
-        """The same, of a program's piece in a run that begins at a count."""
+        """Return the index in a piece of user code of the last write of a register; -1: none.
+
+        :param run: the count where the uninterrupted user code begins.
+        """
         key = run, address, count, name
         if key not in self._last_in_program:
             found = -1
@@ -348,16 +361,16 @@ class Origin:
         return self._from_store(window, index, memory)
 
     def _store_in(self, window: _Window, memory: _Memory, count: int) -> int | None:
-        """The index of the last store to memory before a count; None: it is not seen here."""
-        given = {one.position.instructions for one in self._player.recording.inputs
-                 if one.kind == GIVEN_MEMORY}
+        """Return the index of the last store to memory before a count; None if unknown."""
+        given = {entry.position.instructions for entry in self._player.recording.inputs
+                 if entry.kind == GIVEN_MEMORY}
         for index in range(count - window.begin - 1, -1, -1):
             if any(memory.touches(*store) for store in window.stores.get(index, ())):
                 return index
             effect = self._effect_in(window, index)
             excepted = window.changes.get(index, {}).keys() - effect.writes
             if effect.clears or excepted or window.begin + index in given:
-                return None  # memory may have been written by something else here
+                return None  # an exception or an input may have written the memory
         return None
 
     def _from_store(self, window: _Window, index: int,
@@ -392,7 +405,7 @@ class Origin:
             raise KeyboardInterrupt
 
     def _looked_at(self, end: int) -> _Window:
-        """A window that ends at a count, or goes beyond."""
+        """Return a window that contains the instruction before a count."""
         window = self._window
         if window is not None and window.begin < end <= window.end:
             return window
@@ -409,8 +422,8 @@ class Origin:
         numbers = machine.cpu.model.registers
         names = [name for name in self._followed if name in numbers]
         window = _Window(player.position.instructions, machine.registers())
-        found: list[bytes] = []
-        steps = Steps(machine.engine, found.append,
+        entries: list[bytes] = []
+        steps = Steps(machine.engine, entries.append,
                       [numbers[name] for name in names], loads=True)
         try:
             if player.advance(end) is not None:
@@ -418,13 +431,13 @@ class Origin:
         finally:
             steps.close()
         index = -1
-        for kind, what, a, b in STEP.iter_unpack(b"".join(found)):
+        for kind, what, a, b in STEP.iter_unpack(b"".join(entries)):
             if kind == INSTRUCTION:
                 index = b - window.begin
                 del window.pcs[index:]
                 window.loads.pop(index, None)
                 window.stores.pop(index, None)
-                if not a and window.pcs:  # not seen to begin: behind the one before it
+                if not a and window.pcs:  # its start was not observed: it follows the previous one
                     a = window.pcs[-1] + len(self._code.instruction(window.pcs[-1]))
                 window.pcs.append(a)
             elif kind == CHANGED:
@@ -437,5 +450,5 @@ class Origin:
 
 
 def _low(value: int) -> int:
-    """What an extension of the sign, or of zeros, leaves of a value of a byte or more."""
+    """Return the low byte of a value, which sign and zero extension preserve."""
     return value & 0xFF

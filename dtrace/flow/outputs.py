@@ -1,4 +1,4 @@
-"""A flow as people and programs want it: one format each, written as the flow comes."""
+"""Output formats of a flow, each written while the flow is produced."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,24 +16,24 @@ from emu.elf.symbols import Symbol
 from emu.replay.flow import ENTRY, PIECE, SKEW, Executed, Head, Piece
 
 TEXT, JSON, CALLS, TREE, PERFETTO, FLAME = "text", "json", "calls", "tree", "perfetto", "flame"
-MOST_WAITING = 1 << 18  # instructions
+MOST_WAITING = 1 << 18  # instructions whose effects are not yet known
 FORMATS = (TEXT, JSON, CALLS, TREE, PERFETTO, FLAME)
 
 
 class Output(Protocol):
-    """Writes one format."""
+    """Writer of one output format."""
 
     def take(self, piece: Piece) -> None:
-        """The next of the flow."""
+        """Process the next piece of the flow."""
 
     def finish(self) -> None:
-        """That was all."""
+        """Write what remains at the end of the flow."""
 
 
 class _Walked:
-    """A format of calls.
+    """Output format that is built from calls.
 
-    :param finish: is called when everything was left.
+    :param finish: called after all functions were left.
     """
 
     def __init__(self, code: KernelCode, head: Head, listener: Listener,
@@ -51,7 +51,7 @@ class _Walked:
 
 
 class _Instructions:
-    """A line for each instruction; those of which it is said what they did wait for that."""
+    """Output of one line per instruction; lines wait for the instructions' effects, if recorded."""
 
     def __init__(self, code: KernelCode, head: Head, show: Callable[[str], None],
                  as_json: bool) -> None:
@@ -61,7 +61,7 @@ class _Instructions:
         self._skew = head.begin.time - head.begin.instructions
         self._texts: dict[int, tuple[str, str, str]] = {}
         self._lines: dict[int, list[tuple[int, int, str]]] = {}
-        # Of what is told behind the entries, those wait for it: position, skew, address.
+        # Instructions whose effects follow later in the flow: position, skew, address.
         self._waiting: list[tuple[int, int, int]] = []
         self._steps = head.steps
 
@@ -94,7 +94,7 @@ class _Instructions:
         self._flush()
 
     def _text(self, address: int) -> tuple[str, str, str]:
-        """(function+offset, instruction, source line)."""
+        """Return (function+offset, instruction, source line) of an address."""
         found = self._texts.get(address)
         if found is None:
             image = self._code.image
@@ -108,7 +108,7 @@ class _Instructions:
         return found
 
     def _line_of(self, function: Symbol | None, address: int) -> str:
-        """``file:line``; the lines of a whole function are looked up at once."""
+        """Return ``file:line`` of an address; the lines of a whole function are read at once."""
         if function is None or not function.size:
             return ""
         rows = self._lines.get(function.address)
@@ -139,11 +139,11 @@ class _Instructions:
 
 def output(kind: str, code: KernelCode, head: Head, file: IO[bytes], title: str,
            names: dict[int, str], marks: list[str]) -> Output:
-    """What writes a format to a file.
+    """Return the writer of a format.
 
-    :param names: of threads; may be filled until the end.
+    :param names: names of threads by address; may be completed while the flow is written.
     :param marks: names of the marks of ``code``.
-    :raises KinstError: when a library is missing.
+    :raises KinstError: if a required library is not installed.
     """
     def show(line: str) -> None:
         file.write(line.encode("utf-8", "replace") + b"\n")

@@ -1,5 +1,7 @@
-"""Where two recorded runs part: of one kernel, the first instruction that differs; of two builds,
-the first call."""
+"""Search for the first difference between two recorded runs.
+
+Runs of one kernel are compared by instructions, runs of two builds by calls.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,15 +13,17 @@ from emu.machine.running_thread import thread_of
 from emu.replay.flow import CHUNK, ENTRY, PIECE, Head, flow
 from emu.replay.player import Player
 
-AROUND = 50_000  # instructions before and behind it of which the calls are shown
-BEFORE, BEHIND = 10, 14  # lines of calls
+AROUND = 50_000  # instructions before and after the difference whose calls are shown
+BEFORE, BEHIND = 10, 14  # calls shown before and after the difference
 
 
 @dataclass(frozen=True)
 class Parting:
-    """:param counts: instructions executed in each run before what differs first.
-    :param addresses: of the instruction that differs; None: that run has ended.
-    :param names: of the calls that differ, where calls were compared.
+    """First difference between two runs.
+
+    :param counts: the number of instructions that each run executed before it.
+    :param addresses: the addresses of the instructions that differ; None: that run has ended.
+    :param names: the names of the functions that differ, if calls were compared.
     """
 
     counts: tuple[int, int]
@@ -29,10 +33,11 @@ class Parting:
 
 @dataclass(frozen=True)
 class FunctionEntry:
-    """A function is entered.
+    """Entry into a function.
 
-    :param depth: of its thread's stack.
-    :param site: where it was called from.
+    :param count: the instruction count before it.
+    :param depth: the depth of its thread's stack.
+    :param site: the address of the call.
     """
 
     count: int
@@ -45,7 +50,7 @@ class FunctionEntry:
 
 @dataclass
 class _Calls:
-    """A listener that keeps the calls; inline copies are a matter of the build."""
+    """Listener that collects calls; inline copies are left out, since they depend on the build."""
 
     found: list[FunctionEntry] = field(default_factory=list)
     _inline: dict[int, list[bool]] = field(default_factory=dict)
@@ -76,13 +81,14 @@ def _start(player: Player) -> int:
 
 
 def first_instruction(one: Player, other: Player, code: KernelCode) -> Parting | None:
-    """The first instruction that differs, of two runs of one kernel from where the players stand;
-    None: one is as the other.
+    """Return the first instruction that differs between two runs of one kernel; None if none does.
 
-    :raises KeyboardInterrupt: by the user's wish.
+    The runs are compared from their players' positions.
+
+    :raises KeyboardInterrupt: if the user interrupts the search.
     """
     begins = _start(one), _start(other)
-    same = 0  # whole chunks are compared as they come; where one differs, each instruction
+    same = 0  # instructions in equal chunks; the first different chunk is compared in detail
     for ours, theirs in zip(_chunks(one), _chunks(other), strict=False):
         if ours != theirs:
             break
@@ -102,46 +108,48 @@ def first_instruction(one: Player, other: Player, code: KernelCode) -> Parting |
 
 
 def _chunks(player: Player) -> Iterator[list[tuple[int, int]]]:
-    """The pieces of each whole chunk of instructions."""
-    at = player.position.instructions + CHUNK
-    while at <= player.recording.last.instructions:
-        entries = b"".join(flow(player, at))
+    """Yield the pieces of each complete chunk of instructions."""
+    end = player.position.instructions + CHUNK
+    while end <= player.recording.last.instructions:
+        entries = b"".join(flow(player, end))
         yield [(value, count) for value, count, kind in ENTRY.iter_unpack(entries)
                if kind == PIECE]
-        at += CHUNK
+        end += CHUNK
 
 
 def _addresses(player: Player, code: KernelCode) -> Iterator[int]:
-    """Of every instruction, from where the player stands."""
-    at = player.position.instructions
-    while at < player.recording.last.instructions:
-        at = min(at + CHUNK, player.recording.last.instructions)
-        for entries in list(flow(player, at)):
+    """Yield the address of each instruction from the player's position on."""
+    end = player.position.instructions
+    while end < player.recording.last.instructions:
+        end = min(end + CHUNK, player.recording.last.instructions)
+        for entries in list(flow(player, end)):
             for value, count, kind in ENTRY.iter_unpack(entries):
                 if kind == PIECE:
                     yield from code.addresses(value, count)
 
 
 def _walked(player: Player, code: KernelCode) -> Iterator[list[FunctionEntry]]:
-    """The calls from where a player stands, chunk by chunk."""
+    """Yield the calls from the player's position on, chunk by chunk."""
     player.give()
     machine, listener = player.machine, _Calls()
     walk = Walk(code, Head(machine.arch.name, machine.image.identity, player.position,
                            thread_of(machine)), listener)
-    at = player.position.instructions
-    while at < player.recording.last.instructions:
-        at = min(at + CHUNK, player.recording.last.instructions)
-        for entries in list(flow(player, at)):
+    end = player.position.instructions
+    while end < player.recording.last.instructions:
+        end = min(end + CHUNK, player.recording.last.instructions)
+        for entries in list(flow(player, end)):
             walk.follow(entries)
         yield listener.found
         listener.found = []
 
 
 def first_call(one: Player, other: Player, codes: tuple[KernelCode, KernelCode]) -> Parting | None:
-    """The first call that differs, of runs of two builds of a kernel from where the players stand:
-    another function, or another depth.  Inline copies are not compared.
+    """Return the first call that differs between runs of two builds of a kernel.
 
-    :raises KeyboardInterrupt: by the user's wish.
+    The runs are compared from their players' positions by function name and stack depth, without
+    inline copies.
+
+    :raises KeyboardInterrupt: if the user interrupts the search.
     """
     left = (call for calls in _walked(one, codes[0]) for call in calls)
     right = (call for calls in _walked(other, codes[1]) for call in calls)
@@ -153,12 +161,12 @@ def first_call(one: Player, other: Player, codes: tuple[KernelCode, KernelCode])
             ends = one.recording.last.instructions, other.recording.last.instructions
             return Parting((ends[0] if ours is None else ours.count,
                             ends[1] if theirs is None else theirs.count),
-                           names=("(the end)" if ours is None else ours.name,
-                                  "(the end)" if theirs is None else theirs.name))
+                           names=("(end of recording)" if ours is None else ours.name,
+                                  "(end of recording)" if theirs is None else theirs.name))
 
 
 def calls_around(player: Player, code: KernelCode, count: int, begin: int) -> list[FunctionEntry]:
-    """The calls around a count of instructions, not before ``begin``: some before, some behind."""
+    """Return some calls before and after an instruction count, but none before ``begin``."""
     low = max(begin, count - AROUND)
     if player.seek(low) is not None:
         raise KeyboardInterrupt
@@ -174,7 +182,7 @@ def calls_around(player: Player, code: KernelCode, count: int, begin: int) -> li
 
 
 def call_text(call: FunctionEntry, least: int, sources: Sources) -> str:
-    """A call as a line: its depth, its name, and the source line that it was called from."""
+    """Return a line with a call's function, indented by its depth, and its source line."""
     line = "?" if call.site is None else sources.line(call.site)
     where = "" if line == "?" else "  " + line.rpartition("/")[2]
     how = "" if call.how == "call" else f" [{call.how}]"

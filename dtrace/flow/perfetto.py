@@ -1,7 +1,7 @@
-"""A flow in Perfetto's format (``perfetto/trace/trace_packet.proto``), through its own library.
+"""Output of a flow in Perfetto's trace format (``perfetto/trace/trace_packet.proto``).
 
-Threads are tracks, calls and inline copies are slices on them, interrupts slices of their own
-category, marks instants; timestamps are virtual nanoseconds.
+Threads are tracks; calls and inline copies are slices; interrupts are slices in a category of their
+own; marks are instants. Timestamps are virtual nanoseconds.
 """
 
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from typing import IO, Any
 from emu.host.errors import KinstError
 
 SEQUENCE = 1
-PROCESS = 1  # the uuid of the kernel's track; a thread's is its number on it, and more
-CLOCK_BOOTTIME = 6  # BuiltinClock: the timestamps' default
+PROCESS = 1  # uuid of the kernel's track; the uuids of threads follow it
+CLOCK_BOOTTIME = 6  # BuiltinClock value; the default clock of timestamps
 MISSING = ("needs the package perfetto: pip install perfetto (or install this program with its "
            "extra 'perfetto')")
 
 
 class PerfettoTrace:
-    """A listener of a ``Walk``, which writes packets as it is told.
+    """Listener of a ``Walk`` that writes trace packets.
 
-    :param names: of threads.
-    :raises KinstError: when the library is not installed.
+    :param names: names of threads by address; may be completed while the trace is written.
+    :raises KinstError: if the perfetto package is not installed.
     """
 
     def __init__(self, file: IO[bytes], title: str, names: Mapping[int, str],
@@ -49,11 +49,12 @@ class PerfettoTrace:
         return packet
 
     def flush(self) -> None:
+        """Write the collected packets to the file."""
         self._file.write(self._batch.SerializeToString())
         self._batch.Clear()
 
     def finish(self) -> None:
-        """Name what only now has a name, and write the rest."""
+        """Update the thread names that are known by now, and write the remaining packets."""
         for thread, uuid in self._tracks.items():
             self._describe(thread, uuid)
         self.flush()
@@ -97,20 +98,25 @@ class PerfettoTrace:
 
     def enter(self, thread: int, position: int, time: int, name: str, how: str,
               site: int | None) -> None:
+        """Begin the slice of a function."""
         packet = self._event(thread, time, self._protos.TrackEvent.TYPE_SLICE_BEGIN)
         self._named(packet, name, how)
 
     def leave(self, thread: int, position: int, time: int) -> None:
+        """End the innermost slice of a thread."""
         self._event(thread, time, self._protos.TrackEvent.TYPE_SLICE_END)
 
     def ran(self, thread: int, count: int) -> None:
+        """Ignore the number of executed instructions."""
         return None
 
     def mark(self, thread: int, position: int, time: int, number: int) -> None:
+        """Write an instant for a mark."""
         packet = self._event(thread, time, self._protos.TrackEvent.TYPE_INSTANT)
         self._named(packet, self._marks[number], "probe")
         packet.track_event.debug_annotations.add(name="position", uint_value=position)
 
     def named(self, thread: int) -> None:
+        """Continue the track of thread 0 as that of a thread whose address is now known."""
         if 0 in self._tracks:
             self._tracks[thread] = self._tracks.pop(0)

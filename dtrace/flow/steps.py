@@ -1,5 +1,4 @@
-"""What single instructions of a recorded run did: the registers they changed, the memory they
-wrote."""
+"""Register changes and memory writes of single instructions in a recorded run."""
 
 import struct
 from collections.abc import Iterator
@@ -16,19 +15,19 @@ from emu.unicorn.running_thread import newer, thread_words
 from kinst.code.dataflow import EFFECTS
 
 PAGE = 4096
-CHUNK = 20_000  # instructions looked at at once
+CHUNK = 20_000  # instructions examined at a time
 ENTRY = struct.Struct("<IIQQ")  # StepKind, what, a, b
 INSTRUCTION, REGISTER = int(StepKind.STEP_INSTRUCTION), int(StepKind.STEP_REGISTER)
 MASK = (1 << 64) - 1
 
 
 def steps(player: Player, end: Position, registers: bool, stores: bool) -> Iterator[Piece]:
-    """The flow from where a player stands to a position, and what each instruction did, behind its
-    entries.
+    """Yield the flow from a player's position to ``end``, with the effects of each instruction.
 
-    What an exception changes counts to the instruction before it.
+    The effects of instructions follow their flow entries. The effects of an exception count as
+    those of the instruction before it.
 
-    :raises KeyboardInterrupt: by the user's wish.
+    :raises KeyboardInterrupt: if the user interrupts the run.
     """
     machine = player.machine
     numbers = machine.cpu.model.registers
@@ -50,8 +49,8 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
                 raise KeyboardInterrupt
             collected.flush()
             looked.flush()
-            if (now := newer(words, thread_words(machine))) != words:
-                words = now
+            if (current_words := newer(words, thread_words(machine))) != words:
+                words = current_words
                 collected.watch_words(words)
             yield from flow
             done = _read(machine, b"".join(found), names, before, player.position.instructions)
@@ -66,7 +65,11 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
 
 def _read(machine: Machine, entries: bytes, names: list[str], registers: dict[str, int],
           end: int) -> list[Executed]:
-    """:param registers: before the first; ``end``: the instructions at the end."""
+    """Decode the effects of instructions.
+
+    :param registers: the registers before the first instruction.
+    :param end: the instruction count at the end.
+    """
     done: list[Executed] = []
     changed: dict[str, int] = {}
     stores: list[tuple[int | None, int, bytes]] = []
@@ -76,7 +79,7 @@ def _read(machine: Machine, entries: bytes, names: list[str], registers: dict[st
         if kind == INSTRUCTION:
             current |= changed
             if done and done[-1].position >= b:
-                done.pop()  # it was stopped before
+                done.pop()  # the instruction was stopped and begins again
             changed, stores = {}, []
             if not a and done:
                 a, changed = _unseen(machine, done[-1])
@@ -93,8 +96,10 @@ def _read(machine: Machine, entries: bytes, names: list[str], registers: dict[st
 
 
 def _unseen(machine: Machine, before: Executed) -> tuple[int, dict[str, int]]:
-    """(address, registers changed) of an instruction that was not seen to begin: what the one
-    before it cannot have changed."""
+    """Return the address and register changes of an instruction whose start was not observed.
+
+    Changes that the previous instruction cannot have made are moved from it to this one.
+    """
     code = machine.read(before.pc, min(LONGEST, PAGE - before.pc % PAGE))
     code = code[: machine.arch.instruction_length(code)]
     writes = EFFECTS[machine.arch.name](code).writes
@@ -105,7 +110,7 @@ def _unseen(machine: Machine, before: Executed) -> tuple[int, dict[str, int]]:
 
 
 class Translations:
-    """Pages of a standing machine, each translated once."""
+    """Cached page translations of a stopped machine."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -118,8 +123,10 @@ class Translations:
         return self._pages[page]
 
     def virtual(self, registers: dict[str, int], pc: int, physical: int) -> int | None:
-        """A virtual address that an instruction may have used for a physical one; None: it is not
-        seen which."""
+        """Return a virtual address that an instruction may have used for a physical address.
+
+        None: no known address leads there.
+        """
         if pc not in self._placed:
             self._placed[pc] = self._machine.arch.placed_operands(self._code(pc), pc)
         placed = [offset + (self._machine.read_register(register) if register else 0)

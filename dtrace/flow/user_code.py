@@ -1,5 +1,7 @@
-"""The code of programs in a recorded run, which no image of the kernel has: it is read from the
-guest's memory, where the run is when it executes it."""
+"""Code of user programs in a recorded run, read from guest memory.
+
+The kernel image does not contain this code, so the recording is moved to where it is executed.
+"""
 
 from collections.abc import Callable
 
@@ -7,20 +9,22 @@ from emu.host.errors import MemoryAccessError
 from emu.machine.machine import Machine
 from emu.unicorn.guest_memory import PAGE
 
-LONGEST = 15  # bytes of an instruction
-MOST = 256  # pages that are kept
+LONGEST = 15  # maximum length of an instruction in bytes
+MOST = 256  # pages in the cache
 
 
 def in_program(address: int) -> bool:
-    """Whether an address is a program's: kernels that run some have the upper half."""
+    """Whether an address is in user space, which is the lower half of the address space."""
     return not address >> 63
 
 
 class UserCode:
-    """Reads it by runs: what a program executes between two entries into the kernel is one, in
-    which no page comes or goes.
+    """Reader of user code by uninterrupted run.
 
-    :param seek: brings the recording to a count of instructions.
+    A run is what a program executes between two entries into the kernel. No page is mapped or
+    unmapped during a run.
+
+    :param seek: moves the recording to an instruction count.
     """
 
     def __init__(self, machine: Machine, seek: Callable[[int], None]) -> None:
@@ -28,7 +32,10 @@ class UserCode:
         self._pages: dict[tuple[int, int], bytes] = {}
 
     def _page(self, run: int, page: int) -> bytes:
-        """:param run: the count of instructions where it begins."""
+        """Return a page of code; empty if it is not mapped.
+
+        :param run: the instruction count where the run begins.
+        """
         key = run, page
         if key not in self._pages:
             if len(self._pages) >= MOST:
@@ -41,7 +48,7 @@ class UserCode:
         return self._pages[key]
 
     def instruction(self, run: int, address: int) -> bytes:
-        """The instruction at an address; empty where the run has none."""
+        """Return the bytes of the instruction at an address; empty if they cannot be read."""
         page, offset = divmod(address, PAGE)
         code = self._page(run, page)[offset : offset + LONGEST]
         if len(code) < LONGEST:
@@ -50,12 +57,12 @@ class UserCode:
         return code[:length] if 0 < length <= len(code) else b""
 
     def addresses(self, run: int, address: int, count: int) -> list[int]:
-        """Of the instructions of a piece, as far as they can be read."""
-        found = []
+        """Return the addresses of a piece's instructions, up to the first that cannot be read."""
+        addresses = []
         for _ in range(count):
-            found.append(address)
+            addresses.append(address)
             length = len(self.instruction(run, address))
             if not length:
                 break
             address += length
-        return found
+        return addresses

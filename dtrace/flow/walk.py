@@ -1,9 +1,9 @@
-"""From a flow to calls: functions are entered and left, on the threads of the guest's kernel.
+"""Reconstruction of function calls on the threads of a guest's kernel from a control flow.
 
-A call enters what it goes to, a return leaves what was entered by the call that it returns to; a
-jump to another function leaves one and enters the other (a tail call); an exception or interrupt
-enters its vector on the thread it interrupts.  Inline copies are entered and left where the code
-crosses their borders.
+A call enters the function that it leads to. A return leaves the function that was called from
+before the return address. A jump to another function leaves one and enters the other (a tail
+call). An exception or interrupt enters its vector on the thread that it interrupts. Inline copies
+are entered and left where the code crosses their boundaries.
 """
 
 import struct
@@ -16,36 +16,44 @@ from dwarf.index import Function
 from emu.replay.flow import PIECE, SKEW, TAKEN, THREAD, Head
 from kinst.code.transfer import Transfer
 
-# What a frame was entered by.
+# Ways to enter a function.
 CALL, TAIL, INTERRUPT, ROOT, INLINE = "call", "tail call", "interrupt", "root", "inline"
 
 
 class Listener(Protocol):
-    """Is told what happens, in order.  ``position`` counts instructions, ``time`` is in virtual
-    nanoseconds; a thread is the address of its ``struct thread``, 0 before there are any."""
+    """Callbacks for the events of a walk, in order.
+
+    ``position`` counts instructions, and ``time`` is in virtual nanoseconds. A thread is the
+    address of its ``struct thread``; 0 before any thread exists.
+    """
 
     def enter(self, thread: int, position: int, time: int, name: str, how: str,
               site: int | None) -> None:
-        """A function, or an inline copy of one; ``site`` is the instruction that came before."""
+        """Handle the entry of a function or inline copy.
+
+        :param site: the address of the instruction before it.
+        """
 
     def leave(self, thread: int, position: int, time: int) -> None:
-        """The innermost one."""
+        """Handle the end of the innermost function or inline copy."""
 
     def ran(self, thread: int, count: int) -> None:
-        """The innermost one has executed so many instructions."""
+        """Handle the execution of ``count`` instructions in the innermost function."""
 
     def mark(self, thread: int, position: int, time: int, number: int) -> None:
-        """A marked instruction is executed."""
+        """Handle the execution of a marked instruction."""
 
     def named(self, thread: int) -> None:
-        """What was thread 0 so far is this one."""
+        """Handle the discovery that thread 0 so far is ``thread``."""
 
 
 @dataclass(slots=True)
 class _Frame:
-    """:param back: the address that its return leads to; None: it is not known.
-    :param handles: it is an exception's; ``interrupted`` is the code executed before that, and is
-        gone on from when it returns.
+    """A stack frame.
+
+    :param back: the return address; None if it is unknown.
+    :param handles: the frame is that of an exception.
+    :param interrupted: the code executed before the exception, which its return continues.
     """
 
     start: int
@@ -56,9 +64,9 @@ class _Frame:
 
 
 class Walk:
-    """Follows a flow.
+    """Converter of a flow to calls.
 
-    :param head: where it begins.
+    :param head: the header of the flow.
     """
 
     def __init__(self, code: KernelCode, head: Head, listener: Listener) -> None:
@@ -77,7 +85,7 @@ class Walk:
             back = returns
 
     def follow(self, entries: bytes) -> None:
-        """Go on along whole entries of a flow."""
+        """Process complete entries of a flow."""
         for value, count, kind in struct.iter_unpack("<QII", entries):
             if kind == PIECE:
                 self._piece(value, count)
@@ -89,7 +97,7 @@ class Walk:
                 self._taken = True
 
     def end(self) -> None:
-        """Leave everything."""
+        """Leave all functions on all threads."""
         for thread in list(self._threads):
             self._thread = thread
             while self._threads[thread]:
@@ -160,7 +168,7 @@ class Walk:
         self._position = begin + count
 
     def _arrive(self, address: int, first: Stretch) -> None:
-        """The flow has come to a piece."""
+        """Enter or leave functions at the start of a piece."""
         before = self._before
         if before is not None and self._taken and address != before.ending.after:
             self._push(first.function, first.start, None, INTERRUPT)
@@ -175,11 +183,14 @@ class Walk:
         elif transfer is Transfer.RETURN and self._return(address):
             self._within(first, False)
         else:
-            # Where the flow begins, the function is on the stack already.
+            # At the start of the flow, its function is already on the stack.
             self._within(first, first.enters and self._before is not None)
 
     def _return(self, address: int) -> bool:
-        """Leave what was entered by a call that returns to an address."""
+        """Leave the function that returns to an address; if it is unknown, leave all functions.
+
+        Return False if an exception is in progress in which no function returns to the address.
+        """
         frames = self._threads[self._thread]
         for depth in range(len(frames) - 1, -1, -1):
             if frames[depth].back == address:
@@ -188,13 +199,13 @@ class Walk:
                 return True
             if frames[depth].handles:
                 return False
-        # It is not known who called: what is on the stack above the start has ended.
+        # The caller is unknown: all functions that are known on the stack have ended.
         while frames:
             self._pop()
         return True
 
     def _resume(self) -> StraightCode | None:
-        """Leave the innermost exception; gives what it has interrupted."""
+        """Leave the innermost exception and return the code that it interrupted."""
         frames = self._threads[self._thread]
         if any(frame.handles for frame in frames):
             while not (frame := self._pop()).handles:
@@ -203,7 +214,7 @@ class Walk:
         return None
 
     def _within(self, stretch: Stretch, enters: bool) -> None:
-        """Code of a function is executed, and nothing was called for that."""
+        """Continue in a function that the code reached without a call."""
         frames = self._threads[self._thread]
         if not frames:
             self._push(stretch.function, stretch.start, None, ROOT)

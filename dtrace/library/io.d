@@ -1,5 +1,5 @@
 /*
- * Requests of devices: what dtrace_io(4), g_bio(9) and devstat(9) say of them; open files.
+ * I/O requests, devices and open files, as dtrace_io(4), g_bio(9) and devstat(9) describe them.
  */
 typedef struct devinfo {
 	int dev_major;
@@ -33,7 +33,7 @@ typedef struct bufinfo {
 	int b_error;
 } bufinfo_t;
 
-/* FreeBSD's library leaves block numbers and the buffer's size 0: so scripts are used to it. */
+/* FreeBSD's io.d also sets the block numbers and the buffer size to 0, so scripts expect this. */
 translator bufinfo_t < struct bio *B > {
 	b_cmd = B == NULL ? 0 : B->bio_cmd;
 	b_flags = B == NULL ? 0 : B->bio_flags;
@@ -53,7 +53,7 @@ typedef struct fileinfo {
 	int fi_oflags;
 } fileinfo_t;
 
-/* An open file: its last name that is in the name cache. */
+/* An open file. Its name is the last path component, from the kernel's name cache. */
 translator fileinfo_t < struct file *F > {
 	fi_name = F == NULL ? "<none>" : F->f_vnode == NULL ? "<none>" : F->f_vnode->v_cache_dst.tqh_first == NULL ? "<unknown>" :
 	    stringof(F->f_vnode->v_cache_dst.tqh_first->nc_name);
@@ -62,7 +62,7 @@ translator fileinfo_t < struct file *F > {
 	fi_oflags = F == NULL ? 0 : F->f_flag;
 };
 
-/* Of fi_oflags and of open(2): fcntl.h. */
+/* Flags of open(2) and fi_oflags, from fcntl.h */
 inline int O_ACCMODE = 3;
 inline int O_RDONLY = 0;
 inline int O_WRONLY = 1;
@@ -76,7 +76,7 @@ inline int O_TRUNC = 0x400;
 inline int O_EXCL = 0x800;
 inline int O_NOCTTY = 0x8000;
 
-/* Of b_cmd: sys/bio.h. */
+/* Values of b_cmd, from sys/bio.h */
 inline int BIO_READ = 1;
 inline int BIO_WRITE = 2;
 inline int BIO_DELETE = 3;

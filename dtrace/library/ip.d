@@ -78,7 +78,7 @@ translator ifinfo_t < struct ifnet *N > {
 	if_addr = (uintptr_t)N;
 };
 
-/* The header as other systems name its parts. */
+/* The IPv4 header with the member names of Solaris. */
 typedef struct ipha {
 	uint8_t ipha_version_and_hdr_length;
 	uint8_t ipha_type_of_service;
@@ -92,7 +92,7 @@ typedef struct ipha {
 	ipaddr_t ipha_dst;
 } ipha_t;
 
-/* netinet/in.h's IPPROTO_ */
+/* Names of the IPPROTO_ constants in netinet/in.h */
 inline string protocols[int number] =
     number == 0 ? "IP" :
     number == 1 ? "ICMP" :

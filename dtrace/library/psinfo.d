@@ -1,19 +1,19 @@
 /*
- * A thread and its process as proc(4) of other systems shows them: psinfo_t and lwpsinfo_t, with the
- * members that the documentation of DTrace on FreeBSD names.
+ * psinfo_t and lwpsinfo_t of Solaris' proc(4), which describe a process and a thread, with the
+ * members in the documentation of DTrace on FreeBSD.
  */
 typedef struct psinfo {
-	int pr_nlwp;		/* threads */
+	int pr_nlwp;		/* number of threads */
 	pid_t pr_pid;
 	pid_t pr_ppid;
-	pid_t pr_pgid;		/* of the process group's leader */
-	pid_t pr_sid;		/* of the session */
+	pid_t pr_pgid;		/* process group ID */
+	pid_t pr_sid;		/* session ID */
 	uid_t pr_uid;
 	uid_t pr_euid;
 	gid_t pr_gid;
 	gid_t pr_egid;
-	uintptr_t pr_addr;	/* struct proc */
-	string pr_psargs;	/* arguments, with blanks between them */
+	uintptr_t pr_addr;	/* address of the struct proc */
+	string pr_psargs;	/* arguments, separated by spaces */
 	u_int pr_arglen;
 	u_int pr_jailid;
 } psinfo_t;
@@ -41,10 +41,10 @@ typedef struct lwpsinfo {
 	int pr_flag;		/* td_flags */
 	int pr_pri;
 	char pr_state;		/* td_state */
-	char pr_sname;		/* its letter: I inhibited or inactive, R to run, O on a processor */
-	short pr_syscall;	/* the number of the system call, where it is in one */
-	uintptr_t pr_addr;	/* struct thread */
-	uintptr_t pr_wchan;	/* what it sleeps on */
+	char pr_sname;		/* letter for pr_state: I inhibited or inactive, R runnable, O on a CPU */
+	short pr_syscall;	/* number of the current system call */
+	uintptr_t pr_addr;	/* address of the struct thread */
+	uintptr_t pr_wchan;	/* wait channel */
 } lwpsinfo_t;
 
 translator lwpsinfo_t < struct thread *T > {

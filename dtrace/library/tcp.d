@@ -1,7 +1,7 @@
 /*
  * TCP connections and segments, as dtrace_tcp(4) describes them.
  */
-/* netinet/tcp_fsm.h; the names that other systems have, too. */
+/* States in netinet/tcp_fsm.h, and their names on Solaris */
 inline int TCPS_CLOSED = 0;
 inline int TCPS_LISTEN = 1;
 inline int TCPS_SYN_SENT = 2;
@@ -25,7 +25,7 @@ inline int TCP_STATE_LAST_ACK = TCPS_LAST_ACK;
 inline int TCP_STATE_FIN_WAIT_2 = TCPS_FIN_WAIT_2;
 inline int TCP_STATE_TIME_WAIT = TCPS_TIME_WAIT;
 
-/* netinet/tcp.h */
+/* Header flags in netinet/tcp.h */
 inline uint16_t TH_FIN = 1;
 inline uint16_t TH_SYN = 2;
 inline uint16_t TH_RST = 4;
@@ -169,7 +169,7 @@ translator tcpinfo_t < struct tcphdr *H > {
 	tcp_hdr = H;
 };
 
-/* One whose numbers the kernel has put into its own order already. */
+/* A TCP header whose numbers the kernel has already converted to host byte order. */
 typedef struct tcpinfoh {
 	uint16_t tcp_sport;
 	uint16_t tcp_dport;

@@ -1,5 +1,7 @@
-"""Aggregations as the consumer keeps them: merged, normalized, sorted (DTrace guide,
-"Aggregations")."""
+"""Aggregations of a trace as the consumer keeps them: merged, normalized and sorted.
+
+See "Aggregations" in the DTrace guide.
+"""
 
 import functools
 import math
@@ -14,15 +16,18 @@ from dtrace.d.language.identifiers import KINDS, AggregationInfo, KeyShape
 from dtrace.d.language.types import is_string
 
 U64 = 1 << 64
-MAX_KEYS, MAX_VALUES = 1 << 20, 1 << 24  # of all aggregations of a trace
+MAX_KEYS, MAX_VALUES = 1 << 20, 1 << 24  # maximum keys and values of all aggregations
 MAX_KEY_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
 class Part:
-    """One value of a key.
+    """One element of an aggregation's key.
 
-    :param content: as it lies in memory; of a string, without what is behind its end.
+    :param content: the bytes in memory; for a string, only the bytes before its NUL.
+    :param size: size of the type in bytes.
+    :param how: how the element is printed: "value", "stack", "sym" and so on.
+    :param text: whether the element is a string.
     """
 
     content: bytes
@@ -32,11 +37,12 @@ class Part:
 
     @property
     def number(self) -> int:
+        """Content of the element as an unsigned integer."""
         return int.from_bytes(self.content, "little")
 
     @property
     def order(self) -> tuple[int, int, bytes]:
-        """What sorts it: by size, as an unsigned number, or by its bytes."""
+        """Sort key of the element: its size, then its value as an unsigned integer or bytes."""
         if not self.text and self.size in (1, 2, 4, 8):
             return self.size, self.number, b""
         return self.size, 0, self.content
@@ -44,7 +50,11 @@ class Part:
 
 @dataclass(eq=False)
 class Entry:
-    """One key of an aggregation and its values."""
+    """One key of an aggregation, and its values.
+
+    :param normal: divisor of the printed values, set by ``normalize()``.
+    :param raw: the key as the executor stores it.
+    """
 
     info: AggregationInfo
     key: tuple[Part, ...]
@@ -55,6 +65,7 @@ class Entry:
 
     @property
     def kind(self) -> Aggregate:
+        """Kind of the aggregating function, such as ``Aggregate.SUM``."""
         assert self.info.function is not None
         return KINDS[self.info.function.name]
 
@@ -63,37 +74,40 @@ Start = Callable[[str, int], int]
 
 
 def _started(shape: KeyShape, key: bytes, start: Start) -> bytes:
-    """A key in which addresses stand for the function or module that they lie in."""
+    """Return a key with each address replaced by the start of its function or module."""
     if all(how not in SYMBOLS for _kind, how, _size in shape.parts):
         return key
-    out, at = bytearray(key), 0
+    out, offset = bytearray(key), 0
     for kind, how, size in shape.parts:
         if is_string(kind):
-            at += 8 + -(-int.from_bytes(key[at : at + 8], "little") // 8) * 8
+            offset += 8 + -(-int.from_bytes(key[offset : offset + 8], "little") // 8) * 8
             continue
         if how in SYMBOLS:
-            address = int.from_bytes(key[at : at + 8], "little")
-            out[at : at + 8] = start(how, address).to_bytes(8, "little")
-        at += -(-size // 8) * 8
+            address = int.from_bytes(key[offset : offset + 8], "little")
+            out[offset : offset + 8] = start(how, address).to_bytes(8, "little")
+        offset += -(-size // 8) * 8
     return bytes(out)
 
 
 def decode(shape: KeyShape, key: bytes) -> tuple[Part, ...]:
-    """The parts of a key as the executor made it."""
-    parts, at = [], 0
+    """Split a key, as the executor stores it, into its elements."""
+    parts, offset = [], 0
     for kind, how, size in shape.parts:
         if is_string(kind):
-            length = int.from_bytes(key[at : at + 8], "little")
-            parts.append(Part(key[at + 8 : at + 8 + length], size, how, True))
-            at += 8 + -(-length // 8) * 8
+            length = int.from_bytes(key[offset : offset + 8], "little")
+            parts.append(Part(key[offset + 8 : offset + 8 + length], size, how, True))
+            offset += 8 + -(-length // 8) * 8
         else:
-            parts.append(Part(key[at : at + size], size, how, False))
-            at += -(-size // 8) * 8
+            parts.append(Part(key[offset : offset + size], size, how, False))
+            offset += -(-size // 8) * 8
     return tuple(parts)
 
 
 def bounds(entry: Entry) -> list[int]:
-    """The lower bound of each bucket of a distribution; of an underflow bucket, what is below."""
+    """Return the lower bound of each bucket of a distribution.
+
+    An underflow bucket, which has no lower bound, is represented by its largest value.
+    """
     if entry.kind is Aggregate.QUANTIZE:
         return [0 if n == QUANTIZE_ZERO else 1 << n - QUANTIZE_ZERO - 1 if n > QUANTIZE_ZERO
                 else -(1 << QUANTIZE_ZERO - 1 - n) for n in range(QUANTIZE_BUCKETS)]
@@ -101,32 +115,34 @@ def bounds(entry: Entry) -> list[int]:
         base, step, levels = entry.info.parameters
         return [base - 1, *(base + n * step for n in range(levels)), base + levels * step]
     factor, low, high, steps = entry.info.parameters
-    found = [factor**low - 1]
-    at = factor**low
+    lower_bounds = [factor**low - 1]
+    bound = factor**low
     for power in range(low, high + 1):
         end = factor ** (power + 1)
         width = end // steps if end > steps else 1
-        while at < end:
-            found.append(at)
-            at += width
-    return [*found, at]
+        while bound < end:
+            lower_bounds.append(bound)
+            bound += width
+    return [*lower_bounds, bound]
 
 
 def labels(entry: Entry) -> list[str]:
-    """How the rows of a distribution begin."""
-    found = bounds(entry)
+    """Return the row labels of a distribution."""
+    lower_bounds = bounds(entry)
     if entry.kind is Aggregate.QUANTIZE:
-        return [str(bound) for bound in found]
-    first = found[1] if entry.kind is Aggregate.LQUANTIZE else found[0] + 1
-    return [f"< {first}", *(str(bound) for bound in found[1:-1]), f">= {found[-1]}"]
+        return [str(bound) for bound in lower_bounds]
+    first = lower_bounds[1] if entry.kind is Aggregate.LQUANTIZE else lower_bounds[0] + 1
+    return [f"< {first}", *(str(bound) for bound in lower_bounds[1:-1]), f">= {lower_bounds[-1]}"]
 
 
 def average(entry: Entry) -> int:
+    """Return the normalized average of an ``avg()`` entry; 0 without values."""
     count, total = entry.values
     return divide(divide(total, entry.normal), count) if count else 0
 
 
 def deviation(entry: Entry) -> int:
+    """Return the normalized standard deviation of a ``stddev()`` entry; 0 without values."""
     count, total, low, high = entry.values
     if not count:
         return 0
@@ -136,7 +152,7 @@ def deviation(entry: Entry) -> int:
 
 
 def scalar(entry: Entry) -> int:
-    """The value of an aggregation that is no distribution."""
+    """Return the normalized value of an entry that is not a distribution."""
     if entry.kind is Aggregate.AVG:
         return average(entry)
     if entry.kind is Aggregate.STDDEV:
@@ -145,7 +161,7 @@ def scalar(entry: Entry) -> int:
 
 
 def weight(entry: Entry) -> tuple[int, ...]:
-    """What an entry is sorted by, before its key."""
+    """Return the sort key of an entry's values; entries with equal values are sorted by key."""
     values = entry.values
     match entry.kind:
         case Aggregate.AVG:
@@ -156,9 +172,9 @@ def weight(entry: Entry) -> tuple[int, ...]:
             total = sum(b * v for b, v in zip(bounds(entry), values, strict=True))
             return total, values[QUANTIZE_ZERO]
         case Aggregate.LQUANTIZE | Aggregate.LLQUANTIZE:
-            found = bounds(entry)
+            lower_bounds = bounds(entry)
             linear = entry.kind is Aggregate.LQUANTIZE
-            limits = [*found[:-1], found[-1] + linear]
+            limits = [*lower_bounds[:-1], lower_bounds[-1] + linear]
             total = sum(b * v for b, v in zip(limits, values, strict=False))
             zero = limits.index(0) if linear and 0 in limits else -1 if linear else 0
             return total, values[zero] if zero >= 0 else 0
@@ -167,7 +183,7 @@ def weight(entry: Entry) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Order:
-    """How entries are sorted: the options ``aggsort...``."""
+    """Sort order of entries, as set by the options whose names begin with ``aggsort``."""
 
     by_key: bool = False
     reverse: bool = False
@@ -184,8 +200,13 @@ def _keys_order(entry: Entry, order: Order) -> tuple[object, ...]:
 
 @dataclass
 class AggregationTable:
-    """All aggregations of a trace: at most ``MAX_KEYS`` keys of ``MAX_KEY_BYTES`` with
-    ``MAX_VALUES`` values (a distribution has one for each bucket)."""
+    """All aggregations of a trace.
+
+    The table holds at most ``MAX_KEYS`` keys with ``MAX_KEY_BYTES`` bytes in total, and
+    ``MAX_VALUES`` values. A distribution has one value for each bucket.
+
+    :param printed: numbers of the aggregations that an action has already printed.
+    """
 
     entries: dict[tuple[int, bytes], Entry] = field(default_factory=dict)
     printed: set[int] = field(default_factory=set)
@@ -194,15 +215,15 @@ class AggregationTable:
 
     def merge(self, shapes: Sequence[KeyShape], found: Sequence[tuple[int, bytes, list[int]]],
               start: Start = lambda _how, address: address) -> int:
-        """Add what was aggregated since the last time.
+        """Add the values that were aggregated since the last call.
 
-        :param start: gives the begin of what ``sym()``, ``mod()`` and the like mean, which is the
-            key.
-        :return: how many new keys found no room.
+        :param start: returns the start of the function or module that contains an address; this is
+            the key for ``sym()``, ``mod()`` and similar functions.
+        :return: number of new keys dropped because the table is full.
         """
         dropped = 0
-        for number, given, values in found:
-            key = _started(shapes[number], given, start)
+        for number, stored_key, values in found:
+            key = _started(shapes[number], stored_key, start)
             entry = self.entries.get((number, key))
             if entry is None:
                 if (len(self.entries) >= MAX_KEYS or self._values + len(values) > MAX_VALUES
@@ -225,25 +246,34 @@ class AggregationTable:
         return dropped
 
     def of(self, info: AggregationInfo) -> list[Entry]:
+        """Return the entries of an aggregation."""
         return [entry for entry in self.entries.values() if entry.info is info]
 
     def clear(self, info: AggregationInfo) -> None:
+        """Set all values of an aggregation to zero, but keep its keys."""
         for entry in self.of(info):
             entry.values = [0] * len(entry.values)
 
     def truncate(self, info: AggregationInfo, count: int) -> None:
-        """Keep the ``count`` largest, or the smallest where it is negative; none for 0."""
+        """Keep only the ``count`` entries with the largest values.
+
+        A negative count keeps the entries with the smallest values; 0 removes all entries.
+        """
         entries = self._sorted(self.of(info), Order())
         kept = entries[len(entries) - count :] if count > 0 else entries[: -count]
         if count > len(entries):
             kept = entries
-        stay = {id(entry) for entry in kept}
+        kept_ids = {id(entry) for entry in kept}
         for key, entry in list(self.entries.items()):
-            if entry.info is info and id(entry) not in stay:
+            if entry.info is info and id(entry) not in kept_ids:
                 self._values -= len(self.entries.pop(key).values)
                 self._key_bytes -= len(key[1])
 
     def normalize(self, info: AggregationInfo, by: int) -> None:
+        """Set the divisor of an aggregation's printed values.
+
+        As in libdtrace, 0 is invalid, and only sets the divisor of the first entry to 1.
+        """
         for entry in self.of(info):
             entry.normal = by or 1
             if not by:
@@ -260,22 +290,22 @@ class AggregationTable:
         return sorted(entries, key=functools.cache(key), reverse=order.reverse)
 
     def sorted(self, order: Order, info: AggregationInfo | None = None) -> list[Entry]:
-        """All entries, or those of an aggregation, in the order in which they are printed."""
+        """Return all entries, or those of one aggregation, in the order in which to print them."""
         entries = list(self.entries.values()) if info is None else self.of(info)
         return self._sorted(entries, order)
 
     def joined(self, infos: Sequence[AggregationInfo], order: Order
                ) -> Iterator[tuple[tuple[Part, ...], list[Entry]]]:
-        """Several aggregations by their common keys; a key that one does not have is zero there."""
+        """Yield the rows of several aggregations joined by key; missing entries are zero."""
         rows: dict[bytes, list[Entry | None]] = {}
         for n, info in enumerate(infos):
             for entry in self.of(info):
                 rows.setdefault(entry.raw, [None] * len(infos))[n] = entry
-        whole = []
-        for found in rows.values():
-            some = next(entry for entry in found if entry is not None)
-            whole.append([entry if entry is not None else _zero(info, some)
-                          for entry, info in zip(found, infos, strict=True)])
+        complete_rows = []
+        for entries in rows.values():
+            present = next(entry for entry in entries if entry is not None)
+            complete_rows.append([entry if entry is not None else _zero(info, present)
+                          for entry, info in zip(entries, infos, strict=True)])
 
         def key(row: list[Entry]) -> tuple[object, ...]:
             first = order.position if order.position < len(row) else 0
@@ -283,7 +313,7 @@ class AggregationTable:
             keys = _keys_order(row[0], order)
             return (keys,) if order.by_key else (values, keys)
 
-        for row in sorted(whole, key=key, reverse=order.reverse):
+        for row in sorted(complete_rows, key=key, reverse=order.reverse):
             yield row[0].key, row
 
 
@@ -291,7 +321,7 @@ def _zero(info: AggregationInfo, like: Entry) -> Entry:
     return Entry(info, like.key, [0] * value_count(info), raw=like.raw, shape=like.shape)
 
 
-# -- pictures --------------------------------------------------------------------------------------
+# -- bar charts ------------------------------------------------------------------------------------
 
 WIDTH = 40
 ZOOM = 1 / 0.95
@@ -300,9 +330,12 @@ BLOCK = 0x2588
 
 @dataclass(frozen=True)
 class Scale:
-    """How long a bar is.
+    """Scale of the bars in a chart.
 
-    :param total: what a whole bar stands for.
+    :param total: the value that a full bar represents.
+    :param positive: whether any value is positive.
+    :param negative: whether any value is negative.
+    :param utf8: whether to draw bars with Unicode block characters.
     """
 
     total: float
@@ -312,6 +345,10 @@ class Scale:
 
     @staticmethod
     def of(values: Sequence[int], zoom: bool, utf8: bool = False) -> "Scale":
+        """Compute the scale for a chart's values.
+
+        :param zoom: whether a full bar represents (about) the largest value instead of the sum.
+        """
         total: float
         if zoom:
             total = max([abs(v) for v in values], default=0) * ZOOM
@@ -320,27 +357,27 @@ class Scale:
         return Scale(total, any(v > 0 for v in values), any(v < 0 for v in values), utf8)
 
     def bar(self, value: int) -> str:
-        """``|@@@@      ``, which is always as wide."""
+        """Return the bar of a value, padded to a fixed width: ``|@@@@      ``."""
         both = self.positive and self.negative
         length = WIDTH // 2 if both else WIDTH
         exact = length * abs(value) / self.total if self.total else 0.0
-        ats = int(exact + 0.5)
+        filled = int(exact + 0.5)
         if both:
             if value <= 0:
-                return " " * (length - ats) + "@" * ats + "|" + " " * length
-            return " " * length + "|" + "@" * ats + " " * (length - ats)
+                return " " * (length - filled) + "@" * filled + "|" + " " * length
+            return " " * length + "|" + "@" * filled + " " * (length - filled)
         if self.negative:
-            return " " * (length - ats) + "@" * ats + "|"
+            return " " * (length - filled) + "@" * filled + "|"
         if self.utf8:
             whole = int(exact)
             eighths = int((exact - whole) * 8)
             bar = chr(BLOCK) * whole + (chr(BLOCK + 8 - eighths) if eighths else "")
             return "|" + bar + " " * (length - len(bar))
-        return "|" + "@" * ats + " " * (length - ats)
+        return "|" + "@" * filled + " " * (length - filled)
 
 
 def rows(values: Sequence[int], kind: Aggregate) -> tuple[int, int]:
-    """The first and the last bucket of a distribution that is shown."""
+    """Return the indices of the first and last bucket of a distribution to print."""
     used = [n for n, value in enumerate(values) if value]
     last = len(values) - 1
     if kind is Aggregate.QUANTIZE and (not used or used[0] == last):
@@ -351,7 +388,7 @@ def rows(values: Sequence[int], kind: Aggregate) -> tuple[int, int]:
 
 
 def distribution(entry: Entry, zoom: bool = False, utf8: bool = False) -> str:
-    """A distribution as text; it begins on a line of its own."""
+    """Format a distribution as a bar chart that begins on a new line."""
     heads = labels(entry)
     values = entry.values[: len(heads)]
     first, last = rows(values, entry.kind)
@@ -364,7 +401,7 @@ def distribution(entry: Entry, zoom: bool = False, utf8: bool = False) -> str:
 
 
 def symbol(value: int, total: float, ascii_only: bool) -> str:
-    """A bucket of ``aggpack``: one character."""
+    """Return the character that represents a bucket in the output of ``aggpack``."""
     if not value:
         return " "
     if value < 0:

@@ -1,4 +1,4 @@
-"""From records to what is printed: rows, formats, aggregations, messages."""
+"""Consumer of a trace: prints records, formatted text, aggregations and messages."""
 
 import os
 import subprocess
@@ -38,14 +38,14 @@ FAULTS = {
     Fault.NO_SCRATCH: "out of scratch space", Fault.KERNEL_PRIVILEGES: "invalid kernel access",
     Fault.USER_PRIVILEGES: "invalid user access", Fault.TUPLE_OVERFLOW: "tuple stack overflow",
     Fault.BAD_STACK: "bad stack",
-    Fault.NOT_KEPT: "this argument cannot be known here"}
+    Fault.NOT_KEPT: "unavailable argument"}
 WITH_VALUE = (Fault.BAD_ADDRESS, Fault.BAD_ALIGNMENT, Fault.BAD_STACK)
 DISTRIBUTIONS = (Aggregate.QUANTIZE, Aggregate.LQUANTIZE, Aggregate.LLQUANTIZE)
 
 
 @dataclass(frozen=True)
 class Enabled:
-    """A clause for one probe: what a record's number stands for."""
+    """An enabled clause of one probe. A record refers to it by its number."""
 
     number: int
     function: ClauseFunction
@@ -54,10 +54,14 @@ class Enabled:
 
 @dataclass(frozen=True)
 class Failure:
-    """A fault that was noted, in the place of a record.
+    """A fault in a clause, queued among the records in order of occurrence.
 
-    :param action: from 1; 0: the predicate.
-    :param at: the instruction; None: a value was stored, when the action's own code had ended.
+    :param enabled: the clause; None: unknown.
+    :param number: number of the clause.
+    :param value: the invalid address, for the faults in ``WITH_VALUE``.
+    :param action: number of the action, from 1; 0: the predicate.
+    :param at: index of the BPF instruction; None: the fault occurred while the action's value was
+        stored, after the action's own code.
     """
 
     enabled: Enabled | None
@@ -68,15 +72,15 @@ class Failure:
     at: int | None
 
 
-Handler = Callable[[Enabled, Recorded, list[bytes]], None]  # is given the action's fields
+Handler = Callable[[Enabled, Recorded, list[bytes]], None]  # clause, action, its fields
 
 
 @dataclass
 class Consumer:
-    """Prints what a trace gives.
+    """Consumer that prints the output of a trace, as dtrace(1) does.
 
-    :param out: where rows go.
-    :param say: prints a message on standard error, without ``dtrace: ``.
+    :param out: stream for the output.
+    :param say: prints a message, given without the prefix ``dtrace: ``, on standard error.
     """
 
     options: Options
@@ -88,7 +92,7 @@ class Consumer:
 
     def __post_init__(self) -> None:
         self.other: IO[str] | None = None
-        # Carries ``system()`` out in the guest, and shows what it prints; None: the host does.
+        # Runs a ``system()`` command in the guest and shows its output; None: the host runs it.
         self.shell: Callable[[str], None] | None = None
         self._headed = False
         self._indent = 0
@@ -101,18 +105,20 @@ class Consumer:
 
     @property
     def quiet(self) -> bool:
+        """Whether the option ``quiet`` is set."""
         return self.options.given("quiet")
 
     def write(self, text: str) -> None:
-        """What an action prints; ``freopen()`` may have sent it elsewhere."""
+        """Write the output of an action to ``out``, or to the file that ``freopen()`` opened."""
         (self.other or self.out).write(text)
 
     def record(
         self, enabled: Enabled, cpu: int, content: bytes, following: Enabled | None
     ) -> None:
-        """One row.
+        """Print a record as a row.
 
-        :param cpu: the number of the CPU on which the probe fired.
+        :param cpu: number of the CPU on which the probe fired.
+        :param following: clause of the next record; None: there is no next record.
         """
         self._header()
         flow = self.options.given("flowindent")
@@ -162,7 +168,7 @@ class Consumer:
         values = [content[f.offset : f.offset + f.size] for f in action.fields]
         self._by_name[action.name](enabled, action, values)
 
-    # -- what prints an action: ``consumer`` of its row in ``dtrace/d/compile/actions.py`` --------
+    # -- handlers of actions; ``consumer`` in ``dtrace/d/compile/actions.py`` selects them ---------
 
     def _stack(self, _e: Enabled, _action: Recorded, values: list[bytes]) -> None:
         self.write(render.stack(values[0], self.symbols, self.options.number("stackindent")))
@@ -201,7 +207,7 @@ class Consumer:
     def _exit(self, _e: Enabled, _action: Recorded, values: list[bytes]) -> None:
         self.status = int.from_bytes(values[0], "little", signed=True)
 
-    # -- what changes the consumer -----------------------------------------------------------------
+    # -- actions that change the consumer ----------------------------------------------------------
 
     def _failed(self, enabled: Enabled, text: str) -> None:
         probe = enabled.probe
@@ -227,7 +233,7 @@ class Consumer:
             self._failed(enabled, f'couldn\'t freopen() "{name}": {error.strerror}')
 
     def close_other(self) -> None:
-        """End what ``freopen()`` has opened: what it was given is written."""
+        """Flush and close the file that ``freopen()`` opened, if any."""
         other, self.other = self.other, None
         if other is not None:
             other.close()
@@ -246,7 +252,7 @@ class Consumer:
             self.out.seek(0)
             self.out.truncate()
         except (OSError, ValueError):
-            return  # a terminal or a pipe cannot be cut
+            return  # a terminal or a pipe cannot be truncated
 
     def _changed(self, _e: Enabled, action: Recorded, values: list[bytes]) -> None:
         info = action.aggregations[0]
@@ -261,6 +267,7 @@ class Consumer:
     # -- aggregations ------------------------------------------------------------------------------
 
     def order(self) -> Order:
+        """Return the sort order of aggregations that the options select."""
         given, number = self.options.given, self.options.number
         return Order(given("aggsortkey"), given("aggsortrev"), number("aggsortkeypos"),
                      number("aggsortpos"))
@@ -340,28 +347,28 @@ class Consumer:
         return render.traced(part.content, False, raw, render.KEY_WIDTH)
 
     def _packed(self, info: AggregationInfo) -> bool:
-        """Whether an aggregation is drawn in rows of its own."""
+        """Whether the option ``agghist`` or ``aggpack`` applies to an aggregation."""
         assert info.function is not None
         name = info.function.name
         return (self.options.given("agghist") and name in ("count", "sum")) or (self.options.given(
             "aggpack") and name in ("quantize", "lquantize"))
 
     def rest(self) -> None:
-        """What has not been printed, at the end of a trace."""
+        """Print the aggregations that no action has printed, at the end of a trace."""
         self.out.write("\n")
-        found: dict[int, list[Entry]] = {}
+        by_number: dict[int, list[Entry]] = {}
         for entry in self.table.sorted(self.order()):
             if entry.info.number not in self.table.printed:
-                found.setdefault(entry.info.number, []).append(entry)
-        for same in found.values():
-            if self._packed(same[0].info):
-                self._hist(same)
+                by_number.setdefault(entry.info.number, []).append(entry)
+        for entries in by_number.values():
+            if self._packed(entries[0].info):
+                self._hist(entries)
             else:
-                for entry in same:
+                for entry in entries:
                     self.write(self._line(entry.key, [entry]))
 
     def _hist(self, entries: list[Entry]) -> bool:
-        """``agghist`` and ``aggpack``; whether there was anything."""
+        """Print entries for ``agghist`` or ``aggpack``, and return whether there were any."""
         if not entries:
             return False
         if entries[0].kind in DISTRIBUTIONS:
@@ -376,7 +383,7 @@ class Consumer:
         return [16 if part.text else sizes.get(part.size, 16) for part in entry.key]
 
     def _heads(self, entry: Entry) -> str:
-        """The keys of a row, each as wide as its type."""
+        """Format the key of a row, each element as wide as its type."""
         out = []
         for part, wide in zip(entry.key, self._widths(entry), strict=True):
             if part.text:
@@ -439,13 +446,13 @@ class Consumer:
 
     @staticmethod
     def fault(found: Failure) -> str:
-        """What a fault was."""
+        """Return the message for a fault, as dtrace(1) prints it."""
         fault = FAULTS.get(Fault(found.fault) if found.fault in Fault.__members__.values()
                            else Fault.UNKNOWN, "unknown fault")
         return fault + (f" ({found.value:#x})" if found.fault in WITH_VALUE else "")
 
     def failure(self, found: Failure) -> None:
-        """A fault of a clause."""
+        """Report a fault in a clause on standard error."""
         e = found.enabled
         probe = f"ID {e.probe.number}: {e.probe.text}" if e is not None else "ID 0: "
         where = f"action #{found.action}" if found.action else "predicate"
@@ -456,7 +463,7 @@ class Consumer:
 
 
 def _digits(value: int) -> int:
-    """How wide ``aggpack`` makes the column of a bound."""
+    """Return the width of the column for a bound in the output of ``aggpack``."""
     wide = 4
     power = 10_000
     magnitude = abs(value)

@@ -1,8 +1,8 @@
-"""What D's destructive actions do to the guest: it is another run from there on.
+"""Destructive actions of D, which change the guest and thus the rest of its run.
 
-A signal is told to the thread that runs as the kernel would, in the thread's own structure: it
-looks at that before it goes on in user mode.  Memory of programs is written where a program could
-write.  A kernel that is to panic, or to enter its debugger, ends the run.
+A signal is made pending in the structure of the current thread, as the kernel does it, and the
+thread checks for signals before it returns to user mode.  Memory of a program is only written where
+the program itself could write.  panic() and breakpoint() end the run.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,14 @@ from emu.machine.machine import Machine
 
 
 class ActionEnded(KinstError):
-    """panic() or breakpoint(): the run ends there."""
+    """The run ended because of a panic() or breakpoint() action."""
 
 
 class DestructiveActions:
-    """:param thread: gives the address of the thread that runs; 0: there is none.
-    :param fired: gives the name of the probe that fires.
+    """Destructive actions on a guest.
+
+    :param thread: returns the address of the current thread; 0: there is none.
+    :param fired: returns the name of the firing probe.
     """
 
     def __init__(self, machine: Machine, types: Types | None, thread: Callable[[], int],
@@ -30,9 +32,9 @@ class DestructiveActions:
         self._machine, self._types, self._thread, self._fired = machine, types, thread, fired
 
     def carry_out(self, name: str, value: int) -> None:
-        """An action that is no chill().
+        """Perform a destructive action other than chill().
 
-        :raises RuntimeFault: for a signal that there is not, or no thread that could get it.
+        :raises RuntimeFault: for an invalid signal number, or without a thread to receive a signal.
         :raises ActionEnded: for panic() and breakpoint().
         """
         if name in ("panic", "breakpoint"):
@@ -48,12 +50,12 @@ class DestructiveActions:
                 not 0 < number <= members.count):
             raise RuntimeFault(Fault.ILLEGAL_OPERATION)
         try:
-            at = [thread + offset_of(self._types, members.thread, path) + (number - 1) // 32 * 4
+            words = [thread + offset_of(self._types, members.thread, path) + (number - 1) // 32 * 4
                   for path in members.pending]
             notice = thread + offset_of(self._types, members.thread, members.notice)
         except MemberError:
             raise RuntimeFault(Fault.ILLEGAL_OPERATION) from None
-        for address in at:
+        for address in words:
             self._set(address, 1 << (number - 1) % 32)
         self._set(notice, 1 << members.bit)
 
@@ -62,9 +64,9 @@ class DestructiveActions:
         self._machine.write(address, (before | bits).to_bytes(4, "little"))
 
     def copy_out(self, address: int, content: bytes) -> None:
-        """copyout() and copyoutstr().
+        """Write to a program's memory, for copyout() and copyoutstr().
 
-        :raises RuntimeFault: where the program could not write now.
+        :raises RuntimeFault: if the program itself could not write there now.
         """
         if address + len(content) > ADDRESS or not self._machine.may_write(address, len(content)):
             raise RuntimeFault(Fault.BAD_ADDRESS, address)

@@ -1,4 +1,4 @@
-"""What a program asks the guest: its thread and process, the stack, registers, the time."""
+"""Guest state that D programs read: the current thread and process, stacks, registers, the time."""
 
 import functools
 import re
@@ -24,30 +24,31 @@ from kinst.relocation.trap import TRAPS, CpuState
 
 
 class TracingEnded(KinstError):
-    """What ran is not run to its end: tracing has ended."""
+    """The workload was stopped because tracing has ended."""
 
 
 MAX_ANCESTORS = 64
-NOT_COUNTED = "this kernel does not count the time of its threads"
-NO_THREADS = "its debug data has no processes and threads"
-TEXTS = ("execname", "jailname", "zonename")  # variables that are strings in the kernel
-FIRST_PAGE = 4096  # no code is below: where a program begins, its stack has a small number
+NOT_COUNTED = "this kernel does not count the CPU time of threads"
+NO_THREADS = "its debug data does not describe processes and threads"
+TEXTS = ("execname", "jailname", "zonename")  # variables that are strings in the kernel's memory
+FIRST_PAGE = 4096  # a smaller word on a program's stack is not a return address
 OFFSET = re.compile(r"\+0x[0-9a-f]+(?=  |$)")
 IN_REGISTERS, AT_RETURN, UNKNOWN, OF_PROBE = 0, 1, 2, 3  # where a probe's arguments are
 
 
 class GuestState(ABC):
-    """What a program asks of the guest: the thread, its process, the stack; and its probes.  One
-    subclass for each kind of machine.
+    """Interface between D programs and a guest: its probes, current thread, stacks and registers.
+
+    There is a subclass for each kind of machine.
     """
 
     def __init__(self, probes: KernelProbes, types: Types | None, machine: Machine) -> None:
         self._probes, self._types, self._machine = probes, types, machine
-        # The interrupted registers in a firing; who lets one fire may have others.
+        # Registers interrupted by the current firing; ``Session.narrated`` sets its own.
         self.state: CpuState | NativeState = CpuState(machine, 0)
         self.programs = UserPrograms()
-        self.by_line = False  # frames with the same inline functions and source line are one
-        self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}  # the first met of each
+        self.by_line = False  # merge frames with the same inline functions and source line
+        self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}  # first frame by text
         self.destructive = DestructiveActions(
             machine, types, lambda: self.thread, self._fired_name)
         self._stacks: Stacks | None = None
@@ -57,32 +58,34 @@ class GuestState(ABC):
     @property
     @abstractmethod
     def now(self) -> int:
-        """The time of a firing, in nanoseconds, to the instruction where the machine counts."""
+        """Time of a firing in nanoseconds, exact to the instruction if the machine counts them."""
 
     @property
     @abstractmethod
     def time(self) -> int:
-        """The guest's clock, as its devices see it."""
+        """Time of the guest's clock in nanoseconds, as its devices see it."""
 
     @property
     @abstractmethod
     def cpu(self) -> int:
-        """The number of the CPU."""
+        """Number of the current CPU."""
 
     @property
     @abstractmethod
     def per_cpu(self) -> int | None:
-        """The address of the CPU's ``struct pcpu``; None: there is none yet."""
+        """Address of the CPU's ``struct pcpu``; None: the kernel has not set it up yet."""
 
     @property
     @abstractmethod
     def after(self) -> bool:
-        """Whether the function of the probe that fires has returned already, to its caller: it
-        left by a tail call."""
+        """Whether the function of the firing probe has already returned to its caller.
+
+        This is so if the function ended in a tail call.
+        """
 
     @property
     def frozen(self) -> bool:
-        """Whether it is in the middle of a firing: nothing may stop it there."""
+        """Whether a firing is in progress, during which nothing may stop the guest."""
         return False
 
     @abstractmethod
@@ -91,9 +94,9 @@ class GuestState(ABC):
 
     @abstractmethod
     def arm(self, due: int | None, ring: Callable[[], int | None]) -> None:
-        """Set the timer; ``due`` and ``ring`` as of ``run``.
+        """Set the timer that calls ``ring`` at the time ``due``; see ``run``.
 
-        :raises KinstError: where the machine has none.
+        :raises KinstError: if the machine does not support timers.
         """
 
     @abstractmethod
@@ -102,37 +105,43 @@ class GuestState(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End what runs: tracing has ended."""
+        """Stop the workload because tracing has ended."""
 
     @abstractmethod
     def _attach(self, runtime: Runtime) -> None:
-        """Let a runtime read this guest."""
+        """Give a runtime access to the memory and registers of this guest."""
 
     def attach(self, runtime: Runtime) -> None:
-        """Let a runtime work on this guest."""
+        """Prepare a runtime to read this guest: its memory, registers and variables."""
         machine = self._machine
         self._runtime = runtime
         self._attach(runtime)
         runtime.set_variable(HOSTED_NUMBERS["curthread"], [], 8, False)
         paths = machine.guest.members
         if {"tid", "pid"} <= paths.keys():
-            at = [self._member(*member) for member in (*paths["tid"], *paths["pid"])]
-            if None not in at and len(at) == 3:
-                runtime.number_threads(*(place[0] for place in at if place is not None))
-        known = list(machine.arch.registers)
+            thread_places = [self._member(*member) for member in (*paths["tid"], *paths["pid"])]
+            if None not in thread_places and len(thread_places) == 3:
+                runtime.number_threads(*(place[0] for place in thread_places if place is not None))
+        registers = list(machine.arch.registers)
         for index, name in machine.guest.registers.places.items():
-            if name in known:
-                runtime.set_register(index, known.index(name))
+            if name in registers:
+                runtime.set_register(index, registers.index(name))
         for name, members in machine.guest.members.items():
             places = [self._member(*member) for member in members]
             if None not in places:
-                found = [place for place in places if place is not None]
-                runtime.set_variable(HOSTED_NUMBERS[name], [offset for offset, _size in found],
-                                     min(found[-1][1], 8), name in TEXTS)
+                path = [place for place in places if place is not None]
+                runtime.set_variable(HOSTED_NUMBERS[name], [offset for offset, _size in path],
+                                     min(path[-1][1], 8), name in TEXTS)
 
     def add(self, probe: ListedProbe, entry: int, first: int, texts: Sequence[int],
             wanted: int) -> bool:
-        """Give a probe of the kernel its program; whether it is one."""
+        """Set the BPF program that runs when a kernel probe fires.
+
+        :param entry: address of the program.
+        :param first: number of its first clause.
+        :param texts: addresses of the probe's provider, module, function and name.
+        :return: whether the probe is one of the kernel.
+        """
         number = self._probes.kernel_number(probe.number)
         if number is None or self._runtime is None:
             return False
@@ -148,28 +157,29 @@ class GuestState(ABC):
 
     @abstractmethod
     def walk_natively(self, marked: bool) -> None:
-        """Have the runtime walk stacks by itself, where it can.
+        """Let the runtime walk stacks natively where it can.
 
-        :param marked: as of ``stack``.
+        :param marked: see ``stack``.
         """
 
     @property
     def pc(self) -> int:
+        """The program counter."""
         return self._machine.pc
 
     @property
     def outside(self) -> bool:
-        """Whether a program runs, not the kernel."""
+        """Whether the CPU executes a user program, not the kernel."""
         return bool(self._machine.guest.boot.shell_prompt) and not self._machine.pc >> 63
 
     @property
     def user_end(self) -> int:
-        """The first address that no program has; 0 where the kernel runs none."""
+        """First address above the memory of user programs; 0: the kernel runs no programs."""
         return 1 << 63 if self._machine.guest.boot.shell_prompt else 0
 
     @property
     def thread(self) -> int:
-        """``struct thread *curthread``: ``struct pcpu`` begins with it; 0 where there is none."""
+        """Address of the current thread, the first member of ``struct pcpu``; 0: there is none."""
         try:
             register = self._machine.guest.threads.per_cpu
             return self._machine.read_u64(self._machine.read_register(register))
@@ -178,9 +188,10 @@ class GuestState(ABC):
 
     def run(self, workload: Callable[[], None], due: int | None,
             ring: Callable[[], int | None]) -> None:
-        """Run something while the probes are enabled.
+        """Run a workload while the probes are enabled.
 
-        :param due: when to call ``ring`` first; None for never.  It gives the next time.
+        :param due: time of the first call to ``ring``; None: never.
+        :param ring: timer callback; it returns the time of the next call.
         """
         self.arm(due, ring)
         self.begin()
@@ -190,7 +201,7 @@ class GuestState(ABC):
             self.end()
 
     def _fired(self) -> Probe | None:
-        """The kernel's probe that fires; None for one of DTrace's own."""
+        """Return the firing probe of the kernel; None: one of DTrace's own probes fires."""
         if self._runtime is None:
             return None
         kernel = self._probes.kernel_number(self._runtime.probe)
@@ -214,16 +225,20 @@ class GuestState(ABC):
         return self._stacks
 
     def lines(self, address: int, is_return: bool) -> list[str]:
-        """The lines of a frame, with inline functions and source lines."""
-        found = self._walk().lines(address, is_return)
-        return [OFFSET.sub("", line, count=1) for line in found] if self.by_line else found
+        """Return the lines of a frame, with inline functions and source lines.
+
+        :param is_return: whether the address is a return address.
+        """
+        text = self._walk().lines(address, is_return)
+        return [OFFSET.sub("", line, count=1) for line in text] if self.by_line else text
 
     def stack(self, frames: int, user: bool, marked: bool = False) -> list[int]:
-        """Addresses, inner ones first; of a user's stack as ``UserPrograms`` has them.
+        """Return the addresses of a stack's frames, innermost first.
 
-        Of an FBT probe the function's own frame is left out, as DTrace does.
+        Frames of a user stack are words of ``UserPrograms``.  For an FBT probe, the frame of the
+        probed function itself is omitted, as in DTrace.
 
-        :param marked: tell with MARKS of each what it is.
+        :param marked: whether to encode in the ``MARKS`` bits if an address is a return address.
         """
         if user:
             name = self._execname()
@@ -233,20 +248,20 @@ class GuestState(ABC):
             return []
         own = int(fired is not None and fired.provider == "fbt" and not self.after)
         read = self._machine.read_register if fired is None else self.state.get
-        found = list(self._walk().addresses(read, frames + own, self.after))[own:]
+        pairs = list(self._walk().addresses(read, frames + own, self.after))[own:]
         if self.by_line:
-            found = [self._by_line.setdefault(tuple(self.lines(*frame)), frame) for frame in found]
+            pairs = [self._by_line.setdefault(tuple(self.lines(*frame)), frame) for frame in pairs]
         return [pc & ~MARKS | (CALLER if is_return else INSTRUCTION) if marked else pc
-                for pc, is_return in found]
+                for pc, is_return in pairs]
 
     def in_program(self, address: int) -> int:
-        """An address of the program that the thread runs, as ``UserPrograms`` has it."""
+        """Return the ``UserPrograms`` word for an address in the current thread's program."""
         if not 0 < address <= ADDRESS:
             return address
         return self.programs.frame(self._execname(), address)
 
     def _user_stack(self, frames: int) -> list[int]:
-        """Addresses of the program that the thread runs; none of a thread of the kernel's own."""
+        """Return the addresses of the current thread's user stack; empty for a kernel thread."""
         arch = self._machine.arch
         register, *record = arch.frame_record
 
@@ -262,25 +277,28 @@ class GuestState(ABC):
             return []
         if not pc or pc > ADDRESS or frame is None:
             return []
-        found = walk(pc, frame, (record[0], record[1]), word, frames)
+        addresses = walk(pc, frame, (record[0], record[1]), word, frames)
         fired = self._fired()
         if self.outside and not self.after and fired is not None and fired.name in (
                 "entry", "return"):
-            # There the function has no frame record of its own.
-            back = (self._machine.read_register(arch.link) if arch.link is not None
+            # At its entry and return, the function has no frame record of its own.
+            caller = (self._machine.read_register(arch.link) if arch.link is not None
                     else word(self._machine.sp))
-            found[1:1] = [back] if back and FIRST_PAGE <= back <= ADDRESS else []
-        return found[:frames]
+            addresses[1:1] = [caller] if caller and FIRST_PAGE <= caller <= ADDRESS else []
+        return addresses[:frames]
 
     def _user_depth(self) -> int:
-        """:raises RuntimeFault: when there are more frames than DTrace follows."""
-        found = self._user_stack(MAX_USER_FRAMES + 1)
-        if len(found) > MAX_USER_FRAMES:
-            raise RuntimeFault(Fault.BAD_STACK, found[-1])
-        return len(found)
+        """Return the number of frames on the user stack.
+
+        :raises RuntimeFault: if there are more frames than DTrace follows.
+        """
+        addresses = self._user_stack(MAX_USER_FRAMES + 1)
+        if len(addresses) > MAX_USER_FRAMES:
+            raise RuntimeFault(Fault.BAD_STACK, addresses[-1])
+        return len(addresses)
 
     def _execname(self) -> str:
-        """The name of the thread's process."""
+        """Return the name of the current thread's process."""
         address = self.thread
         *path, last = self._machine.guest.members["execname"]
         try:
@@ -295,33 +313,33 @@ class GuestState(ABC):
         return content.partition(b"\0")[0].decode("utf-8", "replace")
 
     def _member(self, structure: str, name: str) -> tuple[int, int] | None:
-        """Offset and size of a member; looked up once."""
+        """Return the cached offset and size of a member in bytes; None: no such member."""
         key = structure, name
         if key not in self._places:
             self._places[key] = self._find_member(structure, name)
         return self._places[key]
 
     def _find_member(self, structure: str, name: str) -> tuple[int, int] | None:
-        found = [] if self._types is None else self._types.named(f"struct {structure}")
-        kind = strip(found[0]) if found else None
+        types = [] if self._types is None else self._types.named(f"struct {structure}")
+        kind = strip(types[0]) if types else None
         member = find_member(kind, name) if isinstance(kind, Structure) else None
         return None if member is None else (member.offset // 8, size_of(member.type))
 
     def unknown(self, names: Collection[str]) -> dict[str, str]:
-        """Which of some variables cannot be known, whatever thread the kernel runs, and why."""
+        """Return the variables that are not available for any thread, each with the reason."""
         guest = self._machine.guest
         paths = dict(guest.members) | {"execargs": guest.programs.arguments}
-        found = {name: NO_THREADS for name in names if name in paths and (
+        reasons = {name: NO_THREADS for name in names if name in paths and (
             not paths[name] or None in [self._member(*member) for member in paths[name]])}
         if "vtimestamp" in names:
             time = self._thread_time
             problem = NOT_COUNTED if time is None else time.problem
             if problem:
-                found["vtimestamp"] = problem
-        return found
+                reasons["vtimestamp"] = problem
+        return reasons
 
     def values(self) -> dict[str, Callable[[], int | bytes | None]]:
-        """Variables that no walk from the thread finds, by name."""
+        """Return callbacks for the variables that the runtime cannot read itself, by name."""
         return {
             "cpu": lambda: self.cpu, "ipl": lambda: None,
             "caller": self._caller,
@@ -335,13 +353,13 @@ class GuestState(ABC):
 
     @functools.cached_property
     def _thread_time(self) -> ThreadTime | None:
-        """None: the kernel does not count the time of its threads."""
+        """Reader of threads' CPU times; None: the kernel does not count them."""
         clock = self._machine.guest.threads.clock
         return None if clock is None else ThreadTime(
             self._machine, clock, self._member, self._number)
 
     def _ran(self) -> int | None:
-        """Nanoseconds that the thread has had a CPU; None: not known."""
+        """Return the CPU time of the current thread in nanoseconds; None: unknown."""
         time, cpu = self._thread_time, self.per_cpu
         if time is None or cpu is None or self._runtime is None:
             return None
@@ -351,57 +369,60 @@ class GuestState(ABC):
         return time.of(self._runtime.thread, cpu, self.now)
 
     def _ppid(self) -> int | None:
-        """Only for a process without a parent: all others are found from the thread on."""
+        """Return 0, the parent ID of a process without a parent.
+
+        The runtime itself reads the parent ID of other processes.
+        """
         return 0 if self._machine.guest.members else None
 
     def _execargs(self) -> bytes | None:
-        """The arguments of the process's program, with blanks between them; None: not known.
+        """Return the arguments of the current process, separated by spaces; None: unknown.
 
-        :raises RuntimeFault: when they cannot be read.
+        :raises RuntimeFault: if they cannot be read.
         """
         places = [self._member(*member) for member in self._machine.guest.programs.arguments]
         if not places or None in places:
             return None
         process, arguments, length, text = (place for place in places if place is not None)
-        found = self._number(self._number(self.thread + process[0]) + arguments[0])
-        if not found:
+        process_args = self._number(self._number(self.thread + process[0]) + arguments[0])
+        if not process_args:
             return b""
         assert self._runtime is not None
-        size = min(self._number(found + length[0], length[1]), self._runtime.string_size)
-        content = self._runtime.read(found + text[0], size)
+        size = min(self._number(process_args + length[0], length[1]), self._runtime.string_size)
+        content = self._runtime.read(process_args + text[0], size)
         return content.rstrip(b"\0").replace(b"\0", b" ")
 
     def _ancestors(self) -> bytes:
-        """The numbers of the thread's process, of its parent, and so on: eight bytes each."""
+        """Return the IDs of the current process, its parent, and so on, as eight bytes each."""
         to_process, to_parent, to_number = (
             self._member(*member) for member in self._machine.guest.members["ppid"])
-        found = b""
+        ids = b""
         if to_process is None or to_parent is None or to_number is None:
-            return found
+            return ids
         try:
-            process, known = self._number(self.thread + to_process[0]), set[int]()
-            while process and process not in known and len(known) < MAX_ANCESTORS:
-                known.add(process)
-                found += self._number(process + to_number[0], 4).to_bytes(8, "little")
+            process, visited = self._number(self.thread + to_process[0]), set[int]()
+            while process and process not in visited and len(visited) < MAX_ANCESTORS:
+                visited.add(process)
+                ids += self._number(process + to_number[0], 4).to_bytes(8, "little")
                 process = self._number(process + to_parent[0])
         except RuntimeFault:
-            pass  # what there is of them
-        return found
+            pass  # return the ancestors found so far
+        return ids
 
     def _caller(self) -> int:
-        """The first frame of another function."""
+        """Return the address of the first frame outside of the current function."""
         fired = self._fired()
         own = int((fired is None or fired.provider != "fbt") and not self.after)
         frames = self.stack(1 + own, False)
         return frames[own] if len(frames) > own else 0
 
     def register(self, array: str, index: int) -> int | None:
-        """``regs[n]``, ``uregs[n]``; None where there is none.
+        """Return ``regs[index]`` or ``uregs[index]``; None: there is no such register.
 
-        A register of the user is in the trap frame that its thread made at the last entry into the
-        kernel (``td_frame``).
+        Registers of a user program are in the trap frame that the thread built at its last entry
+        into the kernel (``td_frame``).
 
-        :raises RuntimeFault: when that is nowhere.
+        :raises RuntimeFault: if the thread has no trap frame.
         """
         name = self._machine.guest.registers.places.get(index)
         if name is None:
@@ -412,32 +433,35 @@ class GuestState(ABC):
 
     @property
     def lock(self) -> Callable[[int], LockState | None] | None:
-        """Gives the state of a lock, by its address; None: nothing is known of locks."""
+        """Function that returns the state of the lock at an address; None: not supported."""
         members = self._machine.guest.threads.locks
         if members is None or self._types is None:
             return None
         return Locks(self._types, members, self._number).state
 
     def _user_register(self, name: str) -> int | None:
-        """One of the program's that the thread runs, by name, of the machine or the trap frame.
+        """Return a register of the current thread's program, from the CPU or the trap frame.
 
-        :raises RuntimeFault: when that is nowhere.
+        :raises RuntimeFault: if the thread has no trap frame.
         """
         arch = self._machine.arch
         if self.outside:
             return self._machine.read_register(name) if name in arch.registers else (
                 0 if name == "zero" else None)
         field = TRAPS[arch.name].frame.field(name)
-        found = self._machine.guest.traps.trap_frame.fields.get(field)
-        if found is None:
+        location = self._machine.guest.traps.trap_frame.fields.get(field)
+        if location is None:
             return 0 if name == "zero" else None
         place = self._member("thread", self._machine.guest.threads.lists.frame)
         frame = 0 if place is None else self._number(self.thread + place[0])
-        if not frame:  # a thread that has never been outside the kernel, as FreeBSD says it
+        if not frame:  # the thread has never left the kernel; FreeBSD reports this fault, too
             raise RuntimeFault(Fault.BAD_ADDRESS, 0)
-        return self._number(frame + found[0], found[1])
+        return self._number(frame + location[0], location[1])
 
     def _number(self, address: int, size: int = 8) -> int:
-        """:raises RuntimeFault: where there is no memory."""
+        """Read an unsigned integer from guest memory.
+
+        :raises RuntimeFault: if no memory is mapped there.
+        """
         assert self._runtime is not None
         return int.from_bytes(self._runtime.read(address, size), "little")

@@ -1,4 +1,4 @@
-"""What a program's code asks the host for: subroutines, and variables that no context holds."""
+"""Host functions that compiled D code calls, for subroutines and for some variables."""
 
 import random
 import struct
@@ -17,14 +17,14 @@ from dtrace.run.locks import LockState
 Values = dict[str, Callable[[], int | bytes | None]]
 MAX_MEMSTR = 4096
 MAX_ANCESTORS = 1024
-LOCKS: dict[str, Callable[[LockState, int], int]] = {  # of a lock's state and the thread
+LOCKS: dict[str, Callable[[LockState, int], int]] = {  # from the lock's state and the thread
     "mutex_owned": lambda lock, _thread: lock.held,
     "mutex_owner": lambda lock, _thread: lock.owner,
     "mutex_type_adaptive": lambda lock, _thread: lock.sleeps,
     "mutex_type_spin": lambda lock, _thread: lock.spins,
     **dict.fromkeys(("rw_read_held", "sx_shared_held"),
                     lambda lock, _thread: lock.held and not lock.owner),
-    # Held by anybody, and by the thread that asks.
+    # The next two ask for any exclusive owner, the two after them for the current thread as owner.
     **dict.fromkeys(("rw_write_held", "sx_exclusive_held"), lambda lock, _thread: lock.owner != 0),
     **dict.fromkeys(("rw_iswriter", "sx_isexclusive"), lambda lock, thread: lock.owner == thread),
 }
@@ -33,11 +33,17 @@ REGISTER_ARRAYS = {REGS: "regs", UREGS: "uregs"}
 
 @dataclass
 class Hosted:
-    """:param values: of variables, by name; a variable that is missing is an illegal operation.
-    :param parent: gives the parent of a process.
-    :param registers: gives ``regs[n]`` and ``uregs[n]``; None where there is none.
-    :param in_program: gives an address with the program that it is in.
-    :param stack: gives the frames of a stack (how many, whether the user's).
+    """Host functions for the compiled code of D programs.
+
+    :param values: functions that return variables, by name; reading a missing variable is an
+        illegal operation.
+    :param registers: returns ``regs[n]`` and ``uregs[n]``; None: there is no such register.
+    :param stack: returns the frames of a stack (number of frames, whether it is the user stack).
+    :param in_program: returns an address combined with the number of the program that contains it.
+    :param destructive: performs a destructive action (name, argument).
+    :param copy_out: writes bytes to an address of the current program.
+    :param parent: returns the parent of a process.
+    :param lock: returns the state of the lock at an address.
     """
 
     values: Values
@@ -48,8 +54,8 @@ class Hosted:
     copy_out: Callable[[int, bytes], None] | None = None
     parent: Callable[[int], int] = lambda _pid: 0
     lock: Callable[[int], LockState | None] | None = None
-    user_end: int = 0  # the first address behind a program's; 0: there are no programs
-    # What strtok() goes on with, by the firing: (address, where the string must have ended).
+    user_end: int = 0  # first address above user programs; 0: there are no programs
+    # State of strtok() by firing: (next address, end of the string buffer); None: no token is left.
     _tokens: dict[int, tuple[int, int] | None] = field(default_factory=dict)
     _random: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -59,23 +65,24 @@ class Hosted:
 
     @property
     def rt(self) -> Runtime:
+        """The runtime that executes the code."""
         assert self.runtime is not None
         return self.runtime
 
     def helpers(self) -> dict[int, Callable[[int, int, int, int, int], int]]:
-        """By number, for the executor."""
-        found: dict[int, Callable[[int, int, int, int, int], int]] = {
+        """Return the helper functions for the executor, by number."""
+        functions: dict[int, Callable[[int, int, int, int, int], int]] = {
             Helper.VARIABLE: self._variable, Helper.STACK: self._stack,
             Helper.COPY_REFERENCE: self._copy_reference}
         for name, function in SUBROUTINES.items():
             method = getattr(self, f"_{name}", None)
             if name in LOCKS and self.lock is not None:
-                found[function.number] = self._of_lock(LOCKS[name])
+                functions[function.number] = self._of_lock(LOCKS[name])
             if method is not None:
-                found[function.number] = self._guarded(method)
+                functions[function.number] = self._guarded(method)
         for number, name in enumerate(ON_HOST):
-            found[Helper.DESTRUCTIVE + number] = self._destroying(name)
-        return found
+            functions[Helper.DESTRUCTIVE + number] = self._destroying(name)
+        return functions
 
     @staticmethod
     def _guarded(method: Callable[..., int]) -> Callable[[int, int, int, int, int], int]:
@@ -111,19 +118,19 @@ class Hosted:
         if number in REGISTER_ARRAYS:
             if self.registers is None:
                 raise RuntimeFault(Fault.ILLEGAL_OPERATION)
-            found = self.registers(REGISTER_ARRAYS[number], index)
-            if found is None:
+            register = self.registers(REGISTER_ARRAYS[number], index)
+            if register is None:
                 raise RuntimeFault(Fault.ILLEGAL_OPERATION)
-            return found
-        give = self.values.get(self._names[number]) if number < len(self._names) else None
-        value = None if give is None else give()
+            return register
+        read = self.values.get(self._names[number]) if number < len(self._names) else None
+        value = None if read is None else read()
         if value is None:
             raise RuntimeFault(Fault.ILLEGAL_OPERATION)
         return value if isinstance(value, int) else int(self.rt.keep(value))
 
     def _stack(self, to: int, frames: int, user: int, *_rest: int) -> int:
-        found = [] if self.stack is None else self.stack(frames, bool(user))
-        content = b"".join(pc.to_bytes(8, "little") for pc in found[:frames])
+        addresses = [] if self.stack is None else self.stack(frames, bool(user))
+        content = b"".join(pc.to_bytes(8, "little") for pc in addresses[:frames])
         self.rt.write(to, content.ljust(8 * frames, b"\0"))
         return 0
 
@@ -142,12 +149,12 @@ class Hosted:
         return 0 if text is None else int(self.rt.keep(text))
 
     def _optional(self, value: int, bits: int = 64) -> int | None:
-        """An argument that may have been left out."""
-        found = signed(value)
-        if found == ABSENT:
+        """Return a signed argument; None: the program omitted it."""
+        number = signed(value)
+        if number == ABSENT:
             return None
-        found &= (1 << bits) - 1
-        return found - (1 << bits) if found >> bits - 1 else found
+        number &= (1 << bits) - 1
+        return number - (1 << bits) if number >> bits - 1 else number
 
     # -- subroutines -------------------------------------------------------------------------------
 
@@ -164,21 +171,24 @@ class Hosted:
         return self._give(subroutines.strstr(self._text(a), self._text(b)))
 
     def _strtok(self, a: int, b: int, *_rest: int) -> int:
-        """The state is one firing's; the string is read again at each call, as DTrace does."""
-        serial, most = self.rt.serial, self.rt.string_size
-        if serial not in self._tokens:  # the ERROR probe's is beside that of the clause
+        """Return the next token.
+
+        The state belongs to one firing. As in DTrace, each call reads the string again.
+        """
+        serial, size = self.rt.serial, self.rt.string_size
+        if serial not in self._tokens:  # while ERROR fires, keep the state of the failed clause
             self._tokens = {s: t for s, t in self._tokens.items() if s == serial - 1}
         separators = self._text(b)
-        state = (a, a + most) if a else self._tokens.get(serial)
+        state = (a, a + size) if a else self._tokens.get(serial)
         self._tokens[serial] = None
         if state is None:
             return 0
         address, limit = state
         rest = bytes(self.rt.text(address, limit - address))
-        found = subroutines.token(rest, separators, most - 1)
-        if found is None:
+        span = subroutines.token(rest, separators, size - 1)
+        if span is None:
             return 0
-        begin, end = found
+        begin, end = span
         if end < len(rest):
             self._tokens[serial] = address + end, limit
         return self._give(rest[begin:end])
@@ -201,7 +211,7 @@ class Hosted:
         return subroutines.rindex(self._text(a), self._text(b), self._optional(c, 32))
 
     def _shorter(self, text: bytes) -> int:
-        """A string with room for its NUL, as these subroutines give it."""
+        """Return a string, truncated to leave room for its NUL."""
         return self._give(text[: self.rt.string_size - 1])
 
     def _basename(self, a: int, *_rest: int) -> int:
@@ -252,9 +262,9 @@ class Hosted:
         if not c:
             return 0
         content = self.rt.read(a, c - 1).replace(b"\0", bytes([b & 255]))
-        at = int(self.rt.allocate(c))
-        self.rt.write(at, content + b"\0")
-        return at
+        buffer = int(self.rt.allocate(c))
+        self.rt.write(buffer, content + b"\0")
+        return buffer
 
     def _progenyof(self, a: int, *_rest: int) -> int:
         ancestors = self.values.get("ancestors")
@@ -262,29 +272,29 @@ class Hosted:
             known = ancestors()
             return int(isinstance(known, bytes) and a in struct.unpack(
                 f"<{len(known) // 8}q", known))
-        give = self.values.get("pid")
-        at = give() if give is not None else 0
+        own_pid = self.values.get("pid")
+        process = own_pid() if own_pid is not None else 0
         for _ in range(MAX_ANCESTORS):
-            if at == a or not isinstance(at, int):
-                return int(at == a)
-            at = self.parent(at)
-            if not at:
+            if process == a or not isinstance(process, int):
+                return int(process == a)
+            process = self.parent(process)
+            if not process:
                 break
         return 0
 
     def _of_program(self, address: int, size: int) -> int:
-        """An address that copyin() and the like may read.
+        """Return an address after checking that copyin() and similar subroutines may read it.
 
-        :raises RuntimeFault: for the kernel's memory.
+        :raises RuntimeFault: if the address belongs to the kernel.
         """
         if self.user_end and address + size > self.user_end:
             raise RuntimeFault(Fault.BAD_ADDRESS, address)
         return address
 
     def _copyin(self, a: int, b: int, *_rest: int) -> int:
-        at = int(self.rt.allocate(b))
-        self.rt.write(at, self.rt.read(self._of_program(a, b), b))
-        return at
+        buffer = int(self.rt.allocate(b))
+        self.rt.write(buffer, self.rt.read(self._of_program(a, b), b))
+        return buffer
 
     def _copyinto(self, a: int, b: int, c: int, *_rest: int) -> int:
         content = self.rt.read(self._of_program(a, b), b)

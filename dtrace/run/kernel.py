@@ -1,4 +1,4 @@
-"""A program on a kernel: its probes, its types and symbols."""
+"""Probes, types, variables and symbols of the kernel that a D program traces."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -35,16 +35,18 @@ from kinst.providers import fbt, kinst_provider
 from kinst.providers.patterns import matches
 from kinst.providers.pid import Pid
 
-OF_CODE = (kinst_provider.PROVIDER, fbt.PROVIDER)  # any kernel has functions
-FIRST_PROBE = 100  # the ID of a kernel's first probe: behind DTrace's own
+OF_CODE = (kinst_provider.PROVIDER, fbt.PROVIDER)  # providers that need only the kernel's functions
+FIRST_PROBE = 100  # ID of a kernel's first probe; DTrace's own probes have lower IDs
 
 
 @dataclass
 class KernelProbes:
-    """DTrace's own probes, and those of a kernel, which are made when they are asked for.
+    """DTrace's own probes, and the probes of a kernel, which are created on demand.
 
-    :param index: gives the debug data, for inline functions; ``types`` those for system calls;
-        ``program`` what a process runs.
+    :param unsafe: whether to probe excluded functions, too.
+    :param index: returns the debug data, for inline functions.
+    :param types: returns the kernel's types, for system calls.
+    :param program: returns the program that a process runs.
     """
 
     breakpoints: ProbeTable
@@ -53,7 +55,8 @@ class KernelProbes:
     types: Callable[[], Types] | None = None
     program: Callable[[int], TracedProgram] | None = None
     own: OwnProbes = field(default_factory=OwnProbes)
-    reports: list[str] = field(default_factory=list)  # what could not be probed
+    # Messages about places that could not be probed
+    reports: list[str] = field(default_factory=list)
     rewritten: dict[tuple[str, str, str, str], list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,9 +65,9 @@ class KernelProbes:
         self._copies: dict[int, Function] = {}
 
     def match(self, parts: tuple[str, str, str, str]) -> Sequence[ListedProbe]:
-        """Those of a description.
+        """Return the probes that match a description.
 
-        :raises KinstError: saying why a place cannot be probed.
+        :raises KinstError: if a place cannot be probed, with the reason.
         """
         if parts not in self._asked:
             own = self.own.match(parts)
@@ -72,18 +75,21 @@ class KernelProbes:
         return self._asked[parts]
 
     def _kernel(self, parts: tuple[str, str, str, str], own: bool) -> list[ListedProbe]:
-        """:param own: whether it is one of DTrace's own, too."""
+        """Return the kernel's probes that match a description.
+
+        :param own: whether the description also matches DTrace's own probes.
+        """
         provider, module, function, name = parts
         if provider in ("dtrace", "profile"):
             return []
-        # Named in full: then it is said what is wrong.
-        named = Pid().matches(provider) or any(provider == one.name for one in PROVIDERS)
-        if not (named or any(matches(module, one) for one in modules_of(self.breakpoints.image))
-                or self._declares(lambda one: matches(module, one.module))):
+        # For a provider that is named in full, continue, so that errors are reported.
+        named = Pid().matches(provider) or any(provider == item.name for item in PROVIDERS)
+        if not (named or any(matches(module, item) for item in modules_of(self.breakpoints.image))
+                or self._declares(lambda item: matches(module, item.module))):
             return []
         if not (provider or function or GLOB.search(name) or name in ("entry", "return", "")) and (
-                own or not self._declares(lambda one: one.name == name)):
-            return []  # BEGIN and the like
+                own or not self._declares(lambda item: item.name == name)):
+            return []  # the description is a name such as BEGIN
         text = ":".join(parts)
         try:
             made = create(self.breakpoints, Description(text, provider, module, function, name),
@@ -98,13 +104,13 @@ class KernelProbes:
                 for number in dict.fromkeys(made.numbers)]
 
     def static(self) -> list[ListedProbe]:
-        """All that the kernel declares."""
+        """Return all static probes that the kernel declares."""
         return [self._probe(self.breakpoints.add_static(n, self.types))
                 for n, one in enumerate(self.breakpoints.declared)
                 if one.call is None or self.types is not None]
 
     def declared(self, probe: ListedProbe) -> StaticProbe | None:
-        """What the kernel says of a static probe; None: it is none."""
+        """Return the declaration of a static probe; None: the probe is not static."""
         number = self.kernel_number(probe.number)
         return None if number is None else self.breakpoints.static(number)
 
@@ -116,27 +122,30 @@ class KernelProbes:
         return ListedProbe(self._base + number, provider, module, function, name, inlined)
 
     def entered(self, probe: ListedProbe) -> list[tuple[Function, int]]:
-        """The inline copies that a probe stands for, each with the probe's address."""
+        """Return the inline copies that begin at a probe, each with the probe's address."""
         if not probe.inlined:
             return []
         address = self.breakpoints.probe(probe.number - self._base).instruction.address
         return [(self._copies[number], address) for number in probe.inlined]
 
     def function(self, probe: ListedProbe) -> Symbol | None:
-        """The function that a probe lies in; None for one of DTrace's own, and a static one."""
+        """Return the function that contains a probe; None for DTrace's own and static probes."""
         number = self.kernel_number(probe.number)
         return None if number is None else self.breakpoints.function(number)
 
     def offset(self, probe: ListedProbe) -> int:
-        """Bytes from the begin of that function to the probe."""
+        """Return the offset of a probe from the start of its function, in bytes."""
         return self.breakpoints.offset(probe.number - self._base)
 
     def kernel_number(self, number: int) -> int | None:
-        """The number of a kernel's probe in its table, by its ID; None for one of DTrace's own."""
+        """Return the number of a kernel probe in its table; None: it is one of DTrace's own.
+
+        :param number: ID of the probe.
+        """
         return number - self._base if number >= self._base else None
 
     def provides(self, provider: str) -> bool:
-        """Whether a provider has probes; those of the kernel's code are not made for it."""
+        """Whether a provider has probes; does not create the probes in the kernel's code."""
         if Pid().matches(provider):
             try:
                 return bool(self.match((provider, "", "", "")))
@@ -146,23 +155,26 @@ class KernelProbes:
                 or self._declares(lambda one: matches(provider, one.provider)))
 
     def numbered(self, number: int) -> ListedProbe | None:
+        """Return the probe with an ID; None: there is no such probe."""
         if number < self._base:
             return self.own.numbered(number)
         known = number - self._base
         return self._probe(known) if known < len(self.breakpoints.probes) else None
 
 
-MOST_ARGUMENTS = 256  # parameters of a function that are listed
-HELD = 10  # arguments that a context has room for
-IN_CONTEXT = 5  # arguments that are in the context of a function's entry,
-RETURNED = 2  # and of its return: where it has left, and what it gives
-MOST_PLACES = 200_000  # probes of one clause whose arguments are looked for
+MOST_ARGUMENTS = 256  # maximum number of arguments listed for a function
+HELD = 10  # number of arguments that the context of a firing can hold
+IN_CONTEXT = 5  # number of function arguments in the context of an entry probe
+RETURNED = 2  # number of arguments of a return probe: offset in the function, return value
+MOST_PLACES = 200_000  # maximum number of probes in a clause for which an argument is located
 NOTHING = Procedure((), False, Void)
 
 
 def _spelled(procedure: Procedure) -> str:
-    """A prototype's types, and the sizes of what they point to: two files may have different
-    structures of one name."""
+    """Format a prototype, with the sizes of the structures that its parameters point to.
+
+    The sizes matter because two files may define different structures with the same name.
+    """
     sizes = [size_of(strip(kind.target)) for p in procedure.parameters
              if isinstance(kind := strip(p.type), Pointer)
              and isinstance(strip(kind.target), Structure)]
@@ -171,11 +183,11 @@ def _spelled(procedure: Procedure) -> str:
 
 @dataclass
 class KernelSurroundings:
-    """A kernel's variables, and the types of a probe's arguments.
+    """A kernel's variables, and the types and locations of probe arguments, for the compiler.
 
-    :param types: None where the kernel has none.
-    :param place: puts bytes among the program's constants; their address.
-    :param say: tells of a variable whose module is not loaded.
+    :param types: the kernel's types; None: it has none.
+    :param place: adds bytes to the program's constants, and returns their address.
+    :param say: prints a message on standard error.
     """
 
     image: Image
@@ -190,13 +202,17 @@ class KernelSurroundings:
     _modules: dict[tuple[str, str], tuple[int, Type] | None] = field(default_factory=dict)
 
     def entered(self, probes: Sequence[ListedProbe]) -> None:
-        """Probes of several functions have no arguments of one type."""
+        """Set the probes of the current clause.
+
+        If they belong to different functions, their arguments have no types.
+        """
         names = {(p.provider, p.function, p.name) for p in probes}
         self.probe = probes[0] if len(names) == 1 else None
         self._clause = probes
 
     @property
     def registers(self) -> Mapping[int, int]:
+        """Index into ``regs[]`` for each DWARF register number."""
         arch = arch_of(self.image)
         names = arch.dwarf_registers
         numbers = guest_of(self.image, arch.name).registers.places
@@ -204,22 +220,23 @@ class KernelSurroundings:
         return {n: places[name] for n, name in enumerate(names) if name in places}
 
     def located(self, index: int, typed: bool) -> Located | None:
+        """Return the locations of an argument at the clause's probes; see ``Surroundings``."""
         copies = any(probe.inlined for probe in self._clause)
         if copies:
             return self._at_copies(index)
         places: dict[int, Place | None] = {}
         parameters: dict[str, tuple[str, Procedure]] = {}
-        with PROGRESS.working(f"looking where argument {index} is"):
+        with PROGRESS.working(f"locating argument {index}"):
             for probe in self._clause:
                 if not self._in_context(probe, index, typed):
                     places[probe.number] = self._place(probe, index, typed)
                     if len(places) > MOST_PLACES:
-                        raise KinstError(f"argument {index} is asked for at more than "
+                        raise KinstError(f"argument {index} is read at more than "
                                          f"{MOST_PLACES} probes: name fewer functions")
                 if typed:
                     self._note_type(probe, parameters)
         if typed and len(parameters) > 1:
-            raise KinstError("args[]: several functions of different types have the name "
+            raise KinstError("args[]: several functions of different types are named "
                              f"{next(iter(parameters.values()))[0]}")
         if not places:
             return None
@@ -235,8 +252,8 @@ class KernelSurroundings:
             what, kind = f"args[{index}] ('{parameter.name}' of {name})", parameter.type
         return Located(what, kind, places, len(places) < len(self._clause), "",
                        lambda kept, count: self._once(
-                           f"{what} is known at {kept} of {count} probes; at the others a clause "
-                           "that reads it ends with an error"))
+                           f"{what} is available at {kept} of {count} probes; a clause that reads "
+                           "it at another probe ends with an error"))
 
     def _note_type(self, probe: ListedProbe, known: dict[str, tuple[str, Procedure]]) -> None:
         function = self.probes.function(probe)
@@ -250,7 +267,7 @@ class KernelSurroundings:
         """Whether the context of a probe's firing holds an argument."""
         function = self.probes.function(probe)
         if function is None:
-            return index < HELD  # DTrace's own, or a static one: all that it declares
+            return index < HELD  # DTrace's own and static probes pass all arguments in it
         if probe.name == "return":
             return index < RETURNED
         if probe.name != "entry" or index >= IN_CONTEXT:
@@ -260,8 +277,8 @@ class KernelSurroundings:
             return False
         if not typed:
             return True
-        found = self.arguments.by_type(function, offset)
-        return index < len(found) and found[index] == self.arguments.by_number(
+        locations = self.arguments.by_type(function, offset)
+        return index < len(locations) and locations[index] == self.arguments.by_number(
             function, offset, index)
 
     def _place(self, probe: ListedProbe, index: int, typed: bool) -> Place | None:
@@ -270,37 +287,37 @@ class KernelSurroundings:
             return None
         offset = self.probes.offset(probe)
         if typed:
-            found = self.arguments.by_type(function, offset)
-            return found[index] if index < len(found) else None
+            locations = self.arguments.by_type(function, offset)
+            return locations[index] if index < len(locations) else None
         return self.arguments.by_number(function, offset, index)
 
     @functools.cached_property
     def arguments(self) -> Arguments:
-        """Where the arguments of the kernel's functions are."""
+        """Locations of the arguments of the kernel's functions."""
         return Arguments(self.probes.breakpoints, self.types)
 
     def _at_copies(self, index: int) -> Located | None:
-        """Where a parameter of inline functions is at their copies."""
+        """Return the locations of a parameter of an inline function at its copies."""
         places: dict[int, Place | None] = {}
-        procedures: dict[str, tuple[str, Procedure]] = {}  # by their types, spelled out
-        with PROGRESS.working(f"looking where args[{index}] is kept"):
+        procedures: dict[str, tuple[str, Procedure]] = {}  # by formatted prototype
+        with PROGRESS.working(f"locating args[{index}]"):
             for probe in self._clause:
-                at: set[Place | None] = set()
+                locations: set[Place | None] = set()
                 for copy, address in self.probes.entered(probe):
                     known = (self.types.inlined(copy, address)
                              if isinstance(self.types, DwarfTypes | LinkedTypes) else None)
-                    procedure, found = known if known is not None else (NOTHING, [])
+                    procedure, places_of_copy = known if known is not None else (NOTHING, [])
                     if id(procedure) not in self._spelled:
                         self._spelled[id(procedure)] = procedure, _spelled(procedure)
                     procedures[self._spelled[id(procedure)][1]] = copy.name, procedure
-                    at.add(found[index] if index < len(found) else None)
-                if at:  # copies that begin at one place must keep it in one
-                    places[probe.number] = at.pop() if len(at) == 1 else None
+                    locations.add(places_of_copy[index] if index < len(places_of_copy) else None)
+                if locations:  # copies with the same address must agree on the location
+                    places[probe.number] = locations.pop() if len(locations) == 1 else None
         if not places:
             return None
         (name, procedure), *others = procedures.values()
         if others:
-            raise KinstError("args[]: several inline functions of different types have the name "
+            raise KinstError("args[]: several inline functions of different types are named "
                              f"{name}")
         if index >= len(procedure.parameters):
             raise KinstError(f"index {index} is out of range for args[ ]: "
@@ -309,10 +326,10 @@ class KernelSurroundings:
         what = f"args[{index}] ('{parameter.name}' of {name})"
         return Located(
             what, parameter.type, places, len(places) < len(self._clause),
-            f"{what} is kept by the compiler at none of its {len(places)} inline copies",
+            f"{what} is optimized out at all {len(places)} inline copies",
             lambda kept, count: self._once(
-                f"{what} is kept by the compiler at {kept} of {count} inline copies; at the others "
-                "a clause that reads it ends with an error"))
+                f"{what} is available at {kept} of {count} inline copies; a clause that reads it "
+                "at another copy ends with an error"))
 
     def _once(self, text: str) -> None:
         if text not in self._said:
@@ -320,6 +337,7 @@ class KernelSurroundings:
             self.say(text)
 
     def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
+        """Return the address and type of a variable or function; None: unknown."""
         if self.types is None:
             return None
         symbol = self.image.symbols.find(name)
@@ -336,18 +354,19 @@ class KernelSurroundings:
         return None if kind is None else (symbol.address, kind)
 
     def _not_loaded(self, module: str, name: str) -> tuple[int, Type] | None:
-        """A variable of a module beside the kernel: as its file has it."""
+        """Return a variable of a module that is not loaded, with the value in the module's file."""
         assert self.types is not None
         for file in modules(self.image.path, name) if name.isidentifier() else ():
             if module not in ("", file.path.stem):
                 continue
-            found = variable(file, name, self.types)
-            if found is not None:
-                self.say(f"`{name} has the value of {file.path.name}, which is not loaded")
-                return self.place(found[0]), found[1]
+            content = variable(file, name, self.types)
+            if content is not None:
+                self.say(f"`{name}: using the value in {file.path.name}, which is not loaded")
+                return self.place(content[0]), content[1]
         return None
 
     def argument(self, index: int) -> Type | None:
+        """Return the type of ``args[index]`` in the current clause; None: unknown."""
         static = None if self.probe is None else self.probes.declared(self.probe)
         if static is not None:
             return self._declared(static, index)
@@ -368,6 +387,7 @@ class KernelSurroundings:
         return spelled_type(static.arguments[index].type, Universe(self.types))
 
     def translated(self, index: int) -> str:
+        """Return the type that ``args[index]`` is translated to; empty: no translation."""
         static = None if self.probe is None else self.probes.declared(self.probe)
         if static is None or index >= len(static.arguments):
             return ""
@@ -375,24 +395,24 @@ class KernelSurroundings:
         return "" if argument.translated == argument.type else argument.translated
 
     def listed(self, probe: ListedProbe) -> list[str]:
-        """The types of a probe's arguments, as ``dtrace -lv`` has them."""
+        """Return the types of a probe's arguments, as ``dtrace -lv`` prints them."""
         self.entered([probe])
         if probe.provider == "kinst":
             return []
         static = self.probes.declared(probe)
-        found = [] if static is None else [a.translated or a.type for a in static.arguments]
-        if found:
-            return found
+        types = [] if static is None else [a.translated or a.type for a in static.arguments]
+        if types:
+            return types
         returns = static is None and probe.name == "return"
-        while len(found) < MOST_ARGUMENTS:
-            kind = self.argument(len(found))
-            if kind is None and not (returns and not found):
+        while len(types) < MOST_ARGUMENTS:
+            kind = self.argument(len(types))
+            if kind is None and not (returns and not types):
                 break
             user = "userland " if static is not None and isinstance(
                 strip(kind) if kind is not None else None, Pointer) else ""
-            # Where a function returns, the first is where in it.
-            found.append("int" if kind is None else user + declare(kind))
-        return found[:-1] if returns and found[-1] == "void" else found
+            # The first argument of a return probe is an offset, which has no type of its own.
+            types.append("int" if kind is None else user + declare(kind))
+        return types[:-1] if returns and types[-1] == "void" else types
 
     def _of_call(self, call: SystemCall, index: int) -> Type | None:
         if self.types is None:
@@ -411,19 +431,19 @@ class KernelSurroundings:
         return None
 
 
-# The upper bits of an address are all set, or none is.  In a stack for inline functions two
-# of them say whether a frame's address is an instruction, or where a call returns to.
+# The upper bits of an address are either all set or all clear.  In a stack with inline functions,
+# two of them mark whether a frame's address is that of an instruction, or a return address.
 UPPER = 1 << 63
 MARKS, INSTRUCTION, CALLER = 3 << 61, 1 << 61, 2 << 61
 
 
 @dataclass
 class KernelSymbols:
-    """Addresses by the kernel's functions.
+    """Names of addresses in the kernel and in user programs.
 
-    :param lines: gives the lines of a frame with inline functions: of an address, and whether it is
-        where a call returns to.
-    :param programs: those whose frames are in stacks of users.
+    :param lines: returns the lines of a frame, with inline functions (address, whether it is a
+        return address).
+    :param programs: the programs with frames in user stacks.
     """
 
     image: Image
@@ -431,6 +451,7 @@ class KernelSymbols:
     programs: UserPrograms = field(default_factory=UserPrograms)
 
     def frames(self, value: int) -> list[str]:
+        """Return the lines of a word in a recorded stack, innermost first."""
         if self.programs.is_frame(value):
             return [self.programs.line(value)]
         mark = value & MARKS
@@ -439,6 +460,7 @@ class KernelSymbols:
         return self.lines(value | MARKS if value & UPPER else value & ~MARKS, mark == CALLER)
 
     def address(self, value: int) -> str:
+        """Return ``module`function+0x12`` for an address, or the address if it has no name."""
         if self.programs.is_frame(value):
             return self.programs.line(value)
         symbol = self._symbol_at(value)
@@ -449,19 +471,21 @@ class KernelSymbols:
         return f"{symbol.module}`{symbol.name}" + (f"+{offset:#x}" if offset else "")
 
     def _symbol_at(self, value: int) -> Symbol | None:
-        """The function or variable that an address is in."""
+        """Return the function or variable at an address; None: there is no symbol."""
         symbols = self.image.symbols
         return symbols.function_at(value) or symbols.object_at(value)
 
     def symbol(self, value: int) -> str:
+        """Return ``module`function`` for an address, without an offset."""
         if self.programs.is_frame(value):
             return self.programs.line(value, offset=False)
         symbol = self._symbol_at(value)
         if symbol is None:
-            return self.address(value)  # an address in no symbol, as of ``%a``
+            return self.address(value)  # without a symbol, the format is that of ``%a``
         return f"{symbol.module}`{symbol.name}"
 
     def start(self, how: str, value: int) -> int:
+        """Return the start of the function or module at an address; see ``Symbols.start``."""
         if self.programs.is_frame(value):
             return (self.programs.start(value) if how in ("usym", "ufunc") else
                     value & ~ADDRESS if how == "umod" else value)
@@ -474,6 +498,7 @@ class KernelSymbols:
         return self.image.segments[0].virtual if module is None else module.address
 
     def module(self, value: int) -> str:
+        """Return the name of the module at an address, or the address if it is in no module."""
         if self.programs.is_frame(value):
             return self.programs.name(value)
         function = self.image.symbols.function_at(value)

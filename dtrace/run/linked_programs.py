@@ -1,4 +1,4 @@
-"""Programs that are linked: the executor that has their code, and what the host does for it."""
+"""Linked D programs: the executor with their code, and the host functions that it calls."""
 
 import os
 import time
@@ -26,10 +26,11 @@ from emu.host.errors import KinstError
 
 RECORD_SIZE = 1 << 20
 SCRATCH = 1 << 20
-GUEST_EPOCH = int(cmos.EPOCH.timestamp()) * 10**9  # what the guest's clock shows at its start
-AGGREGATION_HEAD = 8  # bytes of its number, before the keys, as DTrace counts
-MAX_FAILURES = 10_000  # that are kept, where nothing is printed before the end
-CHILLED_PER, MOST_CHILLED = 10**9, 500 * 10**6  # ns: of each such time chill() may take so much
+GUEST_EPOCH = int(cmos.EPOCH.timestamp()) * 10**9  # initial time of the guest's clock
+AGGREGATION_HEAD = 8  # bytes that DTrace counts for an aggregation's number, before its keys
+MAX_FAILURES = 10_000  # maximum number of faults kept if output is only printed at the end
+# In each interval of CHILLED_PER ns, chill() may take MOST_CHILLED ns.
+CHILLED_PER, MOST_CHILLED = 10**9, 500 * 10**6
 MAX_VARIABLE = 16 << 10
 MAX_SIZE = 256 << 20
 RANGES = {"strsize": (2, 1 << 16), "nspec": (0, 4096), "stackindent": (0, 1024)}
@@ -41,7 +42,7 @@ NAMES = (ContextOffset.PROVIDER, ContextOffset.MODULE, ContextOffset.FUNCTION, C
 
 @dataclass
 class FiredProbe:
-    """A probe that is enabled: its program, and the number of its first clause."""
+    """An enabled probe, with the address of its program and the number of its first clause."""
 
     probe: ListedProbe
     entry: int
@@ -52,10 +53,10 @@ class FiredProbe:
 class LinkedPrograms:
     """Compiled D programs, linked and ready to be enabled on a machine.
 
-    :param compiler: which has compiled the programs.
+    :param compiler: the compiler of the programs.
     :param say: prints a message on standard error.
-    :param guest: where there is a kernel.
-    :param sink: is given objects, instead of text for ``out``.
+    :param guest: the guest to trace; None: there is no kernel.
+    :param sink: callback that receives the output as objects, instead of text on ``out``.
     """
 
     compiler: Compiler
@@ -70,14 +71,14 @@ class LinkedPrograms:
 
     def __post_init__(self) -> None:
         self._by_probe: dict[int, FiredProbe] = {}
-        self._names: dict[int, list[int]] = {}  # addresses, in the order of NAMES
+        self._names: dict[int, list[int]] = {}  # addresses of a probe's NAMES
         self._records: list[tuple[Enabled, int, bytes] | Failure] = []
         self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
 
     def link(self, compiled: Sequence[Compiled]) -> None:
-        """Make the executor and give it the programs.
+        """Link the programs and load them into a new executor.
 
-        :raises KinstError: when they may not run.
+        :raises KinstError: if the programs are not permitted to run.
         """
         options, storage = self.options, self.compiler.storage
         if any(c.function.destructive for c in compiled) and not options.given("destructive"):
@@ -87,33 +88,34 @@ class LinkedPrograms:
         self._limits(compiled)
         by_probe: dict[int, list[Compiled]] = {}
         probes: dict[int, ListedProbe] = {}
-        for one in compiled:
-            for probe in one.probes:
-                by_probe.setdefault(probe.number, []).append(one)
+        for clause in compiled:
+            for probe in clause.probes:
+                by_probe.setdefault(probe.number, []).append(clause)
                 probes[probe.number] = probe
         linker = Linker()
-        for one in compiled:
-            linker.add(one.function.name, one.function.code)
+        for clause in compiled:
+            linker.add(clause.function.name, clause.function.code)
         first: dict[int, int] = {}
-        programs: dict[tuple[tuple[str, ...], bool], str] = {}  # probes with the same clauses share
-        program: dict[int, str] = {}
+        # Probes with the same clauses share a program.
+        programs: dict[tuple[tuple[str, ...], bool], str] = {}
+        program_names: dict[int, str] = {}
         self._place_names(probes.values())
         for number, clauses in by_probe.items():
             probe = probes[number]
             first[number] = len(self.enabled) + 1
-            for one in clauses:
-                self.enabled.append(Enabled(len(self.enabled) + 1, one.function, probe))
+            for clause in clauses:
+                self.enabled.append(Enabled(len(self.enabled) + 1, clause.function, probe))
             names = tuple([c.function.name for c in clauses])
             always = probe.provider == "dtrace" and probe.name in ("END", "ERROR")
             if (names, always) not in programs:
                 programs[names, always] = f"probe_{len(programs)}"
                 linker.add_probe(programs[names, always], names, always)
-            program[number] = programs[names, always]
+            program_names[number] = programs[names, always]
         try:
             linked = linker.link()
         except ProgramTooLarge:
             raise KinstError("failed to enable program: DIF program exceeds maximum program size "
-                             "(a jump of its code is too far)") from None
+                             "(a jump is out of range)") from None
         values: Values = {
             "pid": os.getpid, "ppid": os.getppid, "uid": os.getuid, "gid": os.getgid,
             "execname": lambda: b"dtrace", "tid": os.getpid, "cpu": lambda: 0, "errno": lambda: 0,
@@ -126,7 +128,7 @@ class LinkedPrograms:
         self.hosted = Hosted(values)
         self.unknown = {} if self.guest is None else self.guest.unknown(storage.hosted)
         self.hosted.destructive = self._destructive
-        self._chilled = 0, 0  # since when, how long
+        self._chilled = 0, 0  # start of the current interval, ns of chill() in it
         if self.guest is None:
             self.hosted.parent = parent
         else:
@@ -164,16 +166,17 @@ class LinkedPrograms:
         helpers = {*NATIVE, *self.hosted.helpers()}
         for name, function in SUBROUTINES.items():
             if function.number not in helpers and function.number in linked.helpers:
-                raise KinstError(f"failed to enable program: {name}() is not here yet (docs/d.md)")
+                raise KinstError(f"failed to enable program: {name}() is not supported "
+                                 "(see docs/d.md)")
         verify(linked.code, linked.offsets.values(), helpers)
         base = self._base = self.runtime.load(linked.code)
         for number, probe in probes.items():
             self._by_probe[number] = FiredProbe(
-                probe, base + linked.offsets[program[number]], first[number])
+                probe, base + linked.offsets[program_names[number]], first[number])
         if self.guest is not None:
             for number, fired in self._by_probe.items():
                 self.guest.add(fired.probe, fired.entry, fired.first, self._names[number],
-                               linked.arguments[program[number]])
+                               linked.arguments[program_names[number]])
         error = next((p for p in probes.values() if p.text == "dtrace:::ERROR"), None)
         if error is not None:
             fired = self._by_probe[error.number]
@@ -181,23 +184,25 @@ class LinkedPrograms:
             self.runtime.set_error(fired.entry)
 
     def _only_the_guest(self, compiled: Sequence[Compiled]) -> None:
-        """Check that no action does something to this computer.
+        """Check that no action runs a command or writes a file on the host.
 
-        :raises KinstError: when one does.
+        :raises KinstError: if an action does.
         """
         reaching = {"freopen", "system"} if self.guest is None else {"freopen"}
         for action in (action for one in compiled for action in one.function.actions):
             if action.name in reaching:
                 what = "runs a command" if action.name == "system" else "writes to a file"
-                raise KinstError(f"could not enable tracing: {action.name}() {what} on this "
-                                 "computer: give -w (the option destructive, within a program, "
-                                 "allows what is done to the kernel)")
+                raise KinstError(f"could not enable tracing: {action.name}() {what} on the "
+                                 "host: allow it with -w (the option destructive, if set within a "
+                                 "program, only allows actions on the kernel)")
 
     def _destructive(self, name: str, value: int) -> None:
-        """``chill()``.  A firing takes none of a kernel's time, and this is no exception; without a
-        kernel the clock moves.  The others are the guest's.
+        """Perform a destructive action, such as chill().
 
-        :raises RuntimeFault: for too much of it, and without a kernel for all others.
+        chill() takes none of the kernel's time, as no firing does; without a kernel, it advances
+        the clock.  The guest performs all other actions.
+
+        :raises RuntimeFault: if chill() exceeds its limit, or for another action without a kernel.
         """
         if name != "chill" and self.guest is not None:
             self.guest.destructive.carry_out(name, value)
@@ -214,37 +219,37 @@ class LinkedPrograms:
             self.runtime.set_context(ContextOffset.TIMESTAMP, self.now)
 
     def _place_names(self, probes: Iterable[ListedProbe]) -> None:
-        """Give the names of probes, of which most are the same, their addresses."""
+        """Store the names of probes among the constants, each distinct name once."""
         text = self.compiler.storage.text
         known: dict[str, int] = {}
 
         def place(name: str) -> int:
-            found = known.get(name)
-            if found is None:
-                found = known[name] = Region.STRINGS.address + text(name.encode())
-            return found
+            address = known.get(name)
+            if address is None:
+                address = known[name] = Region.STRINGS.address + text(name.encode())
+            return address
 
         for p in probes:
             self._names[p.number] = [place(p.provider), place(p.module), place(p.function),
                                      place(p.name)]
 
     def _limits(self, compiled: Sequence[Compiled]) -> None:
-        """Hold sizes to what can be had.
+        """Check sizes against their limits, and lower buffer sizes that are too large.
 
-        :raises KinstError: when it cannot.
+        :raises KinstError: if a size is out of range.
         """
         for variable in self.compiler.checker.variables.values():
             if variable.offset >= 0 and self.compiler.storage.size(variable.type) > MAX_VARIABLE:
                 raise KinstError("failed to enable program: DIF program content is invalid "
-                                 f"({variable.name} has more than {MAX_VARIABLE} bytes)")
+                                 f"({variable.name} is larger than {MAX_VARIABLE} bytes)")
         options = self.options
         for name, (least, most) in RANGES.items():
             if not least <= options.number(name) <= most:
-                raise KinstError(f"could not enable tracing: {name} is from {least} to {most}")
+                raise KinstError(f"could not enable tracing: {name} must be from {least} to {most}")
         for size, _what, _thread, key in self.compiler.storage.keyed:
             if size + key > MAX_VARIABLE:
                 raise KinstError("failed to enable program: DIF program content is invalid (an "
-                                 f"array's element has more than {MAX_VARIABLE} bytes)")
+                                 f"array element is larger than {MAX_VARIABLE} bytes)")
         for name, what in SIZES.items():
             size = wanted = options.number(name)
             while size > MAX_SIZE:
@@ -267,7 +272,7 @@ class LinkedPrograms:
                                  "buffer")
 
     def _time(self) -> int:
-        """Now, also in a firing, which does not tell us."""
+        """Return the current time in nanoseconds, also during a firing."""
         return self.now if self.guest is None else self.guest.now
 
     def _wall(self) -> int:
@@ -283,8 +288,10 @@ class LinkedPrograms:
         self._records.append(Failure(e, number, fault, value, action, None if storing else at))
 
     def _action(self, at: int) -> tuple[int, bool]:
-        """The action, from 1, that an instruction belongs to (0: the predicate), and whether it
-        stores the action's value."""
+        """Return the number of an instruction's action, and whether it stores the action's value.
+
+        Actions are numbered from 1; 0 is the predicate.
+        """
         at -= self._base
         return self.linked.actions[at] if 0 <= at < len(self.linked.actions) else (0, False)
 
@@ -294,7 +301,7 @@ class LinkedPrograms:
                           if 0 < number <= len(self.enabled)]
 
     def _context(self, fired: FiredProbe, arguments: Sequence[int]) -> None:
-        """What the probe's program is given."""
+        """Fill in the context that a probe's program reads."""
         rt = self.runtime
         rt.set_context(ContextOffset.PROBE, fired.probe.number)
         rt.set_context(ContextOffset.FIRST, fired.first)
@@ -308,7 +315,7 @@ class LinkedPrograms:
 
 
 def _in_units(size: int) -> str:
-    """A size with the largest unit that it is a multiple of, as dtrace(1) says it."""
+    """Format a size in its largest unit if it is a multiple of that, otherwise in bytes."""
     unit = 0
     while size >> 10 * (unit + 1):
         unit += 1
@@ -318,7 +325,7 @@ def _in_units(size: int) -> str:
 
 
 def parent(pid: int) -> int:
-    """The parent of a process of the host; 0 where it is not known."""
+    """Return the parent ID of a host process; 0: unknown."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return int(file.read().rpartition(")")[2].split()[1])

@@ -1,4 +1,7 @@
-"""The state of the guest's locks, for mutex_owned() and the like (DTrace guide, "Subroutines")."""
+"""State of the guest's locks, for mutex_owned() and similar subroutines.
+
+See "Subroutines" in the DTrace guide.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +13,12 @@ from emu.guest.guest import LockMembers
 
 @dataclass(frozen=True)
 class LockState:
-    """:param owner: the thread that has it to write, or alone; 0: none has.
-    :param held: somebody has it.
+    """State of a lock.
+
+    :param owner: address of the thread that holds the lock exclusively; 0: there is none.
+    :param held: whether any thread holds the lock.
+    :param spins: whether a thread that waits for the lock spins.
+    :param sleeps: whether a thread that waits for the lock sleeps.
     """
 
     owner: int
@@ -21,14 +28,20 @@ class LockState:
 
 
 class Locks:
-    """:param read: gives a number of the guest's memory, of so many bytes."""
+    """Reader of the guest's locks.
+
+    :param read: returns an unsigned integer in guest memory (address, size in bytes).
+    """
 
     def __init__(self, types: Types, members: LockMembers, read: Callable[[int, int], int]) -> None:
         self._types, self._members, self._read = types, members, read
         self._places: dict[tuple[str, str], int] = {}
 
     def state(self, lock: int) -> LockState | None:
-        """None: it is of a class of which nothing is known."""
+        """Return the state of a lock; None: its class is not supported.
+
+        :param lock: address of the lock.
+        """
         members = self._members
         at = self._place(members.kind, members.flags)
         if at is None:

@@ -1,4 +1,4 @@
-"""Stacks that the runtime walks by itself: what it must know of the machine and its kernel."""
+"""Description of a machine's stacks for the runtime, which walks them natively."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,11 @@ Steps = tuple[int, FrameStep | None]
 
 def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks],
                 marked: bool) -> None:
-    """:param marked: frames say what they are, by ``MARKS``."""
+    """Let a runtime walk kernel stacks.
+
+    :param stacks: returns the stack walker that computes the steps between frames.
+    :param marked: whether to mark the kind of each frame's address in the ``MARKS`` bits.
+    """
     arch, image = machine.arch, machine.image
     places = {name: n for n, name in enumerate(arch.registers)}
     names = [name for name in dict.fromkeys((*arch.dwarf_registers, arch.pc)) if name]
@@ -24,11 +28,11 @@ def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks]
 
     def step(pc: int, is_return: bool) -> Steps:
         if not image.holds_code(pc):
-            # Where that is no return, the host knows more.
+            # The stack ends at a return address outside of the kernel; else the host walks it.
             return StepKind.OUTSIDE, None
-        found = stacks().step(pc, is_return)
-        return (StepKind.LAST if found is None else StepKind.TRAP if found.trap
-                else StepKind.ON), found
+        frame_step = stacks().step(pc, is_return)
+        return (StepKind.LAST if frame_step is None else StepKind.TRAP if frame_step.trap
+                else StepKind.ON), frame_step
 
     runtime.walk_stacks(StackShape(
         {name: places[name] for name in names}, arch.pc, arch.sp, trap_step(machine).saved,
@@ -40,15 +44,17 @@ def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks]
 
 def walk_program(runtime: Runtime, machine: Machine, programs: UserPrograms, thread_frame: int,
                  name_size: int) -> None:
-    """:param thread_frame: where a thread has the address of its trap frame.
-    :param name_size: bytes of a process's name.
+    """Let a runtime walk user stacks.
+
+    :param thread_frame: offset in a thread of the pointer to its trap frame.
+    :param name_size: size of a process's name in bytes.
     """
     arch, field = machine.arch, TRAPS[machine.arch.name].frame.field
     register, saved, returns = arch.frame_record
     fields = machine.guest.traps.trap_frame.fields
-    found = {index: fields[field(name)]
+    registers = {index: fields[field(name)]
              for index, name in machine.guest.registers.places.items() if field(name) in fields}
     runtime.walk_programs(ProgramShape(
-        thread_frame, found, fields[field(arch.pc)], fields[field(register)],
+        thread_frame, registers, fields[field(arch.pc)], fields[field(register)],
         (saved, returns), HOSTED_NUMBERS["execname"],
         name_size), lambda name: programs.number(name.decode("utf-8", "replace")))

@@ -1,4 +1,4 @@
-"""The guest's processes, as a D program names them: ``$target``, and by their numbers."""
+"""Processes of the guest, which D programs refer to by ``$target`` or a process ID."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,9 +13,11 @@ MOST_LISTED = 40
 
 
 class GuestProcesses:
-    """:param programs: the files of their programs.
-    :param next_program: gives the name of the program that the next process is made for; empty: it
-        is not known.
+    """Processes of the guest and the programs that they run.
+
+    :param programs: the files of the programs.
+    :param next_program: returns the name of the program for which the next process will be created;
+        empty: unknown.
     """
 
     def __init__(self, machine: Machine, programs: UserPrograms,
@@ -24,45 +26,48 @@ class GuestProcesses:
 
     @property
     def made_next(self) -> int:
-        """The number of the process that is made next; 0: the kernel runs no programs.
+        """ID of the process that will be created next; 0: unknown, or the kernel runs no programs.
 
-        :raises KinstError: when the kernel does not say which it made last.
+        :raises KinstError: if the kernel lacks the variable with the last process ID.
         """
         if not self._machine.guest.boot.shell_prompt:
             return 0
-        made = find_symbol(self._machine.image, self._machine.guest.programs.last_process)
-        last = int.from_bytes(self._machine.read(made, 4), "little")
+        variable = find_symbol(self._machine.image, self._machine.guest.programs.last_process)
+        last = int.from_bytes(self._machine.read(variable, 4), "little")
         return last + 1 if last else 0
 
     def check(self, process: int) -> None:
-        """:raises KinstError: when there is no such process."""
+        """Check that a process with a given ID exists.
+
+        :raises KinstError: if it does not exist.
+        """
         known = {thread.pid: thread.process for thread in Threads(self._machine).all()}
         if process not in known:
             raise KinstError(f"failed to grab pid {process}: {_missing(process, known)}")
 
     def program(self, process: int) -> TracedProgram:
-        """What a process runs that is there, or that is made next.
+        """Return the program that a process runs; the process may be the one created next.
 
-        :raises KinstError: when there is no such process, or its program's file is not known.
+        :raises KinstError: if there is no such process, or its program's file is unknown or wrong.
         """
         known = {thread.pid: thread.process for thread in Threads(self._machine).all()}
         name = known.get(process, "")
         if not name and process == self.made_next:
             name = self._next_program()
         if not name:
-            raise KinstError(f"{_missing(process, known)}; the one that a command is given to is "
-                             "$target")
+            raise KinstError(f"{_missing(process, known)}; $target is the process that runs the "
+                             "-c command")
         file, kernel = self._programs.file(name[:NAME]), self._machine.image.machine
         if file.machine != kernel:
-            raise KinstError(f"{file.path}: a program for {file.machine}; the kernel is for "
+            raise KinstError(f"{file.path}: program for {file.machine}, but the kernel is for "
                              f"{kernel}")
-        other = self._programs.other_code(name[:NAME])
-        if other is not None:
-            raise KinstError(f"process {process} ({name[:NAME]}) has other code at {other:#x} than "
-                             f"{file.path}, which its probes would be made from")
+        address = self._programs.other_code(name[:NAME])
+        if address is not None:
+            raise KinstError(f"process {process} ({name[:NAME]}): the code at {address:#x} differs "
+                             f"from {file.path}, the file that its probes would be created from")
         return TracedProgram(process, name[:NAME], file, process not in known)
 
 
 def _missing(process: int, known: Mapping[int, str]) -> str:
-    there = ", ".join(f"{pid} ({known[pid]})" for pid in sorted(known)[:MOST_LISTED] if pid)
-    return f"there is no process {process}; there are {there or 'none'}"
+    existing = ", ".join(f"{pid} ({known[pid]})" for pid in sorted(known)[:MOST_LISTED] if pid)
+    return f"process {process} does not exist; existing processes: {existing or 'none'}"

@@ -1,4 +1,4 @@
-"""A program's guest on QEMU: what the runtime wants of it goes through QEMU's gdb stub."""
+"""Guest on QEMU that D programs trace through QEMU's gdb stub."""
 
 import contextlib
 import time
@@ -17,7 +17,7 @@ from kinst.relocation.trap import CpuState
 
 
 class QemuGuest(GuestState):
-    """Its time is the host's, since it was made."""
+    """Guest on QEMU; its time is the host's time since this object was created."""
 
     def __init__(self, machine: QemuMachine, breakpoints: SeamBreakpoints, probes: KernelProbes,
                  types: Types | None) -> None:
@@ -39,30 +39,30 @@ class QemuGuest(GuestState):
 
     @property
     def per_cpu(self) -> int | None:
-        """None: its counts are in the guest's time, and we have only the host's."""
+        """None, because the kernel counts in guest time and only host time is known here."""
         return None
 
     def unknown(self, names: Collection[str]) -> dict[str, str]:
-        found = super().unknown(names)
+        reasons = super().unknown(names)
         if "vtimestamp" in names and self._machine.guest.threads.clock is not None:
-            found["vtimestamp"] = "only the guest itself can read QEMU's counter"
-        return found
+            reasons["vtimestamp"] = "only the guest itself can read QEMU's counter"
+        return reasons
 
     def _attach(self, runtime: Runtime) -> None:
         runtime.attach_other(self, len(self._breakpoints.probes))
 
     def walk_natively(self, marked: bool) -> None:
-        """Not of this guest: its registers and memory are another process's."""
+        """Do nothing, because the guest's registers and memory are in the QEMU process."""
 
     def memory(self, address: int, size: int) -> bytes | None:
-        """For the runtime; None where there is none."""
+        """Read guest memory for the runtime; None: no memory is mapped there."""
         try:
             return self._machine.read(address, size)
         except MemoryAccessError:
             return None
 
     def interrupted(self, number: int) -> int:
-        """For the runtime; it says which numbers these are."""
+        """Return a register of the interrupted code, by the runtime's number for it."""
         arch = self._machine.arch
         if number >= OTHER_REGISTER:
             return self.state.get(list(arch.registers)[number - OTHER_REGISTER])
@@ -80,7 +80,7 @@ class QemuGuest(GuestState):
 
     def _fire(self, probe: Probe, state: CpuState | NativeState) -> None:
         assert self._runtime is not None
-        self._qemu.drain()  # what was said before it
+        self._qemu.drain()  # first print the console output that precedes the firing
         self.state = state
         self._runtime.fire_other(probe.id - 1, self.now)
 
@@ -90,9 +90,9 @@ class QemuGuest(GuestState):
                              "QEMU does not have")
 
     def end(self) -> None:
-        with contextlib.suppress(MachineError):  # QEMU has ended: nothing is left to be put back
+        with contextlib.suppress(MachineError):  # QEMU may have exited already
             self._breakpoints.disable()
 
     def stop(self) -> None:
-        """The firing that asks for it is the last."""
+        """End tracing with the current firing."""
         raise TracingEnded("tracing has ended")

@@ -1,4 +1,4 @@
-"""Values as text, byte for byte as dtrace(1) shows them."""
+"""Formatting of values, byte for byte as dtrace(1) prints them."""
 
 import datetime
 import locale
@@ -27,7 +27,7 @@ from dwarf.types import (
 )
 
 TRACE_WIDTH, KEY_WIDTH = 33, 50
-MAX_WIDTH = 1 << 16  # of a conversion: a script cannot fill the host's memory
+MAX_WIDTH = 1 << 16  # maximum width of a printf conversion, to limit memory usage
 TEXT = frozenset(range(0x20, 0x7F)) | frozenset(b"\t\n\v\f\r\a\b")
 ESCAPES = {0: "\\0", 7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r",
            34: '\\"', 92: "\\\\"}
@@ -37,23 +37,25 @@ class Symbols(Protocol):
     """Names of addresses."""
 
     def address(self, value: int) -> str:
-        """``module`function+0x12``, or the number."""
+        """Return ``module`function+0x12`` for an address, or the address if it has no name."""
 
     def frames(self, value: int) -> list[str]:
-        """The lines of a word of a recorded stack, inner ones first."""
+        """Return the lines for a word of a recorded stack, innermost first."""
 
     def symbol(self, value: int) -> str:
-        """The same without an offset."""
+        """Return ``module`function`` for an address, without an offset."""
 
     def module(self, value: int) -> str: ...
 
     def start(self, how: str, value: int) -> int:
-        """Where the function (``sym``, ``func``) or module (``mod``) begins that an address lies
-        in; the address, where there is none."""
+        """Return the start of the function (``sym``, ``func``) or module (``mod``) at an address.
+
+        If there is none, return the address.
+        """
 
 
 class NoSymbols:
-    """Where there is no kernel."""
+    """Names of addresses when there is no kernel: the addresses as numbers."""
 
     def address(self, value: int) -> str:
         return f"{value:#x}"
@@ -69,16 +71,17 @@ class NoSymbols:
 
 
 def decoded(content: bytes) -> str:
-    """Bytes as text that is written out as the same bytes."""
+    """Decode bytes so that writing the text restores the same bytes."""
     return content.decode("utf-8", "surrogateescape")
 
 
 def number(content: bytes, signed: bool) -> int:
+    """Decode a little-endian integer."""
     return int.from_bytes(content, "little", signed=signed)
 
 
 def traced(content: bytes, quiet: bool, raw: bool, width_: int = TRACE_WIDTH) -> str:
-    """A value by its size, as ``trace()`` shows it."""
+    """Format a value by its size, as ``trace()`` does."""
     size = len(content)
     if not size:
         return ""
@@ -91,7 +94,7 @@ def traced(content: bytes, quiet: bool, raw: bool, width_: int = TRACE_WIDTH) ->
 
 
 def octets(content: bytes, quiet: bool, raw: bool, width_: int) -> str:
-    """A string, if the bytes look like one; else all of them."""
+    """Format bytes as a string if they look like one, otherwise as a hex dump."""
     if raw:
         return dump(content)
     for at, byte in enumerate(content):
@@ -104,7 +107,7 @@ def octets(content: bytes, quiet: bool, raw: bool, width_: int) -> str:
 
 
 def dump(content: bytes) -> str:
-    """Bytes as a table."""
+    """Format bytes as a hex dump."""
     if not content:
         return ""
     out = ["\n" + " " * 11 + "".join(f"  {d:x}" for d in range(16)) + "  0123456789abcdef\n"]
@@ -117,6 +120,7 @@ def dump(content: bytes) -> str:
 
 
 def stack(content: bytes, symbols: Symbols, indent: int) -> str:
+    """Format a recorded stack, with one or more lines per frame."""
     out = ["\n"]
     for at in range(0, len(content), 8):
         pc = number(content[at : at + 8], False)
@@ -127,8 +131,11 @@ def stack(content: bytes, symbols: Symbols, indent: int) -> str:
 
 
 def symbolic(how: str, value: int, symbols: Symbols) -> str:
-    """``mod()``, ``sym()``, ``usym()`` and the like.  (FreeBSD 15.0's own dtrace(1) prints nothing
-    for sym() and func(): its test of the output format is upside down.)"""
+    """Format the value of ``mod()``, ``sym()``, ``usym()`` and similar actions.
+
+    FreeBSD 15.0's dtrace(1) prints nothing for sym() and func(), because it tests the output format
+    the wrong way around.
+    """
     text = (symbols.module(value) if how in ("mod", "umod") else symbols.address(value)
             if how == "uaddr" else symbols.symbol(value))
     return f"  {text:<50}"
@@ -139,7 +146,7 @@ def symbolic(how: str, value: int, symbols: Symbols) -> str:
 
 @dataclass(frozen=True)
 class ConvertedValue:
-    """A value that a conversion takes."""
+    """An argument of a format conversion."""
 
     content: bytes
     type: Type
@@ -148,9 +155,9 @@ class ConvertedValue:
 
 def formatted(pieces: Sequence[Piece], arguments: Sequence[ConvertedValue], symbols: Symbols,
               aggregation: Callable[[Conversion], str] | None = None) -> str:
-    """What printf prints.
+    """Format the output of printf.
 
-    :param aggregation: shows the value of ``%@``.
+    :param aggregation: formats the value of a ``%@`` conversion.
     """
     out, at = [], 0
     for piece in pieces:
@@ -178,7 +185,7 @@ def formatted(pieces: Sequence[Piece], arguments: Sequence[ConvertedValue], symb
 
 
 def wide_character(value: int) -> str:
-    """A code point; a replacement for what is none."""
+    """Return the character for a code point, or U+FFFD if the code point is invalid."""
     return chr(value) if value < 0xD800 or 0xE000 <= value < 0x110000 else "\ufffd"
 
 
@@ -187,7 +194,7 @@ def _signed_argument(argument: ConvertedValue) -> int:
 
 
 def padded(text: str, flags: str, wide: int) -> str:
-    """A text as FreeBSD's printf pads it: also strings and characters with zeros."""
+    """Pad a text as FreeBSD's printf does; the flag 0 also pads strings and characters."""
     if "-" in flags:
         return text.ljust(wide)
     return text.rjust(wide, "0" if "0" in flags else " ")
@@ -195,7 +202,7 @@ def padded(text: str, flags: str, wide: int) -> str:
 
 def converted(name: str, flags: str, wide: int, precision: int | None, argument: ConvertedValue,
               symbols: Symbols) -> str:
-    """One conversion."""
+    """Format one conversion of printf."""
     letter = name[-1]
     content = argument.content
     if argument.how in ("stack", "ustack") or letter == "k":
@@ -227,6 +234,7 @@ def converted(name: str, flags: str, wide: int, precision: int | None, argument:
 
 def integer(name: str, flags: str, wide: int, precision: int | None, content: bytes, kind: Type
             ) -> str:
+    """Format an integer conversion of printf."""
     letter = name[-1]
     signed = letter == "i" or (letter == "d" and is_signed(kind) and name != "hd")
     value = number(content, signed)
@@ -235,7 +243,7 @@ def integer(name: str, flags: str, wide: int, precision: int | None, content: by
     digits = {"o": "o", "x": "x", "X": "X", "p": "x"}.get(letter, "d")
     text = format(abs(value), digits)
     if letter == "o" and "#" in flags and value:
-        text = "0" + text  # the zero counts as a digit
+        text = "0" + text  # the zero counts toward the precision
     if precision is not None:
         text = text.rjust(precision, "0")
     if "'" in flags and digits == "d":
@@ -251,7 +259,7 @@ def integer(name: str, flags: str, wide: int, precision: int | None, content: by
 
 
 def _grouped(text: str) -> str:
-    """Digits in groups, as the environment's locale wants it."""
+    """Group the digits of a number as the environment's locale requires."""
     separator = locale.localeconv().get("thousands_sep")
     if not isinstance(separator, str) or not separator:
         return text
@@ -259,7 +267,7 @@ def _grouped(text: str) -> str:
 
 
 def escaped(content: bytes, ends: bool = True) -> str:
-    """A string with its unprintable characters as C writes them, its end too."""
+    """Return a string with C escapes for unprintable characters, including the final NUL."""
     out = []
     for byte in content:
         out.append(ESCAPES.get(byte) or (chr(byte) if 0x21 <= byte <= 0x7E else f"\\{byte:03o}"))
@@ -281,7 +289,7 @@ def _stack_lines(content: bytes, flags: str, wide: int, symbols: Symbols) -> str
 
 
 def moment(letter: str, nanoseconds: int) -> str:
-    """Nanoseconds since 1970 as a date of this place."""
+    """Format nanoseconds since 1970 as a date in the local time zone."""
     when = datetime.datetime.fromtimestamp(nanoseconds // 10**9).astimezone()
     if letter == "Y":
         return f"{when:%Y %b} {when.day:2d} {when:%H:%M:%S}"
@@ -289,6 +297,7 @@ def moment(letter: str, nanoseconds: int) -> str:
 
 
 def real(letter: str, flags: str, wide: int, precision: int | None, content: bytes) -> str:
+    """Format a floating-point conversion of printf."""
     if len(content) not in (4, 8):
         return padded("?", flags, wide)
     value = struct.unpack("<f" if len(content) == 4 else "<d", content)[0]
@@ -301,9 +310,9 @@ def real(letter: str, flags: str, wide: int, precision: int | None, content: byt
 
 
 def typed_name(kind: Type, depth: int = 0) -> str:
-    """A type's name as ``print()`` gives it: with its qualifiers, and typedefs as they are."""
+    """Return a type's name as ``print()`` prints it: with qualifiers and unresolved typedefs."""
     if depth > MAX_NAME:
-        raise DebugDataError("a type that is nested too deep: damaged debug data")
+        raise DebugDataError("damaged debug data: type is nested too deeply")
     match kind:
         case Qualified():
             inner = typed_name(kind.target, depth + 1)
@@ -329,49 +338,50 @@ def typed_name(kind: Type, depth: int = 0) -> str:
     return spelled(kind)
 
 
-MAX_NAME = 64  # types inside of a type
+MAX_NAME = 64  # maximum nesting depth of a type
 
 
 class Typed:
-    """``print()``: a value by its type, structures over several lines."""
+    """Formatter for ``print()``, which prints a value by its type, structures on several lines."""
 
     def __init__(self, symbols: Symbols) -> None:
         self.symbols = symbols
 
     def text(self, content: bytes, kind: Type) -> str:
+        """Format a value with its type."""
         name = typed_name(kind)
         if is_string(kind):
             return f'string "{decoded(content.split(bytes(1))[0])}"\n'
-        found = strip(kind)
+        base = strip(kind)
         value = self._value(content, kind, 0, None, top=True)
-        end = "" if isinstance(found, Structure) else "\n"
+        end = "" if isinstance(base, Structure) else "\n"
         return f"{name} {value}{end}"
 
     def _value(self, content: bytes, kind: Type, depth: int, bits: tuple[int, int] | None,
                top: bool = False) -> str:
-        found = strip(kind)
-        match found:
+        base = strip(kind)
+        match base:
             case Structure():
-                return self._structure(content, found, depth)
+                return self._structure(content, base, depth)
             case Array():
-                return self._array(content, found, depth, top)
+                return self._array(content, base, depth, top)
             case Integer():
-                return self._integer(content, found, bits)
+                return self._integer(content, base, bits)
             case Enumeration():
                 plain = number(content, False)
                 if bits is not None:
                     plain = plain >> bits[0] & (1 << bits[1]) - 1
                 count = 8 * len(content) if bits is None else bits[1]
                 signed = plain - (1 << count) if count and plain >> count - 1 else plain
-                name = next((n for n, v in found.values if v in (signed, plain)), None)
-                # Without a name, an enumeration without negative values has no sign in a bit-field.
+                name = next((n for n, v in base.values if v in (signed, plain)), None)
+                # In a bit-field, a value without a name is unsigned if no enumerator is negative.
                 return name if name is not None else str(
-                    plain if bits is not None and all(v >= 0 for _n, v in found.values) else signed)
+                    plain if bits is not None and all(v >= 0 for _n, v in base.values) else signed)
             case Float():
                 return self._float(content)
             case Pointer():
                 value = number(content, False)
-                if isinstance(found.target, Procedure):  # of a typedef, dtrace(1) sees none
+                if isinstance(base.target, Procedure):  # dtrace(1) does not resolve typedefs here
                     text = self.symbols.symbol(value)
                     return text if "`" in text else self._hex(value)
                 return self._hex(value)
@@ -433,21 +443,21 @@ class Typed:
 
     def _array(self, content: bytes, kind: Array, depth: int, top: bool) -> str:
         element, size = kind.element, width(kind.element)
-        found = strip(element)
+        base = strip(element)
         count = kind.count or 0
-        if isinstance(found, Integer) and found.encoding == "char" and found.size == 1 \
-                and found.signed:
+        if isinstance(base, Integer) and base.encoding == "char" and base.size == 1 \
+                and base.signed:
             head, mark, _rest = content.partition(b"\0")
             if mark and head and all(0x20 <= b <= 0x7E for b in head):
                 text = f'"{head.decode()}"'
                 return text if top else f"[ {text} ]"
-        if isinstance(found, Structure) and not count:
+        if isinstance(base, Structure) and not count:
             return "[ " + "    " * depth + "]"
-        if isinstance(found, Structure):
+        if isinstance(base, Structure):
             inner = "    " * (depth + 1)
             name = typed_name(element)
             pieces = [content[n * size : (n + 1) * size] for n in range(count)]
-            parts = [f"{inner}{name} {self._structure(piece, found, depth + 1)}"
+            parts = [f"{inner}{name} {self._structure(piece, base, depth + 1)}"
                      for piece in pieces]
             return "[ \n" + ", \n".join(parts) + "\n" + "    " * depth + "]"
         parts = [self._value(content[n * size : (n + 1) * size], element, depth + 1, None,

@@ -1,7 +1,7 @@
-"""A trace from its programs to its end: linked, run, consumed.
+"""Trace session: runs linked programs and consumes their output until tracing ends.
 
-Without a kernel there are only DTrace's own probes; time is virtual and jumps from one firing to
-the next, or is the host's (``-x host-time``).
+Without a kernel, there are only DTrace's own probes. Time is then virtual and jumps from one firing
+to the next, or is the host's (``-x host-time``).
 """
 
 import heapq
@@ -22,14 +22,14 @@ from emu.host.errors import KinstError
 from kinst.probes.breakpoints import NativeState
 from kinst.relocation.trap import CpuState
 
-STATE_ADDRESS = 0x0D7A_FFFF_0000_0000  # what BEGIN and END see as arg0
+STATE_ADDRESS = 0x0D7A_FFFF_0000_0000  # arg0 of BEGIN and END
 MAX_FIRINGS = 10_000_000
 
 
 class Timers:
-    """The probes that fire by the clock.
+    """Queue of the probes that fire at regular intervals.
 
-    :param now: the time at which they are enabled.
+    :param now: time in nanoseconds at which the probes are enabled.
     """
 
     def __init__(self, probes: Iterable[FiredProbe], now: int) -> None:
@@ -41,11 +41,11 @@ class Timers:
 
     @property
     def due(self) -> int | None:
-        """When the next one fires; None: there is none."""
+        """Time of the next firing in nanoseconds; None: there are no such probes."""
         return self._waiting[0][0] if self._waiting else None
 
     def take(self) -> FiredProbe:
-        """The next one; it will fire again."""
+        """Return the probe that fires next, and schedule its following firing."""
         due, number, every, fired = self._waiting[0]
         heapq.heapreplace(self._waiting, (due + every, number, every, fired))
         return fired
@@ -53,9 +53,9 @@ class Timers:
 
 @dataclass
 class Session(LinkedPrograms):
-    """Programs that are run and consumed; see ``LinkedPrograms``.
+    """Linked programs, with methods to run them and to consume their output.
 
-    :ivar seen: is given each record, too.
+    :ivar seen: callback that receives each record before it is printed.
     """
 
     firings: int = 0
@@ -68,13 +68,13 @@ class Session(LinkedPrograms):
             self.consumer = Structured(
                 self.options, self.symbols, self.out, self.say, sink=self.sink)
         self.interrupted = False
-        self._busy = False  # it prints, or lets one of DTrace's own probes fire
+        self._busy = False  # printing, or firing one of DTrace's own probes
         self._interpreter: Interpreter | None = None
 
     def link(self, compiled: Sequence[Compiled]) -> None:
-        """Make the executor and give it the programs.
+        """Link the programs and load them into a new executor.
 
-        :raises KinstError: when they may not run.
+        :raises KinstError: if the programs are not permitted to run.
         """
         super().link(compiled)
         if self.guest is not None:
@@ -82,14 +82,14 @@ class Session(LinkedPrograms):
 
     @property
     def stopped(self) -> bool:
-        """By Ctrl-C, by a buffer that is full, by exit()."""
+        """Whether tracing has ended, by Ctrl-C, a full buffer or exit()."""
         return self.interrupted or self.runtime.stopped or self.runtime.read(
             Region.STATE.address, 8) != bytes(8)
 
     # -- running -----------------------------------------------------------------------------------
 
     def fire(self, fired: FiredProbe, arguments: Sequence[int] = ()) -> None:
-        """Let a probe fire."""
+        """Fire a probe with the given arguments."""
         self._context(fired, arguments)
         self.firings += 1
         self._busy = True
@@ -99,11 +99,11 @@ class Session(LinkedPrograms):
             self._busy = False
 
     def narrated(self, probe: int, state: CpuState | NativeState, narrate: Narrate) -> None:
-        """Let a kernel's probe fire, in Python.
+        """Fire a kernel probe in the Python interpreter.
 
-        :param probe: its ID.
+        :param probe: ID of the probe.
         :param state: the interrupted registers.
-        :param narrate: is told of each instruction before it is executed.
+        :param narrate: callback before each BPF instruction.
         """
         assert self.guest is not None
         fired, kept, faults = self._by_probe[probe], self.guest.state, self.runtime.faults
@@ -121,7 +121,7 @@ class Session(LinkedPrograms):
             self.guest.state, self.runtime.faults = kept, faults
 
     def _told(self, _number: int, fault: int, value: int, at: int) -> None:
-        """Of a fault by the executor in Python, which knows no clauses."""
+        """Record a fault reported by the Python interpreter, which does not know the clause."""
         clause = self.runtime.read(Region.CONTEXT.address + ContextOffset.CLAUSE, 8)
         self._fault(int.from_bytes(clause, "little"), fault, value, at + self._base)
 
@@ -130,22 +130,22 @@ class Session(LinkedPrograms):
                      if f.probe.provider == "dtrace" and f.probe.name == name), None)
 
     def _looked(self, now: int) -> None:
-        """It is time to look at what there is, between two firings."""
+        """Consume the buffers; the runtime calls this regularly, between two firings."""
         self.now = now
         self._consume()
         self.runtime.look_at(now + self._period)
         self._end_workload()
 
     def _end_workload(self) -> None:
-        """When tracing has ended, so has what it was for."""
+        """Stop the workload if tracing has ended."""
         if self.stopped and self.guest is not None:
             self.guest.stop()
 
     def run(self, workload: Callable[[], None] | None = None) -> int:
-        """Trace; the exit status.
+        """Trace until the end, and return the exit status.
 
-        :param workload: what the kernel is to do; without a kernel, None.
-        :raises KinstError: what the workload raised, when all that was traced has been shown.
+        :param workload: runs the kernel; None: there is no kernel.
+        :raises KinstError: the workload's error, after all output has been printed.
         """
         failure: KinstError | None = None
         try:
@@ -165,7 +165,7 @@ class Session(LinkedPrograms):
                 self.interrupted = True
             except TracingEnded:
                 pass
-            except KinstError as error:  # what was traced before it is shown first
+            except KinstError as error:  # raised after the output has been printed
                 failure = error
             self.now = self.guest.now
         self._end()
@@ -174,14 +174,14 @@ class Session(LinkedPrograms):
         return self.consumer.status
 
     def begin(self) -> None:
-        """Begin to trace what somebody else will run on the kernel, up to ``end``."""
+        """Begin to trace a workload that the caller runs; ``end()`` ends the trace."""
         assert self.guest is not None
         self._begin()
         self.guest.begin()
         self.moved()
 
     def moved(self) -> None:
-        """The guest's time is another: count from there."""
+        """Restart the timers after the guest has moved to another time."""
         assert self.guest is not None
         self.now = self.guest.now
         self.runtime.look_at(self.now + self._period)
@@ -189,20 +189,26 @@ class Session(LinkedPrograms):
         self.guest.arm(timers.due, lambda: self._rung(timers))
 
     def end(self) -> None:
-        """:raises KinstError: when the probes cannot be disabled."""
+        """End the trace and print the remaining output.
+
+        :raises KinstError: if the probes cannot be disabled.
+        """
         assert self.guest is not None
         self.guest.end()
         self.now = self.guest.now
         self._end()
 
     def look(self) -> None:
-        """Take what there is, while nothing runs."""
+        """Consume the buffers while nothing runs."""
         assert self.guest is not None
         self.now = self.guest.now
         self._consume()
 
     def hurry(self) -> None:
-        """Look soon, whatever the options say; at any time, also from a signal's handler."""
+        """Consume the buffers soon, regardless of the options.
+
+        This may be called at any time, also from a signal handler.
+        """
         if self.guest is None or self.stopped:
             return
         if self._busy or self.runtime.firing or self.guest.frozen:
@@ -211,15 +217,17 @@ class Session(LinkedPrograms):
             self.look()
 
     def aggregated(self, empty: bool = False) -> list[Row]:
-        """All aggregations as they are.
+        """Return the current values of all aggregations.
 
-        :param empty: distributions also have their empty buckets, as ``values.buckets`` says.
+        :param empty: whether to include empty buckets of distributions; see ``values.buckets``.
         """
         return aggregations(self.consumer, empty=empty)
 
     def timed(self) -> dict[str, int]:
-        """The aggregations whose key is a time: nanoseconds of one of it, 0 where that is not
-        plain."""
+        """Return the aggregations whose key is a time, each with the unit of its key.
+
+        A unit is a number of nanoseconds; 0: the unit cannot be determined.
+        """
         return {shown_name(shape.info.name): shape.info.unit for shape in self.compiler.aggregations
                 if shape.info.unit is not None}
 
@@ -243,50 +251,50 @@ class Session(LinkedPrograms):
             self.consumer.close_other()
 
     def _wait_for_status(self) -> None:
-        """The end is noticed when the status is looked at, once in a while."""
+        """Advance the time to the next status check, at which dtrace(1) notices the end."""
         rate = self.options.number("statusrate")
         if self.guest is None and rate and self.now % rate:
             self._wait(self.now + rate - self.now % rate, False)
 
     def _timers(self) -> None:
-        """The probes that fire by the clock, until tracing ends."""
+        """Fire the probes with timers until tracing ends."""
         timers = Timers(self._by_probe.values(), self.now)
         look = self.now + self._period
         host = self.options.given("host-time")
         if timers.due is None and not self.stopped:
-            self.say("nothing is left that could fire: the trace ends")
+            self.say("no enabled probe can fire any more: ending the trace")
             return
         while timers.due is not None and not self.stopped:
             due = timers.due
             if due > MAX_TIME:
-                self.say("given up after 146 years")
+                self.say("trace ended: limit of 146 years reached")
                 return
             if look <= due:
                 period = self._period
                 self._wait(due - (due - look) % period if not host else look, host)
                 self._consume()
                 look = self.now + self._period
-                if host and look <= due:  # in the host's time, look again and again
+                if host and look <= due:  # in host time, consume repeatedly until the firing is due
                     continue
             self._wait(due, host)
             if self.firings >= MAX_FIRINGS:
-                self.say(f"given up after {MAX_FIRINGS} firings")
+                self.say(f"trace ended: limit of {MAX_FIRINGS} firings reached")
                 return
             self.fire(timers.take(), [0])
 
     def _rung(self, timers: Timers) -> int | None:
-        """A kernel's time has come to a timer; when to come again."""
+        """Fire the timers that are due, and return the time at which the next one is due."""
         assert self.guest is not None
         while timers.due is not None and timers.due <= self.guest.time and not self.stopped:
             self.now = max(self.now, timers.due)
-            pc = self.guest.pc  # the kernel's, or the program's behind it
+            pc = self.guest.pc  # arg0 if in the kernel, arg1 if in a user program
             self.fire(timers.take(), [0, pc] if self.guest.outside else [pc])
         self._end_workload()
         return None if self.stopped else timers.due
 
     @property
     def _period(self) -> int:
-        """Between two looks at what there is."""
+        """Nanoseconds after which the buffers are consumed again."""
         number = self.options.number
         return max(min(number("switchrate"), number("aggrate")), 10**6)
 
@@ -298,7 +306,7 @@ class Session(LinkedPrograms):
     # -- consuming ---------------------------------------------------------------------------------
 
     def _consume(self, last: bool = False) -> None:
-        """Print what there is; with a buffer that is kept, only at the end."""
+        """Print the buffered data; unless ``bufpolicy`` is "switch", only at the end."""
         if self.options.text("bufpolicy") != "switch" and not last:
             return
         self._busy = True
@@ -324,13 +332,13 @@ class Session(LinkedPrograms):
                     self.seen(*record)
                 self.consumer.record(*record, after)
         finally:
-            del records[:done]  # the others are printed by who comes next
+            del records[:done]  # after an exception, a later call prints the others
         self.out.flush()
 
     def _drops(self, keys: int) -> None:
-        """Say what was dropped since the last time.
+        """Report the data dropped since the last call.
 
-        :param keys: of aggregations, for which the consumer had no room.
+        :param keys: number of aggregation keys for which the consumer had no room.
         """
         drops = self.runtime.take_drops()
         records, dynamic, aggregation, speculative, unavailable, errors = drops
@@ -339,7 +347,7 @@ class Session(LinkedPrograms):
         for count, tag, text in (
             (records, "PRINCIPAL", f"drop{{s}} {on}"),
             (aggregation, "AGGREGATION", f"aggregation drop{{s}} {on}"),
-            (keys, "AGGREGATION", "key{s} of aggregations found no room"),
+            (keys, "AGGREGATION", "aggregation key drop{s} (too many keys)"),
             (dynamic, "DYNAMIC", "dynamic variable drop{s}"),
             (speculative, "SPEC", "speculative drop{s}"),
             (unavailable, "SPECUNAVAIL",

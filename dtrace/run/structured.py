@@ -1,4 +1,4 @@
-"""A consumer that gives objects instead of text: for ``kdtrace --json`` and for programs."""
+"""Consumer that outputs objects instead of text, for ``kdtrace --json`` and for Python programs."""
 
 import os
 import subprocess
@@ -14,16 +14,21 @@ from dtrace.run.render import Symbols
 from dtrace.run.values import Value
 
 Row = dict[str, Value]
-CHANGES = ("changed", "set_option", "reopen", "system", "truncate_output")  # what gives no value
+# Handlers of actions that have no value in the output
+CHANGES = ("changed", "set_option", "reopen", "system", "truncate_output")
 
 
 def ignore(_row: Row) -> None:
+    """Discard an object."""
     pass
 
 
 @dataclass
 class Structured(Consumer):
-    """:param sink: is given each object as it comes (docs/d.md says which there are)."""
+    """Consumer that outputs objects instead of text.
+
+    :param sink: callback that receives each object; docs/d.md describes the objects.
+    """
 
     sink: Callable[[Row], None] = field(default=ignore)
 
@@ -46,11 +51,11 @@ class Structured(Consumer):
             self.sink(row)
 
     def _object(self, enabled: Enabled, action: Recorded, parts: list[bytes]) -> Row:
-        found = values.all_recorded(action.fields, parts, self.symbols)
+        converted = values.all_recorded(action.fields, parts, self.symbols)
         row: Row = {"action": action.name}
         if action.name == "printf":
             text = self._text(action, parts).encode("utf-8", "surrogateescape")
-            return row | {"text": text.decode("utf-8", "backslashreplace"), "arguments": found}
+            return row | {"text": text.decode("utf-8", "backslashreplace"), "arguments": converted}
         if action.name == "tracemem":
             size = int.from_bytes(parts[1], "little") if len(parts) > 1 else len(parts[0])
             content = parts[0][:size] if 0 < size <= len(parts[0]) else parts[0]
@@ -61,12 +66,12 @@ class Structured(Consumer):
             self._exit(enabled, action, parts)
         if action.name == "print":
             row["type"] = render.typed_name(action.fields[0].type)
-        if not found:
+        if not converted:
             return row
-        return row | {"value": found[0] if len(found) == 1 else found}
+        return row | {"value": converted[0] if len(converted) == 1 else converted}
 
     def _system(self, enabled: Enabled, action: Recorded, values_: list[bytes]) -> None:
-        """What the command prints is an object of its own."""
+        """Run a command, and output an object with its output."""
         command = self._text(action, values_).partition("\0")[0]
         shown = os.fsencode(command).decode("utf-8", "backslashreplace")
         if self.shell is not None:
@@ -78,13 +83,13 @@ class Structured(Consumer):
         self.sink({"system": shown, "output": done.stdout.decode("utf-8", "backslashreplace")})
 
     def _reopen(self, enabled: Enabled, action: Recorded, values_: list[bytes]) -> None:
-        self._failed(enabled, "freopen() changes nothing where objects are printed")
+        self._failed(enabled, "freopen() has no effect if objects are printed instead of text")
 
     def _truncate_output(self, _e: Enabled, _action: Recorded, _values: list[bytes]) -> None:
-        """There is no text to cut."""
+        """Do nothing, because there is no text to truncate."""
 
     def _printed(self, action: Recorded) -> Row:
-        """``printa()``: what it prints, and the aggregations as they are."""
+        """Return an object for ``printa()``, with its text and the values of the aggregations."""
         rows: list[Value] = []
         lines: list[Value] = []
         for parts, entries in self.table.joined(action.aggregations, self.order()):
@@ -110,10 +115,10 @@ class Structured(Consumer):
 
 def aggregations(consumer: Consumer, without: Collection[int] = (), empty: bool = False
                  ) -> list[Row]:
-    """An object for each aggregation that has a key.
+    """Return an object for each aggregation that is not empty.
 
-    :param without: numbers of some that are left out.
-    :param empty: distributions also have their empty buckets, as ``values.buckets`` says.
+    :param without: numbers of the aggregations to omit.
+    :param empty: whether to include empty buckets of distributions; see ``values.buckets``.
     """
     by_aggregation: dict[int, list[Entry]] = {}
     for entry in consumer.table.sorted(consumer.order()):
@@ -123,7 +128,7 @@ def aggregations(consumer: Consumer, without: Collection[int] = (), empty: bool 
 
 
 def _aggregation(entries: Sequence[Entry], symbols: Symbols, empty: bool) -> Row:
-    """An aggregation with its rows, of which there is at least one."""
+    """Return the object for an aggregation that is not empty."""
     info = entries[0].info
     assert info.function is not None
     rows: list[Value] = [{"keys": values.keys(entry, symbols),
@@ -132,5 +137,5 @@ def _aggregation(entries: Sequence[Entry], symbols: Symbols, empty: bool) -> Row
 
 
 def shown_name(name: str) -> str:
-    """An aggregation as a program writes it; ``@`` alone is ``@_`` within."""
+    """Return an aggregation's name as programs write it; the name of ``@`` is stored as ``@_``."""
     return "@" if name in ("_", "@_") else "@" + name.removeprefix("@")

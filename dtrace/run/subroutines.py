@@ -1,8 +1,7 @@
-"""D's subroutines on strings, and the rest that no helper of the native executor does
-(DTrace guide, "Actions and subroutines").
+"""D's subroutines on strings, and others that the native executor does not implement.
 
-Each takes bytes and integers; None is a null pointer.  ``SUBROUTINES`` says how their arguments
-come and what becomes of the result.
+They take bytes and integers; None is a null pointer.  ``SUBROUTINES`` defines how their arguments
+and results are converted.  See "Actions and subroutines" in the DTrace guide.
 """
 
 import ipaddress
@@ -17,9 +16,9 @@ U64 = 1 << 64
 
 
 class SubroutineFault(Exception):
-    """The clause ends.
+    """Fault in a subroutine, which ends the clause.
 
-    :param fault: why.
+    :param fault: kind of the fault.
     """
 
     def __init__(self, fault: Fault, value: int = 0) -> None:
@@ -28,21 +27,28 @@ class SubroutineFault(Exception):
 
 
 def strchr(text: bytes, character: int) -> bytes | None:
+    """Return a string from the first occurrence of a character; None: it does not occur."""
     at = (text + b"\0").find(bytes([character & 255]))
     return None if at < 0 else text[at:]
 
 
 def strrchr(text: bytes, character: int) -> bytes | None:
+    """Return a string from the last occurrence of a character; None: it does not occur."""
     at = (text + b"\0").rfind(bytes([character & 255]))
     return None if at < 0 else text[at:]
 
 
 def strstr(text: bytes, part: bytes) -> bytes | None:
+    """Return a string from the first occurrence of a substring; None: it does not occur."""
     at = text.find(part)
     return None if at < 0 else text[at:]
 
 
 def index(text: bytes, part: bytes, start: int | None) -> int:
+    """Return the offset of the first occurrence of a substring; -1: it does not occur.
+
+    :param start: the offset at which to begin the search; None: the program omitted it.
+    """
     at = max(start or 0, 0)
     if at >= len(text) and (start is not None or text):
         if at == 0 and not part:
@@ -52,6 +58,10 @@ def index(text: bytes, part: bytes, start: int | None) -> int:
 
 
 def rindex(text: bytes, part: bytes, start: int | None) -> int:
+    """Return the offset of the last occurrence of a substring; -1: it does not occur.
+
+    :param start: the highest offset to consider; None: the program omitted it.
+    """
     if start is None:
         return text.rfind(part)
     if start < 0:
@@ -81,12 +91,14 @@ def substr(text: bytes, start: int, count: int | None, limit: int) -> bytes:
 
 
 def basename(path: bytes) -> bytes:
+    """Return the last component of a path."""
     if not path:
         return b"."
     return path.rstrip(b"/").rpartition(b"/")[2] or b"/"
 
 
 def dirname(path: bytes) -> bytes:
+    """Return a path without its last component."""
     if not path:
         return b"."
     stripped = path.rstrip(b"/")
@@ -99,7 +111,7 @@ def dirname(path: bytes) -> bytes:
 
 
 def cleanpath(path: bytes) -> bytes:
-    """Without ``//``, ``/./`` and what ``/../`` takes back."""
+    """Simplify a path by resolving ``//``, ``/./`` and ``/../``."""
     out: list[bytes] = []
     absolute = path.startswith(b"/")
     parts = path.split(b"/")
@@ -120,6 +132,11 @@ def cleanpath(path: bytes) -> bytes:
 
 
 def lltostr(value: int, base: int | None) -> bytes:
+    """Format a 64-bit integer, signed if the base is 10; bases 8 and 16 have a prefix.
+
+    :param base: from 2 to 36; None: 10.
+    :raises SubroutineFault: if the base is invalid.
+    """
     base = 10 if base is None else base
     if not 2 <= base <= MAX_BASE:
         raise SubroutineFault(Fault.ILLEGAL_OPERATION)
@@ -138,6 +155,11 @@ def lltostr(value: int, base: int | None) -> bytes:
 
 
 def strtoll(text: bytes, base: int | None) -> int:
+    """Parse an integer at the beginning of a string.
+
+    :param base: from 2 to 36; None: 10.
+    :raises SubroutineFault: if the base is invalid.
+    """
     base = 10 if base is None else base
     if not 2 <= base <= MAX_BASE:
         raise SubroutineFault(Fault.ILLEGAL_OPERATION)
@@ -157,22 +179,29 @@ def strtoll(text: bytes, base: int | None) -> int:
 
 
 def inet_ntoa(address: bytes) -> bytes:
+    """Format an IPv4 address."""
     return str(ipaddress.IPv4Address(address)).encode()
 
 
 def inet_ntoa6(address: bytes, mapped: bool = False) -> bytes:
-    """:param mapped: whether a mapped IPv4 address is shown with its prefix."""
-    found = ipaddress.IPv6Address(address)
-    if found.ipv4_mapped is not None:
-        return (b"::ffff:" if mapped else b"") + str(found.ipv4_mapped).encode()
+    """Format an IPv6 address.
+
+    :param mapped: whether an IPv4 address within it keeps its prefix ``::ffff:`` or ``::``.
+    """
+    parsed = ipaddress.IPv6Address(address)
+    if parsed.ipv4_mapped is not None:
+        return (b"::ffff:" if mapped else b"") + str(parsed.ipv4_mapped).encode()
     if address[:12] == bytes(12) and address[12:] > b"\0\0\0\1":
         return (b"::" if mapped else b"") + inet_ntoa(address[12:])
     return _groups(address)
 
 
 def _groups(address: bytes) -> bytes:
-    """An IPv6 address with its longest run of zero words left out, the first of several, also one
-    of a single word that is not the last."""
+    """Format an IPv6 address with its longest run of zero words replaced by ``::``.
+
+    If several runs are longest, this is the first. A single zero word is a run unless it is the
+    last word.
+    """
     words = [int.from_bytes(address[n : n + 2]) for n in range(0, 16, 2)]
     best, longest, at = 0, 0, 0
     while at < len(words):
@@ -189,7 +218,11 @@ def _groups(address: bytes) -> bytes:
 
 
 def inet_ntop(family: int, read: Callable[[int], bytes]) -> bytes:
-    """:param read: gives so many bytes of the address."""
+    """Format an IPv4 or IPv6 address.
+
+    :param read: returns the given number of bytes of the address.
+    :raises SubroutineFault: if the address family is not supported.
+    """
     if family == AF_INET:
         return inet_ntoa(read(4))
     if family == AF_INET6:
@@ -198,11 +231,11 @@ def inet_ntop(family: int, read: Callable[[int], bytes]) -> bytes:
 
 
 def token(text: bytes, separators: bytes, most: int) -> tuple[int, int] | None:
-    """Where the first token of a string begins and ends, for ``strtok()``; None: it has none.
+    """Return the start and end of a string's first token, for ``strtok()``; None: there is none.
 
-    The separator that ended a token is the first character of what follows.
+    The search for the next token begins at the separator that ends this one.
 
-    :param most: bytes of a token; a longer one is cut there.
+    :param most: maximum length of a token in bytes; a longer one is truncated.
     """
     begin = next((n for n, byte in enumerate(text) if byte not in separators), len(text))
     if begin == len(text):
@@ -217,18 +250,19 @@ _SPACE = b" \t\n\r"
 
 
 class _Json:
-    """Finds the text of one element; ``None`` where the JSON is not what the path says."""
+    """Parser that finds an element in a JSON text."""
 
     def __init__(self, text: bytes) -> None:
         self.text, self.at = text, 0
 
     def skip(self) -> bytes:
+        """Skip white space, and return the next character."""
         while self.at < len(self.text) and self.text[self.at] in _SPACE:
             self.at += 1
         return self.text[self.at : self.at + 1]
 
     def string(self) -> bytes | None:
-        """The inside of a string, which begins here."""
+        """Read a string, and return its contents without the quotes; None: it has no end."""
         begin = self.at + 1
         at = begin
         while at < len(self.text):
@@ -242,7 +276,7 @@ class _Json:
         return None
 
     def element(self) -> bytes | None:
-        """The text of a value, which is passed."""
+        """Read a value, and return its text; None: it is invalid."""
         first = self.skip()
         if first == b'"':
             return self.string()
@@ -269,7 +303,7 @@ class _Json:
         return word
 
     def enter(self, part: bytes) -> bool:
-        """Go to the value of a key, or to an element of an array."""
+        """Move to the value of a key or to an array element; return whether it exists."""
         kind = self.skip()
         if kind not in (b"{", b"["):
             return False
@@ -299,6 +333,10 @@ class _Json:
 
 
 def json(text: bytes, path: bytes) -> bytes | None:
+    """Return the text of a JSON element; None: it does not exist, or the JSON is invalid.
+
+    :param path: keys and array indices, as in ``a.b[1]``.
+    """
     parts = [p for p in path.replace(b"]", b"").replace(b"[", b".").removeprefix(b".").split(b".")]
     reader = _Json(text)
     if reader.skip() not in (b"{", b"["):

@@ -1,4 +1,4 @@
-"""The kernel that D programs trace: its probes, types and state."""
+"""Kernel that D programs trace: its probes, types and state."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from kinst.probes.seam_breakpoints import SeamBreakpoints
 
 @dataclass(frozen=True)
 class Target:
-    """What D programs are compiled for: the probes and types of one kernel.
+    """Kernel that D programs are compiled for.
 
-    :param types: None where the kernel has none.
+    :param types: the kernel's types; None: it has none.
     """
 
     probes: KernelProbes
@@ -31,22 +31,24 @@ class Target:
 
     @property
     def image(self) -> Image:
+        """The kernel's image."""
         return self.probes.breakpoints.image
 
     @property
     def symbols(self) -> KernelSymbols:
+        """Names of addresses in the kernel and its user programs."""
         return KernelSymbols(self.image, self.guest.lines, self.guest.programs)
 
 
 def new_target(breakpoints: Breakpoints | SeamBreakpoints, types: Types | None, unsafe: bool,
                programs: UserPrograms, next_program: Callable[[], str], stops: bool = True
                ) -> Target:
-    """The machine of some breakpoints, among which the programs' probes are made.
+    """Create the target of D programs from a machine with breakpoints.
 
-    :param unsafe: excluded functions are probed, too.
-    :param programs: whose functions stacks of users name.
-    :param next_program: gives the name of the program that the next process is made for.
-    :param stops: what runs ends when tracing does.
+    :param unsafe: whether to probe excluded functions, too.
+    :param programs: programs whose functions are named in user stacks.
+    :param next_program: returns the name of the program for which the next process will be created.
+    :param stops: whether the workload stops when tracing ends.
     """
     processes = GuestProcesses(breakpoints.machine, programs, next_program)
     probes = KernelProbes(

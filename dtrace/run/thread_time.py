@@ -1,22 +1,22 @@
-"""``vtimestamp``: how long the running thread has had a CPU, from what the kernel counts."""
+"""CPU time of the current thread (``vtimestamp``), from the counts of the kernel."""
 
 from collections.abc import Callable
 
 from emu.guest.guest import ThreadClock
 from emu.machine.machine import Machine
 
-SHORT = 0xFFFF_FFFF  # of a counter that the kernel reads 32 bits of
-AHEAD = 1_000_000  # ns: the kernel's reading of the counter is at most this far ahead of ours
+SHORT = 0xFFFF_FFFF  # mask for a counter that the kernel reads with 32 bits
+AHEAD = 1_000_000  # maximum ns by which the kernel's counter values exceed the machine's time
 
 
 class ThreadTime:
-    """What the kernel has added up for a thread, and what has passed since then.
+    """CPU times of threads: the time that the kernel has added up, and the time since then.
 
-    The kernel counts ticks of a counter.  One that the machine drives by its own time needs no
-    reading, which would take time; others are not supported.
+    The kernel counts ticks of a counter.  Only counters that the machine drives by virtual time are
+    supported, because their values are known without reading them, which would take guest time.
 
-    :param place: gives a member's offset and size; None: there is no such member.
-    :param read: gives a number of the guest's memory, of so many bytes.
+    :param place: returns the offset and size of a member; None: there is no such member.
+    :param read: returns an unsigned integer in guest memory (address, size in bytes).
     """
 
     def __init__(self, machine: Machine, clock: ThreadClock,
@@ -29,37 +29,41 @@ class ThreadTime:
             None if symbol is None else symbol.address
             for symbol in map(machine.image.symbols.find, (clock.reader, clock.timecounter)))
         self._members = [place(*member) for member in clock.members]
-        self._counters: dict[int, tuple[int, int] | None] = {}  # by the address of their function
-        self._adding: dict[int, bool] = {}  # by address
-        # Of a thread: its number, the last time, and when that was given.
+        self._counters: dict[int, tuple[int, int] | None] = {}  # by address of the reader
+        self._adding: dict[int, bool] = {}  # by instruction address
+        # By thread address: the thread's ID, its last CPU time, and when that was returned.
         self._given: dict[int, tuple[int, int, int]] = {}
 
     @property
     def problem(self) -> str:
-        """Why nothing is known of any thread; empty: something may be."""
+        """Reason why no CPU times are available; empty: they may be available."""
         clock = self._clock
         if None in (self._ran, self._since, self._tid, *self._members):
-            return "its debug data has no processes and threads"
+            return "its debug data does not describe processes and threads"
         if self._reader is None or self._timecounter is None:
-            return f"it has no symbol {clock.reader if self._reader is None else clock.timecounter}"
+            return f"symbol {clock.reader if self._reader is None else clock.timecounter} not found"
         return ""
 
     def adding(self, pc: int) -> bool:
-        """Whether an instruction is in a function that adds up: between two of its stores a time is
-        counted twice."""
-        found = self._adding.get(pc)
-        if found is None:
+        """Whether an instruction is in a function that updates CPU times.
+
+        Between two stores of the function, the same time would be counted twice.
+        """
+        adds = self._adding.get(pc)
+        if adds is None:
             function = self._symbols.function_at(pc)
-            found = self._adding[pc] = (function is not None and function.address != pc
+            adds = self._adding[pc] = (function is not None and function.address != pc
                                         and function.name in self._clock.adders)
-        return found
+        return adds
 
     def of(self, thread: int, cpu: int, now: int) -> int | None:
-        """Nanoseconds up to ``now``, never fewer than before; None: the kernel does not count yet,
-        or uses a counter that the machine does not drive.
+        """Return a thread's CPU time up to ``now`` in nanoseconds; None: unknown.
 
-        :param thread: the address of its ``struct thread``.
-        :param cpu: the address of the CPU's ``struct pcpu``.
+        The time never decreases. It is unknown while the kernel does not count yet, and if the
+        kernel uses a counter that the machine does not drive.
+
+        :param thread: address of the ``struct thread``.
+        :param cpu: address of the CPU's ``struct pcpu``.
         """
         if (self._ran is None or self._since is None or self._tid is None
                 or self._reader is None or not thread):
@@ -72,16 +76,19 @@ class ThreadTime:
         if mask - passed < AHEAD // tick:
             passed = 0
         time = (self._read(thread + self._ran[0], self._ran[1]) + passed) * tick
-        # At a switch the kernel ends one thread's time a little before the other one's begins.
+        # At a switch, the old thread's time ends slightly before the new thread's time begins.
         number = self._read(thread + self._tid[0], self._tid[1])
         last = self._given.get(thread)
-        if last is not None and last[0] == number and last[2] <= now:  # the machine may go back
+        if last is not None and last[0] == number and last[2] <= now:  # time was not reset
             time = max(time, last[1])
         self._given[thread] = number, time, now
         return time
 
     def _counter(self, function: int) -> tuple[int, int] | None:
-        """The nanoseconds of a tick, and the counter's highest value."""
+        """Return the nanoseconds per tick and the mask of a counter; None: not supported.
+
+        :param function: address of the function that reads the counter.
+        """
         if function not in self._counters:
             name = self._name(function)
             tick = self._clock.ticks.get(name)
@@ -91,7 +98,7 @@ class ThreadTime:
         return self._counters[function]
 
     def _through(self) -> tuple[int, int] | None:
-        """The same of the timecounter in use."""
+        """Return the nanoseconds per tick and the mask of the timecounter in use."""
         address = self._timecounter
         if address is None:
             return None
@@ -103,5 +110,5 @@ class ThreadTime:
         return None if tick is None else (tick, SHORT)
 
     def _name(self, address: int) -> str:
-        found = self._symbols.function_at(address)
-        return found.name if found is not None and found.address == address else ""
+        symbol = self._symbols.function_at(address)
+        return symbol.name if symbol is not None and symbol.address == address else ""

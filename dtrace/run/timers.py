@@ -1,4 +1,4 @@
-"""The probes of DTrace's own: BEGIN, END, ERROR, and those that fire by the clock."""
+"""DTrace's own probes: BEGIN, END, ERROR, and the profile and tick timers."""
 
 import re
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.options import UNITS
 from kinst.providers.patterns import matches
 
-MOST = 1 << 62  # nanoseconds
-LEAST = 200_000  # nanoseconds between two firings
+MOST = 1 << 62  # maximum nanoseconds between two firings
+LEAST = 200_000  # minimum nanoseconds between two firings
 READY = ("profile-97", "profile-199", "profile-499", "profile-997", "profile-1999", "profile-4001",
          "profile-4999", "tick-1", "tick-10", "tick-100", "tick-500", "tick-1000", "tick-5000")
 TIMER = re.compile(r"(tick|profile)-([0-9]{1,18})([a-zA-Z]*)")
@@ -17,7 +17,7 @@ GLOB = re.compile(r"[*?\[]")
 
 
 def interval(name: str) -> int | None:
-    """Nanoseconds between the firings of ``tick-10ms`` and the like; None where it is none."""
+    """Return the nanoseconds between firings of ``tick-10ms`` and so on; None: not a timer."""
     match = TIMER.fullmatch(name)
     if match is None:
         return None
@@ -25,20 +25,17 @@ def interval(name: str) -> int | None:
     if not count:
         return None
     if unit in ("", "hz"):
-        found = 10**9 // count
+        nanoseconds = 10**9 // count
     elif unit in UNITS:
-        found = count * UNITS[unit]
+        nanoseconds = count * UNITS[unit]
     else:
         return None
-    return found if LEAST <= found <= MOST else None
+    return nanoseconds if LEAST <= nanoseconds <= MOST else None
 
 
 @dataclass
 class OwnProbes:
-    """The probes that need no kernel.
-
-    :param first: the number of the next one that is made.
-    """
+    """Probes that are available without a kernel."""
 
     probes: list[ListedProbe] = field(default_factory=list)
 
@@ -54,7 +51,7 @@ class OwnProbes:
         return probe
 
     def match(self, parts: tuple[str, str, str, str]) -> Sequence[ListedProbe]:
-        """Those of a description; a timer is made when it is asked for."""
+        """Return the probes that match a description; a timer is created on demand."""
         provider, module, function, name = parts
         if not module and not function and provider in ("", "profile") and interval(name) and all(
                 probe.name != name for probe in self.probes):
@@ -64,7 +61,9 @@ class OwnProbes:
                 and matches(function, probe.function) and matches(name, probe.name)]
 
     def provides(self, provider: str) -> bool:
+        """Whether a provider has probes."""
         return bool(self.match((provider, "", "", "")))
 
     def numbered(self, number: int) -> ListedProbe | None:
+        """Return the probe with an ID; None: there is no such probe."""
         return self.probes[number - 1] if 0 < number <= len(self.probes) else None

@@ -1,8 +1,9 @@
-"""What a kernel and its programs did, as tracks: processes, threads with their system calls, page
-faults and the time that they were off the CPU, the CPU with its interrupts.
+"""Timeline of a kernel and its programs in the format of Chrome's trace viewer.
 
-The format is that of Chrome's trace viewer ("Trace Event Format"), which https://ui.perfetto.dev
-reads; times are virtual.
+Each thread has a track with its system calls, page faults, and the time that it was off the CPU;
+each CPU has a track with its running threads, and one with its interrupts.
+
+The format is the "Trace Event Format", which https://ui.perfetto.dev reads; times are virtual.
 """
 
 import json
@@ -11,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import IO
 
 MOST_EVENTS = 1 << 24
-CPUS = 1 << 24  # the number of the process that stands for them
+CPUS = 1 << 24  # process ID that represents the CPUs in the file
 OFF = "off the CPU"
 WHO = "trace(timestamp); trace(tid); trace(pid); trace(execname);"
 
 
 def tracks_program(interrupts: Sequence[str]) -> str:
-    """The D program whose rows a ``TrackWriter`` takes.
+    """Return the D program whose output a ``TrackWriter`` converts.
 
-    :param interrupts: functions that handle them.
+    :param interrupts: functions that handle interrupts.
     """
     handlers = {end: ",".join(f"fbt::{name}:{end}" for name in interrupts)
                 for end in ("entry", "return")}
@@ -41,9 +42,9 @@ def tracks_program(interrupts: Sequence[str]) -> str:
 
 @dataclass
 class _Track:
-    """A thread, or what else slices lie on.
+    """A track of nested slices: a thread, or the threads or interrupts of a CPU.
 
-    :param open: the names of those that have begun, and whether they were written.
+    :param open: keys of the slices that have begun, and whether they were written.
     :param ends: whether the thread is about to end.
     """
 
@@ -55,9 +56,9 @@ class _Track:
 
 
 class TrackWriter:
-    """Writes rows of a trace as they come; ``finish`` makes the file whole.
+    """Writer of a timeline file: ``row`` adds a row of a trace, ``finish`` completes the file.
 
-    :param interrupts: functions that handle them.
+    :param interrupts: functions that handle interrupts.
     """
 
     def __init__(self, file: IO[bytes], interrupts: Sequence[str]) -> None:
@@ -69,7 +70,7 @@ class TrackWriter:
         self._file.write(b'{"displayTimeUnit": "ns", "traceEvents": [\n')
 
     def row(self, row: Mapping[str, object]) -> None:
-        """A firing, as ``--json`` has it."""
+        """Add a firing, in the format of ``--json``."""
         probe, actions = row.get("probe"), row.get("actions")
         if not isinstance(probe, str) or not isinstance(actions, list):
             return
@@ -116,7 +117,7 @@ class TrackWriter:
             self._event("i", time, track, name=name, s="t", args=what)
 
     def finish(self) -> None:
-        """End what has begun, and write what processes are called."""
+        """End the open slices, write the names of processes, and complete the file."""
         for track in (*self._threads.values(), *(t for pair in self._cpus.values() for t in pair)):
             self._end_all(track, self._latest)
         for process, name in self._processes.items():
@@ -126,15 +127,15 @@ class TrackWriter:
                          b'{"sort_index": -1}}\n]}\n' % CPUS)
 
     def _thread(self, thread: int, process: int) -> _Track:
-        found = self._threads.get(thread)
-        if found is None or found.process != process:  # the kernel uses numbers again
-            if found is not None:
-                self._end_all(found, self._latest)
-            found = self._threads[thread] = _Track(process, thread)
-        return found
+        track = self._threads.get(thread)
+        if track is None or track.process != process:  # the kernel reuses thread IDs
+            if track is not None:
+                self._end_all(track, self._latest)
+            track = self._threads[thread] = _Track(process, thread)
+        return track
 
     def _cpu(self, cpu: int) -> tuple[_Track, _Track]:
-        """(what runs on it, its interrupts)."""
+        """Return the tracks of a CPU: its running threads, and its interrupts."""
         if cpu not in self._cpus:
             self._cpus[cpu] = _Track(CPUS, CPUS + 2 * cpu), _Track(CPUS, CPUS + 2 * cpu + 1)
             for track, name in zip(self._cpus[cpu], ("", " interrupts"), strict=True):
@@ -164,25 +165,28 @@ class TrackWriter:
 
     def _end(self, track: _Track, time: int, key: str, arguments: Mapping[str, object] | None = None
              ) -> None:
-        """End a slice, and what has begun within it; what has not begun is of before the trace."""
-        if not any(one == key for one, _written in track.open):
+        """End a slice and the slices within it; ignore a slice that began before the trace."""
+        if not any(open_key == key for open_key, _written in track.open):
             return
         while track.open:
-            one, written = track.open.pop()
+            open_key, written = track.open.pop()
             if written:
-                ends = one == key and arguments
+                ends = open_key == key and arguments
                 self._event("E", time, track, **({"args": arguments} if ends else {}))
-            if one == key:
+            if open_key == key:
                 return
 
     def _event(self, phase: str, time: int, track: _Track, **more: object) -> bool:
-        """Whether it was written: the end of what has begun always is."""
+        """Write an event, and return whether it was written.
+
+        If the file has too many events, only the ends of slices are written.
+        """
         if self._events >= MOST_EVENTS and phase != "E":
             self.left_out += 1
             return False
         self._events += 1
         row = {"ph": phase, "pid": track.process, "tid": track.number, **more}
-        # Microseconds, to the nanosecond: a binary fraction would not have it.
+        # Microseconds with three decimals, because binary fractions would not be exact.
         text = json.dumps(row)[:-1] + f', "ts": {time // 1000}.{time % 1000:03}}},\n'
         self._file.write(text.encode())
         return True

@@ -1,4 +1,4 @@
-"""A program's guest on our own machine: the runtime reads its memory and registers natively."""
+"""Guest on our own machine that D programs trace, with native access to its state."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,10 @@ from kinst.probes.breakpoints import Breakpoints, NativeState
 
 
 class UnicornGuest(GuestState):
-    """:param stops: what runs ends when tracing does."""
+    """Guest on our own machine.
+
+    :param stops: whether the workload stops when tracing ends.
+    """
 
     def __init__(self, breakpoints: Breakpoints, probes: KernelProbes, types: Types | None,
                  stops: bool = True) -> None:
@@ -88,6 +91,6 @@ class UnicornGuest(GuestState):
         self._breakpoints.dispatcher.act_by(None, self._runtime.take_failure)
 
     def stop(self) -> None:
-        """Before its next block."""
+        """Stop the machine before its next block."""
         if self._stops:
             self._emulated.request_stop(Stop(StopReason.INTERRUPTED, 0))

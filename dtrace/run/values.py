@@ -1,4 +1,4 @@
-"""What a record or an aggregation holds as values of Python: for JSON, pictures and programs."""
+"""Conversion of records and aggregations to Python values, for JSON, charts and programs."""
 
 import math
 import struct
@@ -18,49 +18,51 @@ DISTRIBUTIONS = (Aggregate.QUANTIZE, Aggregate.LQUANTIZE, Aggregate.LLQUANTIZE)
 
 
 def text(content: bytes) -> str:
-    """A string; bytes that are no UTF-8 are told apart as ``\\xff``."""
+    """Decode a string; bytes that are not valid UTF-8 become escapes such as ``\\xff``."""
     return content.split(b"\0")[0].decode("utf-8", "backslashreplace")
 
 
 def frames(content: bytes, symbols: Symbols) -> list[Value]:
-    """The lines of a stack, inner ones first."""
+    """Return the lines of a stack, innermost first."""
     return [line.strip() for line in render.stack(content, symbols, 0).splitlines() if line.strip()]
 
 
 def symbol(how: str, address: int, symbols: Symbols) -> str:
-    """What ``mod()``, ``sym()`` and the like stand for."""
+    """Return the name of an address, as ``mod()``, ``sym()`` and similar functions print it."""
     return render.symbolic(how, address, symbols).strip()
 
 
 def typed(content: bytes, kind: Type, bits: tuple[int, int] | None = None) -> Value:
-    """A value by its type: a structure as its members (those of one without a name among its own),
-    an array of char as its text where it has an end, an enumerator's name, a pointer as a number, a
-    floating-point number that is none as its name.
+    """Convert a value by its type.
 
-    :param bits: of a bit-field: its first bit, and how many.
+    A structure becomes a dictionary, which includes the members of its unnamed structures. An array
+    of char becomes a string if it contains a NUL. An enumerator is represented by its name, a
+    pointer by a number, and a floating-point number that is not finite by its name.
+
+    :param bits: first bit and width of a bit-field.
     """
     if is_string(kind):
         return text(content)
-    found = strip(kind)
-    match found:
+    base = strip(kind)
+    match base:
         case Structure():
-            return _members(content, found)
+            return _members(content, base)
         case Array():
-            size = width(found.element)
-            element = strip(found.element)
+            size = width(base.element)
+            element = strip(base.element)
             if isinstance(element, Integer) and element.encoding == "char" and b"\0" in content:
                 return text(content)
-            return [typed(content[n * size : (n + 1) * size], found.element)
-                    for n in range(found.count or 0)]
+            return [typed(content[n * size : (n + 1) * size], base.element)
+                    for n in range(base.count or 0)]
         case Float() if len(content) in (4, 8):
             value = float(struct.unpack("<f" if len(content) == 4 else "<d", content)[0])
             return value if math.isfinite(value) else str(value)
     first, count = (0, 8 * len(content)) if bits is None else bits
     number = int.from_bytes(content, "little") >> first & (1 << count) - 1
     signed = number - (1 << count) if count and number >> count - 1 else number
-    if isinstance(found, Enumeration):
-        return next((name for name, n in found.values if n in (number, signed)), number)
-    return signed if isinstance(found, Integer) and found.signed else number
+    if isinstance(base, Enumeration):
+        return next((name for name, n in base.values if n in (number, signed)), number)
+    return signed if isinstance(base, Integer) and base.signed else number
 
 
 def _members(content: bytes, kind: Structure) -> dict[str, Value]:
@@ -75,7 +77,11 @@ def _members(content: bytes, kind: Structure) -> dict[str, Value]:
 
 
 def _member(content: bytes, offset: int, bits: int | None, kind: Type) -> Value:
-    """:param offset: in bits."""
+    """Convert a member of a structure.
+
+    :param offset: offset of the member in bits.
+    :param bits: width of a bit-field; None: the member is not a bit-field.
+    """
     at, size = offset // 8, width(kind)
     if bits is None:
         return typed(content[at : at + size], kind)
@@ -84,7 +90,7 @@ def _member(content: bytes, offset: int, bits: int | None, kind: Type) -> Value:
 
 
 def recorded(field: Field, content: bytes, symbols: Symbols) -> Value:
-    """A field of a record."""
+    """Convert a field of a record."""
     if field.how in STACKS:
         return frames(content, symbols)
     if field.how != "value":
@@ -93,7 +99,7 @@ def recorded(field: Field, content: bytes, symbols: Symbols) -> Value:
 
 
 def key(part: Part, kind: Type, symbols: Symbols) -> Value:
-    """A part of a key."""
+    """Convert one element of a key."""
     if part.how in STACKS:
         return frames(part.content, symbols)
     if part.how != "value":
@@ -102,17 +108,19 @@ def key(part: Part, kind: Type, symbols: Symbols) -> Value:
 
 
 def keys(entry: Entry, symbols: Symbols) -> list[Value]:
-    """An entry's whole key."""
+    """Convert the key of an entry."""
     assert entry.shape is not None
     return [key(part, kind, symbols)
             for part, (kind, _how, _size) in zip(entry.key, entry.shape.parts, strict=True)]
 
 
 def buckets(entry: Entry, empty: bool = False) -> list[tuple[int | None, int]]:
-    """Those of a distribution that are not empty: (lower bound, None below the first; count).
+    """Return the lower bound and the count of each bucket of a distribution that is not empty.
 
-    :param empty: also the empty ones between the first and the last of these, and the one on either
-        side, as DTrace prints them.
+    The lower bound of the underflow bucket of ``lquantize()`` and ``llquantize()`` is None.
+
+    :param empty: whether to include the empty buckets between the first and the last of these, and
+        one on either side, as DTrace prints them.
     """
     low = bounds(entry)
     below = entry.kind is not Aggregate.QUANTIZE
@@ -123,21 +131,22 @@ def buckets(entry: Entry, empty: bool = False) -> list[tuple[int | None, int]]:
 
 
 def aggregated(entry: Entry, empty: bool = False) -> Value:
-    """An entry's value: a number, or the buckets of a distribution.
+    """Convert the value of an entry: a number, or the buckets of a distribution.
 
-    :param empty: as of ``buckets``.
+    :param empty: see ``buckets``.
     """
     if entry.kind in DISTRIBUTIONS:
-        found: list[Value] = []
+        converted: list[Value] = []
         for bound, count in buckets(entry, empty):
             bucket: dict[str, Value] = {"count": count}
             if bound is not None:
                 bucket = {"from": bound, **bucket}
-            found.append(bucket)
-        return found
+            converted.append(bucket)
+        return converted
     return average(entry) if entry.kind is Aggregate.AVG else scalar(entry)
 
 
 def all_recorded(fields: Sequence[Field], contents: Sequence[bytes], symbols: Symbols
                  ) -> list[Value]:
+    """Convert all fields of a record."""
     return [recorded(f, content, symbols) for f, content in zip(fields, contents, strict=True)]

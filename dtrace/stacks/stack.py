@@ -1,9 +1,9 @@
 """Stacks of the guest: the callers of an instruction, with inline functions and source lines.
 
-A caller is found by the call frame information where there is some, else by the chain of frame
-records that kernels keep (assembly, kernels without debug data). Where neither describes the
-instruction (the epilogues of arm64 and riscv64, prologues without debug data), the code itself is
-followed (``kinst/code/frame.py``).
+A caller is found by the call frame information if there is any, otherwise by the chain of frame
+records that kernels keep (for assembly and for kernels without debug data). Where neither describes
+the instruction, as in epilogues of arm64 and riscv64 and in prologues without debug data, the code
+itself is followed (``kinst/code/frame.py``).
 """
 
 import functools
@@ -25,23 +25,26 @@ from kinst.relocation.trap import TRAPS, trap_of
 DEFAULT_FRAMES, MAX_FRAMES = 20, 1000
 PANIC = "kernel`panic+"
 INDENT = " " * 14
-# A frame's line: the function, the offset, and what stands behind: the source line.
+# A frame's line: the function, the offset, and the source line.
 LINE = re.compile(r"(?P<function>.+?)(?:\+0x[0-9a-f]+)?(?:  .*)?", re.DOTALL)
-FAR = 1 << 20  # bytes from a label that say nothing any more
+FAR = 1 << 20  # minimum offset in bytes at which a label no longer names an address
 MASK = (1 << 64) - 1
-MOST_STEPS = 1 << 17  # addresses whose callers' places are kept
+MOST_STEPS = 1 << 17  # maximum number of cached steps
 
 
 @dataclass(frozen=True)
 class FrameStep:
-    """How a frame's caller is found from the frame's registers: the caller's frame begins
-    ``offset`` bytes above what ``base`` holds; the stack pointer is there then.
+    """Rule to compute the registers of a frame's caller.
 
-    :param saved: (register, bytes from the caller's frame, size), the program counter among them or
-        in ``link``.
-    :param floor: how far below its beginning the caller's frame may reach.
-    :param above: it must begin above this frame's, not at the same place.
-    :param trap: the registers are those in the frame of a trap, which may be on another stack.
+    The caller's frame begins ``offset`` bytes above the value of the register ``base``; this is
+    also the caller's stack pointer, except for a trap.
+
+    :param saved: (register, bytes from the caller's frame, size) of each register in memory,
+        including the program counter unless it is in ``link``.
+    :param link: register with the return address; empty: the address is in memory.
+    :param floor: bytes by which the caller's frame may begin below the stack pointer.
+    :param above: whether the caller's frame must begin above this one's, not at the same address.
+    :param trap: whether the registers are in a trap frame; the stack may be another one.
     """
 
     base: str
@@ -54,7 +57,7 @@ class FrameStep:
 
 
 def trap_step(machine: Machine) -> FrameStep:
-    """From the function that the kernel's vector has called when it had built a trap frame."""
+    """Return the step from the kernel's trap handler to the code that the trap interrupted."""
     arch, layout = machine.arch, machine.guest.traps.trap_frame.fields
     field = TRAPS[arch.name].frame.field
     names = [name for name in (*arch.dwarf_registers, arch.pc) if name]
@@ -63,11 +66,11 @@ def trap_step(machine: Machine) -> FrameStep:
 
 
 class Stacks:
-    """The stacks of one machine.
+    """Stack walker for one machine.
 
-    A kernel without debug data has stacks too, of functions and offsets alone.
+    Without debug data, frames have only functions and offsets.
 
-    :raises DebugDataError: here and later, when the debug data is damaged.
+    :raises DebugDataError: if the debug data is damaged; methods may raise this, too.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -83,7 +86,7 @@ class Stacks:
         self._steps: dict[tuple[int, bool], FrameStep | None] = {}
 
     def _function_begins(self, address: int) -> bool:
-        """Whether a function begins there that is not the cold part of another."""
+        """Whether a function begins at an address, except for the cold part of another."""
         function = self._machine.image.symbols.function_at(address)
         return (function is not None and function.address == address
                 and not is_cold(function.name))
@@ -91,10 +94,11 @@ class Stacks:
     def addresses(
         self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES, returned: bool = False
     ) -> Iterator[tuple[int, bool]]:
-        """The instruction itself, then the return addresses, inner ones first; below a trap the
-        instruction that it interrupted, and so on.
+        """Yield the addresses of frames, innermost first: the instruction, then return addresses.
 
-        :param read: gives a general register by name.
+        After a trap, the instruction that it interrupted follows, then its callers.
+
+        :param read: returns a general register by name.
         :param returned: whether a call has just returned to the first instruction.
         :return: addresses, and whether each is a return address.
         """
@@ -105,7 +109,7 @@ class Stacks:
         for _ in range(limit):
             pc = registers[arch.pc]
             if is_return and pc == guest.entry_address(image):
-                return  # where injected calls return to
+                return  # injected calls return to this address
             if not image.holds_code(pc):
                 back = self._left(registers) if not is_return else None
                 if back is None:
@@ -124,43 +128,46 @@ class Stacks:
             registers, is_return = caller, not step.trap
 
     def _left(self, registers: dict[str, int]) -> dict[str, int] | None:
-        """The caller's registers where the kernel has called something that is no code, as through
-        a null pointer; None: it is somebody else's, as a program's."""
+        """Return the caller's registers after the kernel called an address without code.
+
+        This happens with a null function pointer, for example. None: the kernel did not call it, as
+        when the address belongs to a user program.
+        """
         arch, machine = self._machine.arch, self._machine
         sp = registers[arch.sp]
-        found = dict(registers)
+        caller = dict(registers)
         try:
             if arch.link is not None:
-                found[arch.pc] = registers[arch.link]
+                caller[arch.pc] = registers[arch.link]
             else:
-                found[arch.pc], found[arch.sp] = machine.read_u64(sp), sp + 8 & MASK
+                caller[arch.pc], caller[arch.sp] = machine.read_u64(sp), sp + 8 & MASK
         except MemoryAccessError:
             return None
-        return found if sp >> 63 and machine.image.holds_code(found[arch.pc]) else None
+        return caller if sp >> 63 and machine.image.holds_code(caller[arch.pc]) else None
 
     def _function(self, address: int) -> Symbol:
         symbols = self._machine.image.symbols
         return symbols.function_at(address) or symbols.label_at(address) or Symbol("", 0, 0, 0)
 
     def _caller(self, step: FrameStep, registers: dict[str, int]) -> dict[str, int] | None:
-        """The caller's registers; None at the end of the stack."""
+        """Return the registers of a frame's caller; None: the stack ends here."""
         arch, machine = self._machine.arch, self._machine
         frame, sp = registers[step.base] + step.offset & MASK, registers[arch.sp]
         if not step.trap and (frame - step.floor & MASK < sp or (step.above and frame == sp)):
             return None
-        found = registers | {
+        caller = registers | {
             name: int.from_bytes(machine.read(frame + offset & MASK, size), "little")
             for name, offset, size in step.saved}
         if step.link:
-            found[arch.pc] = registers[step.link]
+            caller[arch.pc] = registers[step.link]
         if not step.trap:
-            found[arch.sp] = frame
-        return found
+            caller[arch.sp] = frame
+        return caller
 
     def step(self, pc: int, is_return: bool) -> FrameStep | None:
-        """How to go to the caller from the kernel's code at an address; None: the stack ends there.
+        """Return the step to the caller from kernel code at an address; None: the stack ends there.
 
-        :param is_return: whether it is where a call returns to.
+        :param is_return: whether the address is a return address.
         """
         key = pc, is_return
         if key not in self._steps:
@@ -175,7 +182,7 @@ class Stacks:
             return trap_step(self._machine)
         rule, known = self._sources.rule(pc - is_return), arch.dwarf_registers
         if not is_return and (rule is None or arch.link is not None):
-            # Debug data of architectures with a link register describes no epilogues.
+            # With a link register, the debug data does not describe epilogues.
             followed = self._followed(pc, rule is None)
             if followed is not None:
                 return followed
@@ -199,23 +206,23 @@ class Stacks:
         return FrameStep(register, size, record, floor=size)
 
     def _followed(self, pc: int, prologue: bool) -> FrameStep | None:
-        """The step that the code itself describes.
+        """Return the step found by following the function's code; None: unknown.
 
-        :param prologue: whether to look at the function's begin, too.
+        :param prologue: whether the instruction may be in the function's prologue, too.
         """
         function = self._machine.image.symbols.function_at(pc)
         if function is None:
             return None
-        found = self._follower.in_epilogue(function, pc)
-        if found is None and prologue:
-            found = self._follower.in_prologue(function, pc)
-        if found is None:
+        frame = self._follower.in_epilogue(function, pc)
+        if frame is None and prologue:
+            frame = self._follower.in_prologue(function, pc)
+        if frame is None:
             return None
-        saved = tuple((register, offset, 8) for register, offset in found.saved)
-        return FrameStep(found.base, found.offset, saved, found.link)
+        saved = tuple((register, offset, 8) for register, offset in frame.saved)
+        return FrameStep(frame.base, frame.offset, saved, frame.link)
 
     def _code(self, address: int, size: int) -> bytes:
-        """The code at an address, without breakpoints; empty where nothing is mapped."""
+        """Return the code at an address, without breakpoints; empty: nothing is mapped there."""
         machine = self._machine
         try:
             code = bytearray(machine.read(address, size))
@@ -228,22 +235,22 @@ class Stacks:
 
     def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES,
              returned: bool = False) -> list[str]:
-        """A line for each frame, as stack() of dtrace(1) prints it, inline ones among them.
+        """Return the lines of a stack as stack() of dtrace(1) prints them, with inline functions.
 
-        :param returned: as of ``addresses``.
+        :param returned: see ``addresses``.
         """
         return [INDENT + line for key in self.addresses(read, limit, returned)
                 for line in self.lines(*key)]
 
     def lines(self, address: int, is_return: bool) -> list[str]:
-        """The lines of one frame, inner ones first."""
+        """Return the lines of one frame, innermost first."""
         key = address, is_return
         if key not in self._texts:
             self._texts[key] = list(self._describe(address, is_return))
         return self._texts[key]
 
     def _describe(self, address: int, is_return: bool) -> Iterator[str]:
-        at = address - is_return  # the call, not what follows it
+        at = address - is_return  # an address within the call instruction
         function = self._function(at)
         offset = address - function.address
         where = (f"{function.module}`{function.name}+{offset:#x}" if function.name and offset < FAR
@@ -261,16 +268,19 @@ class Stacks:
 
 @functools.lru_cache(maxsize=1 << 16)
 def function_of(line: str) -> str:
-    """The function of a frame's line: ``kernel`strlen`` of ``kernel`strlen+0x4  string.c:9``."""
-    found = LINE.fullmatch(line)
-    return line if found is None else found["function"]
+    """Return the function in a line: ``kernel`strlen`` for ``kernel`strlen+0x4  string.c:9``."""
+    match = LINE.fullmatch(line)
+    return line if match is None else match["function"]
 
 
 def failure(machine: Machine) -> list[str]:
-    """The stack of a machine that stopped where it should not; of a panic, what called it."""
+    """Return the stack of a machine that stopped unexpectedly.
+
+    After a panic, the stack begins with the caller of panic().
+    """
     try:
         lines = Stacks(machine).text(machine.read_register, 2 * DEFAULT_FRAMES)
         panics = [n for n, line in enumerate(lines) if line.lstrip().startswith(PANIC)]
         return lines[panics[-1] + 1 if panics else 0 :][:DEFAULT_FRAMES]
     except DebugDataError as error:
-        return [f"no stack: {error}"]
+        return [f"stack not available: {error}"]

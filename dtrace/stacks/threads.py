@@ -1,4 +1,4 @@
-"""The threads of the guest's kernel, by its own lists and types."""
+"""Threads of the guest's kernel, found by its own lists and types."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,18 +13,21 @@ from emu.host.printable import plain
 from emu.machine.address_space import AddressSpace
 from emu.machine.machine import Machine
 
-MOST = 4096  # threads, and processes; a list may also be a circle
+MOST = 4096  # maximum number of threads or processes, in case that a list is circular
 MAX_NAME = 64
 MASK = (1 << 64) - 1
-# What a list that is not yet, or no longer, in order makes of being read.
+# Exceptions raised by reading a list that is not set up yet or is being changed.
 UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class Thread:
-    """:param address: of its structure.
-    :param process: the name of its process; ``pid`` is its number.
-    :param saved: the address of what it goes on with, where it does not run.
+    """A thread of the guest's kernel.
+
+    :param address: address of its structure.
+    :param pid: ID of its process.
+    :param process: name of its process.
+    :param saved: address of its saved registers while it does not run.
     """
 
     address: int
@@ -36,7 +39,7 @@ class Thread:
 
 
 def structure(types: Types, name: str) -> Structure | None:
-    """One of the kernel's types, ``struct proc``; None: it has none, or only its name."""
+    """Return a structure of the kernel, such as ``struct proc``; None: it is not defined."""
     for kind in types.named(name):
         if isinstance(kind, Structure):
             return kind
@@ -44,7 +47,7 @@ def structure(types: Types, name: str) -> Structure | None:
 
 
 class Threads:
-    """The threads of one machine.  A kernel without types, or without threads, has none."""
+    """Threads of one machine; a kernel without debug data or without threads has none."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -59,7 +62,10 @@ class Threads:
         self._process = structure(self._types, self._lists.process)
 
     def name(self, address: int) -> str:
-        """Of a thread; empty where it cannot be read."""
+        """Return the name of a thread; empty: it cannot be read.
+
+        :param address: address of the thread.
+        """
         if self._thread is None:
             return ""
         try:
@@ -68,10 +74,11 @@ class Threads:
             return ""
 
     def names(self, addresses: Iterable[int]) -> dict[int, str]:
+        """Return the names of threads by address, without those that cannot be read."""
         return {address: name for address in addresses if address and (name := self.name(address))}
 
     def all(self) -> Iterator[Thread]:
-        """Those of every process on the kernel's list, as far as it can be read."""
+        """Yield the threads of all processes on the kernel's list, as far as it can be read."""
         left = MOST
         try:
             for process in self._processes():
@@ -84,43 +91,43 @@ class Threads:
             return
 
     def _processes(self) -> Iterator[CStruct]:
-        """As far as the list can be read."""
+        """Yield the processes on the kernel's list, as far as it can be read."""
         if self._thread is None or self._process is None:
             return
         head = self._machine.image.symbols.find(self._lists.first_process)
         known = set[int]()
         try:
-            at = 0 if head is None else self._machine.read_u64(head.address)
-            while at and at not in known and len(known) < MOST:
-                known.add(at)
-                process = CStruct(self._process, at, self._machine)
+            address = 0 if head is None else self._machine.read_u64(head.address)
+            while address and address not in known and len(known) < MOST:
+                known.add(address)
+                process = CStruct(self._process, address, self._machine)
                 yield process
-                at = _number(process, self._lists.next_process)
+                address = _number(process, self._lists.next_process)
         except UNREADABLE:
             return
 
     def _of(self, process: CStruct) -> Iterator[Thread]:
         assert self._thread is not None
         lists = self._lists
-        at = _number(process, self._lists.first_thread)
+        address = _number(process, self._lists.first_thread)
         known = set[int]()
-        while at and at not in known and len(known) < MOST:
-            known.add(at)
-            thread = CStruct(self._thread, at, self._machine)
-            yield Thread(at, _number(thread, lists.tid), _text(thread[lists.name]),
+        while address and address not in known and len(known) < MOST:
+            known.add(address)
+            thread = CStruct(self._thread, address, self._machine)
+            yield Thread(address, _number(thread, lists.tid), _text(thread[lists.name]),
                          _number(process, lists.pid), _text(process[lists.process_name]),
                          _number(thread, lists.saved))
-            at = _number(thread, lists.next_thread)
+            address = _number(thread, lists.next_thread)
 
     def space(self, pid: int) -> tuple[str, AddressSpace]:
-        """The name of a process, and its memory.
+        """Return the name of a process, and its memory.
 
-        :raises KinstError: when there is no such process, or the kernel does not tell.
+        :raises KinstError: if there is no such process, or the kernel does not describe processes.
         """
         path, register = self._machine.guest.programs.page_tables
         if self._process is None or not path:
-            raise KinstError(f"{self._machine.image.path}: does not tell of its processes: it has "
-                             "no types (debug data), or none")
+            raise KinstError(f"{self._machine.image.path}: memory of processes not available: the "
+                             "kernel has no types (debug data), or no processes")
         known = []
         for process in self._processes():
             known.append(_number(process, self._lists.pid))
@@ -128,30 +135,30 @@ class Threads:
                 try:
                     root = _number(process, path)
                 except UNREADABLE:
-                    break  # it has no memory yet, or no more
+                    break  # the process has no address space (any more)
                 return (_text(process[self._lists.process_name]),
                         AddressSpace(self._machine, register, root))
-        raise KinstError(f"there is no process {pid} now; there are "
+        raise KinstError(f"process {pid} does not exist or has no memory; existing processes: "
                          f"{', '.join(map(str, sorted(known)[:50])) or 'none'}")
 
     def saved(self, thread: Thread) -> dict[str, int]:
-        """The registers that a thread which does not run goes on with, as far as they are kept."""
+        """Return the registers of a thread that does not run, as far as the kernel saves them."""
         kind = None if self._types is None else structure(self._types, self._lists.registers)
-        found: dict[str, int] = {}
+        registers: dict[str, int] = {}
         if kind is None:
-            return found
+            return registers
         pcb = CStruct(kind, thread.saved, self._machine)
         for name, (member, index) in self._machine.guest.registers.saved.items():
             try:
                 value = pcb[member]
-                found[name] = int(value if index is None else value[index]) & MASK
+                registers[name] = int(value if index is None else value[index]) & MASK
             except (*UNREADABLE, IndexError):
                 continue
-        return found
+        return registers
 
 
 def _number(inside: CStruct, path: str) -> int:
-    """A member, or a member of a member."""
+    """Return an integer member of a structure, by a path such as ``member.member``."""
     value: Any = inside
     for member in path.split("."):
         value = value[member]

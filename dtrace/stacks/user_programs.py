@@ -1,6 +1,7 @@
-"""Programs that run on a guest, as far as their files are known: the functions of their addresses.
+"""Names of addresses in user programs of the guest, from the files of the programs.
 
-A frame of a user's stack is a word: the address, and above it the number of the process's name.
+A frame of a user stack is a 64-bit word: the address, and above it the number of the process's
+name.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,16 +11,18 @@ from emu.elf.program import ProgramFile
 from emu.elf.symbols import Symbol
 from emu.host.errors import ImageError
 
-ADDRESS = (1 << 48) - 1  # a program's lie below that
-NUMBERS = (1 << 13) - 1  # the bits above it: KernelSymbols uses those that follow
-NAME = 19  # characters of a process's name that a kernel keeps (FreeBSD's MAXCOMLEN)
+ADDRESS = (1 << 48) - 1  # highest address of a user program
+NUMBERS = (1 << 13) - 1  # highest number of a process name; KernelSymbols uses the bits above
+NAME = 19  # maximum length of a process's name (FreeBSD's MAXCOMLEN)
 
 
 class UserPrograms:
-    """:param files: processes' names, and the files of their programs; what cannot be read of them
-        has no names.
-    :param chosen: such files that the user has named: they come first, and must have the code of
-        the others.
+    """User programs of the guest, by the names of their processes.
+
+    :param files: file of each program by its process's name; a file that cannot be read provides no
+        functions.
+    :param chosen: files specified by the user. They take precedence, and must have the same code as
+        those in ``files``.
     """
 
     def __init__(self, files: Mapping[str, Path] | None = None,
@@ -31,33 +34,34 @@ class UserPrograms:
         self._names: list[str] = [""]
 
     def frame(self, name: str, address: int) -> int:
-        """The word of a frame."""
+        """Return the stack word for an address in a process with a given name."""
         return self.number(name) << 48 | address & ADDRESS
 
     def number(self, name: str) -> int:
-        """That of a process's name."""
+        """Return the number for a process's name in stack words; 0: there are too many names."""
         if name not in self._names and len(self._names) < NUMBERS:
             self._names.append(name)
         return self._names.index(name) if name in self._names else 0
 
     def is_frame(self, word: int) -> bool:
+        """Whether a stack word is a frame of a user program."""
         return 0 < word >> 48 < len(self._names)
 
     def line(self, word: int, offset: bool = True) -> str:
-        """A frame as ustack() of dtrace(1) prints it; without the offset, as usym() does."""
-        function, behind = self._function(word), ""
+        """Format a frame as ustack() of dtrace(1) does, or without an offset as usym() does."""
+        function, suffix = self._function(word), ""
         if function is None:
             return f"{self.name(word)}`{word & ADDRESS:#x}"
         if offset and word & ADDRESS != function.address:
-            behind = f"+{(word & ADDRESS) - function.address:#x}"
-        return f"{self.name(word)}`{function.name}{behind}"
+            suffix = f"+{(word & ADDRESS) - function.address:#x}"
+        return f"{self.name(word)}`{function.name}{suffix}"
 
     def name(self, word: int) -> str:
-        """The name of a frame's process."""
+        """Return the process name in a stack word."""
         return self._names[word >> 48]
 
     def start(self, word: int) -> int:
-        """The frame at the start of its function."""
+        """Return the stack word for the start of a frame's function."""
         function = self._function(word)
         return word if function is None else word & ~ADDRESS | function.address
 
@@ -68,9 +72,9 @@ class UserPrograms:
             return None
 
     def file(self, name: str) -> ProgramFile:
-        """A program, by its process's name; asked for again, the same one.
+        """Return the program that processes with a given name run; the result is cached.
 
-        :raises ImageError: when its file is not known, or is none.
+        :raises ImageError: if its file is unknown, or is not a program.
         """
         if name not in self._known:
             try:
@@ -83,10 +87,11 @@ class UserPrograms:
         return known
 
     def other_code(self, name: str) -> int | None:
-        """The first address at which the guest's own program of a name has other code than the file
-        that the user has named for it; None: none, or it is not known.
+        """Return the first address where the user's file differs from the guest's own program.
 
-        :raises ImageError: when a file cannot be read.
+        None: they have the same code, or one of them is unknown.
+
+        :raises ImageError: if a file cannot be read.
         """
         own = self._own.get(name)
         if own is None or name not in self._chosen or own == self._chosen[name]:
@@ -96,27 +101,30 @@ class UserPrograms:
     def _load(self, name: str) -> ProgramFile:
         path = self._files.get(name)
         if path is None:
-            raise ImageError(f"the file of the program '{name}' is not known: --program FILE names "
-                             "it (its symbols are looked for there)")
+            raise ImageError(f"program '{name}': its file is unknown; specify it with "
+                             "--program FILE (symbols are read from there)")
         return ProgramFile(path)
 
 
 def walk(pc: int, frame: int, record: tuple[int, int], read: Callable[[int], int | None],
          most: int) -> list[int]:
-    """The addresses of a program's stack, inner ones first, by the chain of frame records that it
-    keeps when it was compiled with a frame pointer.  Where it began, the caller's frame is 0.
+    """Return the addresses of a user stack, innermost first, from its chain of frame records.
 
-    :param record: where a record has the caller's frame, and where the return address.
-    :param read: gives a word of the program's memory; None: there is none.
+    Programs keep this chain if they are compiled with a frame pointer. The outermost record has 0
+    as the caller's frame.
+
+    :param record: offsets in a frame record of the caller's frame and of the return address.
+    :param read: returns a word of the program's memory; None: no memory is mapped there.
+    :param most: maximum number of addresses.
     """
-    found = [pc]
+    addresses = [pc]
     saved, returns = record
-    while len(found) < most and frame and not frame & 7 and frame <= ADDRESS:
-        back, outer = read(frame + returns), read(frame + saved)
-        if not back or back > ADDRESS or not outer:
+    while len(addresses) < most and frame and not frame & 7 and frame <= ADDRESS:
+        caller, outer = read(frame + returns), read(frame + saved)
+        if not caller or caller > ADDRESS or not outer:
             break
-        found.append(back)
+        addresses.append(caller)
         if outer <= frame:
             break
         frame = outer
-    return found[:most]
+    return addresses[:most]

@@ -4,10 +4,10 @@
   var bar = document.querySelector('.keys'), say = document.getElementById('at'), at = -1;
   var film = document.getElementById('film'), moving = null;
   function numberOf(name) { return steps.findIndex(function (s) { return s.id === name; }); }
-  // The step that the picture has come to is the one that is read.
+  // Show the step that the animation has reached.
   function followed(n, quiet) {
     var now = numberOf(moving.steps[n][1]);
-    if (now < 0) { return; }  // a step of the picture alone
+    if (now < 0) { return; }  // a step of the animation that has no text
     links.forEach(function (link, i) {
       if (i === now) { link.setAttribute('aria-current', 'step'); }
       else { link.removeAttribute('aria-current'); } });
@@ -41,7 +41,7 @@
   });
   links.forEach(function (link, i) {
     link.addEventListener('click', function (e) {
-      // In a frame of a notebook, the address of the link would be the notebook's.
+      // Inside a notebook's frame, following the link would open the notebook's own address.
       e.preventDefault();
       if (at >= 0) { show(i, true); } else {
         steps[i].scrollIntoView();

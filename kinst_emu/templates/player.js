@@ -1,4 +1,4 @@
-// One picture: what is to be set in it, from each moment to the next.
+// One animated picture: the places that change, and their new values at each moment.
 function picture(svg, film) {
   var elements = [svg].concat(Array.prototype.slice.call(svg.querySelectorAll('*')));
   var setters = film.places.map(function (place) {
@@ -23,7 +23,7 @@ function picture(svg, film) {
       var state = states[moment];
       film.steps.forEach(function (step) {
         if (step[1] !== name || step[0] !== moment) { return; }
-        state = state.slice();  // what the step is about is marked, and its title is there
+        state = state.slice();  // a step has its own title and marks the pane that it is about
         for (var i = 0; i < step[2].length; i += 2) {
           state[step[2][i]] = film.strings[step[2][i + 1]]; }
       });
@@ -32,7 +32,7 @@ function picture(svg, film) {
     }
   };
 }
-// The pictures of firings, moving together; each beat has a moment of each of them.
+// The pictures of several firings, played together; a beat has one moment of each picture.
 function player(data, followed) {
   var section = document.getElementById('player'), told = document.getElementById('told');
   var svgs = Array.prototype.slice.call(section.querySelectorAll('svg.picture'));
@@ -51,7 +51,7 @@ function player(data, followed) {
     steps.forEach(function (step, i) { if (step[0] <= moment) { found = i; } });
     return found;
   }
-  // What a column is wanted of: of a step, what it is about; between two, where control is.
+  // Return the view of a picture: the pane of the step or, between steps, where control is.
   function column(svg) {
     var pane = svg.querySelector('.pane.about');
     var place = pane ? pane.dataset.pane : svg.dataset.place;
@@ -60,7 +60,7 @@ function player(data, followed) {
   }
   function look() {
     if (!view) { return; }
-    // A firing that a step is not of shows what the step is about in another's picture.
+    // A firing that lacks the step shows the same view as one that has it.
     var about = svgs.filter(function (svg) { return svg.querySelector('.pane.about'); })[0];
     svgs.forEach(function (svg) {
       svg.dataset.view = view.value || column(
@@ -83,7 +83,7 @@ function player(data, followed) {
     scrub.value = at + 1;
     scrub.setAttribute('aria-valuetext', 'moment ' + (at + 1) + ' of ' + beats.length);
     came = performance.now();
-    // While it plays, a listener hears the steps, not each instruction.
+    // While the animation plays, screen readers announce the steps, not each instruction.
     var text = texts(playing);
     if (told.textContent !== text) { told.textContent = text; }
     followed(step === undefined ? stepOf(at) : step, step !== undefined);
@@ -125,7 +125,7 @@ function player(data, followed) {
   }
   function lay() {
     if (view) { look(); return; }
-    // On a phone the panes stand below each other, each as wide as the screen.
+    // On a phone, the panes are stacked, each as wide as the screen.
     svgs.forEach(function (svg) {
       var y = 64;
       svg.querySelectorAll('.pane').forEach(function (pane) {
@@ -157,7 +157,7 @@ function player(data, followed) {
   if (view) { view.addEventListener('change', look); }
   document.addEventListener('keydown', function (e) {
     if (e.ctrlKey || e.altKey || e.metaKey) { return; }
-    // What has the focus keeps its own keys; outside the picture, Home and End are the page's.
+    // A focused control keeps its keys; outside the picture, Home and End belong to the page.
     var own = /^(BUTTON|SELECT|INPUT|A|SUMMARY)$/.test(e.target.tagName);
     var typed = /^(SELECT|INPUT)$/.test(e.target.tagName), inside = section.contains(e.target);
     var name = { ' ': own || e.shiftKey || e.repeat ? '' : 'play', ',': 'back', '.': 'forward',

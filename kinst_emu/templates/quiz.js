@@ -7,7 +7,7 @@
   for (i = 0; i < 64; i += 1) { K.push(fraction(Math.cbrt(PRIMES[i]))); }
   for (i = 0; i < 8; i += 1) { H.push(fraction(Math.sqrt(PRIMES[i]))); }
   function turn(x, by) { return (x >>> by) | (x << (32 - by)); }
-  // SHA-256 (FIPS 180-4) of less than half a GiB.
+  // SHA-256 (FIPS 180-4) of less than 512 MiB.
   function sha256(bytes) {
     var size = bytes.length, whole = new Uint8Array(((size + 72) >> 6) << 6), h = H.slice();
     var view = new DataView(whole.buffer), w = new Int32Array(64), at, j;
@@ -64,7 +64,7 @@
     var right = marks.filter(function (m) { return m === 'right'; }).length;
     var done = marks.filter(Boolean).length;
     score.textContent = right + ' of ' + forms.length + ' right, ' + (forms.length - done)
-      + ' to answer';
+      + ' unanswered';
   }
   forms.forEach(function (form, at) {
     var question = sealed[at], said = form.querySelector('[role=status]');
@@ -77,7 +77,7 @@
       question.boxes.forEach(function (box) { text = text || opened(box, made); });
       var right = text.indexOf('right: ') === 0;
       said.textContent = text ? text.slice(7) : 'No. Try again.';
-      // What was shown does not count, what was wrong first does.
+      // A shown answer does not count; a wrong one can still become right.
       if (marks[at] !== 'shown' && marks[at] !== 'right') { marks[at] = right ? 'right' : 'wrong'; }
       total();
     });

@@ -1,4 +1,4 @@
-"""One JSON object a line: what a trace gives, and what the guest writes to its console."""
+"""JSON lines: one object for each record of a trace and each line of the guest's console."""
 
 import json
 import sys
@@ -7,25 +7,29 @@ from typing import IO
 
 
 class JsonLines:
-    """:param out: None: standard output, as it is then."""
+    """Writer of JSON lines.
+
+    :param out: the output; None: ``sys.stdout`` at the time of each write.
+    """
 
     def __init__(self, out: IO[str] | None = None) -> None:
         self._out = out
         self._line = bytearray()
 
     def row(self, row: Mapping[str, object]) -> None:
-        """An object; a line of the console that was begun comes first."""
+        """Write an object, after any incomplete line of the console."""
         self.end_line()
         self._print(row)
 
     def byte(self, byte: int) -> None:
-        """The guest has written to its console."""
+        """Process a byte of the guest's console; write the line when it is complete."""
         if byte == ord("\n"):
             self._console()
         elif byte != ord("\r"):
             self._line.append(byte)
 
     def end_line(self) -> None:
+        """Write the current line of the console, even if it is incomplete."""
         if self._line:
             self._console()
 

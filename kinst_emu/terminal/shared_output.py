@@ -1,5 +1,8 @@
-"""Standard output, which our rows and the guest's console share: neither goes on in a line that the
-other has begun.  What a guest says does not control the user's terminal."""
+"""Standard output shared by this program's text and the guest's console.
+
+Neither continues a line that the other has begun, and the guest's text cannot control the user's
+terminal.
+"""
 
 import codecs
 import io
@@ -8,28 +11,29 @@ from typing import Any
 from emu.host.printable import visible
 
 NEWLINE = 0x0A
-EDITING = "\b\a"  # of what controls a terminal, what a guest's console says while one types
+EDITING = "\b\a"  # control characters that a console needs while the user types
 
 
 class SharedOutput(io.TextIOWrapper):
-    """What is printed is ours, ``console`` is the guest's.
+    """Text stream for this program's output; ``console`` adds the guest's output.
 
-    :ivar raw: whether a terminal is given what would control it.
-    :ivar changed: whether a terminal was given something else.
+    :ivar raw: whether control characters reach a terminal unchanged.
+    :ivar changed: whether control characters were replaced.
     """
 
     raw = changed = False
-    _guests = _ours = False  # whether a line was begun by the guest, by us
-    _printed = False  # whether the layer of bytes below is behind
+    _guests = _ours = False  # whether the guest, or this program, has begun a line
+    _printed = False  # whether the text layer may hold text that its buffer does not have yet
     given: io.TextIOWrapper | None = None
 
     def __init__(self, raw: Any, encoding: str, errors: str | None = None,
                  line_buffering: bool = False) -> None:
         super().__init__(raw, encoding=encoding, errors=errors, line_buffering=line_buffering)
-        self._terminal = self.isatty()  # asked for each byte of a console
+        self._terminal = self.isatty()  # cached, since it is needed for each byte of a console
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def write(self, text: str, /) -> int:
+        """Write text of this program, on a new line if the guest has begun one."""
         if not text:
             return 0
         if self._guests:
@@ -48,7 +52,7 @@ class SharedOutput(io.TextIOWrapper):
         return shown
 
     def console(self, byte: int) -> None:
-        """The guest has written to its console."""
+        """Write a byte of the guest's console."""
         if self._printed:
             self._printed = False
             self.flush()
@@ -64,23 +68,26 @@ class SharedOutput(io.TextIOWrapper):
             self.buffer.flush()
 
     def _rest(self) -> None:
-        """The beginning of a character that the guest has not gone on with."""
+        """Write the bytes of a character that the guest has not completed."""
         rest = self._shown(self._decoder.decode(b"", True), EDITING)
         if rest:
             self.buffer.write(rest.encode("utf-8", "backslashreplace"))
 
     def end_line(self) -> None:
-        """End a line that the guest has begun: something else than this output comes next."""
+        """End a line that the guest has begun and flush, before other output follows."""
         if self._guests:
             self.write("\n")
         self.flush()
 
 
 def shared(output: io.TextIOWrapper) -> SharedOutput:
-    """The same file as a ``SharedOutput``.  Nothing more is to be written to what was given; but it
-    stays open: ``sys.__stdout__`` is asked for the terminal's size (``shutil``, Textual)."""
+    """Return a ``SharedOutput`` that writes to the same file as a given stream.
+
+    Nothing may be written to the given stream any more. It stays open, because ``shutil`` and
+    Textual query ``sys.__stdout__`` for the terminal's size.
+    """
     output.flush()
     made = SharedOutput(output.buffer, encoding=output.encoding, errors=output.errors,
                         line_buffering=output.line_buffering)
-    made.given = output  # which closes the layer of bytes when it goes
+    made.given = output  # keep it alive: its finalizer closes the shared buffer
     return made

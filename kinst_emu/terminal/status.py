@@ -1,4 +1,4 @@
-"""The status line: what is being done, shown on a terminal where nothing is said for a while."""
+"""Status line on a terminal, which shows what a command is doing while it prints nothing."""
 
 import contextlib
 import io
@@ -12,14 +12,16 @@ from typing import TextIO, cast
 
 from kinst_emu.terminal.shared_output import SharedOutput
 
-SILENCE, PERIOD = 0.7, 0.2  # seconds
+SILENCE, PERIOD = 0.7, 0.2  # seconds: without output before the line appears; between updates
 CLEAR = "\r\x1b[K"
-WIDTH = 80  # where the terminal does not say
+WIDTH = 80  # columns, if the terminal does not report its width
 
 
 def drawable(output: TextIO) -> bool:
-    """Whether a line may be drawn while output goes there.  Where it goes into a pipe, the reader
-    writes to the same terminal."""
+    """Return whether the status line may be drawn while standard output goes to a stream.
+
+    It may not if the stream is a pipe, whose reader may write to the same terminal.
+    """
     if os.environ.get("TERM", "dumb") == "dumb":
         return False
     try:
@@ -30,21 +32,24 @@ def drawable(output: TextIO) -> bool:
 
 
 class StatusLine:
-    """:param screen: the terminal it is drawn on."""
+    """Status line that a thread draws on a terminal.
+
+    :param screen: the terminal.
+    """
 
     def __init__(self, screen: TextIO) -> None:
         self._screen = screen
         self._lock = threading.RLock()
         self._texts: list[tuple[str, float]] = []
         self._shown = False
-        self._middle = False  # of a line of something else
+        self._middle = False  # whether other output has begun a line without ending it
         self._said = time.monotonic()
         self._ended = threading.Event()
         self._streams: dict[str, TextIO] = {}
         self._thread = threading.Thread(target=self._draw, name="status line", daemon=True)
 
     def start(self) -> None:
-        """Draw from now on; what goes to a terminal makes room for the line."""
+        """Start drawing; writes to standard output and error clear the line first."""
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
             if stream is not None and stream.isatty():
@@ -53,8 +58,9 @@ class StatusLine:
         self._thread.start()
 
     def stop(self) -> None:
+        """Stop drawing, and restore standard output and error."""
         for name, stream in self._streams.items():
-            if isinstance(getattr(sys, name), Screen):  # not what a command has put there
+            if isinstance(getattr(sys, name), Screen):  # a command may have replaced it
                 setattr(sys, name, stream)
         self._ended.set()
         if self._thread.is_alive():
@@ -63,6 +69,7 @@ class StatusLine:
 
     @contextlib.contextmanager
     def working(self, text: str) -> Iterator[None]:
+        """Show a text while the body of the ``with`` statement runs."""
         self._texts.append((text, time.monotonic()))
         try:
             yield
@@ -72,9 +79,10 @@ class StatusLine:
 
     @contextlib.contextmanager
     def saying(self, last: str | bytes) -> Iterator[None]:
-        """Something else is written meanwhile.
+        """Clear the line, and allow other output in the body of the ``with`` statement.
 
-        :param last: its last character; nothing is drawn in the middle of a line.
+        :param last: the last character of this output; until a newline ends its line, nothing is
+            drawn.
         """
         with self._lock:
             self._clear()
@@ -93,7 +101,7 @@ class StatusLine:
         try:
             self._screen.write(text)
             self._screen.flush()
-        except OSError:  # the terminal is gone; what the command does is not affected
+        except OSError:  # the terminal was closed, which must not stop the command
             self._ended.set()
 
     def _width(self) -> int:
@@ -117,51 +125,57 @@ class StatusLine:
 
 
 class Screen(io.TextIOBase):
-    """A terminal that makes room before anything is written to it."""
+    """Stream on a terminal that clears the status line before each write."""
 
     def __init__(self, stream: TextIO, line: StatusLine) -> None:
         self._stream, self._line = stream, line
         self.buffer = _Bytes(stream, line)
 
     def write(self, text: str) -> int:
+        """Clear the status line and write text."""
         with self._line.saying(text[-1:]):
             return self._stream.write(text)
 
     def console(self, byte: int) -> None:
-        """See ``SharedOutput``."""
+        """Write a byte of the guest's console; see ``SharedOutput.console``."""
         with self._line.saying(bytes((byte,))):
             cast(SharedOutput, self._stream).console(byte)
 
     def end_line(self) -> None:
-        """See ``SharedOutput``."""
+        """End a line that the guest has begun; see ``SharedOutput.end_line``."""
         with self._line.saying("\n"):
             cast(SharedOutput, self._stream).end_line()
 
     @property
     def stream(self) -> TextIO:
-        """What it writes to."""
+        """The wrapped stream."""
         return self._stream
 
     def flush(self) -> None:
+        """Flush the wrapped stream."""
         self._stream.flush()
 
     def fileno(self) -> int:
+        """Return the file descriptor of the wrapped stream."""
         return self._stream.fileno()
 
     def isatty(self) -> bool:
+        """Return True, since only terminals are wrapped."""
         return True
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
+        """Encoding of the wrapped stream."""
         return self._stream.encoding
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
+        """Error handler of the wrapped stream."""
         return self._stream.errors
 
 
 class _Bytes:
-    """The same for bytes."""
+    """Byte layer of ``Screen``, which clears the status line, too."""
 
     def __init__(self, stream: TextIO, line: StatusLine) -> None:
         self._stream, self._line = stream, line

@@ -1,4 +1,4 @@
-"""What the commands share: one line for an error, the console on the terminal, sizes."""
+"""Functions that all commands share: error reports, console output, sizes and numbers."""
 
 import errno
 import gc
@@ -17,25 +17,25 @@ from kinst_emu.terminal.shared_output import SharedOutput, shared
 from kinst_emu.terminal.status import Screen, StatusLine, drawable
 
 Item = TypeVar("Item")
-# Commands make objects by the hundred thousand that stay: probes, names, types.
+# Collect garbage rarely: most objects (probes, names, types) stay alive until the command ends.
 COLLECT_AFTER = 100_000
-# Of a file that is written; all but standard output say which (emu/host/atomic_file.py and
-# append_file.py).
+# Errors of a full or failing device. They name the file, unless it is standard output
+# (emu/host/atomic_file.py, append_file.py).
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def run_command(program: str, main: Callable[[], int]) -> NoReturn:
-    """Run a command; a KinstError becomes one line and exit status 1."""
+    """Run a command and exit; a KinstError is printed as one line, with exit status 1."""
     gc.set_threshold(COLLECT_AFTER)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if sys.stderr is None:  # closed by the shell: "2>&-"
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it lasts as long as the process)
+    if sys.stderr is None:  # the shell closed it with "2>&-"
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
     if sys.stdout is None:
         print(f"{program}: standard output is closed", file=sys.stderr)
         sys.exit(1)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names come from files
+            stream.reconfigure(errors="backslashreplace")  # names from files may not be valid text
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout = shared(sys.stdout)
     line: StatusLine | None = None
@@ -51,7 +51,7 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
                 line.stop()
             end_line()
     except KinstError as error:
-        text = "\n".join(plain(line) for line in str(error).split("\n"))  # it may quote a file
+        text = "\n".join(plain(line) for line in str(error).split("\n"))  # may quote a file
         print(f"{program}: {text}", file=sys.stderr)
         status = 1
     except KeyboardInterrupt:
@@ -67,13 +67,13 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
         status = 1
     output = _shared_output()
     if output is not None and output.changed:
-        print(f"{program}: what would have controlled the terminal is shown, as ^[; --raw lets it "
-              "through", file=sys.stderr)
+        print(f"{program}: control characters were shown as text, e.g. ^[; --raw sends them to the "
+              "terminal", file=sys.stderr)
     try:
         sys.stdout.close()
-    except OSError:  # what could not be written was said above
+    except OSError:  # the write error was reported above
         status = status or 1
-    gc.freeze()  # nothing is looked through once more before all of it goes
+    gc.freeze()  # exit without another garbage collection
     sys.exit(status)
 
 
@@ -81,7 +81,7 @@ RAW = "print the guest's text unchanged on a terminal, even sequences that contr
 
 
 def let_through() -> None:
-    """``--raw``: a terminal is given what the guest says as it is."""
+    """Implement ``--raw``: write the guest's text to a terminal unchanged."""
     output = _shared_output()
     if output is not None:
         output.raw = True
@@ -93,13 +93,16 @@ def _shared_output() -> SharedOutput | None:
 
 
 def show_byte(byte: int) -> None:
-    """Write a byte of the guest's console to standard output as it comes."""
+    """Write a byte of the guest's console to standard output."""
     if byte != 0x0D:
         cast(SharedOutput, sys.stdout).console(byte)
 
 
 def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
-    """The items, with a bar on a terminal."""
+    """Yield items, with a progress bar if standard error is a terminal.
+
+    :param what: plural noun for the items.
+    """
     if not sys.stderr.isatty():
         yield from items
         return
@@ -111,9 +114,9 @@ def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
 
 
 def parse_size(text: str) -> int:
-    """``512M``, ``1G``, or a number of MiB.
+    """Return the bytes of a memory size: ``512M``, ``1G``, or a number of MiB.
 
-    :raises KinstError: for anything else.
+    :raises KinstError: if the text is not a memory size.
     """
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     number, unit = (text[:-1], units.get(text[-1:].upper())) if text else ("", None)
@@ -125,9 +128,10 @@ def parse_size(text: str) -> int:
 
 
 def parse_count(text: str, what: str) -> int:
-    """A positive number of at most 18 digits.
+    """Parse a positive number of at most 18 digits.
 
-    :raises KinstError: for anything else, naming ``what``.
+    :param what: name of the number in the error message.
+    :raises KinstError: if the text is not a positive number.
     """
     if not text.isdecimal() or len(text) > 18 or int(text) == 0:
         raise KinstError(f"{what} must be a positive number, not '{text[:40]}'")
@@ -135,7 +139,7 @@ def parse_count(text: str, what: str) -> int:
 
 
 def hexdump(address: int, data: bytes) -> str:
-    """Sixteen bytes a line, as ``hexdump -C`` shows them."""
+    """Format data like ``hexdump -C``, with sixteen bytes per line."""
     lines = []
     for at in range(0, len(data), 16):
         row = data[at : at + 16]
@@ -148,6 +152,7 @@ def hexdump(address: int, data: bytes) -> str:
 
 
 def show_console(text: bytes) -> None:
+    """Print text of the guest's console, and end its last line."""
     if text:
         shown = text.replace(b"\r", b"").decode("utf-8", "replace")
         print(shown, end="" if shown.endswith("\n") else "\n")
@@ -155,8 +160,7 @@ def show_console(text: bytes) -> None:
 
 
 def end_line() -> None:
-    """Before something is said on standard error: what is on standard output comes first, and a
-    line of the guest's console does not go on with it."""
+    """Flush standard output and end a partial console line before writing to standard error."""
     if isinstance(sys.stdout, SharedOutput | Screen):
         sys.stdout.end_line()
     else:
@@ -164,26 +168,26 @@ def end_line() -> None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Before work is done whose result goes there.
+    """Check that an output file can be created, before the work that produces its contents.
 
-    :raises KinstError: when a file cannot be made there, naming ``option``.
+    :raises KinstError: if it cannot be created; the message names ``option``.
     """
     try:
         why = _unwritable(path)
-    except OSError as error:  # as for a name that is too long
+    except OSError as error:  # for example, the name is too long
         why = error.strerror or str(error)
     if why:
         raise KinstError(f"{option} {printable(path)}: {why}")
 
 
 def _unwritable(path: Path) -> str:
-    """Why a file cannot be made there; empty: it can."""
+    """Return the reason why a file cannot be created, or an empty string if it can."""
     if "\0" in str(path):
-        return "no file has a NUL in its name"
+        return "a file name cannot contain NUL"
     if path.is_dir():
         return "is a directory; give a file"
     if not path.parent.is_dir():
-        return "there is no such directory"
-    if path.exists() and not path.is_file():  # as /dev/stdout: it is written to
-        return "" if os.access(path, os.W_OK) else "cannot be written to"
-    return "" if os.access(path.parent, os.W_OK) else "the directory cannot be written to"
+        return "its directory does not exist"
+    if path.exists() and not path.is_file():  # such as /dev/stdout, which is not replaced
+        return "" if os.access(path, os.W_OK) else "is not writable"
+    return "" if os.access(path.parent, os.W_OK) else "its directory is not writable"

@@ -1,1 +1,1 @@
-"""A whole trace as a page: kdtrace --report."""
+"""HTML page of a trace, written by ``kdtrace --report``."""

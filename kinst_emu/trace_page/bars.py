@@ -1,4 +1,4 @@
-"""Aggregations as bars, as the page draws them."""
+"""Bar charts of aggregations for the page of a trace."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from dtrace.run.structured import Row
 from dtrace.run.values import Value
 
-MOST_BARS, MOST_DISTRIBUTIONS = 40, 8  # of an aggregation
+MOST_BARS, MOST_DISTRIBUTIONS = 40, 8  # maximum numbers drawn for one aggregation
 MOST_AGGREGATIONS = 40
-MOST_EMPTY = 128  # buckets that are drawn one by one: all that quantize() has
+MOST_EMPTY = 128  # consecutive empty buckets drawn one by one; quantize() has no more
 
 
 @dataclass(frozen=True)
 class Bar:
-    """:param percent: of the largest."""
+    """A bar of an aggregation.
+
+    :param percent: length in percent of the longest bar.
+    """
 
     label: str
     value: str
@@ -23,8 +26,11 @@ class Bar:
 
 @dataclass(frozen=True)
 class AggregationBars:
-    """:param pictures: the key of each distribution, None where all keys are in one; its bars.
-    :param left_out: what is said when not all rows are drawn.
+    """Bars of one aggregation.
+
+    :param pictures: for each distribution, its key and its bars; without distributions, the key
+        None and the bars of all keys.
+    :param left_out: sentence to show if not all rows are drawn; otherwise empty.
     """
 
     name: str
@@ -33,13 +39,16 @@ class AggregationBars:
 
 
 def aggregations(rows: Sequence[Row]) -> list[AggregationBars]:
-    """:param rows: with the empty buckets of distributions."""
+    """Return the bars of the aggregations.
+
+    :param rows: the aggregations, with the empty buckets of distributions.
+    """
     return [_aggregation(row) for row in rows[:MOST_AGGREGATIONS]]
 
 
 def left_out(rows: Sequence[Row]) -> str:
-    """What is said when not all aggregations are drawn."""
-    return (f"The first {MOST_AGGREGATIONS} of {len(rows)} aggregations."
+    """Return the sentence to show if not all aggregations are drawn; otherwise empty."""
+    return (f"Only the first {MOST_AGGREGATIONS} of {len(rows)} aggregations are shown."
             if len(rows) > MOST_AGGREGATIONS else "")
 
 
@@ -54,7 +63,7 @@ def _aggregation(row: Row) -> AggregationBars:
         most, which = MOST_BARS, "largest"
         pictures = [(None, _bars([(_label(entry["keys"]), entry["value"])
                                   for entry in sorted(entries, key=_size)[:most]]))]
-    return AggregationBars(name, pictures, f"The {most} {which} of {len(entries)}."
+    return AggregationBars(name, pictures, f"Only the {which} {most} of {len(entries)} are shown."
                        if len(entries) > most else "")
 
 
@@ -63,20 +72,20 @@ def _dicts(value: Value) -> list[dict[str, Value]]:
 
 
 def _size(row: Mapping[str, Value]) -> float:
-    """Orders rows, the largest first."""
+    """Return a key that sorts rows from the largest value to the smallest."""
     value = row["value"]
     return -float(value) if isinstance(value, int) else 0.0
 
 
 def _buckets(buckets: Sequence[Mapping[str, Value]]) -> Iterator[tuple[str, Value]]:
-    """The label and count of each; of many empty ones in a row, how many there are."""
+    """Yield the label and count of each bucket, and long sequences of empty ones as one entry."""
     at = 0
     while at < len(buckets):
         end = at
         while end < len(buckets) and not buckets[end]["count"]:
             end += 1
         if end - at > MOST_EMPTY:
-            yield f"{_bound(buckets[at])} and on, {end - at} buckets", 0
+            yield f"{_bound(buckets[at])} and up: {end - at} empty buckets", 0
             at = end
         else:
             yield _bound(buckets[at]), buckets[at]["count"]

@@ -1,4 +1,4 @@
-"""The code of functions with the firings of each instruction, as the page shows it."""
+"""Code of functions with the firings of each instruction, for the page of a trace."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from kinst_emu.trace_page.heat import heat
 
 @dataclass(frozen=True)
 class TableRow:
-    """An instruction; the source line is said where it changes."""
+    """Row of an instruction; its source line is empty if the previous row has the same."""
 
     heat: int
     count: str
@@ -22,7 +22,10 @@ class TableRow:
 
 @dataclass(frozen=True)
 class FunctionTable:
-    """:param has_text: whether the text of some source line is known."""
+    """Code of a function.
+
+    :param has_text: whether the text of any source line is known.
+    """
 
     name: str
     count: int
@@ -31,6 +34,7 @@ class FunctionTable:
 
 
 def functions(trace: Collected) -> list[FunctionTable]:
+    """Return the tables of all functions whose code is shown."""
     most = max((line.count or 0 for code in trace.code for line in code.lines), default=1)
     return [FunctionTable(f"{code.module}`{code.name}", code.count,
                      any(line.line for line in code.lines), list(_rows(code, most)))

@@ -1,4 +1,4 @@
-"""What a page of a trace is made of, while it runs."""
+"""Data that is collected during a trace for its page."""
 
 from array import array
 from collections import Counter
@@ -12,18 +12,19 @@ from kinst.probes.breakpoints import Breakpoints
 from kinst.relocation.verdict import summary
 from kinst_emu.explain.steps.explained import source_trees, words_of
 
-MAX_FIRINGS = 1_000_000  # whose times are kept
-MAX_STACKS = 20_000  # different ones
-MAX_FUNCTIONS = 150  # whose code is shown
-MAX_ROWS = 4_000  # instructions that are shown
+MAX_FIRINGS = 1_000_000  # firings whose times are stored
+MAX_STACKS = 20_000  # distinct stacks in one flame graph
+MAX_FUNCTIONS = 150  # functions whose code is shown
+MAX_ROWS = 4_000  # instructions shown in total
 
 
 @dataclass(frozen=True)
 class HotInstruction:
-    """An instruction of a function.
+    """An instruction of a function, with the firings of its probe.
 
-    :param source: its ``file:line``, and ``line`` the text of that, where it is known.
-    :param count: firings of the probe on it; None: it has none.
+    :param source: ``file:line`` of the instruction, and ``line`` the text of this line; each is
+        empty if unknown.
+    :param count: number of firings of its probe; None: it has no probe.
     """
 
     offset: int
@@ -37,7 +38,7 @@ class HotInstruction:
 
 @dataclass(frozen=True)
 class HotFunction:
-    """A function that had firings."""
+    """A function whose probes fired."""
 
     name: str
     module: str
@@ -47,16 +48,17 @@ class HotFunction:
 
 @dataclass
 class Collected:
-    """A trace.
+    """Data of a trace.
 
-    :param kernel: what was traced, and ``workload`` what it did.
-    :param sources: trees with the kernel's source.
-    :param times: of each firing, virtual nanoseconds, and ``probes`` which it was, from 0.
-    :param total: of all firings, also those that are not kept.
-    :param names: of probes, as provider:module:function:name, by number.
-    :param stacks: of functions, by what counts them, outermost frame first.
-    :param fired: probes that have fired.
-    :param code: functions with the most firings first; ``left_out``: how many are not shown.
+    :param kernel: description of the kernel; ``workload``: what it executed.
+    :param sources: directory trees with the kernel's source.
+    :param times: virtual time of each firing, in ns; ``probes``: the number of its probe.
+    :param total: number of firings, including those whose times are not stored.
+    :param names: provider:module:function:name of each probe, by number; ``functions``: the name
+        of its function.
+    :param stacks: counts of stacks of functions, outermost frame first, by flame graph.
+    :param fired: number of probes that fired.
+    :param code: functions, most firings first; ``left_out``: number of functions not shown.
     """
 
     kernel: str
@@ -75,16 +77,17 @@ class Collected:
     left_out: int = 0
 
     def firing(self, time: int, probe: int) -> None:
+        """Count a firing; store its time and probe unless ``MAX_FIRINGS`` are stored."""
         self.total += 1
         if len(self.times) < MAX_FIRINGS:
             self.times.append(time)
             self.probes.append(probe)
 
     def stack(self, counted: str, frames: Sequence[str], count: int = 1) -> None:
-        """Wherever in a function a frame is, it is that function's.
+        """Count a stack, with each frame reduced to its function.
 
-        :param counted: by what.
-        :param frames: innermost first.
+        :param counted: name of the flame graph.
+        :param frames: the frames, innermost first.
         """
         stacks = self.stacks.setdefault(counted, Counter())
         known = tuple(map(function_of, reversed(frames)))
@@ -94,12 +97,12 @@ class Collected:
             self.stacks_left_out += 1
 
     def take(self, breakpoints: Breakpoints) -> None:
-        """The records that there are."""
+        """Collect the firings that the probes have recorded."""
         for number, _cpu, _executed, now, *_registers in breakpoints.dispatcher.records():
             self.firing(now, number)
 
     def aggregated(self, rows: Sequence[Row]) -> None:
-        """The aggregations at the end; counts by a stack are stacks, too."""
+        """Store the final aggregations; those of ``count()`` by stack become flame graphs."""
         self.aggregations = list(rows)
         for aggregation in rows:
             given = aggregation["rows"]
@@ -115,7 +118,7 @@ class Collected:
                                    [str(frame) for frame in key], value)
 
     def finish(self, breakpoints: Breakpoints) -> None:
-        """Look at the probes, and at the code under them."""
+        """Collect the names of the probes and the code of the functions that fired."""
         words = words_of(breakpoints.image, source_trees(breakpoints.image, self.sources))
         counts: dict[tuple[str, int], dict[int, int]] = {}
         for number in range(len(breakpoints.probes)):

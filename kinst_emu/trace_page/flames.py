@@ -1,4 +1,4 @@
-"""Stacks as flame graphs of functions, as the page draws them."""
+"""Flame graphs of functions for the page of a trace."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,13 +12,15 @@ from kinst_emu.trace_page.collected import MAX_STACKS, Collected
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-MOST_FRAMES = 1_500
+MOST_FRAMES = 1_500  # maximum number of frames in one flame graph
 
 
 @dataclass(frozen=True)
 class Flames:
-    """:param name: of what counts the stacks.
-    :param left_out: what is said when not all frames are drawn.
+    """A flame graph.
+
+    :param name: what is counted, for example an aggregation.
+    :param left_out: sentence to show if not all frames are drawn; otherwise empty.
     """
 
     name: str
@@ -27,24 +29,25 @@ class Flames:
 
 
 def flames(trace: Collected) -> Iterator[Flames]:
-    from markupsafe import Markup  # comes with the template engine
+    """Yield the flame graphs of a trace."""
+    from markupsafe import Markup  # installed with the template engine
 
     for name, stacks in trace.stacks.items():
         root = tree(stacks)
-        label = f"{name}: a flame graph of {root.total} stacks, {_levels(root)} frames high"
+        label = f"{name}: flame graph of {root.total} stacks, {_levels(root)} frames high"
         drawn, count = drawing(root, label, "firings", MOST_FRAMES)
-        yield Flames(name, Markup(drawn), f"The {MOST_FRAMES} frames nearest to the bottom."
+        yield Flames(name, Markup(drawn), f"Only the lowest {MOST_FRAMES} frames are drawn."
                      if count == MOST_FRAMES else "")
 
 
 def left_out(trace: Collected) -> str:
-    """What is said when not all stacks were kept."""
-    return (f"{trace.stacks_left_out} stacks are not in it: there were more than {MAX_STACKS} "
-            "different ones." if trace.stacks_left_out else "")
+    """Return the sentence to show if not all stacks were stored; otherwise empty."""
+    return (f"{trace.stacks_left_out} stacks were left out, because a flame graph has at most "
+            f"{MAX_STACKS} distinct ones." if trace.stacks_left_out else "")
 
 
 def tree(stacks: Counter[tuple[str, ...]]) -> Node:
-    """Stacks added up."""
+    """Merge stacks into a call tree, adding up their counts."""
     root = Node("all")
     for frames, count in stacks.items():
         root.total += count

@@ -1,4 +1,4 @@
-"""A trace as one page: nothing from elsewhere, readable without scripts."""
+"""HTML page of a trace: one file without external resources, readable without scripts."""
 
 from pathlib import Path
 
@@ -16,13 +16,14 @@ FIRST = 500  # firings that are listed
 
 
 def page(trace: Collected) -> str:
+    """Return the page of a finished trace."""
     found = list(flames.flames(trace))
     parts = [(name, heading) for name, heading, there in (
         ("timeline", "Timeline", trace.times),
         ("aggregations", "Aggregations", trace.aggregations),
         ("stacks", "Stacks", found or trace.stacks_left_out),
         ("code", "Code", trace.code),
-        ("firings", "The first firings", trace.times)) if there]
+        ("firings", "First firings", trace.times)) if there]
     return filled(
         "trace.html", f"{trace.total} firings in {trace.kernel}", _about(trace), parts=parts,
         timeline=timeline(trace) if trace.times else None,
@@ -35,9 +36,9 @@ def page(trace: Collected) -> str:
 
 
 def write(path: Path, trace: Collected, breakpoints: Breakpoints) -> None:
-    """Make the page of a trace that has ended.
+    """Finish the data of a trace that has ended, and write its page.
 
-    :raises OSError: when it cannot be written.
+    :raises OSError: if the page cannot be written.
     """
     with PROGRESS.working("writing the page"):
         trace.finish(breakpoints)
@@ -46,9 +47,9 @@ def write(path: Path, trace: Collected, breakpoints: Breakpoints) -> None:
 
 
 def _about(trace: Collected) -> str:
-    text = f"{trace.workload}; {trace.fired} probes have fired"
+    text = f"{trace.workload}; {trace.fired} probes fired"
     if trace.times:
         text += f", from {exact(trace.times[0])} to {exact(trace.times[-1])} of virtual time"
     if len(trace.times) < trace.total:
-        text += f"; the times of the first {len(trace.times)} are shown"
+        text += f"; times are shown for the first {len(trace.times)} firings"
     return f"{text}."

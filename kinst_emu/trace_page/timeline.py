@@ -1,4 +1,4 @@
-"""The firings of functions over virtual time, as the page draws them."""
+"""Timeline for the page of a trace: firings of each function over virtual time."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from kinst_emu.report.time_units import along_axis, exact
 from kinst_emu.trace_page.collected import Collected
 from kinst_emu.trace_page.heat import HEATS, heat
 
-COLUMNS, FEWEST, ROWS = 160, 8, 24
-TICKS = 4  # between them and at both ends
-LEAST = 0.2  # opacity
+COLUMNS, FEWEST, ROWS = 160, 8, 24  # maximum and minimum number of columns; maximum of rows
+TICKS = 4  # intervals on the time axis
+LEAST = 0.2  # lower limit of the opacity of cells
 
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """A function.
+    """Firings of one function.
 
-    :param paths: opacity, and the cells that have it, one unit wide and high.
+    :param paths: opacities, each with the SVG path of its cells, which are one unit wide and high.
     """
 
     name: str
@@ -25,7 +25,11 @@ class TimelineRow:
 
 @dataclass(frozen=True)
 class Tick:
-    """:param kind: which of them can be left away where there is little room."""
+    """Tick on the time axis.
+
+    :param kind: CSS class: ``first``, ``middle``, ``last``, or ``between`` for a tick that narrow
+        screens hide.
+    """
 
     kind: str
     percent: int
@@ -34,8 +38,10 @@ class Tick:
 
 @dataclass(frozen=True)
 class Timeline:
-    """:param functions: how many had firings.
-    :param first: when the first was, and ``span`` how long they took.
+    """Timeline of a trace.
+
+    :param functions: number of functions that had firings.
+    :param first: time of the first firing; ``span``: time between the first and the last.
     """
 
     rows: list[TimelineRow]
@@ -47,7 +53,7 @@ class Timeline:
 
 
 def timeline(trace: Collected) -> Timeline:
-    """Of a trace that has times."""
+    """Return the timeline of a trace for which times are stored."""
     first, last = min(trace.times), max(trace.times)
     span = last - first + 1
     columns = _columns(span, max(FEWEST, min(COLUMNS, len(trace.times) // 4)))
@@ -64,8 +70,11 @@ def timeline(trace: Collected) -> Timeline:
 
 
 def _columns(span: int, wanted: int) -> int:
-    """About as many as are wanted; of whole nanoseconds where that can be, since in some of a few
-    and a fraction there would be a firing more than in others."""
+    """Return a number of columns close to the wanted number.
+
+    If possible, each column spans a whole number of nanoseconds; otherwise some columns would
+    cover one nanosecond more than others, and therefore show more firings.
+    """
     near = range(max(FEWEST, wanted // 2), min(COLUMNS, 3 * wanted) + 1)
     return min((n for n in near if span % n == 0), key=lambda n: abs(n - wanted), default=wanted)
 

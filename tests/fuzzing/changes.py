@@ -1,4 +1,4 @@
-"""Changes at random: of bytes, of a text, of JSON."""
+"""Random changes to bytes, texts and JSON values."""
 
 import copy
 import string
@@ -16,9 +16,10 @@ VALUES = (None, True, False, 0, 1, -1, 1 << 31, 1 << 63, 1 << 64, 1 << 70, -(1 <
 
 
 def bytes_changed(rng: Any, content: bytes, ranges: Sequence[range]) -> bytes:
-    """Change a few bytes of a file, add some, or take some away.
+    """Change a few bytes of a file, insert some, or delete some.
 
-    :param ranges: parts of it that matter alike, however large each is; empty: all is one.
+    :param ranges: parts of the file, each changed with the same probability whatever its size;
+        empty for the whole file
     """
     data = bytearray(content) or bytearray(8)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 8))):
@@ -50,7 +51,7 @@ def bytes_changed(rng: Any, content: bytes, ranges: Sequence[range]) -> bytes:
 
 
 def text_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
-    """Change a few words of a text, add some, or take some away."""
+    """Change, insert or delete a few short pieces of a text."""
     text = content.decode("utf-8", "surrogateescape")
     for _ in range(rng.choice((1, 1, 2, 4))):
         at = rng.randrange(len(text) + 1)
@@ -61,7 +62,7 @@ def text_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
 
 
 def value_changed(rng: Any, value: Any) -> Any:
-    """The same JSON with one thing changed somewhere in it."""
+    """Return a copy of a JSON value with one change somewhere in it."""
     value = copy.deepcopy(value)
     where = value
     while True:

@@ -1,10 +1,11 @@
-"""D programs from a grammar that knows types, so that many of them run; with long, deep, huge and
-strange parts; and some of them damaged.
+"""Fuzzer of the D compiler and runtime: random programs from a grammar with types.
 
-What it has of D: all operators, casts, the four kinds of variables, associative arrays, strings,
-structures, enumerations, inlines, translators, aggregations with keys, formats, if and else,
-predicates, pragmas, macro arguments.  Left out: ``system`` and ``freopen``, which touch the host;
-probes of a kernel, and what reads one; ``#include`` and ``-C``, which run the host's preprocessor.
+The types make many programs run. Some programs have long, deep, huge or strange parts, and some are
+damaged. The grammar has all operators, casts, the four kinds of variables, associative arrays,
+strings, structures, enumerations, inlines, translators, aggregations with keys, formats, if and
+else, predicates, pragmas and macro arguments. It leaves out ``system`` and ``freopen``, which touch
+the host; probes and actions that need a kernel; ``#include`` and ``-C``, which run the host's
+preprocessor.
 """
 
 import time
@@ -30,6 +31,7 @@ SECONDS = 1.0
 
 
 class Grammar:
+    """A generator of random D programs."""
     def __init__(self, rng):
         self.rng = rng
         self.depth = rng.choice((1, 2, 3, 3, 4))
@@ -144,7 +146,7 @@ class Grammar:
         return "\n".join(out)
 
     def huge(self):
-        """One part that is long or deep: of about a kilobyte."""
+        """Return a program with one long or deep part, of about a kilobyte."""
         n = self.rng.randrange(10, 400)
         part = self.rng.choice((
             lambda: "trace(" + "(" * n + "1" + ")" * n + ");",
@@ -162,6 +164,7 @@ class Grammar:
 
 
 def damaged(rng, text):
+    """Return a program's text with up to three random changes."""
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(len(text) + 1)
         end = min(len(text), at + rng.randrange(12))
@@ -171,16 +174,16 @@ def damaged(rng, text):
 
 
 def source(rng):
+    """Return the text of a random program."""
     grammar = Grammar(rng)
     text = grammar.huge() if rng.random() < 0.2 else grammar.program()
     return damaged(rng, text) if rng.random() < 0.3 else text
 
 
 def once(rng, ground):
-    """One program.
+    """Run one random program and return ``ran`` or ``refused``.
 
-    :return: what became of it: ``ran``, or ``refused``.
-    :raises AssertionError: for more than a second for a kilobyte of source.
+    :raises AssertionError: the program takes more than a second per kilobyte of source
     """
     text = source(rng).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     began = time.process_time()
@@ -195,5 +198,5 @@ def once(rng, ground):
 
 
 def ground():
-    """A trace that nothing ends does so after this many firings; it is 10 million for users."""
+    """Limit endless traces to 2000 firings; users have a limit of 10 million."""
     session.MAX_FIRINGS = 2000

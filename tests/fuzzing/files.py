@@ -1,13 +1,14 @@
-"""Files that somebody has damaged, given to the commands that read them.
+"""Fuzzers of file formats: damaged files, read by the commands that accept them.
 
-One fuzzer for each format: a good file is made once, changed at random, and read by a command, in a
-process of its own.  It is right to be refused in one line, and right to be read; a traceback, the
-end by a signal, more than ``LONGEST`` seconds or ``LARGEST`` bytes are findings.
+There is one fuzzer for each format in ``FORMATS``. It makes a valid file once, changes it at
+random, and lets a command read it in a separate process. The command may read the file or refuse it
+with a one-line message. A traceback, a fatal signal, more than ``LONGEST`` seconds or more than
+``LARGEST`` bytes of memory are bugs.
 
-Formats: what FORMATS names.  Left out: D source (``d_programs``), packets (``gdb_packets``), the
-JSON of a state behind a right checksum (``states``), debug data below the native readers
-(``bench/fuzz-dwarf``), and what takes a FreeBSD kernel: disks, and programs under a kernel.  No
-damaged kernel is booted without a limit: one that loops is given up after 20 billion instructions.
+Covered elsewhere: D source (``d_programs``), packets (``gdb_packets``), the JSON of a state with a
+correct checksum (``states``), debug data below the native readers (``bench/fuzz-dwarf``). Left out
+are disks and programs, which need a FreeBSD kernel. Damaged kernels run with an instruction limit:
+a kernel that loops would run for 20 billion instructions.
 """
 
 import os
@@ -31,22 +32,22 @@ from tests.fuzzing.changes import bytes_changed, text_changed
 from tests.fuzzing.sealed import parts_changed, snapshot_changed, store_changed
 from tests.modulewriter import KernelModule
 
-LONGEST = 10.0  # seconds of a command
-LARGEST = 2 << 30  # bytes of memory that it has at once
-MOST_LINES = 12  # that it says on standard error
+LONGEST = 10.0  # time limit of a command, in seconds
+LARGEST = 2 << 30  # limit of a command's memory, in bytes
+MOST_LINES = 12  # limit of the lines a command writes to standard error
 
 
 class FoundError(Exception):
-    """What a command should not do."""
+    """A command reacted to a damaged file in a way that is a bug."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format.
+    """A file format: how to make a valid file, and which commands read it.
 
-    :param made: makes a good file of an architecture: its content, and the parts of it that matter.
-    :param commands: that read it: ``{file}`` is the file, ``{good}`` a good one, ``{kernel}`` the
-        good kernel.
+    :param made: makes a valid file of an architecture; returns its content and its relevant parts
+    :param commands: the commands, with ``{file}`` for the damaged file, ``{good}`` for the valid
+        one, and ``{kernel}`` for the undamaged kernel
     """
 
     made: Callable[[str, Path], tuple[bytes, Sequence[range]]]
@@ -57,7 +58,7 @@ class Format:
 
 @dataclass
 class Ground:
-    """Good files, in a folder with a cache of its own."""
+    """The valid files, and a folder that also has a private cache."""
 
     folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
     good: dict[str, tuple[bytes, Sequence[range]]] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class Ground:
 
 @dataclass(frozen=True)
 class FileFuzzer:
-    """The fuzzer of one format, as ``bench/fuzz`` runs them."""
+    """The fuzzer of one format, with the interface that ``bench/fuzz`` expects."""
 
     format: Format
 
@@ -81,7 +82,7 @@ class FileFuzzer:
             for command in self.format.commands:
                 path.write_bytes(ground.good[arch][0])
                 if self._run(command, path, arch) != "read":
-                    raise FoundError(f"a good file is refused: {command}")
+                    raise FoundError(f"a valid file is refused: {command}")
         path.unlink(missing_ok=True)
         path.write_bytes(self.format.changed(rng, *ground.good[arch]))
         return self._run(rng.choice(self.format.commands), path, arch)
@@ -99,9 +100,9 @@ def kernel(arch: str) -> str:
 
 
 def run(command: str, folder: Path) -> str:
-    """Run a command; whether it ``read`` the file or ``refused`` it.
+    """Run a command and return ``read`` or ``refused``.
 
-    :raises FoundError: when it does what it should not.
+    :raises FoundError: the command ends with a traceback or exceeds a limit
     """
     program, *words = shlex.split(command)
     cache = os.environ.get("KINST_CACHE")
@@ -116,20 +117,23 @@ def run(command: str, folder: Path) -> str:
     seconds = time.monotonic() - begin
     said = f"{command}: {done.stderr[-400:]}"
     if "Traceback" in done.stderr + done.stdout or done.returncode not in (0, 1, 2):
-        raise FoundError(f"ends with {done.returncode}: {said}")
+        raise FoundError(f"exits with status {done.returncode}: {said}")
     if seconds > LONGEST:
-        raise FoundError(f"takes {seconds:.1f} s: {said}")
+        raise FoundError(f"runs for {seconds:.1f} s: {said}")
     if done.peak > LARGEST:
-        raise FoundError(f"takes {done.peak >> 20} MiB: {said}")
+        raise FoundError(f"uses {done.peak >> 20} MiB: {said}")
     if done.returncode and not done.stderr.strip() and not done.stdout.strip():
-        raise FoundError(f"ends with {done.returncode} and says nothing: {said}")
+        raise FoundError(f"exits with status {done.returncode} without a message: {said}")
     if done.stderr.count("\n") > MOST_LINES:
-        raise FoundError(f"says {done.stderr.count(chr(10))} lines: {said}")
+        raise FoundError(f"writes {done.stderr.count(chr(10))} lines of errors: {said}")
     return "refused" if re.search(r"^(kinst|dtrace|kdtrace): ", done.stderr, re.M) else "read"
 
 
 def sections(content: bytes, wanted: str = "") -> list[range]:
-    """The sections of an ELF file whose names begin with something, its header and its tables."""
+    """Return the ranges of an ELF file's sections with a name prefix.
+
+    Without a prefix, the ranges of all sections, the header and the tables are returned.
+    """
     (table,) = struct.unpack_from("<Q", content, 40)
     size, count, names = struct.unpack_from("<HHH", content, 58)
     rows = [struct.unpack_from("<IIQQQQ", content, table + number * size)
@@ -168,7 +172,7 @@ def ctf(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
 
 
 def written(*words: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]:
-    """What commands write into ``{good}``."""
+    """Return a maker of the file that commands write to ``{good}``."""
     def made(arch: str, folder: Path) -> tuple[bytes, Sequence[range]]:
         for command in words:
             result = run(command.replace("{good}", str(folder / "good"))
@@ -222,7 +226,7 @@ FORMATS = {
         "kinst relocate --arch {arch} --encodings {file} --states 1",), text_changed),
     "corpus": Format(text("# calls", "strlen(\"a\")", "n = strlen(\"b\"); fibonacci(n)",
                           "account(3)"), (
-        "kinst explore -k {kernel} --pairs {file} --limit 10 --orders 5",), text_changed),
+        "kinst explore -k {kernel} --pairs {file} --limit 10 --schedules 5",), text_changed),
     "program": Format(lambda arch, _folder: (
         (content := (Path(kernel(arch)).parent / "work.debug").read_bytes()),
         sections(content)), ("kinst relocate --program {file} --states 1",)),
@@ -233,6 +237,6 @@ FORMATS = {
         "kinst trial --arch {arch} --assemble 'ret; nop' --relocator "
         f"'{sys.executable} {RELOCATOR} {{file}}'",),
         lambda rng, _content, _ranges: str(rng.randrange(1 << 30)).encode(),
-        ("amd64", "arm64")),  # what keystone assembles
+        ("amd64", "arm64")),  # the architectures that keystone can assemble
 }
 FUZZERS = {name: FileFuzzer(one) for name, one in FORMATS.items()}

@@ -1,8 +1,8 @@
-"""A live machine under a debugger that says anything.
+"""Fuzzer of the gdb server on a live machine: random packets from a debugger.
 
-Verbs: all that ``emu.gdb.session`` knows (? g k D m M p P H T Z z q Q v b c s), with sensible
-arguments, strange ones, and none; and bytes that are no packet.  Left out: ``G``, ``X`` and what
-else it answers as unknown, but as any bytes.
+The packets have all commands that ``emu.gdb.session`` implements (? g k D m M p P H T Z z q Q v b c
+s), with sensible, strange and missing arguments. Some are random bytes. ``G``, ``X`` and other
+commands that the session does not implement occur only as random bytes.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ LOOKS = ("?", "g", "qC", "qfThreadInfo", "H", "T", "m", "p", "q")
 
 
 class Link:
-    """The debugger's end: packets, and one look at Ctrl-C between them."""
+    """The debugger's end of the connection; it interrupts every run after the first piece."""
 
     acknowledges = False
 
@@ -45,6 +45,7 @@ class Link:
 
 
 class Ground:
+    """A booted machine and its snapshot for each architecture."""
     def __init__(self):
         self.machines = {}
         for arch in ARCHES:
@@ -58,6 +59,7 @@ def ground():
 
 
 def packet(rng, machine):
+    """Return a random packet for a machine."""
     registers = len(DESCRIPTIONS[machine.arch.name].registers)
     functions = list(machine.image.symbols.functions())
 
@@ -96,16 +98,16 @@ def packet(rng, machine):
 
 
 def once(rng, ground):
-    """A session of some packets; each is answered, whatever it says, and the machine can go on.
+    """Run a session of a few packets, and check that each is answered and the machine still runs.
 
-    :return: whether anything but looks was asked for.
+    :return: ``looks`` if the packets only read state, else ``drives`` or ``breaks``
     """
     machine, kept = ground.machines[rng.choice(ARCHES)]
     machine.restore(kept)
     if rng.random() < 0.5:
         machine.type(rng.choice((b"strings\r", b"lesson\r", b"ticks\r")))
     machine.run(Until(instructions=machine.instructions + rng.randrange(2000)))
-    if rng.random() < 0.2:  # looks disturb nothing
+    if rng.random() < 0.2:  # only packets that read state
         packets = [p for p in (packet(rng, machine) for _ in range(60)) if p[:1].decode("latin-1")
                    in "?gHTmpq"]
         before = machine.digest()
@@ -118,7 +120,7 @@ def once(rng, ground):
         stop = machine.run(Until(instructions=machine.instructions + 500,
                                  time=machine.now + 10**9))
         assert isinstance(stop.reason, StopReason)
-    except CodeGoneError:  # a register was written that takes the code's mapping away
+    except CodeGoneError:  # a written register has unmapped the code
         return "breaks"
     return "drives"
 

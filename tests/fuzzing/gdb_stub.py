@@ -1,11 +1,11 @@
-"""A gdb stub that answers wrongly: what ``emu.qemu.gdb_remote`` makes of it.
+"""Fuzzer of ``emu.qemu.gdb_remote``: a gdb stub with wrong answers.
 
-The stub speaks the protocol as QEMU's does, until one of its answers is another one: damaged,
-of another kind, too long, too often, cut off.  It is right to go on and right to raise a
-MachineError; anything else is a finding, and so is a client that waits for longer than it says.
+The stub imitates QEMU's, but some of its answers are damaged, of another kind, too long, repeated
+or cut off. The client may continue or raise a MachineError. Anything else is a bug, and so is a
+client that waits longer than its timeout.
 
-Left out: a stub that is silent, which the client gives up after ``patience`` seconds
-(tests/emu/qemu); the console's line, whose bytes mean nothing.
+Left out are a silent stub, which the client abandons after ``patience`` seconds (tests/emu/qemu),
+and the connection of the console, which has no protocol.
 """
 
 import inspect
@@ -19,8 +19,8 @@ from emu.host.errors import MachineError
 from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 from tests.fuzzing.changes import bytes_changed, text_changed
 
-PATIENCE = 0.5  # seconds that the client waits for an answer
-LONGEST = 4.0  # seconds of a case
+PATIENCE = 0.5  # the client's timeout for an answer, in seconds
+LONGEST = 4.0  # time limit of a case, in seconds
 TARGET = ('l<?xml version="1.0"?><target><xi:include href="core.xml"/>'
           '<xi:include href="system.xml"/></target>')
 CORE = "l<feature>" + "".join(f'<reg name="r{n}" bitsize="64"/>' for n in range(17)) + "</feature>"
@@ -37,14 +37,14 @@ STRANGE = ("", "OK", "E01", "l", "m", "T05thread:01;", "S05", "W00", "X09", "x" 
            'l<xi:include href="co\n\x1b[2Jre.xml"/>',
            'l<feature><reg name="' + "a&#10;" * 300 + '" bitsize="64"/></feature>')
 CLIENT = GdbRemote
-LEFT_OUT = {"close": "ends each case", "fileno": "a number", "hear": "is called by receive",
-            "receive": "waits for a packet that nobody has asked for",
-            "send": "is called by ask", "waiting": "looks into the buffer",
+LEFT_OUT = {"close": "ends each case", "fileno": "returns a number", "hear": "is called by receive",
+            "receive": "waits for a packet that was not requested",
+            "send": "is called by ask", "waiting": "checks the buffer only",
             "interrupt": "has an answer only while the target runs (tests/emu/qemu)"}
 
 
 class Stub(threading.Thread):
-    """The other end; some of its first answers are others."""
+    """A stub in a thread, with up to five wrong answers among its first twelve."""
 
     def __init__(self, rng: Any, connection: socket.socket) -> None:
         super().__init__(daemon=True)
@@ -66,7 +66,7 @@ class Stub(threading.Thread):
                         self._connection.sendall(packet)
                     number += 1
         except OSError:
-            pass  # the client has closed, or we have
+            pass  # the client or this stub has closed the connection
         finally:
             self._connection.close()
 
@@ -112,15 +112,16 @@ class Stub(threading.Thread):
 
 
 def ground() -> None:
-    """A case has nothing in common with another."""
+    """Return nothing: the cases share no state."""
 
 
 def verbs() -> list[str]:
+    """Return the names of the client's methods to call."""
     return [name for name in dir(CLIENT) if not name.startswith("_") and name not in LEFT_OUT]
 
 
 def once(rng: Any, _ground: None) -> str:
-    """One conversation: ``refused``, or ``went on``."""
+    """Run one conversation and return ``refused`` or ``went on``."""
     ours, theirs = socket.socketpair()
     stub = Stub(rng, theirs)
     stub.start()
@@ -139,7 +140,7 @@ def once(rng: Any, _ground: None) -> str:
         return "refused"
     finally:
         stub.join(LONGEST)
-        assert not stub.is_alive(), "the stub is still being asked"
+        assert not stub.is_alive(), "the client is still sending"
         seconds = time.monotonic() - begin
         assert seconds < LONGEST, f"{seconds:.1f} s"
 

@@ -1,9 +1,9 @@
-"""What is typed into a session with a percent sign, changed at random, and asked to be completed.
+"""Fuzzer of the interactive session's magics: random lines to execute and to complete.
 
-Magics: all that ``KernelMagics`` has, found by introspection.  It is right to return and right to
-raise a KinstError, which the session shows in one line; anything else is a finding.  Left out: a
-session's verbs, which are the Python interface (``verbs``); ``fibonacci`` and other calls whose
-arguments decide how long they take.
+Introspection finds all magics of ``KernelMagics``. A line may return or raise a KinstError, which
+the session prints on one line; anything else is a bug. Left out are the session's functions, which
+belong to the Python interface (``verbs``), and calls such as ``fibonacci`` whose arguments decide
+how long they take.
 """
 
 import atexit
@@ -23,7 +23,7 @@ from kinst_emu.shell.magics import KernelMagics
 from tests.conftest import ARCHES
 from tests.fuzzing.changes import text_changed
 
-# Lines that are right, by magic; {file} is a recording.
+# Valid lines by magic; {file} stands for a recording.
 LINES = {
     "kinst": ("-k teaching/{arch}", "{file}", "-k teaching/{arch} {file}"),
     "dtrace": ("-n 'fbt::strlen:entry {{ @[probefunc, stack(2)] = quantize(arg0); }}' "
@@ -41,6 +41,7 @@ NAMES = tuple(sorted(KernelMagics.magics["line"]))
 
 
 class Ground:
+    """A shell with the magics loaded, a machine, and a recording."""
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.recording = Path(self.folder.name) / "a.rec"
@@ -48,18 +49,19 @@ class Ground:
         with machine.record(self.recording):
             machine.call("strlen", "hello")
         self.shell = InteractiveShell()
-        atexit.unregister(self.shell.atexit_operations)  # the folder it ran in is gone by then
+        # Its callback would write to this folder after the folder has been deleted.
+        atexit.unregister(self.shell.atexit_operations)
         self.session = load(self.shell)
         self.shell.run_line_magic("kinst", "-k teaching/amd64")
 
 
 def ground() -> Ground:
-    assert set(NAMES) == set(LINES), "a magic has no line here"
+    assert set(NAMES) == set(LINES), "LINES lacks a magic"
     return Ground()
 
 
 def once(rng: random.Random, made: Ground) -> str:
-    """One line: ``returned``, ``refused`` or ``completed``."""
+    """Execute or complete a line; return ``returned``, ``refused`` or ``completed``."""
     name = rng.choice(NAMES)
     line = rng.choice(LINES[name]).format(arch=rng.choice(ARCHES), file=made.recording)
     if rng.random() < 0.9:
@@ -68,7 +70,8 @@ def once(rng: random.Random, made: Ground) -> str:
     said = io.StringIO()
     if rng.random() < 0.2:
         end = rng.randrange(len(line) + 1)
-        with provisionalcompleter(), contextlib.redirect_stderr(said):  # IPython's own matchers
+        # IPython's matchers may write to standard error.
+        with provisionalcompleter(), contextlib.redirect_stderr(said):
             for _one in made.shell.Completer.completions(line, end):
                 pass
         return "completed"
@@ -84,9 +87,9 @@ def once(rng: random.Random, made: Ground) -> str:
     if error is None:
         return "returned"
     if isinstance(error, UsageError | SyntaxError | UnicodeEncodeError):
-        return "refused"  # by IPython: it is no magic any more, or an empty one
+        return "refused"  # by IPython: the changed line is not a magic, or has no name
     if not isinstance(error, kinst_emu.KinstError):
         raise error
     if "Traceback" in said.getvalue():
-        raise AssertionError(f"{line!r} is answered by a traceback")
+        raise AssertionError(f"{line!r} prints a traceback")
     return "refused"

@@ -1,7 +1,8 @@
-"""Files with checksums, changed behind them: what a reader meets that trusts a right checksum.
+"""Random changes to files with checksums; the checksums are computed again.
 
-A recording or a trace is taken apart, one part is changed, left out, doubled or moved, and all are
-sealed anew; of a snapshot it is the header or the memory, of a store of results a row or a table.
+They reach the code that trusts a correct checksum. In a recording or a trace, a part is changed,
+deleted, duplicated or moved. In a snapshot it is the header or the memory, in a store of results a
+row or a table.
 """
 
 import hashlib
@@ -19,16 +20,16 @@ from emu.unicorn import snapshot
 from kinst.verify.sweep.store import APPLICATION, FORMAT
 from tests.fuzzing.changes import bytes_changed, text_changed, value_changed
 
-LARGE = 64 << 20  # bytes that a small part may become
+LARGE = 64 << 20  # bytes of zeros that may replace a small part
 SQL_VALUES = (None, 0, -1, 1 << 62, 0.5, "", "x", "\x1b[2J", "é" * 500, b"", b"\xff" * 16, "[]",
               '{"state": 1}', "[" * 1000)
 
 
 def _json_or_bytes(rng: Any, content: bytes) -> bytes:
-    """Change one part; as JSON, if that is what it is, or as a text, or as bytes."""
+    """Return a changed part; a part with JSON is changed as JSON or text, others as bytes."""
     if rng.random() < 0.02:
         return content[:64] + bytes(LARGE)
-    start = 4 if content[4:5] in (b"{", b"[") else 0  # a checkpoint's begins behind its length
+    start = 4 if content[4:5] in (b"{", b"[") else 0  # a checkpoint's JSON follows its length
     end = start + int.from_bytes(content[:4], "little") if start else len(content)
     try:
         value = json.loads(content[start:end])
@@ -43,7 +44,7 @@ def _json_or_bytes(rng: Any, content: bytes) -> bytes:
 
 
 def parts_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
-    """Change a recording or a trace: its parts, which are sealed again."""
+    """Change the parts of a recording or a trace, and write them with new checksums."""
     if rng.random() < 0.1:
         return bytes_changed(rng, content, [range(HEAD.size + 24), range(len(content))])
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +53,7 @@ def parts_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
         reader = PartReader(path)
         parts = [(part[0], reader.content(part)) for part in reader.parts]
         for _ in range(rng.choice((1, 1, 2))):
-            kind = rng.choice(sorted({kind for kind, _content in parts}))  # each as likely
+            kind = rng.choice(sorted({kind for kind, _content in parts}))  # all equally likely
             at = rng.choice([n for n, part in enumerate(parts) if part[0] == kind])
             match rng.randrange(10):
                 case 0:
@@ -77,6 +78,7 @@ def parts_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
 
 
 def snapshot_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
+    """Change a snapshot's header or memory, and compute its checksum again."""
     _magic, version, head_size, _body_size, _digest = snapshot.HEAD.unpack_from(content)
     start = snapshot.HEAD.size
     head, body = content[start : start + head_size], content[start + head_size :]
@@ -119,7 +121,7 @@ def _sql(rng: Any, db: sqlite3.Connection) -> None:
 
 
 def store_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
-    """Change a store of results with SQL statements, or byte by byte."""
+    """Change a store of results with SQL statements or byte by byte."""
     if rng.random() < 0.3:
         return bytes_changed(rng, content, [range(100), range(len(content))])
     with tempfile.TemporaryDirectory() as folder:
@@ -131,6 +133,6 @@ def store_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
                 with db:
                     _sql(rng, db)
             except sqlite3.Error:
-                continue  # what its constraints refuse, or what is not there any more
+                continue  # a constraint refuses the value, or the table or column is gone
         db.close()
         return path.read_bytes()

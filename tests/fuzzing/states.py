@@ -1,8 +1,8 @@
-"""States from files that somebody has changed: checkpoints of recordings, and snapshots.
+"""Fuzzer of machine states in files: checkpoints of recordings, and snapshots.
 
-A state is JSON: a value anywhere in it is replaced by one of another kind or size, a key is taken
-away or added.  The checksums are right: the change is not found by them.  Left out: the compressed
-memory, which ``tests/emu/replay`` and ``tests/emu/unicorn/test_state_files.py`` damage.
+A state is JSON. A value anywhere in it is replaced by a value of another type or size, or a key is
+deleted or added. The checksums are correct, so they do not reveal the change. Left out is the
+compressed memory, which ``tests/emu/replay`` and ``tests/emu/unicorn/test_state_files.py`` damage.
 """
 
 import hashlib
@@ -25,6 +25,7 @@ from tests.fuzzing.changes import value_changed
 
 
 class Ground:
+    """An image, a recording's start and a checkpoint's header for each architecture."""
     def __init__(self):
         self.directory = tempfile.TemporaryDirectory()
         self.states = {}
@@ -50,9 +51,9 @@ def ground():
 
 
 def once(rng, ground):
-    """One changed state; it is refused in a line, or it is a state that a machine can go on from.
+    """Load a changed state and return ``refused`` or ``goes on``.
 
-    :return: which.
+    A refusal must be a one-line KinstError; otherwise the machine must run from the state.
     """
     image, start, head = ground.states[rng.choice(ARCHES)]
     for _ in range(rng.choice((1, 1, 2))):
@@ -83,7 +84,7 @@ def once(rng, ground):
 
 
 def _replace(path, state):
-    """A snapshot's header with another state in it; its checksum fits."""
+    """Replace the state in a snapshot's header, with a correct checksum."""
     header, body = snapshot._read(path)
     head = zstandard.ZstdCompressor().compress(json.dumps({**header, "state": state}).encode())
     path.write_bytes(snapshot.HEAD.pack(

@@ -1,4 +1,4 @@
-"""Some seconds of each fuzzer; ``bench/fuzz`` runs them for as long as one likes."""
+"""A few seconds of each fuzzer; ``bench/fuzz`` runs them for longer."""
 
 import random
 import time
@@ -29,5 +29,5 @@ def test_what_is_thrown_at_it_is_answered(fuzzer, wanted, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("name", files.FUZZERS)
 def test_damaged_files_are_read_or_refused(name):
-    fuzzer = files.FUZZERS[name]  # which holds the good file to being read, too
+    fuzzer = files.FUZZERS[name]  # it also checks that the undamaged file is read
     assert fuzzer.once(random.Random(0), fuzzer.ground()) in ("read", "refused")

@@ -1,9 +1,9 @@
-"""The Python interface, called with anything: every public name of its classes, found by
-introspection, with arguments that fit its annotations, and with some that do not.
+"""Fuzzer of the Python interface: public names with random arguments.
 
-It is right to return, and right to raise a KinstError, or a TypeError, ValueError, OverflowError or
-KeyError for what is no argument (an AttributeError, where it is no such object at all).  Anything
-else is a finding, and so is a machine that is not what it was once it has gone back to a state.
+Introspection finds the public names of the classes. Some arguments fit the annotations and some do
+not. A call may return, or raise a KinstError, or raise a TypeError, ValueError, OverflowError or
+KeyError for a wrong argument, or an AttributeError for an object of a wrong type. Anything else is
+a bug, and so is a machine with another digest after it is restored.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ from tests.conftest import ARCHES
 RIGHT = (kinst_emu.KinstError, TypeError, ValueError, OverflowError, KeyError)
 CLASSES = (Kernel, Machine, Probes, Program, Recording)
 LEFT_OUT = {
-    "explore": "boots machines of its own (tests/kinst_emu/explore)",
+    "explore": "boots other machines (tests/kinst_emu/explore)",
     "on_qemu": "starts a process (tests/emu/qemu)",
-    "command": "needs FreeBSD (bench/fuzz guests)", "emulated": "is no part of the interface",
+    "command": "needs FreeBSD (bench/fuzz guests)", "emulated": "is not part of the interface",
     "relocations": "runs a laboratory (bench/fuzz answers)",
-    "begin": "is called by trace", "end": "is called by close", "flame_graph": "draws",
+    "begin": "is called by trace", "end": "is called by close", "flame_graph": "draws a picture",
     "make": "is called by probe", "fired": "is called by the machine",
-    "moved": "is called by restore", "machine": "is one of the others",
+    "moved": "is called by restore", "machine": "is tested as a class",
 }
-# What these are given is bounded, or they would run as long as they are told to.
+# Parameters with a bound; large arguments would make a call run very long.
 BOUNDED = ("instructions", "limit", "nanoseconds", "count", "frames")
 MOST = 20_000
 NUMBERS = (0, 1, -1, 2, 8, 0x7F, 0xFF, 1 << 16, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63,
@@ -48,11 +48,11 @@ TEXTS = ("strlen", "fibonacci", "malloc", "", " ", "\0", "a" * 5000, "strlen+0x4
 
 @dataclass
 class Ground:
-    """Machines, by architecture, and their states; a folder for what is written."""
+    """A machine and its kept state for each architecture, and a folder for output files."""
 
     folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
     machines: dict[str, tuple[Machine, kinst_emu.State, str]] = field(default_factory=dict)
-    junk: bool = False  # whether something was given that no annotation asks for
+    junk: bool = False  # whether an argument did not fit its annotation
 
     def machine(self, arch: str) -> tuple[Machine, kinst_emu.State, str]:
         if arch not in self.machines:
@@ -62,15 +62,17 @@ class Ground:
 
 
 def ground() -> Ground:
-    """Files may be written where the process is."""
+    """Return the machines; commands may write files to the working directory."""
     return Ground()
 
 
 def names(kind: type) -> list[str]:
+    """Return the public names of a class to call."""
     return [name for name in dir(kind) if not name.startswith("_") and name not in LEFT_OUT]
 
 
 def anything(rng: Any, arch: str, made: Ground) -> object:
+    """Return a random value that need not fit the annotation."""
     machine, state, _digest = made.machine(arch)
     made.junk = True
     return rng.choice((
@@ -80,7 +82,7 @@ def anything(rng: Any, arch: str, made: Ground) -> object:
 
 
 def fitting(rng: Any, parameter: inspect.Parameter, arch: str, made: Ground) -> object:
-    """Something that an annotation seems to ask for, mostly."""
+    """Return a random value that usually fits the annotation of a parameter."""
     if parameter.name in BOUNDED:
         return rng.choice((0, 1, -1, rng.randrange(MOST), None, "1"))
     if rng.random() < 0.15:
@@ -96,6 +98,7 @@ def fitting(rng: Any, parameter: inspect.Parameter, arch: str, made: Ground) -> 
 
 def arguments(rng: Any, call: Any, arch: str, made: Ground
               ) -> tuple[list[object], dict[str, object]]:
+    """Return random positional and keyword arguments for a callable."""
     positional, named = list[object](), dict[str, object]()
     for one in inspect.signature(call).parameters.values():
         if one.kind is one.VAR_POSITIONAL:
@@ -112,7 +115,7 @@ def arguments(rng: Any, call: Any, arch: str, made: Ground
 
 
 def used(value: object, rng: Any) -> None:
-    """Look at what was returned as a person would."""
+    """Print a returned value, and a few elements of an iterator, as an interactive user would."""
     repr(value)
     if isinstance(value, CStruct | CPointer | CArray):
         str(value)
@@ -123,6 +126,7 @@ def used(value: object, rng: Any) -> None:
 
 
 def once(rng: Any, made: Ground) -> str:
+    """Call a few random names of the interface; return ``returned`` or ``refused``."""
     arch = rng.choice(ARCHES)
     machine, state, digest = made.machine(arch)
     told, made.junk = "returned", False
@@ -150,13 +154,13 @@ def once(rng: Any, made: Ground) -> str:
     machine.close_probes()
     machine.restore(state)
     if machine.digest() != digest:
-        raise AssertionError("the machine is not what it was")
+        raise AssertionError("the restored machine has another digest")
     return told
 
 
 def target(rng: Any, kind: type, machine: Machine, made: Ground,
            stack: contextlib.ExitStack) -> object:
-    """An object of a class."""
+    """Return an object of one of the classes."""
     if kind is Kernel:
         return kinst_emu.open(machine.kernel.path)
     if kind is Probes:

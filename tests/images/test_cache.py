@@ -61,7 +61,7 @@ def test_a_folder_of_another_user_is_refused(folder, monkeypatch):
     cache.cached_file("snapshots", "a")
     monkeypatch.setattr(cache, "ROOT", -1)
     monkeypatch.setattr(cache.os, "geteuid", lambda: OTHER)
-    with pytest.raises(KinstError, match="is of another user"):
+    with pytest.raises(KinstError, match="belongs to another user"):
         cache.cached_file("snapshots", "a")
 
 
@@ -101,7 +101,7 @@ def test_a_link_of_another_user_is_refused(folder, tmp_path, monkeypatch):
     if os.geteuid() != 0:
         pytest.skip("only root can make a link another user's")
     os.lchown(folder / "snapshots", OTHER, OTHER)
-    with pytest.raises(KinstError, match="is of another user"):
+    with pytest.raises(KinstError, match="belongs to another user"):
         cache.cached_file("snapshots", "a")
 
 

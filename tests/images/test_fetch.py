@@ -153,8 +153,8 @@ def test_a_base_system_is_made_a_root_file_system_and_headers_to_compile_against
 
 
 @pytest.mark.parametrize("members, links, says", [
-    ({"./etc/motd": b""}, [], "holds no sbin/init"),
-    ({"./sbin/init": b""}, [("./a", tarfile.LNKTYPE, "./nothing")], "'a' is a link to nothing"),
+    ({"./etc/motd": b""}, [], "does not contain sbin/init"),
+    ({"./sbin/init": b""}, [("./a", tarfile.LNKTYPE, "./nothing")], "'a' is a link to a missing file"),
     ({"./sbin/init": b"", "./etc": b"", "./etc/motd": b""}, [], "is a file"),
 ])
 def test_a_base_system_that_is_none_is_refused_and_nothing_is_left(site, members, links, says):
@@ -185,7 +185,7 @@ def test_every_architecture_has_its_directory(site):
 
 def test_a_broken_download_is_gone_on_from(site):
     site.cut_after = 100
-    with pytest.raises(FetchError, match="broke off after 100 bytes; run the command again"):
+    with pytest.raises(FetchError, match="the connection broke after 100 bytes; run the command again"):
         get(site)
     site.cut_after = None
     image, _ = get(site)
@@ -204,7 +204,7 @@ def test_a_server_without_ranges_starts_again(site):
 def test_a_set_that_is_not_the_manifests_is_removed(site):
     good = site.files["kernel.txz"]
     site.files["kernel.txz"] = good[:-1] + bytes([good[-1] ^ 1])
-    with pytest.raises(FetchError, match="SHA-256 is not the MANIFEST's"):
+    with pytest.raises(FetchError, match="SHA-256 does not match the MANIFEST"):
         get(site)
     assert not list(catalog.store().rglob("kernel"))
     site.files["kernel.txz"] = good
@@ -214,14 +214,14 @@ def test_a_set_that_is_not_the_manifests_is_removed(site):
 def test_a_set_without_the_kernel_is_refused(site):
     site.files["kernel.txz"] = txz({"boot/kernel/other": b"x"})
     site.list()
-    with pytest.raises(SetError, match="holds no boot/kernel/kernel"):
+    with pytest.raises(SetError, match="does not contain boot/kernel/kernel"):
         get(site)
 
 
 @pytest.mark.parametrize("name", ["", "15.0", "15.0-RELEASE", "15.0-RELEASE/sparc64",
                                   "../../etc/amd64", "15.0-RELEASE/../amd64"])
 def test_a_name_that_is_no_release_is_refused(site, name):
-    with pytest.raises(FetchError, match="give RELEASE/ARCH"):
+    with pytest.raises(FetchError, match="use RELEASE/ARCH"):
         get(site, name)
 
 

@@ -193,5 +193,5 @@ def test_an_argument_that_cannot_be_known_is_an_error_and_the_others_are_readabl
     with machine.probe("kinst::malloc:*", fire) as probes:
         machine.call("malloc", 100, machine.kernel.symbol("M_TEMP"), 2)
     assert probes.count > len(refused) // 3 > 0  # some are known in the middle of the function
-    assert all("cannot be known here" in text for _where, _name, text in refused)
+    assert all("is unknown at this instruction" in text for _where, _name, text in refused)
     assert not any(where == "0" for where, _name, _text in refused)

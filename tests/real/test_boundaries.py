@@ -155,4 +155,4 @@ def test_a_function_returns_to_the_callers_that_have_entered_it(arch, workload, 
     assert not wrong
     for function in (function for function, count in more.items() if count < 0):
         listed = run("kdtrace", "-k", str(kernel.path), "-l", "-n", f"fbt::{function}:entry")
-        assert listed.returncode == 1 and "no place for such a probe" in listed.stderr
+        assert listed.returncode == 1 and "has an instruction for this probe" in listed.stderr

@@ -156,7 +156,7 @@ def test_a_system_call_is_a_chapter_from_the_program_into_the_kernel_and_back(ar
     counter = {"amd64": "rip"}.get(arch, "pc")
     assert after[counter] == [before, behind]
     result = {"amd64": "rax", "arm64": "x0", "riscv64": "a0"}[arch]
-    assert after[result][1] == "0x2" and "the error's number, 2" in chapter["after"]["parts"][0]
+    assert after[result][1] == "0x2" and "the error number, 2" in chapter["after"]["parts"][0]
     assert "returns 2" in chapter["work"]["parts"][-1]
     assert "copyinstr" in str(chapter["work"]["parts"]) and "namei" in str(chapter["work"]["parts"])
     assert chapter["exception"]["title"] in page_file.read_text()
@@ -170,14 +170,14 @@ def test_a_system_call_is_a_chapter_from_the_program_into_the_kernel_and_back(ar
 
 
 @pytest.mark.parametrize("words, says", [
-    (["strlen", "-c", "$ cat /etc/motd"], "no system call of this kernel"),
-    (["open", "-c", "$ cat /etc/motd", "--hit", "3"], "makes 1 calls of sys_open"),
+    (["strlen", "-c", "$ cat /etc/motd"], "not a system call of this kernel"),
+    (["open", "-c", "$ cat /etc/motd", "--hit", "3"], "to sys_open in 'cat /etc/motd' is only 1"),
     (["open", "-c", "$ sleep 100", "--limit", "1000"],
-     "has not come to number 1 of the calls of sys_open"),
-    (["open", "-c", "$ cat", "--what-if", "copy"], "is for a probe"),
-    (["page-fault", "-c", "$ sleep 1", "--hit", "9999"], "page faults of a program: there is none"),
+     "did not reach number 1 of the calls to sys_open"),
+    (["open", "-c", "$ cat", "--what-if", "copy"], "applies to a probe"),
+    (["page-fault", "-c", "$ sleep 1", "--hit", "9999"], "the number of user-mode page faults in"),
     (["context-switch", "-c", "$ sleep 100", "--limit", "9"], "number 1 of the context switches"),
-    (["open", "-c", "$ "], "a command is a line"),
+    (["open", "-c", "$ "], "a command must be one line"),
 ])
 def test_a_system_call_that_cannot_be_explained_is_told_in_a_line(words, says):
     done = explained(real_kernel("amd64"), *words)

@@ -139,10 +139,10 @@ def test_a_recorded_order_is_played_with_probes(kernel, tmp_path):
     runs = ("--run", 'kern_setenv("a_b", "1")', "--run", 'kern_unsetenv("a_b")')
     ran = run("kinst", "explore", "-k", str(kernel.path), *runs, "--schedule", "A40 B20 A B",
               "--record", str(path))
-    assert ran.returncode == 0 and "nothing goes wrong with it" in ran.stdout
+    assert ran.returncode == 0 and "This schedule does not fail" in ran.stdout
     traced = run("kdtrace", "--replay", str(path), "-qn",
                  'fbt::kern_*env:entry { printf("%d %s\\n", cpu, stringof(arg0)); }')
-    assert traced.returncode == 0 and "ended in another state" not in traced.stderr
+    assert traced.returncode == 0 and "ended in a different state" not in traced.stderr
     assert traced.stdout.split() == ["0", "a_b", "1", "a_b"]
 
 
@@ -212,9 +212,9 @@ def test_an_order_of_programs_is_recorded_and_traced(kernel, cpus, tmp_path):
     where = ("-k", str(kernel.path), *(("--cpus", "1") if cpus == "1" else ()))
     ran = run("kinst", "explore", *where, *both, "--no-races", "--schedule", "A5000 B A",
               "--record", str(path))
-    assert ran.returncode == 0 and "nothing goes wrong with it" in ran.stdout, ran.stderr
+    assert ran.returncode == 0 and "This schedule does not fail" in ran.stdout, ran.stderr
     played = run("kinst", "replay", str(path))
-    assert "the state is the recorded one" in played.stdout
+    assert "the state matches the recording" in played.stdout
     probe = 'syscall::mkdir:entry { printf("%d %s %d\\n", cpu, execname, pid); }'
     traced = run("kdtrace", *where, *both, "--schedule", "A5000 B A", "-qn", probe)
     rows = [line.split() for line in traced.stdout.splitlines() if " mkdir " in line]
@@ -226,17 +226,17 @@ def test_pairs_of_programs_are_found_by_themselves(tmp_path):
     corpus = tmp_path / "corpus"
     corpus.write_text("$ mkdir /tmp/a\n$ rmdir /tmp/a\nuifind(77)\n")
     ran = run("kinst", "explore", "-k", str(real_kernel("amd64").path), "--pairs", str(corpus),
-              "--orders", "10")
-    assert "4 pairs of 3 calls have something in common; 4 were tried now" in ran.stdout
+              "--schedules", "10")
+    assert "4 pairs of 3 calls access common memory; 4 were tried now" in ran.stdout
 
 
 def test_programs_that_cannot_begin_are_refused_in_one_line(kernel):
-    for runs, said in ((("$ nothing", "$ ls /"), "there is no program nothing;"),
+    for runs, said in ((("$ nothing", "$ ls /"), "program nothing not found;"),
                        (("$ ls | cat", "$ ls /"), "one program with its arguments"),
-                       (("$ ls", "uifind(3)"), "give one kind"),
+                       (("$ ls", "uifind(3)"), "give only one kind"),
                        (("/nowhere.c", "$ ls"), "no such file"),
-                       (("$ ls", "$ ls", "--setup", "uifind(3)"), "--setup: of programs"),
-                       (("$ ls", "$ ls", "--setup", "$ false"), "has failed (1)"),
+                       (("$ ls", "$ ls", "--setup", "uifind(3)"), "--setup: must be a shell"),
+                       (("$ ls", "$ ls", "--setup", "$ false"), "failed (status 1)"),
                        (("$ ls", "$ ls", "--probe", "strlen:0"), "--probe")):
         ran = run("kinst", "explore", "-k", str(kernel.path), "--run", runs[0], "--run", *runs[1:])
         assert ran.returncode == 1 and ran.stdout == "", runs
@@ -250,7 +250,7 @@ def test_a_kernel_without_types_is_refused_in_one_line(kernel, tmp_path):
                      .replace(b".SUNW_ctf\0", b".SUNW_xxx\0"))
     ran = run("kinst", "explore", "-k", str(bare), "--run", "uifind(1)", "--run", "uifind(1)")
     assert ran.returncode == 1 and ran.stdout == "" and ran.stderr.count("\n") == 1
-    assert "has no types: no DWARF or CTF in it" in ran.stderr
+    assert "has no types: there is no DWARF or CTF in it" in ran.stderr
 
 
 # -- on one CPU, and with breakpoints in the way ---------------------------------------------------
@@ -277,4 +277,4 @@ def test_a_shared_trampoline_panics_and_one_for_each_thread_does_not(trampolines
     if trampolines == "shared":
         assert ran.returncode == 1 and "1. panic" in ran.stdout and "(1 preemption)" in ran.stdout
     else:
-        assert ran.returncode == 0 and "all others were tried" in ran.stdout
+        assert ran.returncode == 0 and "all others were executed" in ran.stdout

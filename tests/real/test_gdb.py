@@ -65,7 +65,7 @@ def test_source_lines_locals_threads_and_backwards_over_a_call(arch, calls):
     assert "malloc" in said[8] and "Value returned" in said[8]
     assert "uma_zalloc_arg" in said[9]  # at its beginning again
     assert "No more reverse-execution history" in said[11]
-    assert "the state is the recorded one" in said[-1]
+    assert "the state matches the recorded one" in said[-1]
 
 
 def test_backwards_by_a_line_behind_a_call_comes_to_what_was_called(arch, calls):
@@ -93,7 +93,7 @@ def test_backwards_over_a_trap(arch, calls):
     assert HANDLER[arch] in said[1]
     assert "fubyte" in said[4] and said[5].endswith("= 1")
     assert HANDLER[arch] in said[8]
-    assert "the state is the recorded one" in said[-1]
+    assert "the state matches the recorded one" in said[-1]
 
 
 def test_the_threads_of_all_processes_and_the_memory_of_each(arch, calls):
@@ -115,7 +115,7 @@ def test_the_threads_of_all_processes_and_the_memory_of_each(arch, calls):
         assert re.search(who, said[2]), said[2]
     assert shown(said[3]) == shown(said[9]) == code(check, at)
     assert shown(said[6]) == code(shell, at)
-    assert "those of init (pid 1)" in said[-1] and "chosen process's" in said[-1]
+    assert "refer to init (pid 1)" in said[-1] and "the chosen process" in said[-1]
     assert "no process 99999" in said[-1] and "number of a process" in said[-1]
 
 

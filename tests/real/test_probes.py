@@ -56,7 +56,7 @@ def traced_boot(boot, functions, path):
         try:
             kinst_provider.create(breakpoints, name, "")
         except ProbeError as error:
-            assert "no instruction of it can be probed" in str(error)
+            assert "none of its instructions can be probed" in str(error)
     breakpoints.enable()
     stop = boots.boot_to_prompt(machine)
     breakpoints.disable()

@@ -49,7 +49,7 @@ def test_where_the_compiler_does_not_keep_an_argument_is_said(arch):
     _status, _out, said = command(
         "-k", str(real_kernel(arch).path), "-q", "-n",
         "kinst::item_ctor:entry { trace(args[2]); }", "-c", ALLOCATE)
-    assert "args[2] ('size' of item_ctor) is kept by the compiler at " in said
+    assert "args[2] ('size' of item_ctor) is available at " in said
 
 
 def test_a_module_s_variable_has_the_value_of_its_file(arch):
@@ -60,7 +60,7 @@ def test_a_module_s_variable_has_the_value_of_its_file(arch):
         BEGIN { tracemem(`dtrace_zero, 4); trace(sizeof (dtrace`dtrace_zero));
                 print(`dtrace_err_verbose); exit(0); }""")
     assert "00 00 00 00 " in out and out.endswith("256int 0\n\n")
-    assert "dtrace: `dtrace_zero has the value of dtrace.ko, which is not loaded" in said
+    assert "dtrace: `dtrace_zero: using the value in dtrace.ko, which is not loaded" in said
 
 
 def test_a_list_of_the_kernel_is_walked(arch):

@@ -116,7 +116,7 @@ def test_a_recording_of_the_checks_is_the_same_from_twenty_positions(attached, t
         player.seek(random_number.randrange(first.instructions, last.instructions))
         assert player.advance_to_end() is None and player.difference() == ""
     done = run("kinst", "replay", str(path))
-    assert done.returncode == 0 and "the state is the recorded one" in done.stdout
+    assert done.returncode == 0 and "the state matches the recording" in done.stdout
 
 
 def test_what_is_written_to_a_disk_is_kept_in_its_file_when_that_is_asked_for(kernel, tmp_path):
@@ -143,7 +143,7 @@ def test_what_is_written_to_a_disk_is_kept_in_its_file_when_that_is_asked_for(ke
     assert done.stdout == "y\n"
     before = path.read_bytes()
     done = run("kinst", "run", *words, "--write", "--limit", "1000000", "--", "sleep 100")
-    assert done.returncode == 1 and "files are what they were" in done.stderr
+    assert done.returncode == 1 and "the disk images are unchanged" in done.stderr
     assert path.read_bytes() == before
 
 
@@ -224,7 +224,7 @@ def test_a_file_of_c_that_mixes_both_ways_is_told_what_to_do(attached, tmp_path)
     source = tmp_path / "mixed.c"
     source.write_text('#include "system.h"\nint main(void) { return open("/tmp", 0); }\n')
     ran = run("kinst", "run", "-k", str(attached.path), str(source))
-    assert ran.returncode == 1 and "Leave it out, and open(), printf()" in ran.stderr
+    assert ran.returncode == 1 and "Without this header, open(), printf()" in ran.stderr
 
 
 def test_a_command_cut_at_500_points_is_the_command_in_one_piece(attached, tmp_path):
@@ -355,7 +355,7 @@ def test_vtimestamp_of_a_program_stands_still_while_it_sleeps(kernel):
 def test_vtimestamp_is_refused_on_qemu_and_not_guessed(kernel):
     done = run("kdtrace", "-k", str(kernel.path), "--machine", "qemu", "-q", "-n",
                "fbt::strlen:entry { trace(vtimestamp); }", "-c", 'strlen("abc")')
-    assert "vtimestamp cannot be known: only the guest itself can read QEMU's" in done.stderr
+    assert "variables not available: vtimestamp (" in done.stderr
     assert "illegal operation in action #1" in done.stderr
     assert not done.stdout.strip()
 
@@ -385,7 +385,7 @@ def test_files_of_the_host_are_run_and_what_does_not_go_together_is_refused(kern
     assert done.returncode == 0 and "from outside" in done.stdout
     for words, says in ((("--files", str(tmp_path), "-c", 'strlen("a")'), "--files"),
                         (("--machine", "qemu", "-c", "$ ls"), "--machine qemu"),
-                        (("-c", "$"), "a command is a line")):
+                        (("-c", "$"), "a command must be one line")):
         done = run("kdtrace", "-k", str(kernel.path), "-n", "BEGIN { }", *words)
         assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
 
@@ -413,7 +413,7 @@ def test_a_file_of_c_is_compiled_and_run(kernel, tmp_path):
     assert run(*words).returncode == 7
     disk = str(kernel.options.memory_disk.path)
     done = run("kinst", "run", "-k", str(kernel.path), "--disk", disk, str(tmp_path / "prog.c"))
-    assert done.returncode == 1 and "not with --disk" in done.stderr
+    assert done.returncode == 1 and "leave out --disk" in done.stderr
     (tmp_path / "prog.c").write_text("int main(void) { return nothing; }")
     done = run(*words)
     assert done.returncode == 1 and "prog.c:1:25: error" in done.stderr
@@ -425,7 +425,7 @@ def test_python_gives_commands_to_a_machine_with_our_userland(kernel):
     with machine.probe("fbt::sys_read:entry") as probes:
         ran = machine.command("cat /etc/motd | wc")
     assert ran.output == b"1 35\r\n" and ran.status == 0 and probes.count > 1
-    with pytest.raises(kinst_emu.KinstError, match="not at our shell"):
+    with pytest.raises(kinst_emu.KinstError, match="not at the kinst-emu shell"):
         kinst_emu.open(kernel.path).boot().command("ls")
 
 
@@ -530,7 +530,7 @@ def test_where_a_programs_values_came_from_and_who_wrote_its_memory(kernel, tmp_
     (last, *_more) = json.loads(done.stdout)["writes"]
     assert last["by"].startswith(("copy", "memmove", "memcpy")), last
     done = run("kinst", "replay", path, "--who-wrote", where, "--process", "16")
-    assert done.returncode == 1 and "there is no process 16 now" in done.stderr
+    assert done.returncode == 1 and "process 16 does not exist" in done.stderr
     done = run("kinst", "replay", path, "--memory", where, "--process", "no")
     assert done.returncode == 1 and "--process" in done.stderr
 
@@ -622,12 +622,12 @@ def fetched(kernel, tmp_path, monkeypatch):
 def test_a_base_system_is_booted_to_its_shell(fetched, tmp_path):
     done = run("kinst", "boot", "-k", fetched, "--base", "--type", r"cat /dev/null && check\r")
     assert done.returncode == 0 and done.stdout.count(": ok") == CHECKS, done.stderr
-    for words, says in ((["--base", "--write"], "stays as it was fetched"),
+    for words, says in ((["--base", "--write"], "is never changed"),
                         (["--base", "--disk", str(tmp_path / "no")], "no: cannot be read")):
         done = run("kinst", "boot", "-k", fetched, *words)
         assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1
     done = run("kinst", "run", "-k", fetched, "--base", "--files", str(tmp_path), "--", "ls")
-    assert done.returncode == 1 and "not with --disk" in done.stderr
+    assert done.returncode == 1 and "leave out --disk" in done.stderr
 
 
 def test_a_base_system_that_was_not_fetched_is_told_in_a_line(kernel):

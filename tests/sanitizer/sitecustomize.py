@@ -1,5 +1,8 @@
-"""For ``make sanitize``: Capstone's library is loaded with RTLD_DEEPBIND, which a sanitizer's own
-allocator does not survive."""
+"""Disable RTLD_DEEPBIND for ``make sanitize``.
+
+Capstone's Python package loads its library with this flag, which breaks the allocators of
+sanitizers.
+"""
 
 import os
 

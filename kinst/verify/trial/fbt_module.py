@@ -25,7 +25,7 @@ class FbtModule(ProviderModule):
     def __init__(self, machine: UnicornMachine, types: Types) -> None:
         super().__init__(machine, types)
         self.probe = Layout(types, "fbt_probe_t")
-        self._table = self.initialised("fbt_probetab")
+        self._table = self.initialized("fbt_probetab")
         mask = machine.symbol("fbt_probetab_mask").address
         self._mask = int.from_bytes(machine.read(mask, 4), "little")
 

@@ -66,7 +66,7 @@ class ProviderModule(ABC):
         self._names = self._name_at = 0
         self._named(b"")  # allocate the memory for names before any snapshot is taken
 
-    def initialised(self, table: str) -> int:
+    def initialized(self, table: str) -> int:
         """Return the address of the module's table of probes.
 
         :param table: name of the pointer to the table.
@@ -174,7 +174,7 @@ class KinstModule(ProviderModule):
         super().__init__(machine, types)
         self.probe = Layout(types, "struct kinst_probe")
         self._description = Layout(types, "dtrace_kinst_probedesc_t")
-        self._table = self.initialised("kinst_probetab")
+        self._table = self.initialized("kinst_probetab")
 
     def asked(self, name: bytes) -> bytes:
         """Return a probe description that selects every instruction of a function."""

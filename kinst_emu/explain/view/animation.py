@@ -1,4 +1,4 @@
-"""A firing as an animated GIF, for slides: all its moments, where a step begins for longer."""
+"""Animated GIF of an explanation, for slides; moments at which a step begins are shown longer."""
 
 import io
 from collections.abc import Iterator
@@ -15,42 +15,51 @@ from kinst_emu.explain.view.scene import Moment
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MOMENT, STEP, LAST = 400, 2500, 5000  # ms that a picture is shown
+MOMENT, STEP, LAST = 400, 2500, 5000  # ms per picture: between steps, at a step, at the end
 COLOURS = 32
-FONTS = ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf", "DejaVuSansMono.ttf")  # matplotlib brings them
+# Fonts that matplotlib includes
+FONTS = ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf", "DejaVuSansMono.ttf")
 NEEDED = ("resvg_py", "PIL", "matplotlib")
 
 
 def check() -> None:
-    """:raises KinstError: when what draws is not installed."""
+    """Check that the drawing libraries are installed.
+
+    :raises KinstError: if one of them is missing.
+    """
     if any(find_spec(name) is None for name in NEEDED):
-        raise KinstError("--gif needs what draws pictures: pip install 'kinst-emu[pictures]'")
+        raise KinstError("--gif: the drawing libraries are not installed; run "
+                         "pip install 'kinst-emu[pictures]'")
 
 
 def write_animation(pictures: Pictures[Moment], path: Path) -> int:
-    """:return: how many pictures it has.
-    :raises OSError: when it cannot be written.
+    """Write an animated GIF of all moments and return the number of its pictures.
+
+    :raises OSError: if the file cannot be written.
     """
     import PIL.Image
 
-    about = {moment for moment, _step in pictures.steps}
+    step_moments = {moment for moment, _step in pictures.steps}
     count = len(pictures.moments)
     frames, times = list["Image"](), list[int]()
     with PROGRESS.working(f"drawing {count} pictures"):
         for number, png in enumerate(_drawn(pictures)):
             frames.append(PIL.Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS))
-            times.append(STEP if number in about else MOMENT)
+            times.append(STEP if number in step_moments else MOMENT)
     times[-1] = LAST
-    made = io.BytesIO()
-    frames[0].save(made, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0,
+    buffer = io.BytesIO()
+    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0,
                    optimize=True)
     with replacing(path) as file:
-        file.write(made.getvalue())
+        file.write(buffer.getvalue())
     return count
 
 
 def _drawn(pictures: Pictures[Moment]) -> Iterator[bytes]:
-    """Each moment, as PNG; of those that steps are about, as their first."""
+    """Yield the picture of each moment as PNG.
+
+    A moment that several steps describe is drawn for the first of them.
+    """
     import matplotlib
     import resvg_py
 

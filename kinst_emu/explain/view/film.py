@@ -1,5 +1,4 @@
-"""All moments of what happened in one picture: what is to be set in it to come from each scene to
-the next."""
+"""Films: the picture of the first moment and the changes that turn it into each later one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,20 +7,22 @@ from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explain.view.scene import Moment
 from kinst_emu.explain.view.svg import Element, cleaned, picture
 
-TEXT = ""  # the name of what is no attribute
-Place = tuple[int, str]  # the number of an element, as the picture is read; an attribute's name
+TEXT = ""  # used instead of an attribute name for the text of an element
+Place = tuple[int, str]  # number of an element in document order, and an attribute name
 Values = dict[Place, str]
 
 
 @dataclass(frozen=True)
 class Film:
-    """:param first: the picture of the first moment.
-    :param places: what changes, at any time.
-    :param strings: all that is set anywhere.
-    :param changes: of each moment against the one before, pairs: the number of a place, that of
-        a string. The first moment's are against ``first``: none.
-    :param steps: the number of its moment, the step's name, and what it has otherwise than the
-        moment.
+    """Pictures of all moments of an explanation, stored as one picture and its changes.
+
+    :param first: the picture of the first moment, as SVG.
+    :param places: attributes and texts that ever change.
+    :param strings: all values that the places take.
+    :param changes: for each moment, the changes since the previous moment as a flat sequence of
+        pairs: index of the place, index of the string. Those of the first moment are empty.
+    :param steps: for each step, the number of its moment, its name, and the changes that it adds
+        to the picture of the moment.
     """
 
     first: str
@@ -31,23 +32,25 @@ class Film:
     steps: tuple[tuple[int, str, tuple[int, ...]], ...]
 
     def for_script(self) -> dict[str, object]:
-        """As JSON, without the picture."""
+        """Return the places, strings, changes and steps for JSON, without the picture."""
         return {"places": self.places, "strings": self.strings, "changes": self.changes,
                 "steps": self.steps}
 
     def moment_of(self, step: str) -> int | None:
-        """None: it has no such step."""
+        """Return the number of the moment of a step, or None if the film has no such step."""
         return next((moment for moment, name, _own in self.steps if name == step), None)
 
 
 @dataclass(frozen=True)
 class Showing:
-    """Films that are shown together: each step begins in all of them at once, and one that comes
-    to a step's end sooner waits for the others.
+    """Films that are played side by side.
 
-    :param films: by their names; of one alone, the name is empty.
-    :param beats: the numbers of the moments, one of each film, that are to be seen at a time.
-    :param steps: the number of the beat at which each begins, and its name.
+    Each step begins in all films at the same time; a film that reaches the end of a step early
+    waits for the others.
+
+    :param films: the films by name; a single film has an empty name.
+    :param beats: for each beat, the number of the moment that each film shows.
+    :param steps: for each step, the number of the beat at which it begins, and its name.
     """
 
     films: dict[str, Film]
@@ -55,39 +58,45 @@ class Showing:
     steps: tuple[tuple[int, str], ...]
 
     def for_script(self) -> dict[str, object]:
-        """As JSON, without the pictures."""
+        """Return the films, beats and steps for JSON, without the pictures."""
         return {"films": [one.for_script() for one in self.films.values()], "beats": self.beats,
                 "steps": self.steps}
 
 
 def together(films: dict[str, Film], order: Sequence[str]) -> Showing:
-    """:param order: the names of the steps; not each film has all."""
-    at = [0] * len(films)
-    beats, steps = [tuple(at)], list[tuple[int, str]]()
+    """Combine films so that their steps begin together.
+
+    :param order: names of all steps in their order; a film may lack some of them.
+    """
+    shown = [0] * len(films)
+    beats, steps = [tuple(shown)], list[tuple[int, str]]()
 
     def go_on(to: Sequence[int]) -> None:
-        nonlocal at
-        while any(now < then for now, then in zip(at, to, strict=True)):
-            at = [min(now + 1, max(now, then)) for now, then in zip(at, to, strict=True)]
-            beats.append(tuple(at))
+        nonlocal shown
+        while any(now < then for now, then in zip(shown, to, strict=True)):
+            shown = [min(now + 1, max(now, then)) for now, then in zip(shown, to, strict=True)]
+            beats.append(tuple(shown))
 
     for name in order:
         moments = [film.moment_of(name) for film in films.values()]
         if any(moment is not None for moment in moments):
             go_on([now if moment is None else moment
-                   for now, moment in zip(at, moments, strict=True)])
+                   for now, moment in zip(shown, moments, strict=True)])
             steps.append((len(beats) - 1, name))
     go_on([len(film.changes) - 1 for film in films.values()])
     return Showing(films, tuple(beats), tuple(steps))
 
 
 def alone(found: Film) -> Showing:
-    """A film, moment by moment."""
+    """Return a showing of a single film, moment by moment."""
     return together({"": found}, [name for _moment, name, _own in found.steps])
 
 
 def film(pictures: Pictures[Moment]) -> Film:
-    """:raises ValueError: when a picture has other elements than the one before (it has not)."""
+    """Draw all moments of an explanation as a film.
+
+    :raises ValueError: if the pictures of two moments differ in their elements, which is a bug.
+    """
     places, strings = dict[Place, int](), dict[str, int]()
     about = {number: [step.name for at, step in pictures.steps if at == number]
              for number, _step in pictures.steps}
@@ -95,7 +104,7 @@ def film(pictures: Pictures[Moment]) -> Film:
 
     def differences(before: Values, now: Values) -> tuple[int, ...]:
         if now.keys() != before.keys():
-            raise ValueError("a picture has other elements than another")
+            raise ValueError("the pictures of two moments differ in their elements")
         return tuple(one for place, value in now.items() if before[place] != value
                      for one in (places.setdefault(place, len(places)),
                                  strings.setdefault(value, len(strings))))
@@ -116,11 +125,11 @@ def film(pictures: Pictures[Moment]) -> Film:
 
 
 def values_of(drawn: Element) -> Values:
-    """Every attribute and every text of a picture."""
-    found: Values = {}
+    """Return all attribute values and texts of a picture, by place."""
+    values: Values = {}
     for number, element in enumerate(drawn.all()):
-        found |= {(number, name): cleaned(value) for name, value in element.attributes.items()
-                  if name != "xmlns"}
+        values |= {(number, name): cleaned(value) for name, value in element.attributes.items()
+                   if name != "xmlns"}
         if not element.inside:
-            found[number, TEXT] = cleaned(element.text)
-    return found
+            values[number, TEXT] = cleaned(element.text)
+    return values

@@ -1,5 +1,4 @@
-"""One firing as moments that can be drawn: where control is, the registers, the stack, the code;
-from what was recorded, and nothing else."""
+"""Moments of a firing: program counter, registers, stack and code, taken from the recording."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,36 +10,37 @@ from kinst_emu.explain.steps.step import Step
 from kinst_emu.explain.view.memory_words import StackWord
 
 WORD = 8
-BESIDE = 2  # words above what the firing uses that are drawn, too
-MOST_WORDS = 72
-STACK = 4096  # bytes above a stack pointer that are taken for its stack's
-DrawnWords = dict[int, tuple[str, ...]]  # by address, the fields of a trap frame that lie there
+BESIDE = 2  # words drawn above the trap frame
+MOST_WORDS = 72  # maximum number of stack words drawn
+STACK = 4096  # bytes above the stack pointer that count as part of the stack
+DrawnWords = dict[int, tuple[str, ...]]  # trap frame fields in each drawn word, by its address
 
 
 class Station(Enum):
-    """Whose code it is that is executed."""
+    """Part of a firing, named after the code that is executed."""
 
     FUNCTION = "the function"
     VECTOR = "the vector"
     HANDLER = "the handler"
     RETURN = "the return path"
     TRAMPOLINE = "the trampoline"
-    ELSEWHERE = "where nobody waits for it"
+    ELSEWHERE = "unexpected code"
 
 
-# A trap frame is on the stack, or is being built there.
+# Stations at which the trap frame is on the stack or is being built.
 TRAP = (Station.VECTOR, Station.HANDLER, Station.RETURN)
 
 
 @dataclass(frozen=True)
 class FiringMoment:
-    """The machine at one time of a firing.
+    """State of the machine at one moment of a firing.
 
-    :param row: the number of the recorded instruction that is about to be executed.
-    :param handles: the number of the trap frame whose handler has been called; None: none has.
-    :param patched: whether the breakpoint is there; it is not in the first moment alone.
-    :param code: of the instruction that is about to be executed; empty: it is the handler.
-    :param changed: registers that are not what they were in the moment before.
+    :param row: number of the recorded instruction that is executed next.
+    :param handles: number of the trap frame whose handler is called at this moment; None: an
+        instruction is about to be executed.
+    :param patched: whether the breakpoint has been written; false only at the first moment.
+    :param code: bytes of the next instruction; empty when the handler is called.
+    :param changed: registers that changed since the previous moment.
     """
 
     row: int
@@ -55,24 +55,24 @@ class FiringMoment:
     stack: tuple[StackWord, ...]
 
     def owned(self, address: int) -> bool:
-        """Whether a word is somebody's: of the stack that is used, and not below its pointer."""
+        """Return whether an address is on the stack in use, at or above the stack pointer."""
         return 0 <= address - self.sp < STACK
 
     @property
     def key(self) -> tuple[int, int | None]:
-        """As a step refers to it."""
+        """Row and trap frame number by which a step refers to this moment."""
         return self.row, self.handles
 
 
 def moments(firing: SeenFiring) -> list[FiringMoment]:
-    """All of a firing, one an instruction and one a call of the handler."""
+    """Return the moments of a firing, one for each instruction and each call of the handler."""
     return list(_moments(firing, [_drawn(firing, frame) for frame in firing.frames] or [{}]))
 
 
 def at_step(found: Sequence[FiringMoment], step: Step) -> int:
-    """The number of the moment that a step is about.
+    """Return the number of the moment of a step.
 
-    :raises StopIteration: when it is about none.
+    :raises StopIteration: if no moment belongs to the step.
     """
     return next(number for number, moment in enumerate(found)
                 if moment.key == (step.row, step.handles)
@@ -81,7 +81,7 @@ def at_step(found: Sequence[FiringMoment], step: Step) -> int:
 
 def _moments(firing: SeenFiring, drawn: Sequence[DrawnWords]) -> Iterator[FiringMoment]:
     words: dict[int, int] = {}
-    stored: set[int] = set()  # by the exception
+    stored: set[int] = set()  # addresses to which the current exception has stored
     registers: Mapping[str, int] = firing.rows[0].registers
     frames = {frame.row: number for number, frame in enumerate(firing.frames)}
     exception, places = 0, _places(firing)
@@ -111,10 +111,10 @@ def _moment(firing: SeenFiring, row: int, handles: int | None, place: Station, d
             words: dict[int, int], more: Mapping[int, int], before: Mapping[str, int],
             stored: Collection[int], written: Collection[int], patched: bool = True
             ) -> FiringMoment:
-    """One moment.
+    """Build one moment.
 
-    :param words: known so far; ``more`` of them have changed by now.
-    :param stored: by the exception so far; ``written`` since the moment before.
+    :param words: values of memory words, updated here by those that changed, ``more``.
+    :param stored: addresses stored to since the exception; ``written``: since the last moment.
     """
     changed = {at for at, word in more.items() if at in words and words[at] != word} | set(written)
     words |= more
@@ -132,7 +132,7 @@ def _moment(firing: SeenFiring, row: int, handles: int | None, place: Station, d
 
 
 def _return_addresses(firing: SeenFiring, row: int) -> set[int]:
-    """Where the displaced instruction has pushed where its callee returns to, by then."""
+    """Return the addresses at which the displaced instruction has pushed its return address."""
     after = firing.instruction.address + len(firing.instruction.code)
     return {store.address for number, stores in firing.memory.stores.items() if number <= row
             for store in stores if store.address is not None
@@ -140,39 +140,42 @@ def _return_addresses(firing: SeenFiring, row: int) -> set[int]:
 
 
 def _places(firing: SeenFiring) -> list[Station]:
-    """Of each row."""
-    frames, found = {frame.row for frame in firing.frames}, list[Station]()
+    """Return the station of each row."""
+    frames, places = {frame.row for frame in firing.frames}, list[Station]()
     slot = range(firing.slot, firing.slot + len(firing.trampoline))
     state = Station.VECTOR
     for number, row in enumerate(firing.rows):
         if number in frames:
             state = Station.RETURN
         if firing.slot and row.address in slot:
-            found.append(Station.TRAMPOLINE)
-            state = Station.VECTOR  # a second breakpoint leads there
+            places.append(Station.TRAMPOLINE)
+            state = Station.VECTOR  # the trampoline's second breakpoint enters the vector
         else:
-            found.append(state)
-    found[0] = Station.FUNCTION
-    gone = firing.rows[firing.last].address
-    inside = 0 <= gone - firing.function.address < firing.function.size
-    if inside or not firing.mistake.kind:  # else it went wrong, and has not come back
-        found[firing.last :] = [Station.FUNCTION] * (len(found) - firing.last)
+            places.append(state)
+    places[0] = Station.FUNCTION
+    end = firing.rows[firing.last].address
+    inside = 0 <= end - firing.function.address < firing.function.size
+    if inside or not firing.mistake.kind:  # a firing with a mistake may never come back
+        places[firing.last :] = [Station.FUNCTION] * (len(places) - firing.last)
     if strayed := firing.mistake.strayed:
-        found[strayed:] = [Station.ELSEWHERE] * (len(found) - strayed)
-    return found
+        places[strayed:] = [Station.ELSEWHERE] * (len(places) - strayed)
+    return places
 
 
 def _field_names(firing: SeenFiring, frame: SeenFrame) -> DrawnWords:
-    """By the address of a word, the fields of a trap frame in it."""
-    found: dict[int, tuple[str, ...]] = {}
+    """Return the names of the trap frame fields in each word, by the address of the word."""
+    fields: dict[int, tuple[str, ...]] = {}
     for name, (offset, size) in sorted(firing.layout.items(), key=lambda one: one[1]):
         for at in range((frame.address + offset) & -WORD, frame.address + offset + size, WORD):
-            found[at] = (*found.get(at, ()), name)
-    return found
+            fields[at] = (*fields.get(at, ()), name)
+    return fields
 
 
 def _changes(firing: SeenFiring) -> set[int]:
-    """Words that were seen to change: not those of another stack, when it is looked at first."""
+    """Return the addresses of all words that change.
+
+    Words of another stack, which are unknown until they are first recorded, do not count.
+    """
     known, changes = dict[int, int](), set[int]()
     frames = {frame.row: frame.words for frame in firing.frames}
     for number, words in sorted(firing.memory.words.items()):
@@ -183,8 +186,11 @@ def _changes(firing: SeenFiring) -> set[int]:
 
 
 def _drawn(firing: SeenFiring, frame: SeenFrame) -> DrawnWords:
-    """The words of the stack that are drawn: a trap frame's, and what changes below it, up to where
-    the interrupted function's own are."""
+    """Return the stack words to draw: the trap frame and its surroundings.
+
+    Below the frame they include all adjacent words that change, above it ``BESIDE`` words of the
+    interrupted function.
+    """
     names = _field_names(firing, frame)
     known = set().union(*firing.memory.words.values())
     changes = _changes(firing)

@@ -1,5 +1,4 @@
-"""A firing explained, as a page whose picture moves; done wrong, beside it, where that was asked
-for."""
+"""Page of an explained firing with an animated picture, and a second one with --what-if."""
 
 from kinst_emu.explain.record.what_if import COPY
 from kinst_emu.explain.steps.explained import Explained
@@ -8,14 +7,15 @@ from kinst_emu.explain.view.film import alone, film, together
 from kinst_emu.explain.view.page import page
 from kinst_emu.explain.view.pictures import firing_pictures, pictures_of, stills
 
-RIGHT, WRONG = "as it is done", {True: "copied as it is", False: "with another's trampoline"}
+RIGHT, WRONG = "correct", {True: "copied unchanged", False: "with a shared trampoline"}
 
 
 def firing_page(explained: Explained) -> str:
+    """Return the HTML page of an explained firing."""
     pictures, wrong = pictures_of(explained), explained.wrong
     if wrong is None:
         still, showing = pictures.with_data(), alone(film(pictures))
-    else:  # two films are as large as all pictures
+    else:  # each still picture shows only one pane, since two films already make a large page
         steps = up_to_trampoline(explained.steps, wrong)
         other = firing_pictures(wrong, explained.table, explained.words, steps)
         still = {name: one[RIGHT] for name, one in stills(
@@ -28,6 +28,6 @@ def firing_page(explained: Explained) -> str:
 
 
 def _with_trampoline(order: list[str]) -> list[str]:
-    """What is emulated has none, but for the copy."""
+    """Insert the trampoline step, which only the copy of an emulated instruction has."""
     at = order.index("verdict") + 1
     return [*order[:at], "trampoline", *order[at:]]

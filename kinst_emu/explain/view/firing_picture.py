@@ -1,4 +1,4 @@
-"""Where a picture of a firing has its panes."""
+"""Layout of the picture of a firing."""
 
 from dataclasses import replace
 
@@ -20,10 +20,10 @@ from kinst_emu.explain.view.layout import (
 )
 
 WIDTH, HEIGHT = 1280, 720
-LEFT, MIDDLE, RIGHT = 430, 364, 422  # how wide the columns are
-MACHINE, STACK = MARGIN * 2 + LEFT, MARGIN * 3 + LEFT + MIDDLE  # where they begin
-HEADS, NOTES = 58, 52  # pixels of the trampoline's pane beside code and notes; where notes begin
-FIELD_LETTERS = 14  # of the names of a word's fields that have room
+LEFT, MIDDLE, RIGHT = 430, 364, 422  # widths of the columns
+MACHINE, STACK = MARGIN * 2 + LEFT, MARGIN * 3 + LEFT + MIDDLE  # left edges of the columns
+HEADS, NOTES = 58, 52  # trampoline pane: height without code and notes; offset of the notes
+FIELD_LETTERS = 14  # letters that fit into the column of field names
 HERE = "\N{BLACK RIGHT-POINTING TRIANGLE}"
 PANES = {"function": Frame(MARGIN, TOP, LEFT, 200),
          "trampoline": Frame(MARGIN, TOP + 216, LEFT, 236),
@@ -31,13 +31,13 @@ PANES = {"function": Frame(MARGIN, TOP, LEFT, 200),
          "registers": Frame(MACHINE, TOP, MIDDLE, 360),
          "way": Frame(MACHINE, TOP + 376, MIDDLE, HEIGHT - TOP - 392),
          "stack": Frame(STACK, TOP, RIGHT, HEIGHT - TOP - MARGIN)}
-# What is seen of a picture where there is room for a third of it: a column, by its name.
+# Panes of each view; where there is no room for a whole picture, it shows one view (a column).
 VIEWS = {"code": ("function", "trampoline", "clause"), "machine": ("registers", "way"),
          "stack": ("stack",)}
 
 
 def firing_layout(scenes: FiringScenes) -> Layout:
-    """As much room as the scene that needs most of it."""
+    """Return a layout with enough room for every moment of a firing."""
     lines, notes = len(scenes.in_slot), len(scenes.notes)
     room = PANES["trampoline"].height - HEADS - lines * LINE
     note_pitch = min(LINE, room / max(1, notes))

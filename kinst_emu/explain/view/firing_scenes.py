@@ -1,4 +1,4 @@
-"""A firing as scenes: what is to be seen of each of its moments."""
+"""Scenes of a firing: what the views show at each of its moments."""
 
 import json
 import textwrap
@@ -38,27 +38,27 @@ from kinst_emu.explain.view.scene import (
     text_rows,
 )
 
-AROUND = 4  # instructions before and behind the probed one
-LAST = 7  # instructions on the way that are shown
-EXECUTED = 4  # instructions that were executed before the one that is next
-ADDRESS = 8  # bytes of one
-MOST_LETTERS, MOST_CLAUSE = 50, 8  # of a line; lines of a clause
-MOST_STORES = 6  # that are arrows, of one instruction
+AROUND = 4  # instructions before and after the probed one
+LAST = 7  # instructions of the path that are listed
+EXECUTED = 4  # executed instructions listed before the next one
+ADDRESS = 8  # bytes in an address
+MOST_LETTERS, MOST_CLAUSE = 50, 8  # letters in a line; lines of a clause and its output
+MOST_STORES = 6  # stores of one instruction drawn as arrows; if there are more, none is drawn
 WAY = ((Station.FUNCTION, "function"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
        (Station.RETURN, "return"), (Station.TRAMPOLINE, "trampoline"))
-BEFORE_CLAUSE = ("frame", "lookup")  # steps at the clause's moment, before it is run
+BEFORE_CLAUSE = ("frame", "lookup")  # steps at the moment of the clause, but before it runs
 ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
          "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
          "trampoline": "trampoline", "second": "trampoline", "return": "registers",
-         "after": "registers", "returned": "registers", "what-if": "registers"}  # step: pane
-IN_CODE = (Station.FUNCTION, Station.TRAMPOLINE)  # have a pane of their own
+         "after": "registers", "returned": "registers", "what-if": "registers"}  # pane of each step
+IN_CODE = (Station.FUNCTION, Station.TRAMPOLINE)  # stations whose code has its own pane
 
 
 class FiringScenes(Scenes[FiringMoment]):
-    """The scenes of one firing.
+    """Scenes of one firing.
 
-    :param table: the function's instructions.
-    :param steps: of the explanation; those of a firing that was done wrong do not count.
+    :param table: the instructions of the function.
+    :param steps: the steps of the explanation; those about a firing with a mistake are ignored.
     """
 
     def __init__(self, firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words,
@@ -76,10 +76,11 @@ class FiringScenes(Scenes[FiringMoment]):
         self.notes = self._notes()
 
     def scene(self, number: int, step: str = "", hidden: int | None = None) -> Scene:
-        """As ``Scenes.scene``.
+        """Return the scene of a moment.
 
-        :param hidden: the address of a word of the stack whose value is not shown; registers are
-            as they were at the breakpoint then, and nothing says what has been stored.
+        :param step: see ``Scenes.scene``.
+        :param hidden: address of a stack word whose value is hidden, for a quiz question. The
+            registers are then those at the breakpoint, and the description omits all changes.
         """
         moment, about = self.moments[number], self._about(number)
         if hidden is not None:
@@ -93,17 +94,17 @@ class FiringScenes(Scenes[FiringMoment]):
             "function": Pane("The function", {"code": self._function(moment)}),
             "trampoline": Pane(head, {"code": self._trampoline(moment), "notes": text_rows(
                 self.notes if moment.patched else ())}),
-            "clause": Pane("The D clause, and what it leaves",
+            "clause": Pane("The D clause and its output",
                            {"text": text_rows(self.clause(number, step))}),
             "registers": Pane("Registers", {
                 "pointers": self._pointers(moment),
                 "registers": register_rows(moment.registers, moment.changed)}),
-            "way": Pane("The way", {
+            "way": Pane("The path", {
                 "stations": station_rows([(name, place is moment.place)
                                           for place, name in self._way]),
                 "whose": text_rows([self._whose(moment)]), "trail": self._trail(number)}),
-            "executed": Pane("Executed last", {"code": self._executed(moment)}),
-            "stack": Pane("The kernel stack, and the trap frame", {
+            "executed": Pane("Last instructions", {"code": self._executed(moment)}),
+            "stack": Pane("The kernel stack and the trap frame", {
                 "words": [word_row(word, moment.owned(word.address), moment.sp)
                           for word in moment.stack],
                 "top": list(self._top(moment))})}
@@ -123,7 +124,7 @@ class FiringScenes(Scenes[FiringMoment]):
                            str(one.offset)) for one in self._around]
 
     def _trampoline(self, moment: FiringMoment) -> Rows:
-        """The trampoline's instructions and data; no rows before it is written."""
+        """Return the rows of the trampoline's instructions and data; none before it is written."""
         return [self._code(at, code, moment, f"{at - self._firing.slot:+#x}")
                 for at, code in self.in_slot] if moment.patched else []
 
@@ -147,73 +148,73 @@ class FiringScenes(Scenes[FiringMoment]):
             last = executed[at]
             yield at, last
             at += len(last)
-        if last and last == self._words.trap.jump:  # behind it is where it goes
+        if last and last == self._words.trap.jump:  # the jump is followed by its target address
             rest = at - firing.slot
             yield at, firing.trampoline[rest : rest + ADDRESS]
 
     def _notes(self) -> list[str]:
-        """What is said below the trampoline."""
+        """Return the lines below the trampoline, which explain the verdict."""
         firing = self._firing
         verdict = firing.instruction.verdict
         text = f"verdict: {summary(verdict)}" + (
-            ", but it is copied as it is" if firing.mistake.kind == COPY else "")
+            ", but copied unchanged" if firing.mistake.kind == COPY else "")
         if firing.slot:
             text += f"; {firing.slot - firing.instruction.address:+#x} from the instruction"
-        found = [text, *(displacement(firing, verdict) if isinstance(verdict, Rewrite) else ())]
-        return [line for one in found for line in textwrap.wrap(one, MOST_LETTERS)]
+        parts = [text, *(displacement(firing, verdict) if isinstance(verdict, Rewrite) else ())]
+        return [line for one in parts for line in textwrap.wrap(one, MOST_LETTERS)]
 
     def _executed(self, moment: FiringMoment) -> Rows:
-        """Where the CPU is, and how it has come there."""
+        """Return the last executed instructions, followed by the next one."""
         firing, words = self._firing, self._words
         rows = firing.rows[max(0, moment.row - EXECUTED) : moment.row + 1]
-        made = [Row((words.where(one.address), words.arch.disassemble(
+        above = [Row((words.where(one.address), words.arch.disassemble(
             one.code if moment.patched or one.address != firing.rows[0].address
             else firing.original, one.address))) for one in rows]
-        last = made.pop()
-        if moment.handles is not None:  # it runs before the kernel's next instruction
+        last = above.pop()
+        if moment.handles is not None:  # the handler runs before the kernel's next instruction
             last = Row(("the handler", ""))
-        return [*made, replace(last, marks=("here",))]
+        return [*above, replace(last, marks=("here",))]
 
-    # -- registers, and the way --------------------------------------------------------------------
+    # -- registers and path ------------------------------------------------------------------------
 
     def seen(self, moment: FiringMoment) -> SeenInstruction:
-        """What was recorded of the CPU then."""
+        """Return what was recorded of the CPU at a moment."""
         return (self._firing.rows[moment.row] if moment.handles is None
                 else self._firing.frames[moment.handles].called)
 
     def _pointers(self, moment: FiringMoment) -> Rows:
-        """pc, sp, and where a return from an exception goes."""
+        """Return the rows of pc, sp and the register with an exception's return address."""
         arch, seen = self._words.arch, self.seen(moment)
-        found = [(name, seen.registers[name]) for name in (arch.pc, arch.sp)]
+        pointers = [(name, seen.registers[name]) for name in (arch.pc, arch.sp)]
         if seen.returns_to is not None:
-            found.append((TRAPS[arch.name].return_register, seen.returns_to))
-        return [Row((name, value)) for name, value in found]
+            pointers.append((TRAPS[arch.name].return_register, seen.returns_to))
+        return [Row((name, value)) for name, value in pointers]
 
     def _whose(self, moment: FiringMoment) -> str:
-        """Whose code it is that the trail has."""
+        """Return the heading of the trail, which names the code that it belongs to."""
         function = self._firing.function
         inside = 0 <= moment.pc - function.address < function.size
-        if moment.place is Station.FUNCTION and not inside:  # called, or returned to
+        if moment.place is Station.FUNCTION and not inside:  # in a callee or back in the caller
             return f"in {self._words.where(moment.pc)}:"
         return f"in {moment.place.value}:"
 
     def _trail(self, number: int) -> Rows:
-        """The last instructions of the same place."""
-        found: list[str] = []
+        """Return the last instructions that were executed at the current station."""
+        texts: list[str] = []
         for moment in reversed(self.moments[: number + 1]):
-            if moment.place is not self.moments[number].place or len(found) == LAST:
+            if moment.place is not self.moments[number].place or len(texts) == LAST:
                 break
             if moment.handles is None:
-                found.append(self._words.arch.disassemble(moment.code, moment.pc))
+                texts.append(self._words.arch.disassemble(moment.code, moment.pc))
             else:
-                found.append(f"{self._words.guest.traps.seam} leads to it")
+                texts.append(f"called through {self._words.guest.traps.seam}")
         return [Row((("  " if at else "\N{BLACK RIGHT-POINTING TRIANGLE} ") + text,))
-                for at, text in reversed(list(enumerate(found)))]
+                for at, text in reversed(list(enumerate(texts)))]
 
     # -- the stack ---------------------------------------------------------------------------------
 
     def _top(self, moment: FiringMoment) -> Iterator[Row]:
-        """The words from the stack pointer up: distance, word, address, fields of a trap frame."""
+        """Yield the words from the stack pointer up: offset, value, address, trap frame fields."""
         firing = self._firing
         stack = (firing.memory.stacks[moment.row] if moment.handles is None
                  else firing.frames[moment.handles].stack)
@@ -230,14 +231,16 @@ class FiringScenes(Scenes[FiringMoment]):
 
     @staticmethod
     def _is_new(moment: FiringMoment, word: StackWord) -> bool:
-        """What is put back below the stack pointer, or on a stack that was left, is nobody's any
-        more."""
+        """Return whether a word in use was stored since the previous moment.
+
+        Words below the stack pointer or on an abandoned stack are not in use.
+        """
         return word.changed and word.shown is not None and moment.owned(word.address)
 
-    # -- arrows, and what is said ------------------------------------------------------------------
+    # -- arrows and descriptions -------------------------------------------------------------------
 
     def _stores(self, moment: FiringMoment) -> list[Arrow]:
-        """An arrow from the registers to each word that the last instruction stored."""
+        """Return an arrow from the registers to each word that the last instruction stored."""
         changed = [number for number, word in enumerate(moment.stack)
                    if self._is_new(moment, word)]
         if moment.handles is not None or len(changed) > MOST_STORES:
@@ -246,13 +249,16 @@ class FiringScenes(Scenes[FiringMoment]):
                 for number in changed]
 
     def _control(self, before: FiringMoment, now: FiringMoment) -> list[Arrow]:
-        """Where control has gone."""
+        """Return an arrow from the previous station to the current one, unless they are equal."""
         begin, end = self._anchor(before), self._anchor(now)
         return ([] if before.place is now.place or begin is None or end is None
                 else [Arrow("control", begin, end)])
 
     def _anchor(self, moment: FiringMoment) -> Anchor | None:
-        """The line of code, or the station of the way; None: at code that is not shown."""
+        """Return the end of an arrow: a line of code, or a station.
+
+        None: the picture does not show the line of code.
+        """
         place = moment.place
         if place in IN_CODE:
             lines = self._rows[place]
@@ -275,24 +281,24 @@ class FiringScenes(Scenes[FiringMoment]):
                 + (f" Stored: {', '.join(stored)}." if stored else ""))
 
     def clause(self, number: int, name: str = "") -> list[str]:
-        """The clause, and from when it has been run, what it has left."""
-        told = self._firing.narration
-        if told is None:
-            return ["there is no clause for this probe"]
-        found = [line.strip() for line in told.text.splitlines() if line.strip()]
+        """Return the lines of the clause and, after it has run, its output."""
+        narration = self._firing.narration
+        if narration is None:
+            return ["No D clause"]
+        source = [line.strip() for line in narration.text.splitlines() if line.strip()]
         handled = next((n for n, one in enumerate(self.moments) if one.handles is not None), 0)
-        left = list[str]()
+        output = list[str]()
         if number > handled or (number == handled and name not in BEFORE_CLAUSE):
-            left = [*(f"its buffer gets {_left(one)}" for one in told.left),
-                    *(f"its aggregations are {json.dumps(one)}" for one in told.aggregated)
-                    ] or ["it leaves nothing"]
+            output = [*(f"trace buffer: {_left(one)}" for one in narration.left),
+                      *(f"aggregation: {json.dumps(one)}" for one in narration.aggregated)
+                      ] or ["no output"]
         text, rest = (
             [line for one in lines for line in textwrap.wrap(one, MOST_LETTERS)]
-            for lines in (found, left))
+            for lines in (source, output))
         return [*some(text, MOST_CLAUSE - min(len(rest), MOST_CLAUSE // 2)),
                 *some(rest, MOST_CLAUSE - min(len(text), MOST_CLAUSE // 2))]
 
 
 def _left(row: RecordedRow) -> str:
-    """What a clause has recorded, without what all rows of a probe have in common."""
+    """Format a record of a clause without the fields that all records of a probe share."""
     return json.dumps(row.get("actions", row))

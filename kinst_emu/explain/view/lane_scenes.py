@@ -1,4 +1,4 @@
-"""Runs in an order as scenes: a lane for each run, and what they share."""
+"""Scenes of runs under a schedule: a lane for each run, and a pane of shared memory."""
 
 import textwrap
 from collections.abc import Sequence
@@ -9,22 +9,22 @@ from kinst_emu.explain.view.layout import MARGIN, TOP, Band, Column, Frame, Grid
 from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explain.view.scene import Anchor, Arrow, Pane, Row, Scene, Scenes
 
-LANES, HEIGHT, LINE = 560, 560, 16  # LANES: how wide all are
-SHARED = 240
-LETTER = 7.9  # pixels of one
-MOST_LINES, MOST_SHARED, MOST_TITLE = 3, 14, 58  # of a row, of what is shared; letters
-ROWS = 10  # that are seen
+LANES, HEIGHT, LINE = 560, 560, 16  # LANES: width of all lanes together
+SHARED = 240  # width of the pane of shared memory
+LETTER = 7.9  # width of a letter, in pixels
+MOST_LINES, MOST_SHARED, MOST_TITLE = 3, 14, 58  # lines of a row; shared values; title letters
+ROWS = 10  # rows visible at a time
 PITCH = MOST_LINES * LINE - 6
-BETWEEN, SHARED_PITCH = 13, 34  # from one line of a row to the next; from one value to the next
-BEGIN, END = "begin", "end"  # names of steps
+BETWEEN, SHARED_PITCH = 13, 34  # distance between the lines of a row; between shared values
+BEGIN, END = "begin", "end"  # names of the steps
 
 
 @dataclass(frozen=True)
 class LaneRow:
-    """What a run does.
+    """An action of a run.
 
-    :param said: in lines.
-    :param shared: what is otherwise from now on of what the runs share: names and values.
+    :param said: its description, in lines.
+    :param shared: names and new values of the shared memory that changes.
     """
 
     run: int
@@ -33,10 +33,10 @@ class LaneRow:
 
 
 class LaneScenes(Scenes[LaneRow]):
-    """The scenes of runs in an order.
+    """Scenes of runs under a schedule.
 
-    :param runs: their names.
-    :param outcome: what came of it.
+    :param runs: names of the runs.
+    :param outcome: outcome of the schedule, in words.
     """
 
     def __init__(self, runs: Sequence[str], rows: Sequence[LaneRow], outcome: str) -> None:
@@ -46,7 +46,7 @@ class LaneScenes(Scenes[LaneRow]):
         self.moments = [self._wrapped(row) for row in (*rows, end)]
         self._outcome = outcome
         self.steps = [(0, Step(BEGIN, "The runs begin", ())),
-                      (len(self.moments) - 1, Step(END, "What comes of it", ()))]
+                      (len(self.moments) - 1, Step(END, "Outcome", ()))]
         self._names = list(dict.fromkeys(name for row in rows for name, _value in row.shared))
         self._names = self._names[-MOST_SHARED:]
 
@@ -60,7 +60,7 @@ class LaneScenes(Scenes[LaneRow]):
         return LaneRow(row.run, (*lines, *[""] * (MOST_LINES - len(lines))), row.shared)
 
     def scene(self, number: int, step: str = "") -> Scene:
-        """As ``Scenes.scene``; here ``step`` makes no difference."""
+        """Return the scene of a moment; ``step`` makes no difference."""
         first = max(0, number - ROWS + 1)
         seen = self.moments[first : number + 1]
         values = dict[str, str]()
@@ -69,26 +69,27 @@ class LaneScenes(Scenes[LaneRow]):
         now, before = self.moments[number], self.moments[max(0, number - 1)]
         changed = {name for name, _value in now.shared}
         letters = int(SHARED / LETTER) - 3
-        what = (f"What comes of it: {self._outcome}" if number == len(self.moments) - 1 else
+        what = (f"Outcome: {self._outcome}" if number == len(self.moments) - 1 else
                 f"{self._runs[now.run]}: {', '.join(line for line in now.said if line)}")
         panes = {f"lane{run}": Pane(name[: self._letters], {"rows": [
             Row(row.said, ("here",) if row is seen[-1] else ()) if row.run == run else None
             for row in seen]}) for run, name in enumerate(self._runs)}
-        panes["shared"] = Pane("What they share", {"values": [
+        panes["shared"] = Pane("Shared memory", {"values": [
             Row((name[:letters], values.get(name, "")[:letters]),
                 ("changed",) if name in changed else ()) for name in self._names]})
         return Scene(
             number, what, f"{number + 1} of {len(self.moments)}",
             f"{number + 1} of {len(self.moments)}: {what}.", panes,
-            [] if now.run == before.run else [Arrow(  # where the other one goes on
+            [] if now.run == before.run else [Arrow(  # it leads to the run that continues
                 "control", Anchor(f"lane{before.run}"),
                 Anchor(f"lane{now.run}", "rows", len(seen) - 1))], f"lane{now.run}")
 
 
 class LaneLayout(Layout):
-    """Its arrows go from one lane to another, down by a row."""
+    """Layout whose arrows lead from one lane to another, one row down."""
 
     def path(self, arrow: Arrow) -> tuple[str, str]:
+        """Return the curve and the head of an arrow as SVG path data."""
         begin, end = (self.frames[anchor.pane] for anchor in (arrow.begin, arrow.end))
         assert arrow.end.row is not None
         y = TOP + 46 + arrow.end.row * PITCH
@@ -100,7 +101,7 @@ class LaneLayout(Layout):
 
 
 def lane_pictures(runs: Sequence[str], rows: Sequence[LaneRow], outcome: str) -> Pictures[LaneRow]:
-    """All pictures of an order; parameters as of ``LaneScenes``."""
+    """Return the pictures of a schedule; the parameters are those of ``LaneScenes``."""
     scenes = LaneScenes(runs, rows, outcome)
     width = lane_width(len(runs))
     lane = Grid("code", tuple(Column(10, dy=n * BETWEEN) for n in range(MOST_LINES)), y=41,
@@ -115,7 +116,7 @@ def lane_pictures(runs: Sequence[str], rows: Sequence[LaneRow], outcome: str) ->
 
 
 def lane_width(runs: int) -> int:
-    """Of a lane, pixels."""
+    """Return the width of a lane, in pixels."""
     return (LANES - MARGIN * (runs - 1)) // runs
 
 

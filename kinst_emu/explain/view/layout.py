@@ -1,4 +1,4 @@
-"""Where a picture has what a scene says: in pixels."""
+"""Layout of pictures: the positions of the panes and texts of a scene, in pixels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 from kinst_emu.explain.view.scene import Anchor, Arrow
 
 TOP, MARGIN = 64, 16
-LINE, LETTERS = 17, 13  # of text: from one line to the next, and how large letters are
-HEAD = 42  # of a pane: the base line of its first row
-BEND, POINT = 20, 9  # of an arrow: at its ends, and its point
-STORE_FROM = 180  # below the upper edge of a pane: where what is stored comes from
-REGISTERS, REGISTER_STEP = 17, 176  # below each other; from one of them to the one beside it
-STATION = 26  # from one station to the next
+LINE, LETTERS = 17, 13  # distance between lines of text; font size
+HEAD = 42  # y of the baseline of a pane's first row
+BEND, POINT = 20, 9  # arrows: distance of the curve's control points; length of the head
+STORE_FROM = 180  # distance from a pane's top edge to the beginning of the store arrows
+REGISTERS, REGISTER_STEP = 17, 176  # registers in a column; distance between the columns
+STATION = 26  # distance between stations
 
 
 @dataclass(frozen=True)
 class Column:
-    """A text of a row.
+    """A column of a grid, with a text in each row.
 
-    :param room: what is longer is set in smaller letters; 0: it is drawn as long as it is.
-    :param kind: its class, for the style.
-    :param form: how a number is written.
-    :param mark: rows that have this mark have ``text`` there, others nothing; empty: it is the
-        next of the row's cells.
+    :param room: width in pixels; longer text is set in smaller letters. 0: no limit.
+    :param kind: CSS class of the text.
+    :param form: format specification for numbers.
+    :param mark: if set, rows with this mark show ``text`` here and other rows nothing; if empty,
+        the column shows the next cell of the row.
     """
 
     x: float
@@ -36,10 +36,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Band:
-    """A rectangle behind a row.
+    """A rectangle drawn behind a row.
 
-    :param marks: it is there when the row has one of them; none: always.
-    :param corner: the radius of its corners.
+    :param marks: marks of the rows that have the rectangle; empty: all rows have it.
+    :param corner: radius of the corners.
     """
 
     x: float
@@ -53,17 +53,18 @@ class Band:
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows of one kind.
+    """Grid that lays out rows of one kind.
 
-    :param y: the base line of the first, and ``pitch`` from one to the next.
-    :param wrap: rows below each other, ``step`` from one such column to the next; 0: all are.
-    :param rows: so many at least, in every moment.
-    :param letters: how large they are; ``size`` that of all text of the block, where it is another.
-    :param grouped: whether a row is a group, with its marks and data; else it is its text.
-    :param data: names of what is in it for programs.
-    :param joined: where a row is one text for readers, and its form.
-    :param anchor: on which side of the pane arrows begin and end (1: right, -1: left), and at what
-        distance from it and from the base line.
+    :param y: baseline of the first row; ``pitch``: distance between rows.
+    :param wrap: number of rows after which a new column begins at the distance ``step``; 0: all
+        rows are in one column.
+    :param rows: minimum number of rows that are drawn at every moment.
+    :param letters: font size; ``size``: font size to set for the whole block, 0: none.
+    :param grouped: whether a row is an SVG group with its marks and data; if not, it is a text.
+    :param data: names of the ``data-`` attributes of a row.
+    :param joined: x and format string for drawing a row as a single text, in pictures of one pane.
+    :param anchor: side of the pane where arrows begin and end (1: right, -1: left), and their
+        distances from that side and from the baseline.
     """
 
     kind: str
@@ -83,18 +84,18 @@ class Grid:
     anchor: tuple[int, float, float] = (1, 0, -4)
 
     def place(self, number: int) -> tuple[float, float]:
-        """Of a row."""
+        """Return the x and the baseline y of a row."""
         column, line = divmod(number, self.wrap) if self.wrap else (0, number)
         return self.x + column * self.step, self.y + line * self.pitch
 
     def forms(self) -> list[str]:
-        """How the numbers of the cells are written."""
+        """Return the format specifications of the cells."""
         return [column.form for column in self.columns if not column.mark]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Of a pane: its place, and what of it is drawn."""
+    """Position and size of a pane, with the grids drawn in it."""
 
     x: int
     y: int
@@ -105,10 +106,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of a picture's panes, and the paths of its arrows.
+    """Positions of the panes in a picture, and the paths of its arrows.
 
-    :param kind: the picture's class, for the style.
-    :param most_title: letters of a title; 0: a long one is set in smaller letters.
+    :param kind: CSS class of the picture.
+    :param most_title: number of letters after which a title is cut; 0: a long title is set in
+        smaller letters instead.
     """
 
     kind: str
@@ -118,13 +120,13 @@ class Layout:
     most_title: int = 0
 
     def path(self, arrow: Arrow) -> tuple[str, str]:
-        """An arrow: its curve, and its point, as SVG's ``d`` has them."""
+        """Return the curve and the head of an arrow as SVG path data."""
         (x1, y1, leaves), (x2, y2, comes) = self._end(arrow.begin), self._end(arrow.end)
         return (f"M{x1} {y1}C{x1 + leaves * BEND} {y1} {x2 + comes * BEND} {y2} {x2} {y2}",
                 f"M{x2} {y2}l{comes * POINT} -5v10z")
 
     def _end(self, anchor: Anchor) -> tuple[int, int, int]:
-        """x, y, and to which side an arrow is drawn there."""
+        """Return x, y, and the side to which an arrow points there (1: right, -1: left)."""
         frame = self.frames[anchor.pane]
         if anchor.row is None:
             return frame.x + frame.width, frame.y + STORE_FROM, 1
@@ -135,27 +137,31 @@ class Layout:
 
 
 def box(frames: Mapping[str, Frame], *panes: str) -> str:
-    """Of SVG, a ``viewBox``: panes that stand below each other."""
+    """Return an SVG ``viewBox`` that encloses a column of panes.
+
+    :param panes: their names, from the topmost to the lowest.
+    """
     first, last, edge = frames[panes[0]], frames[panes[-1]], MARGIN // 4
     return (f"{first.x - edge} {first.y - edge} {first.width + 2 * edge} "
             f"{last.y + last.height - first.y + 2 * edge}")
 
 
 def registers_grid() -> Grid:
-    """Names, and values at their right."""
+    """Return a grid of register names and right-aligned values."""
     return Grid("register", (Column(0), Column(164, kind="value")), x=10, pitch=LINE * 1.08,
                 wrap=REGISTERS, step=REGISTER_STEP, data=("register", "value"),
                 band=Band(-4, -13, 170, LINE, ("changed",)))
 
 
 def stations_grid() -> Grid:
+    """Return a grid of stations, drawn as boxes."""
     return Grid("station", (Column(30, room=84),), pitch=STATION, data=("station",),
                 band=Band(24, -16, 94, 22, (), "stop", 4), anchor=(-1, 24, -5))
 
 
 def words_grid(rows: int, pitch: float, columns: tuple[Column, ...], width: int,
                joined: tuple[float, str] | None = None) -> Grid:
-    """Words of memory."""
+    """Return a grid of memory words."""
     small = min(LETTERS, round(pitch - 2))
     return Grid("word", columns, pitch=pitch, rows=rows, letters=small, size=small,
                 data=("address", "value", "fields"), joined=joined,
@@ -165,6 +171,6 @@ def words_grid(rows: int, pitch: float, columns: tuple[Column, ...], width: int,
 
 def texts_grid(kind: str, x: float, room: float, y: float = HEAD, pitch: float = LINE,
                rows: int = 0, letters: float = LETTERS) -> Grid:
-    """Lines of text."""
+    """Return a grid of text lines."""
     return Grid(kind, (Column(x, room),), y=y, pitch=pitch, rows=rows, letters=letters,
                 grouped=False)

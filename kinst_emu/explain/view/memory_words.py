@@ -1,4 +1,4 @@
-"""Words of memory that are shown: a stack, a trap frame, what is kept of a thread."""
+"""Memory words as rows of a scene: words of a stack, a trap frame or a thread's saved registers."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,13 @@ UNWRITTEN = "not written yet"
 
 @dataclass(frozen=True)
 class StackWord:
-    """A word of 64 bits at one moment.
+    """A 64-bit word of memory at one moment.
 
-    :param value: None: it was not looked at.
-    :param fields: of the trap frame that lie there, in their order; none before the exception, nor
-        when the trap frame is left.
-    :param changed: stored since the moment before.
-    :param written: whether this exception has stored it: else a field holds what something else
-        has left there.
+    :param value: the word; None: it was not recorded.
+    :param fields: trap frame fields in the word, in order; empty before the exception and after
+        the return from it.
+    :param changed: whether it was stored since the previous moment.
+    :param written: whether this exception has stored the word; if not, its fields are stale.
     """
 
     address: int
@@ -27,22 +26,22 @@ class StackWord:
 
     @property
     def shown(self) -> int | None:
-        """What it holds for this firing; None: nothing yet, or it was not looked at."""
+        """Value of the word; None: its fields are stale, or it was not recorded."""
         return None if self.fields and not self.written else self.value
 
     @property
     def content(self) -> int | str:
-        """The same for readers; empty where it was not looked at."""
+        """Value to print: the word, ``UNWRITTEN`` if stale, or empty if not recorded."""
         if self.shown is not None:
             return self.shown
         return "" if self.value is None else UNWRITTEN
 
 
 def word_row(word: StackWord, owned: bool = True, sp: int | None = None) -> Row:
-    """The row of a word: its address, what it holds, its fields.
+    """Return the row of a word: its address, its content and its fields.
 
-    :param owned: whether it is somebody's; else it is below a stack pointer.
-    :param sp: the stack pointer, if the word is one of a stack.
+    :param owned: whether the word is in use; if not, it is below the stack pointer.
+    :param sp: the stack pointer, if the word is on a stack.
     """
     marks = [name for name, is_so in (
         ("unwritten", not word.written and word.fields), ("changed", word.changed and owned),

@@ -1,4 +1,4 @@
-"""Steps as a page: one file, nothing from elsewhere, readable without scripts, which step."""
+"""HTML page of an explanation: one file without external resources, readable without scripts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,22 @@ from kinst_emu.explain.view.layout import box
 from kinst_emu.report.page_file import page as filled
 
 TEMPLATE = "explanation.html"
-SPEEDS = (1, 2, 4, 8, 16)  # moments a second
-LETTER, GAP = 7.9, 9.6  # pixels in the style: a letter of a table, between two of its columns
-Parts = list[tuple[str, str | Table]]  # what it is called, where it is a table; the part
+SPEEDS = (1, 2, 4, 8, 16)  # moments per second
+LETTER, GAP = 7.9, 9.6  # pixels in the CSS: width of a letter in a table, gap between columns
+Parts = list[tuple[str, str | Table]]  # the label of a table (empty for a paragraph), and the part
 
 
 @dataclass(frozen=True)
 class StepSection:
-    """A step.
+    """Section of a page about one step.
 
-    :param parts: what it says.
-    :param beside: what it says in each column: the column's name; None, where it has no such step.
-    :param picture: of the moment that it is about, as SVG; empty: there is none.
-    :param pictures: those of the columns, by their names.
-    :param terms: that no step before it has used, and what they mean.
-    :param needs: how wide a column must be, pixels, for its tables' words.
+    :param parts: paragraphs and tables of the step.
+    :param beside: for explanations side by side, the name of each column and its parts; None: the
+        column lacks this step.
+    :param picture: SVG of the step's moment; empty: no picture.
+    :param pictures: SVG for each column, by the name of the column.
+    :param terms: terms that this step is the first to use, with their definitions.
+    :param needs: width in pixels that the tables need in a column.
     """
 
     name: str
@@ -44,9 +45,12 @@ class StepSection:
 def page(title: str, about: str, steps: Sequence[Step],
          pictures: Mapping[str, str] = MappingProxyType({}), showing: Showing | None = None,
          moving: str = "The firing, instruction by instruction") -> str:
-    """:param about: a sentence below the title.
-    :param pictures: SVG, by the names of steps.
-    :param showing: of all moments; None: nothing moves; ``moving`` what it is of.
+    """Return the page of one explanation.
+
+    :param about: a sentence below the title.
+    :param pictures: SVG pictures, by the name of the step.
+    :param showing: the animated pictures; None: the page has no animation.
+    :param moving: title of the animation.
     """
     sections = [StepSection(step.name, step.title, _parts(step, step.title), [],
                             picture=pictures.get(step.name, ""), terms=terms)
@@ -57,8 +61,11 @@ def page(title: str, about: str, steps: Sequence[Step],
 
 def movable(showing: Showing | None, moving: str, views: Mapping[str, Sequence[str]] = VIEWS
             ) -> dict[str, object]:
-    """What a page needs to play; its data is JSON that can stand in it: no element begins or ends
-    in it.  Parameters as ``page_beside`` has them."""
+    """Return the template variables for playing an animation.
+
+    Its data is JSON that can be embedded in HTML, since it contains no ``<``. The parameters are
+    those of ``page_beside``.
+    """
     if showing is None:
         return {"showing": None}
     data = {**showing.for_script(), "names": list(showing.films),
@@ -72,11 +79,12 @@ def page_beside(title: str, about: str, names: Sequence[str], found: Beside,
                 pictures: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
                 showing: Showing | None = None, views: Mapping[str, Sequence[str]] = VIEWS,
                 moving: str = "The firings, instruction by instruction") -> str:
-    """Steps in columns, one for each architecture.
+    """Return the page of several explanations side by side, with a column for each architecture.
 
-    :param pictures: SVG, by the names of steps, then by those of the columns.
-    :param showing: of all moments; None: nothing moves; ``moving`` what it is of.
-    :param views: panes that are to be seen of a picture at a time; empty: all.
+    :param pictures: SVG pictures, by the name of the step, then by the name of the column.
+    :param showing: the animated pictures; None: the page has no animation.
+    :param views: the panes that a picture shows at a time, by the name of the view; empty: all.
+    :param moving: title of the animation.
     """
     sections = []
     for step_name, steps in found:
@@ -91,7 +99,7 @@ def page_beside(title: str, about: str, names: Sequence[str], found: Beside,
 
 
 def _parts(step: Step, title: str) -> Parts:
-    """The parts of a step; several tables of one are called by their number."""
+    """Return the parts of a step; if it has several tables, their labels are numbered."""
     tables = [part for part in step.parts if isinstance(part, Table)]
     labels = iter([title] if len(tables) == 1 else
                   [f"{title}, table {number}" for number in range(1, len(tables) + 1)])
@@ -99,7 +107,7 @@ def _parts(step: Step, title: str) -> Parts:
 
 
 def _needs(table: Table) -> int:
-    """The least width of a table that no word is broken in."""
+    """Return the width in pixels at which no word of a table is broken."""
     rows = [table.heads, *table.rows]
     words = [max((len(word) for row in rows for word in row[column].split()), default=0)
              for column in range(len(table.heads))]

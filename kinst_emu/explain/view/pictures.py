@@ -1,4 +1,4 @@
-"""Scenes drawn as SVG."""
+"""Pictures of explanations: scenes drawn as SVG."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,48 +19,51 @@ from kinst_emu.explain.view.svg import svg
 from kinst_emu.explain.view.way_picture import way_layout
 from kinst_emu.explain.view.way_scenes import WayScenes
 
-MOST_STILL = 3  # firings that a page has pictures of, side by side
+MOST_STILL = 3  # maximum number of firings side by side for which a page has still pictures
 
 
 @dataclass(frozen=True)
 class Pictures(Generic[Moment]):
-    """Scenes, and where a picture has what they say."""
+    """Scenes with the layout in which they are drawn."""
 
     scenes: Scenes[Moment]
     layout: Layout
 
     @property
     def moments(self) -> Sequence[Moment]:
+        """Moments of the explanation."""
         return self.scenes.moments
 
     @property
     def steps(self) -> Sequence[tuple[int, Step]]:
-        """With the numbers of the moments that they are about."""
+        """Steps of the explanation, each with the number of its moment."""
         return self.scenes.steps
 
     def svg(self, number: int, step: str = "", styled: bool = True) -> str:
-        """The picture of a moment.
+        """Return the picture of a moment.
 
-        :param step: the name of the one that it is drawn for, of those that are about it.
-        :param styled: whether it has its colours in it; else a page has them.
+        :param step: name of the step for which it is drawn, if the moment has several.
+        :param styled: whether the picture contains its colors; if not, the page defines them.
         """
         return svg(self.scenes.scene(number, step), self.layout, styled)
 
     def of_steps(self) -> dict[str, str]:
-        """By the names of the steps, the pictures of what they are about, for readers alone."""
+        """Return the picture of each step by its name, without data for programs."""
         return {step.name: svg(self.scenes.scene(number, step.name), self.layout, styled=False,
                                data=False) for number, step in self.steps}
 
     def with_data(self) -> dict[str, str]:
-        """By the names of the steps, pictures that programs can read, too; of steps about one
-        moment, the first has it."""
-        found: dict[int, str] = {}
+        """Return the picture of each step by its name, with data for programs.
+
+        If several steps have the same moment, only the first of them gets a picture.
+        """
+        names: dict[int, str] = {}
         for number, step in self.steps:
-            found.setdefault(number, step.name)
-        return {name: self.svg(number, name, styled=False) for number, name in found.items()}
+            names.setdefault(number, step.name)
+        return {name: self.svg(number, name, styled=False) for number, name in names.items()}
 
     def of_step(self, name: str, pane: str) -> str:
-        """A pane of the picture of a step; empty: there is no such step."""
+        """Return one pane of the picture of a step; empty if the step does not exist."""
         number = self.scenes.moment_of(name)
         return "" if number is None else svg(self.scenes.scene(number, name), self.layout,
                                              styled=False, pane=pane)
@@ -68,24 +71,28 @@ class Pictures(Generic[Moment]):
 
 def firing_pictures(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words,
                     steps: Sequence[Step]) -> Pictures[FiringMoment]:
-    """Parameters as of ``FiringScenes``."""
+    """Return the pictures of a firing; the parameters are those of ``FiringScenes``."""
     scenes = FiringScenes(firing, table, words, steps)
     return Pictures(scenes, firing_layout(scenes))
 
 
 def pictures_of(explained: Explained) -> Pictures[FiringMoment]:
+    """Return the pictures of an explained firing."""
     return firing_pictures(explained.firing, explained.table, explained.words, explained.steps)
 
 
 def way_pictures(explained: ExplainedWay) -> Pictures[WayMoment]:
+    """Return the pictures of an explained system call, page fault or context switch."""
     return Pictures(WayScenes(explained.way, explained.words), way_layout(explained.way))
 
 
 def stills(pictures: Mapping[str, Pictures[FiringMoment]], steps: Sequence[str]
            ) -> dict[str, dict[str, str]]:
-    """By the names of the steps, what each is about in the pictures of several firings; of steps
-    that come one behind the other and are about the same pane, the last has it.  More than
-    ``MOST_STILL`` are too much for a page."""
+    """Return still pictures of several firings, by the name of the step, then of the firing.
+
+    Each shows the pane that its step is about; of consecutive steps about the same pane, only the
+    last has a picture. If there are more than ``MOST_STILL`` firings, return no pictures.
+    """
     if len(pictures) > MOST_STILL:
         return {}
     about = [ABOUT.get(step, "stack") for step in steps]

@@ -1,4 +1,4 @@
-"""A recorded firing and its steps as JSON has them."""
+"""JSON form of a recorded firing and the steps of its explanation."""
 
 from typing import Any
 
@@ -9,13 +9,14 @@ from kinst_emu.explain.steps.step import Step, Table
 
 
 def explained_as_json(explained: Explained) -> dict[str, Any]:
+    """Return an explained firing and its steps as JSON values."""
     return {"firing": firing_as_json(explained.firing),
             "what-if": None if explained.wrong is None else firing_as_json(explained.wrong),
             "steps": [step_as_json(step) for step in explained.steps]}
 
 
 def firing_as_json(firing: SeenFiring) -> dict[str, Any]:
-    """The recording itself; bytes in hexadecimal."""
+    """Return a recorded firing as JSON values, with bytes as hexadecimal strings."""
     return {
         "architecture": firing.architecture, "function": firing.function.name,
         "offset": firing.instruction.offset, "address": firing.instruction.address,
@@ -48,6 +49,7 @@ def _narration(narration: Narration) -> dict[str, Any]:
 
 
 def step_as_json(step: Step) -> dict[str, Any]:
+    """Return a step as JSON values."""
     return {"name": step.name, "title": step.title, "row": step.row, "handles": step.handles,
             "wrong": step.wrong, "parts": [
         {"heads": part.heads, "rows": part.rows, "marked": sorted(part.marked)}

@@ -1,7 +1,7 @@
-"""A moment as data: what every view draws, a terminal, a picture, a page or a film.
+"""Scenes: moments as data, which a view draws in a terminal, in a picture or on a page.
 
-A scene says what is to be seen, not where: panes of rows, which row is marked and how, and arrows
-from row to row.  Where it goes is a view's (``layout.py`` for pictures).
+A scene has panes of rows with marks, and arrows between rows. Positions are up to the view
+(``layout.py`` for pictures).
 """
 
 from abc import ABC, abstractmethod
@@ -16,9 +16,9 @@ from kinst_emu.explain.steps.step import Step, Value
 class Row:
     """A line of a pane.
 
-    :param cells: a value for each column of its block.
-    :param marks: in which ways it is marked: ``here``, ``changed``, ...
-    :param data: the same for programs, by name.
+    :param cells: a value for each column of the block.
+    :param marks: how the row is marked: ``here``, ``changed``, ...
+    :param data: the content for programs, by attribute name.
     """
 
     cells: tuple[Value, ...]
@@ -26,15 +26,15 @@ class Row:
     data: Mapping[str, str] = field(default_factory=dict)
 
 
-Rows = Sequence[Row | None]  # None: nothing is there, where another moment has a row
+Rows = Sequence[Row | None]  # None: an empty line, where other moments have a row
 
 
 @dataclass(frozen=True)
 class Pane:
     """A part of a scene with a title: code, registers, a stack.
 
-    :param head: its title.
-    :param blocks: by their names, rows of one kind, from top to bottom.
+    :param head: the title.
+    :param blocks: rows of one kind from top to bottom, by the name of the block.
     """
 
     head: str
@@ -45,7 +45,7 @@ class Pane:
 class Anchor:
     """An end of an arrow.
 
-    :param row: the number of a row of the block; None: the pane as a whole.
+    :param row: number of a row in the block; None: the pane as a whole.
     """
 
     pane: str
@@ -55,9 +55,9 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Arrow:
-    """From one row or pane to another.
+    """An arrow from one row or pane to another.
 
-    :param kind: ``control``: where control has gone; ``store``: what was stored.
+    :param kind: ``control`` for a transfer of control, ``store`` for a store to memory.
     """
 
     kind: str
@@ -67,14 +67,14 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Scene:
-    """One moment.
+    """One moment as data: panes, arrows and descriptions.
 
-    :param number: of the moment, from 0.
-    :param place: where that is, in a few words.
-    :param about: what it shows, in a sentence.
-    :param panes: by their names; a view may have room for some of them only.
-    :param about_pane: the pane that a step is about; empty: it is not shown for a step.
-    :param data: the same for programs, by name.
+    :param number: number of the moment, from 0.
+    :param place: where the machine is, in a few words.
+    :param about: description of the moment, in a sentence.
+    :param panes: the panes by name; a view may draw only some of them.
+    :param about_pane: the pane that the step is about; empty: the scene is not drawn for a step.
+    :param data: the content for programs, by attribute name.
     """
 
     number: int
@@ -91,10 +91,10 @@ Moment = TypeVar("Moment")
 
 
 class Scenes(ABC, Generic[Moment]):
-    """All moments of one thing that happened.
+    """Scenes of all moments of an explanation.
 
-    :ivar moments: what was recorded of each.
-    :ivar steps: the steps of its explanation, with the numbers of the moments that they are about.
+    :ivar moments: the recorded moments.
+    :ivar steps: the steps of the explanation, each with the number of its moment.
     """
 
     moments: Sequence[Moment]
@@ -102,48 +102,50 @@ class Scenes(ABC, Generic[Moment]):
 
     @abstractmethod
     def scene(self, number: int, step: str = "") -> Scene:
-        """A moment.
+        """Return the scene of a moment.
 
-        :param step: the name of the step that it is shown for, of those that are about it.
+        :param step: name of the step for which it is drawn, if the moment has several.
         """
 
     def step_at(self, number: int, name: str = "") -> tuple[int, Step, bool]:
-        """The step that a moment belongs to: the one of that name, or the last that is not behind
-        it.
+        """Return the step that a moment belongs to: its number from 1, the step, and a flag.
 
-        :return: its number from 1, the step, whether it is about this very moment.
+        It is the step of that name, if the moment has it, and otherwise the last step up to the
+        moment. The flag is true if the step begins at this very moment.
         """
-        found = [(at, which, step) for which, (at, step) in enumerate(self.steps, 1)
-                 if at <= number]
-        at, which, step = max(found, key=lambda one: (
+        reached = [(at, position, step) for position, (at, step) in enumerate(self.steps, 1)
+                   if at <= number]
+        at, position, step = max(reached, key=lambda one: (
             one[0] == number and one[2].name == name, one[0], one[1]))
-        return which, step, at == number
+        return position, step, at == number
 
     def title(self, number: int, name: str = "") -> str:
+        """Return the title of a moment's step, preceded by "after" if it began earlier."""
         which, step, here = self.step_at(number, name)
         return f"{'' if here else 'after '}{which}. {step.title}"
 
     def moment_of(self, name: str) -> int | None:
-        """The number of the moment that a step is about; None: there is no such step."""
+        """Return the number of the moment of a step, or None if the step does not exist."""
         return next((at for at, step in self.steps if step.name == name), None)
 
 
 def register_rows(values: Mapping[str, int], changed: frozenset[str]) -> list[Row]:
-    """A row for each register; those that have changed are marked."""
+    """Return a row for each register; registers that changed are marked."""
     return [Row((name, value), ("changed",) if name in changed else (),
                 {"register": name, "value": f"{value:x}"}) for name, value in values.items()]
 
 
 def station_rows(stations: Sequence[tuple[str, bool]]) -> list[Row]:
-    """The stations of a way, and at which of them control is."""
+    """Return a row for each station of the path, and mark the station where control is."""
     return [Row((name,), ("at",) if here else (), {"station": name}) for name, here in stations]
 
 
 def some(lines: list[str], count: int) -> list[str]:
-    """So many; where that is not all, the last says so."""
+    """Return at most ``count`` lines; if lines are omitted, the last line says how many."""
     return lines if len(lines) <= count else [
         *lines[: count - 1], f"({len(lines) - count + 1} more lines in the text)"]
 
 
 def text_rows(lines: Sequence[str]) -> list[Row]:
+    """Return a row for each line of text."""
     return [Row((line,)) for line in lines]

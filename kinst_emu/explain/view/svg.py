@@ -1,5 +1,4 @@
-"""Scenes as pictures: SVG, readable by itself, and by programs (``data-`` attributes have what is
-drawn, too)."""
+"""Scenes drawn as SVG pictures, with ``data-`` attributes that let programs read them."""
 
 import re
 from collections.abc import Iterator
@@ -12,17 +11,17 @@ from kinst_emu.explain.view.layout import MARGIN, Band, Column, Frame, Grid, Lay
 from kinst_emu.explain.view.scene import Pane, Row, Scene
 
 STYLE = "picture.css"
-# What no XML 1.0 document may have in it (section 2.2); a clause, a name may.
+# Characters that XML 1.0 forbids (section 2.2), but that a clause or a name may contain
 NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-MOST_BYTES = 20  # letters of an instruction's bytes that have room with spaces between them
-TITLE, MOST_TITLE = 22, 90  # pixels of a title's letters; letters that have room
-LETTER, BOLD = 0.61, 0.62  # how wide a letter is, in its size
-EDGES = {"control": ("arrow", "tip"), "store": ("store", "stored")}  # of an arrow: line and end
+MOST_BYTES = 20  # maximum length of an instruction's bytes with spaces between them
+TITLE, MOST_TITLE = 22, 90  # font size of a title in pixels; letters that fit
+LETTER, BOLD = 0.61, 0.62  # width of a letter relative to the font size
+EDGES = {"control": ("arrow", "tip"), "store": ("store", "stored")}  # CSS classes: curve and head
 
 
 @dataclass(frozen=True)
 class Element:
-    """An element of SVG, with its text or what is in it."""
+    """An SVG element with its text or its child elements."""
 
     tag: str
     attributes: dict[str, str]
@@ -30,7 +29,7 @@ class Element:
     inside: list["Element"] = field(default_factory=list)
 
     def all(self) -> Iterator["Element"]:
-        """It, and all that are in it, as a document has them."""
+        """Yield the element and all elements inside it, in document order."""
         yield self
         for one in self.inside:
             yield from one.all()
@@ -46,19 +45,19 @@ class Element:
 
 def svg(scene: Scene, layout: Layout, styled: bool = True, every: bool = False, pane: str = "",
         data: bool = True) -> str:
-    """The picture of a scene; parameters as of ``picture``."""
+    """Return the picture of a scene as SVG text; the parameters are those of ``picture``."""
     return str(picture(scene, layout, styled, every, pane, data))
 
 
 def picture(scene: Scene, layout: Layout, styled: bool = True, every: bool = False, pane: str = "",
             data: bool = True) -> Element:
-    """A scene, drawn.
+    """Return the picture of a scene.
 
-    :param styled: whether it has its colours in it; else a page has them.
-    :param every: whether what nothing is to be seen of is in it, too, so that each moment has the
-        same elements.
-    :param pane: the one that is drawn, for readers alone; empty: all are.
-    :param data: whether rows have what is drawn for programs, too.
+    :param styled: whether the picture contains its colors; if not, the page defines them.
+    :param every: whether to include elements that are empty at this moment, so that all moments
+        have the same elements.
+    :param pane: the only pane to draw, for human readers; empty: draw all panes.
+    :param data: whether rows have ``data-`` attributes for programs.
     """
     return _Drawing(scene, layout, every, pane, data and not pane).picture(styled)
 
@@ -191,5 +190,5 @@ def _number(value: float) -> str:
 
 
 def cleaned(text: str) -> str:
-    """Without what no picture may have in it."""
+    """Replace the characters that XML does not allow."""
     return NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,4 +1,4 @@
-"""Steps in a terminal, forwards and backwards, with panels for what the machine holds then."""
+"""Terminal viewer that steps through an explanation, with panels for the state of the machine."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -21,65 +21,65 @@ from kinst_emu.explain.view.firing_scenes import FiringScenes
 from kinst_emu.explain.view.scene import Row, Scene
 
 MARK, TERM = "bold reverse", "italic"
-NARROW, SHARE = 100, 0.6  # columns, below which there are no panels; of the step beside them
-PARAGRAPH, LAST = 76, 48  # columns: of text; of a table's last column, which is wrapped
-GAP = 2  # columns between those of a table
+NARROW, SHARE = 100, 0.6  # columns below which the panels are hidden; width share of the step
+PARAGRAPH, LAST = 76, 48  # columns after which a paragraph wraps, and a table's last cell
+GAP = 2  # columns between the columns of a table
 PANELS = ("code", "registers", "stack", "trampoline")
 HELP = """\
-n, space, right        the next step
-p, backspace, left     the previous step
-. and ,                the next and the previous instruction
-g                      go to a step: its number, or how its name begins
+n, space, right        next step
+p, backspace, left     previous step
+. and ,                next and previous instruction
+g                      go to a step by its number or the start of its name
 up, down               scroll the step
-h, l                   scroll it to the left, to the right
-?                      this help; any key leaves it
-q, Ctrl-C              leave
+h, l                   scroll the step to the left, to the right
+?                      show this help; any key closes it
+q, Ctrl-C              quit
 
-The line below the title says where the machine is at the step: its pc,
-its stack pointer, and the register that an exception returns to. From 100
-columns on, panels show code, registers, stack and trampoline at the step;
-a marked register has changed since the step before; with . and , a marked
-register or word has changed since the instruction before."""
+The line below the title shows pc, the stack pointer and the register that
+an exception returns to. On terminals with at least 100 columns, panels
+show code, registers, stack and trampoline. At a step, the marked registers
+are those that changed since the previous step; after . or , the marked
+registers and words changed since the previous instruction."""
 
 
 def shown(step: Step, width: int = PARAGRAPH, terms: Mapping[str, str] | None = None) -> Text:
-    """A step as lines.
+    """Format a step for the terminal.
 
-    :param width: of a paragraph.
-    :param terms: that are explained below it.
+    :param width: columns after which a paragraph wraps.
+    :param terms: terms whose definitions follow the step.
     """
-    found = Text()
+    text = Text()
     for part in step.parts:
         if isinstance(part, Table):
-            found.append_text(columns(part))
+            text.append_text(columns(part))
         else:
-            found.append("\n".join(textwrap.wrap(part, width)))
-        found.append("\n\n")
+            text.append("\n".join(textwrap.wrap(part, width)))
+        text.append("\n\n")
     for term, meaning in (terms or {}).items():
-        found.append("\n".join(textwrap.wrap(f"{term}: {meaning}.", width,
+        text.append("\n".join(textwrap.wrap(f"{term}: {meaning}.", width,
                                              subsequent_indent="  ")) + "\n", TERM)
-    return found
+    return text
 
 
 def columns(table: Table) -> Text:
-    """A table whose columns keep their widths, however narrow the terminal is: it is scrolled."""
+    """Format a table whose columns keep their widths; a narrow terminal scrolls instead."""
     rows = [row for row in (table.heads, *table.rows) if any(row)]
     widths = [max(map(len, cells)) for cells in zip(table.heads, *table.rows, strict=True)]
     before = sum(widths[:-1]) + GAP * (len(widths) - 1)
-    found, number = Text(), -1 if any(table.heads) else 0
+    text, number = Text(), -1 if any(table.heads) else 0
     for row in rows:
         line = "".join(cell.ljust(width + GAP) for cell, width in zip(row, widths, strict=True))
         last = textwrap.wrap(row[-1], LAST) if widths[-1] > LAST else [row[-1]]
         line = line[:before] + ("\n" + " " * before).join(last or [""])
-        found.append(line.rstrip(), MARK if number in table.marked else "")
-        found.append("\n")
+        text.append(line.rstrip(), MARK if number in table.marked else "")
+        text.append("\n")
         number += 1
-    found.rstrip()
-    return found
+    text.rstrip()
+    return text
 
 
 class Keys(ModalScreen[None]):
-    """What the keys do, until one is pressed."""
+    """Help screen that lists the keys; any key closes it."""
 
     CSS = """
     Keys { align: center middle; }
@@ -88,16 +88,18 @@ class Keys(ModalScreen[None]):
     """
 
     def compose(self) -> ComposeResult:
+        """Yield the help text."""
         yield Static(HELP, id="keys", markup=False)
 
     def on_key(self, event: events.Key) -> None:
+        """Close the screen."""
         event.stop()
-        event.prevent_default()  # it is only about leaving: q does not quit, n goes no step
+        event.prevent_default()  # the key only closes the help: q must not quit
         self.dismiss()
 
 
 class Stepper(App[None]):
-    """The steps of an explanation, one at a time; its panels draw the scene of the step."""
+    """Viewer of an explanation that shows one step at a time and draws its scene in panels."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -131,9 +133,10 @@ class Stepper(App[None]):
             self._scenes.steps, (number for number, step in enumerate(self.steps)
                                  if not step.wrong), strict=True)]
         self.at = 0
-        self.moment: int | None = None  # it is at a step
+        self.moment: int | None = None  # None: the step as a whole is shown
 
     def compose(self) -> ComposeResult:
+        """Yield the title, the step, the panels, the prompt of ``g`` and the key bar."""
         yield Static(id="title", markup=False)
         yield Static(id="place", markup=False)
         with Horizontal():
@@ -148,24 +151,28 @@ class Stepper(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
+        """Show the first step."""
         self._show(0)
         self.query_one("#step").focus()
 
     def on_resize(self) -> None:
+        """Hide the panels on a narrow terminal, and wrap the step again."""
         self.screen_stack[0].set_class(self.size.width < NARROW, "narrow")
         self._show(self.at)
 
     def action_next(self) -> None:
+        """Go to the next step."""
         self._show(self.at + 1)
 
     def action_previous(self) -> None:
+        """Go to the previous step."""
         self._show(self.at - 1)
 
     def action_moment(self, by: int) -> None:
-        """To another instruction, from where the step is, or the last one was."""
+        """Move by a number of instructions from the current one, or from the current step."""
         if self.steps[self.at].wrong:
-            self.notify("instruction by instruction goes the firing as it is done: p goes back to "
-                        "it", markup=False)
+            self.notify("only the correct firing can be stepped by instruction; press p to go "
+                        "back to it", markup=False)
             return
         at = (next(moment for moment, number in self._begins if number == self.at)
               if self.moment is None else self.moment)
@@ -174,37 +181,40 @@ class Stepper(App[None]):
         self._show(step, moment)
 
     def action_scroll(self, columns: int, rows: int) -> None:
+        """Scroll the text of the step."""
         self.query_one("#step").scroll_relative(columns, rows, animate=False)
 
     def action_keys(self) -> None:
+        """Show the help screen."""
         self.push_screen(Keys())
 
     def action_ask(self) -> None:
+        """Ask for a step to go to."""
         asked = self.query_one("#goto", Input)
         asked.add_class("asked")
         asked.focus()
 
     @on(Input.Submitted)
     def went(self, event: Input.Submitted) -> None:
-        """To a step, by its number, its name, or the beginning of a name."""
+        """Go to the step whose number, name or start of a name was entered."""
         names = [step.name for step in self.steps]
         word = event.value.strip().lower()
-        meant = [word] if word in names else [name for name in names if name.startswith(word)]
+        matches = [word] if word in names else [name for name in names if name.startswith(word)]
         if word.isascii() and word.isdecimal() and 1 <= int(word[:9]) <= len(names):
             self._show(int(word[:9]) - 1)
-        elif word and len(meant) == 1:
-            self._show(names.index(meant[0]))
+        elif word and len(matches) == 1:
+            self._show(names.index(matches[0]))
         elif word:
-            said = (f"'{word[:40]}' begins {' and '.join(meant)}" if meant else
-                    f"there is no step '{word[:40]}': 1 to {len(names)}, or one of "
+            message = (f"'{word[:40]}' is ambiguous: {' and '.join(matches)}" if matches else
+                    f"no step '{word[:40]}'; enter 1 to {len(names)}, or one of "
                     f"{', '.join(names)}")
-            self.notify(said, severity="warning", markup=False)
+            self.notify(message, severity="warning", markup=False)
         event.input.value = ""
         event.input.remove_class("asked")
         self.query_one("#step").focus()
 
     def _show(self, number: int, moment: int | None = None) -> None:
-        """A step; or, in it, an instruction."""
+        """Show a step, or one instruction of it."""
         stayed = moment is not None and number == self.at
         self.at, self.moment = max(0, min(len(self.steps) - 1, number)), moment
         step = self.steps[self.at]
@@ -225,7 +235,7 @@ class Stepper(App[None]):
         self.call_after_refresh(self._reveal)
 
     def _reveal(self) -> None:
-        """Scroll the code so that the marked line can be seen."""
+        """Scroll the code panel to the marked line."""
         code = self.screen_stack[0].query_one("#code", Static)
         content, scroll = code.content, code.parent
         if isinstance(content, Text) and isinstance(scroll, ScrollableContainer):
@@ -237,13 +247,13 @@ class Stepper(App[None]):
         self.screen_stack[0].query_one(f"#{name}", Static).update(content)
 
     def _fit(self, name: str, content: Text) -> None:
-        """In its own width: the terminal's may be less, and it is scrolled then."""
+        """Show content at its full width, so that a narrow widget scrolls instead of wrapping."""
         widget = self.screen_stack[0].query_one(f"#{name}", Static)
         widget.styles.width = max(1, max(map(len, content.plain.split("\n"))))
         widget.update(content)
 
     def _of_step(self, number: int) -> tuple[Scene, Scene]:
-        """The scene of a step, and the one that its registers are held against."""
+        """Return the scene of a step, and the scene with which its registers are compared."""
         step = self.steps[number]
         if step.wrong and self._wrong is not None:
             scenes = self._wrong
@@ -257,18 +267,18 @@ class Stepper(App[None]):
 
 
 def place(scene: Scene) -> Text:
-    """Where the machine is, in one line."""
+    """Return a line that says where the machine is."""
     words = [f"{name} {value:#x}" for name, value in _registers(scene, "pointers").items()]
     where = _rows(scene, "executed", "code")[-1].cells[0]
     return Text("  ".join([*words, str(where)]), no_wrap=True, overflow="ellipsis")
 
 
 def panels(scene: Scene, before: Scene, stores: bool, trampoline: bool) -> dict[str, Text]:
-    """What the machine holds then.
+    """Return the contents of the panels.
 
-    :param before: the scene that registers are held against.
-    :param stores: whether words are marked that the last instruction has stored.
-    :param trampoline: whether there is one, before the breakpoint is written, too.
+    :param before: the scene with which registers are compared.
+    :param stores: whether words stored by the last instruction are marked.
+    :param trampoline: whether the firing uses a trampoline, even if it is not yet written.
     """
     return {
         "code": columns(_table(("", ""), _rows(scene, "executed", "code"), "here")),
@@ -283,7 +293,7 @@ def _rows(scene: Scene, pane: str, block: str) -> list[Row]:
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[Row], mark: str) -> Table:
-    """Rows of a scene; those with a mark are marked."""
+    """Return rows of a scene as a table; rows with the given mark are marked."""
     return Table(heads, tuple(
         tuple(map(_written, row.cells)) for row in rows), frozenset(
             n for n, row in enumerate(rows) if mark in row.marks))
@@ -301,7 +311,7 @@ def _registers(scene: Scene, block: str) -> dict[str, int]:
 
 
 def _registers_panel(scene: Scene, before: Scene) -> Text:
-    """pc, sp and where an exception returns to come first."""
+    """Return the registers, beginning with pc, sp and the exception return address."""
     now, then = (_registers(one, "pointers") | _registers(one, "registers")
                  for one in (scene, before))
     return columns(_table(("register", "value"), [
@@ -310,7 +320,7 @@ def _registers_panel(scene: Scene, before: Scene) -> Text:
 
 
 def _trampoline(scene: Scene, there: bool) -> Text:
-    """What is executed in it."""
+    """Return the instructions that are executed in the trampoline."""
     rows = [row for row in _rows(scene, "trampoline", "code") if row.data["executed"]]
     if not rows:
         return Text("none yet: the probe is not enabled" if there else

@@ -1,17 +1,17 @@
-"""Steps as plain text."""
+"""Explanations as plain text."""
 
 from collections.abc import Iterator, Sequence
 
 from kinst_emu.explain.steps.beside import Beside
 from kinst_emu.explain.steps.step import Step, Table
 
-WIDTH, NARROW = 100, 64  # of a paragraph; in a column
-MARK = "*"  # before the rows that the text is about
+WIDTH, NARROW = 100, 64  # columns after which a paragraph wraps: alone, side by side
+MARK = "*"  # precedes table rows that the text refers to
 
 
 def text(steps: Sequence[Step]) -> Iterator[str]:
-    """The lines of all steps."""
-    yield f"({MARK} marks what a step is about.)"
+    """Yield the lines of an explanation."""
+    yield f"({MARK} marks the rows that a step is about.)"
     yield ""
     for number, step in enumerate(steps, 1):
         yield f"{number}. {step.title}"
@@ -20,7 +20,7 @@ def text(steps: Sequence[Step]) -> Iterator[str]:
 
 
 def text_beside(names: Sequence[str], found: Beside) -> Iterator[str]:
-    """The lines of steps in columns, one for each architecture."""
+    """Yield the lines of several explanations side by side, a column for each architecture."""
     columns = [[list(_column(step)) for _name, steps in found for step in [steps[at]]]
                for at in range(len(names))]
     widths = [max(len(line) for lines in column for line in lines) for column in columns]

@@ -1,4 +1,4 @@
-"""A way through the kernel as scenes: what is to be seen of each of its moments."""
+"""Scenes of a path through the kernel: what a picture shows at each of its moments."""
 
 import textwrap
 
@@ -19,23 +19,24 @@ from kinst_emu.explain.view.scene import (
     text_rows,
 )
 
-LAST, FUNCTIONS, LINES = 16, 15, 14  # instructions, functions, lines of text that are shown
-LETTERS = 43  # of a line of text
-MOST_STORES = 6  # that are arrows, of one moment
+LAST, FUNCTIONS, LINES = 16, 15, 14  # instructions, functions and lines of text that are shown
+LETTERS = 43  # letters in a line of text
+MOST_STORES = 6  # stores of one moment drawn as arrows; if there are more, none is drawn
 
 
 class WayScenes(Scenes[WayMoment]):
+    """Scenes of a path through the kernel."""
     def __init__(self, way: Way, words: Words) -> None:
         self._way, self._words = way, words
         self.moments, self.steps = way.moments, way.steps
         self._known: list[dict[int, int]] = []
-        self._stored: list[frozenset[int]] = []  # since the way began, by the moments
+        self._stored: list[frozenset[int]] = []  # addresses stored so far, by moment
         self._functions: list[list[str]] = []
         stored = frozenset[int]()
         known, functions = dict[int, int](), list[str]()
         for number, moment in enumerate(way.moments):
             known |= moment.words
-            # At first, all are told of, which no one instruction stores.
+            # The first moment has the initial values of all words, which no instruction stored.
             first = number == 0 or (number == 1 and set(way.labels) <= set(moment.words))
             stored |= frozenset() if first else frozenset(moment.words)
             stored |= way.pushed if number else frozenset()
@@ -47,6 +48,7 @@ class WayScenes(Scenes[WayMoment]):
             self._functions.append(functions[-FUNCTIONS:])
 
     def scene(self, number: int, step: str = "") -> Scene:
+        """Return the scene of a moment; see ``Scenes.scene``."""
         moment, way = self.moments[number], self._way
         before = self.moments[number - 1] if number else moment
         registers = moment.seen.registers
@@ -57,8 +59,8 @@ class WayScenes(Scenes[WayMoment]):
             number, self.title(number, step),
             f"{number + 1} of {len(self.moments)}: pc {moment.seen.address:#x}",
             self._about(number, words), {
-                "code": Pane("What is executed", {"code": self._trail(number)}),
-                "way": Pane("The way, and the functions on it", {
+                "code": Pane("Executed instructions", {"code": self._trail(number)}),
+                "way": Pane("The path and its functions", {
                     "stations": station_rows([(name, place == moment.station)
                                               for place, name in enumerate(way.stations)]),
                     "functions": text_rows(self._functions[number])}),
@@ -77,7 +79,7 @@ class WayScenes(Scenes[WayMoment]):
                      for at, names in way.labels.items())
 
     def _said(self, number: int, name: str) -> list[str]:
-        """The first words of the step that a moment belongs to."""
+        """Return the first lines of the step that a moment belongs to."""
         _which, step, _here = self.step_at(number, name)
         lines = [line for part in step.parts for line in (
             textwrap.wrap(part, LETTERS) if isinstance(part, str) else

@@ -66,7 +66,7 @@ def executed(write, argument=0):
     (Alu.MOV, 0, U64, 0, U64, 0xFFFFFFFF), (Alu.MOV, 0, 0x80, 8, U64 - 0x7F, 0xFFFFFF80),
     (Alu.MOV, 0, 0x8000, 16, U64 - 0x7FFF, 0xFFFF8000),
 ])
-def test_arithmetic_is_that_of_the_rfc(operation, left, right, offset, wide, narrow):
+def test_arithmetic_follows_rfc_9669(operation, left, right, offset, wide, narrow):
     def program(word):
         def write(out):
             out.constant(0, left)
@@ -85,7 +85,7 @@ def test_arithmetic_is_that_of_the_rfc(operation, left, right, offset, wide, nar
     (Class.ALU, K, 64, U64, U64), (Class.ALU64, K, 16, 0x1122, 0x2211),
     (Class.ALU64, K, 64, 1, 1 << 56),
 ])
-def test_bytes_are_swapped(kind, x, bits, value, result):
+def test_byte_swaps_reverse_the_given_width(kind, x, bits, value, result):
     def write(out):
         out.constant(0, value)
         out.add(BpfInstruction(kind | Alu.END | x, 0, 0, 0, bits))
@@ -100,7 +100,7 @@ def test_bytes_are_swapped(kind, x, bits, value, result):
     (BpfJump.JSGT, U64, 1, False, False), (BpfJump.JSGE, 0x80000000, 0, True, False),
     (BpfJump.JSLT, U64, 0, True, True), (BpfJump.JSLE, 0x7FFFFFFF, 0x80000000, True, False),
 ])
-def test_jumps_compare_as_the_rfc_says(condition, left, right, wide, narrow):
+def test_conditional_jumps_compare_as_rfc_9669_says(condition, left, right, wide, narrow):
     def program(kind):
         def write(out):
             out.constant(1, left)
@@ -118,7 +118,7 @@ def test_jumps_compare_as_the_rfc_says(condition, left, right, wide, narrow):
     (1, False, 0x88), (2, False, 0x7788), (4, False, 0x55667788), (8, False, 0x1122334455667788),
     (1, True, U64 - 0x77), (2, True, 0x7788), (4, True, 0x55667788),
 ])
-def test_memory_is_loaded_in_all_sizes(size, signed, result):
+def test_loads_work_for_every_size_and_signedness(size, signed, result):
     def write(out):
         out.constant(1, 0x1122334455667788)
         out.store(10, -8, 1)
@@ -127,7 +127,7 @@ def test_memory_is_loaded_in_all_sizes(size, signed, result):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
-def test_memory_is_stored_in_all_sizes(size):
+def test_stores_write_only_the_bytes_of_their_size(size):
     def write(out):
         out.store_constant(10, -8, 0)
         out.store_constant(10, -8, -2, size)
@@ -135,7 +135,7 @@ def test_memory_is_stored_in_all_sizes(size):
     assert executed(write) == (1 << 8 * size) - 2
 
 
-def test_a_wide_jump_and_a_function_are_taken():
+def test_long_jumps_and_local_calls_are_executed():
     def write(out):
         out.add(BpfInstruction(Class.JMP32 | BpfJump.JA, 0, 0, 0, 1))
         out.constant(1, 1)  # jumped over
@@ -181,7 +181,7 @@ def test_both_executors_agree_on_arithmetic(start, steps):
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=160))
-def test_any_bytes_are_instructions_or_an_error(content):
+def test_arbitrary_bytes_decode_or_raise_an_encoding_error(content):
     try:
         found = decode(content)
     except EncodingError:
@@ -199,7 +199,7 @@ ANY = st.builds(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(ANY, max_size=24))
-def test_code_that_nobody_verified_does_not_crash_the_executor(instructions):
+def test_unverified_code_does_not_crash_the_native_executor(instructions):
     code = b"".join(i.encode() for i in instructions)
     native = runtime({n: lambda *_arguments: 0 for n in range(20, 256)})
     try:
@@ -210,7 +210,7 @@ def test_code_that_nobody_verified_does_not_crash_the_executor(instructions):
         native.run(entry, Region.CONTEXT.address)
 
 
-def test_code_that_goes_in_circles_is_given_up_however_long_it_is():
+def test_endless_loops_end_with_a_fault_even_in_long_programs():
     one = BpfInstruction(Class.ALU64 | Alu.ADD | K, 1, 0, 0, 1)
     ends = BpfInstruction(Class.JMP | BpfJump.EXIT)
     circle = [*[one] * 30_000, BpfInstruction(Class.JMP | BpfJump.JA, 0, 0, -30_001)]
@@ -226,7 +226,7 @@ def test_code_that_goes_in_circles_is_given_up_however_long_it_is():
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(ANY, max_size=24))
-def test_what_is_verified_ends_and_both_executors_agree(instructions):
+def test_verified_code_terminates_and_both_executors_agree(instructions):
     code = b"".join(i.encode() for i in [*instructions, BpfInstruction(0x95)])
     try:
         verify(code, [0], {Helper.ALLOCATE, Helper.SPECULATION})
@@ -254,7 +254,7 @@ def test_what_is_verified_ends_and_both_executors_agree(instructions):
      "not the start of a function"),
     (lambda out: out.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL, 0, -1)), "deeper"),
 ])
-def test_the_verifier_says_what_is_wrong(write, says):
+def test_the_verifier_names_the_mistake(write, says):
     out = Assembler()
     write(out)
     if says == "deeper":
@@ -264,7 +264,7 @@ def test_the_verifier_says_what_is_wrong(write, says):
         verify(encode(out.finish()), [0], {Helper.ALLOCATE})
 
 
-def test_a_fault_ends_the_function_and_not_the_program():
+def test_a_fault_ends_the_function_but_not_the_program():
     def program():
         out = Assembler()
         out.move(6, 1)
@@ -286,7 +286,7 @@ def test_a_fault_ends_the_function_and_not_the_program():
         assert make(rt, program()) == 42 and faults == [Fault.DIVIDE_BY_ZERO]
 
 
-def test_the_narration_tells_each_instruction():
+def test_the_interpreter_reports_each_instruction_to_its_callback():
     out = Assembler()
     out.constant(0, 1)
     out.alu_constant(Alu.ADD, 0, 2)
@@ -297,7 +297,7 @@ def test_the_narration_tells_each_instruction():
     assert told == [("r0 = 0x1", 0), ("r0 += 0x2", 1), ("exit", 3)]
 
 
-def test_wide_constants_and_sizes_are_encoded():
+def test_wide_constants_and_load_sizes_are_encoded():
     wide = BpfInstruction(WIDE, 1, VALUE, 0, -1, 0x1234)
     assert wide.constant == 0x1234_FFFF_FFFF and decode(wide.encode()) == [wide, None]
     load = BpfInstruction(Class.LDX | Mode.MEM | Size.H, 1, 2, -4)

@@ -30,7 +30,7 @@ def made(**changed):
     {"sizes": {Region.WORK: -1}}, {"string": 1}, {"string": 1 << 20}, {"buffer": 1 << 40},
     {"speculations": (5000, 1)}, {"variables": [(1 << 30, 0, False, 0)], "dynamic": 1 << 20},
 ])
-def test_what_makes_no_sense_is_refused(changed):
+def test_invalid_sizes_and_parameters_are_refused(changed):
     with pytest.raises((ValueError, OverflowError)):
         made(**changed)
 
@@ -43,7 +43,7 @@ def half():
 
 
 @pytest.mark.parametrize("runtime", [Runtime.__new__(Runtime), half()])
-def test_an_object_that_was_not_made_refuses(runtime):
+def test_an_uninitialized_runtime_refuses_every_call(runtime):
     for ask in (lambda: runtime.set_context(0, 1), lambda: runtime.run(0),
                 lambda: runtime.read(WORK, 1), lambda: runtime.call(Helper.LOAD, WORK, 8),
                 lambda: runtime.records(), lambda: runtime.aggregated(), lambda: runtime.probe,
@@ -52,7 +52,7 @@ def test_an_object_that_was_not_made_refuses(runtime):
             ask()
 
 
-def test_a_record_s_place_cannot_change_under_it():
+def test_an_open_record_cannot_be_moved_to_another_buffer():
     runtime = made()
     speculation = runtime.call(Helper.SPECULATION)
     for _ in range(20):
@@ -67,7 +67,7 @@ def test_a_record_s_place_cannot_change_under_it():
 
 
 @pytest.mark.parametrize("size", [HUGE, HUGE - 8, 1 << 20, (1 << 64) - 1])
-def test_a_record_is_not_larger_than_its_region(size):
+def test_a_record_larger_than_its_region_is_refused(size):
     for runtime in (made(), made(sizes={Region.WORK: 64})):
         with pytest.raises(RuntimeFault):
             runtime.call(Helper.RECORD, 1, size, 8)
@@ -75,7 +75,7 @@ def test_a_record_is_not_larger_than_its_region(size):
         assert runtime.records() == []
 
 
-def test_a_key_ends_with_its_region():
+def test_a_key_cannot_grow_past_its_region():
     runtime = made(sizes={Region.WORK: 17, Region.SCRATCH: 64}, string=9)
     runtime.write(SCRATCH, b"123456789")
     with pytest.raises(RuntimeFault) as caught:
@@ -83,7 +83,7 @@ def test_a_key_ends_with_its_region():
     assert caught.value.fault == Fault.TUPLE_OVERFLOW
 
 
-def test_variables_have_no_more_room_than_was_given():
+def test_dynamic_variables_stay_within_their_size_limit():
     runtime = made(variables=[(8, 0, False, 500)], dynamic=1 << 33)
     for key in range(2000):
         runtime.write(WORK, key.to_bytes(8, "little") + bytes(400))
@@ -125,7 +125,7 @@ def test_a_ring_keeps_whole_records_however_they_wrap():
 
 
 @pytest.mark.parametrize("count, kept", [(4227, 4227), (4228, 4228), (4229, 4228), (4230, 4228)])
-def test_a_ring_gives_up_no_more_records_than_it_must(count, kept):
+def test_a_ring_drops_only_as_many_old_records_as_needed(count, kept):
     """Its memory is full before its size is: 4,228 of 744 bytes fill it, behind others that are
     used up then."""
     runtime = made(buffer=512 << 10, policy=Policy.RING)
@@ -138,7 +138,7 @@ def test_a_ring_gives_up_no_more_records_than_it_must(count, kept):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_ring_holds_the_newest_records_and_counts_what_it_holds(seed):
+def test_a_ring_keeps_the_newest_records_that_fit(seed):
     """Of any sizes, however they wrap: another record is given up only for want of room."""
     rng, size = random.Random(seed), 4096
     runtime = made(buffer=size, policy=Policy.RING)

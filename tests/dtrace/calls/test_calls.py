@@ -25,14 +25,14 @@ from emu.machine.call import Caller
 from tests.elfwriter import Elf
 
 
-def test_arguments_of_every_kind_are_read():
+def test_every_form_of_argument_is_parsed():
     (statement,) = parse(r"""f(1, -0x10, 017, 'A', "a\n", buf(3), bytes("\x01\0"), &s+8, &t-4)""")
     assert statement == Statement(None, Invocation("f", (
         Literal(1), Literal(-16), Literal(15), Literal(65), Data(b"a\n\0"), Data(bytes(3)),
         Data(b"\1\0"), Address("s", 8), Address("t", -4))))
 
 
-def test_programs_assign_and_nest():
+def test_calls_can_be_nested_and_assigned_to_names():
     assert parse("p = f(g(1)); h(p, p + 8, p-8);") == [
         Statement("p", Invocation("f", (Invocation("g", (Literal(1),)),))),
         Statement(None,
@@ -40,7 +40,7 @@ def test_programs_assign_and_nest():
     ]
 
 
-def test_a_name_that_is_almost_a_variable_of_the_kernel_is_told(booted):
+def test_assigning_to_a_misspelled_kernel_variable_suggests_the_right_name(booted):
     evaluation = Evaluation(Caller(booted), Prototypes(booted.image))
     assert evaluation.run(parse("kept_ = 7; kept_ = 8; kept_")) == 8
     assert evaluation.changed == ["kept_: assigned as a new name, since the kernel has no "
@@ -58,14 +58,14 @@ def test_a_name_that_is_almost_a_variable_of_the_kernel_is_told(booted):
     ("f(" * 100 + ")" * 100, "nested deeper"), ("1 2", "expected ';'"), ("f(" + "1," * 40000,
                                                                          "longer than"),
 ])
-def test_a_wrong_program_is_refused_with_its_place(text, says):
+def test_syntax_errors_are_refused_with_a_clear_message(text, says):
     with pytest.raises(CallSyntaxError, match=says) as error:
         parse(text)
     assert "\n" not in str(error.value)
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_read_or_refused(text):
+def test_arbitrary_text_parses_or_raises_a_syntax_error(text):
     try:
         assert parse(text)
     except CallSyntaxError as error:
@@ -99,13 +99,13 @@ def test_values_pass_from_call_to_call(booted):
     ('classify(5000000000, 1)', "argument 1: 5000000000 does not fit"),
     ('strlen(machine_idle())', "argument 1 is machine_idle(...), which returns nothing"),
 ])
-def test_arguments_are_held_to_the_prototype(image, text, says):
+def test_arguments_are_checked_against_the_prototype(image, text, says):
     with pytest.raises(KinstError, match=re.escape(says)):
         check(image, parse(text), Prototypes(image))
     check(image, parse(text))
 
 
-def test_what_is_to_be_an_address_must_be_mapped(booted):
+def test_an_unmapped_pointer_argument_is_refused(booted):
     evaluation = Evaluation(Caller(booted), Prototypes(booted.image))
     if booted.translate(1 << 50) is None:
         with pytest.raises(KinstError, match="nothing is mapped at 0x4"):
@@ -119,14 +119,14 @@ def test_what_is_to_be_an_address_must_be_mapped(booted):
     ('strlen("ab")', "2 (0x2)"), ('memcpy(buf(8), "ab", 3)', "(void *) 0x"),
     ('cnputs("")', ""), ('strcmp("a", "b")', "-1 (0xffffffff)"), ("5", "5 (0x5)"),
 ])
-def test_results_are_shown_by_their_types(booted, call, says):
+def test_results_are_formatted_by_their_types(booted, call, says):
     evaluation = Evaluation(Caller(booted), Prototypes(booted.image))
     value = evaluation.run(parse(call))
     shown = describe(booted, evaluation.kind, value)
     assert shown.startswith(says) and bool(shown) == bool(says)
 
 
-def test_a_variable_of_the_kernel_is_read_and_set(booted):
+def test_a_kernel_variable_can_be_read_and_set(booted):
     at = booted.image.symbols.find("kept").address
     before = booted.read(at, 4)
     evaluation = Evaluation(Caller(booted), Prototypes(booted.image))
@@ -147,18 +147,18 @@ def test_a_variable_of_the_kernel_is_read_and_set(booted):
     ("notes = 4", "not a number or pointer (struct note notes[8]); use &notes"),
     ("strlen(notes)", "not a number or pointer"),
 ])
-def test_what_is_no_variable_of_a_number_is_not_set(image, text, says):
+def test_assigning_to_a_function_or_an_array_is_refused(image, text, says):
     with pytest.raises(KinstError, match=re.escape(says)):
         check(image, parse(text), Prototypes(image))
 
 
-def test_a_result_that_points_to_text_shows_it(booted):
+def test_a_char_pointer_result_shows_its_string(booted):
     address = Caller(booted).place(b"text\0")
     shown = describe(booted, Pointer(lambda: Qualified("const", lambda: CHAR)), address)
     assert shown == f'(const char *) {address:#x} "text"'
 
 
-def test_without_debug_data_the_c_library_is_known(tmp_path):
+def test_prototypes_of_the_c_library_are_known_without_debug_data(tmp_path):
     (tmp_path / "kernel").write_bytes(Elf(symbols=[("strlen", 0x1000, 4, 2)]).build())
     prototypes = Prototypes(load_image(tmp_path / "kernel"))
     assert prototypes.types() is None

@@ -34,7 +34,7 @@ def replayed(recording, *options):
 
 
 @pytest.mark.parametrize("text", SPELLINGS)
-def test_a_place_is_taken_by_every_tool(recording, address, text):
+def test_every_tool_accepts_every_spelling_of_a_place(recording, address, text):
     assert json.loads(run("kinst", "line", "-k", KERNEL, text, "--json").stdout) == [
         {"at": "strlen+0x4", "function": "strlen", "source": "./string.c:6"}]
     asked = [row for row in json.loads(run(
@@ -49,14 +49,14 @@ def test_a_place_is_taken_by_every_tool(recording, address, text):
         "instructions"]
 
 
-def test_addresses_and_lines_are_places_everywhere(recording, address):
+def test_every_tool_accepts_addresses_and_source_lines(recording, address):
     for text in (f"{address:#x}", "string.c:6"):
         assert run("kinst", "line", "-k", KERNEL, text).stdout.startswith("strlen")
         assert "->" in run("kinst", "disas", "-k", KERNEL, text).stdout
         assert replayed(recording, "--to", text)["pc"] in (address, address - 4)
 
 
-def test_probes_are_made_at_lines_and_hexadecimal_offsets():
+def test_probes_can_be_placed_at_source_lines_and_hexadecimal_offsets():
     for text in ("kinst::strlen:0x4", "kinst::strlen+0x4:", "kinst::strlen+4:", "kinst::strlen:4"):
         done = run("kdtrace", "-k", KERNEL, "-qn", f'{text} {{ trace(probename); }}', "-c",
                    'strlen("ab")')
@@ -66,14 +66,14 @@ def test_probes_are_made_at_lines_and_hexadecimal_offsets():
     assert [":".join(row.split()[3:]) for row in listed] == lines
 
 
-def test_a_pattern_finds_inline_functions_too():
+def test_a_pattern_also_matches_inline_functions():
     for end in ("entry", "return"):
         one, pattern = (run("kdtrace", "-k", KERNEL, "-l", "-n", f"kinst::{name}:{end}").stdout
                         for name in ("charge", "*har?e"))
         assert one.count("\n") > 3 and one == pattern
 
 
-def test_what_is_only_inline_is_told_alike_by_every_tool(recording):
+def test_every_tool_reports_functions_that_are_only_inlined(recording):
     said = "it is inline in 5 places"
     for command in (("line", "-k", KERNEL, "charge:0"), ("disas", "-k", KERNEL, "charge"),
                     ("explain", "-k", KERNEL, "charge:0", "-c", "account(4)"),
@@ -86,14 +86,14 @@ def test_what_is_only_inline_is_told_alike_by_every_tool(recording):
             "dtrace")
 
 
-def test_a_recording_goes_to_ends_of_inline_copies(recording):
+def test_replay_stops_at_entry_and_return_of_inline_copies(recording):
     entered = replayed(recording, "--to", "charge:entry")
     left = replayed(recording, "--to", "kinst::charge:return")
     assert entered["at"].startswith("account+") and left["at"].startswith("account+")
     assert entered["position"]["instructions"] < left["position"]["instructions"]
 
 
-def test_memory_is_named_as_the_tools_print_it(recording):
+def test_memory_options_accept_the_names_that_the_tools_print(recording):
     for where in ("balance", "balance+0x0", "kernel`balance"):
         (write,) = replayed(recording, "--who-wrote", where)["writes"]
         assert write["by"].startswith("account+") and write["by"].endswith("lesson.c:18")
@@ -105,7 +105,7 @@ def test_memory_is_named_as_the_tools_print_it(recording):
             "give only one")
 
 
-def test_python_takes_places_and_numbers(recording, address):
+def test_the_python_api_accepts_places_and_addresses(recording, address):
     machine = kinst_emu.open(KERNEL).boot()
     for text in (*SPELLINGS, f"{address:#x}"):
         machine.run(text, instructions=0)
@@ -118,7 +118,7 @@ def test_python_takes_places_and_numbers(recording, address):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_recording_goes_to_where_a_function_returns_whose_last_call_is_a_jump(arch, tmp_path):
+def test_replay_stops_where_a_function_with_a_tail_call_returns(arch, tmp_path):
     path, kernel = tmp_path / "tail.rec", f"teaching/{arch}"
     made = run("kinst", "record", "-k", kernel, "-o", str(path), "tail_even(5)")
     result = int(made.stdout.split("=")[1].split()[0])

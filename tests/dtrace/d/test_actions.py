@@ -13,7 +13,7 @@ from dtrace.run.render import NoSymbols
 from tests.dtrace.programs import quiet, run, tag
 
 
-def test_every_row_names_what_prints_it():
+def test_every_action_names_the_consumer_method_that_prints_it():
     consumer = Consumer(Options(), NoSymbols(), io.StringIO(), lambda text: None)
     assert ACTIONS.keys() == ACTION_PROTOTYPES.keys()
     for action in ACTIONS.values():
@@ -34,7 +34,7 @@ def doubled(monkeypatch):
             " ".join(str(int.from_bytes(value, "little")) for value in values)), raising=False)
 
 
-def test_an_action_is_a_row_and_its_functions(doubled):
+def test_an_action_is_added_with_one_table_row(doubled):
     assert quiet("BEGIN { doubled(21); exit(0); }") == "21 21"
     assert tag("BEGIN { doubled(); }") == "D_PROTO_LEN"
     assert tag("BEGIN { x = doubled(1); }") == "D_OP_INCOMPAT"
@@ -43,7 +43,7 @@ def test_an_action_is_a_row_and_its_functions(doubled):
         "action": "doubled", "value": [21, 21]}
 
 
-def test_what_needs_w_says_so():
+def test_destructive_functions_are_marked():
     assert {name for name, function in FUNCTIONS.items() if function.destructive} == {
         "breakpoint", "chill", "copyout", "copyoutstr", "freopen", "panic", "raise", "stop",
         "system"}

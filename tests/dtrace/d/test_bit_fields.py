@@ -8,7 +8,7 @@ from dtrace.d.compile.code import window
 
 
 @given(st.integers(0, 4096), st.integers(1, 64), st.binary(min_size=600, max_size=600))
-def test_the_bits_that_are_read_are_the_fields(offset, bits, memory):
+def test_the_bytes_that_are_read_contain_the_whole_bit_field(offset, bits, memory):
     wanted = int.from_bytes(memory, "little") >> offset & ((1 << bits) - 1)
     start, size, low = window(offset, bits)
     read = int.from_bytes(memory[start : start + size], "little")
@@ -19,6 +19,6 @@ def test_the_bits_that_are_read_are_the_fields(offset, bits, memory):
         assert size == (9 if offset % 8 + bits > 64 else 8)
 
 
-def test_two_fields_of_one_byte_are_told_from_each_other():
+def test_two_bit_fields_in_one_byte_are_read_separately():
     assert window(0, 4) == (0, 1, 0) and window(4, 4) == (0, 1, 4)
     assert window(12, 6) == (0, 4, 12) and window(100, 4) == (12, 1, 4)

@@ -29,7 +29,7 @@ def test_a_refused_expansion_does_not_count_for_the_next_program(refused):
     "inline int f[int x] = nosuch + x; BEGIN { trace(f[1]); }",
     "struct s { int m; }; translator struct s < int x > { m = nosuch + x; }; BEGIN { }",
 ])
-def test_a_parameter_is_no_name_behind_a_refused_definition(refused):
+def test_a_parameter_is_unknown_after_its_definition_was_refused(refused):
     found = pipeline()
     with pytest.raises(DError, match="nosuch"):
         compiled(found, refused)

@@ -24,13 +24,13 @@ DOUBLED = {
 
 
 @pytest.mark.parametrize("kind", DOUBLED)
-def test_a_short_source_that_stands_for_a_long_one_is_refused_before_it_is_made(kind):
+def test_sources_that_expand_exponentially_are_refused_before_expansion(kind):
     """Twenty-five doublings would take hours."""
     status, out, said = run("-q", "-n", DOUBLED[kind])
     assert status == 1 and not out and " more than " in said and said.count("\n") <= 1
 
 
-def test_structures_that_double_are_declared():
+def test_structures_of_exponential_size_can_be_declared():
     source = "struct s0 { int m; };" + "".join(
         f"struct s{n} {{ struct s{n - 1} a, b; }};" for n in range(1, 29))
     assert quiet(source + "BEGIN { trace(sizeof(struct s28)); exit(0); }") == str(4 << 28)
@@ -44,25 +44,25 @@ def test_structures_that_double_are_declared():
     ("BEGIN { trace(\u0663); }", "D_SYNTAX"), ("BEGIN { trace(1\u00b2); }", "D_SYNTAX"),
     ("BEGIN { @ = llquantize(1, 2, 0, 61, 32768); }", "D_LLQUANT_NSTEPVAL"),
 ])
-def test_numbers_of_every_length_and_script_have_their_mistake(source, expected):
+def test_malformed_and_overlong_numbers_get_the_right_error_tag(source, expected):
     assert tag(source) == expected
 
 
-def test_a_macro_argument_of_5000_digits_is_too_large():
+def test_a_macro_argument_of_5000_digits_overflows():
     assert tag("BEGIN { trace($1); }", "9" * 5000) == "D_MACRO_OFLOW"
 
 
-def test_leading_zeros_are_no_size():
+def test_leading_zeros_do_not_make_a_number_too_large():
     assert quiet("BEGIN { trace(0x" + "0" * 5000 + "1f); exit(0); }") == "31"
 
 
-def test_a_timer_of_a_day_ends_with_a_word():
+def test_a_run_of_a_daily_timer_ends_with_a_message_at_the_time_limit():
     status, _out, said = command("-q", "-n", "tick-1day { }")
     assert status == 0 and "limit of 146 years reached" in said and "Traceback" not in said
 
 
 @pytest.mark.parametrize("option", ["switchrate", "aggrate", "statusrate"])
-def test_a_rate_beyond_all_time_is_no_rate(option):
+def test_a_rate_longer_than_the_time_limit_is_refused(option):
     status, _out, said = run("-k", "teaching/amd64", "-x", f"{option}={MAX_TIME + 1}ns", "-q", "-n",
                              "BEGIN { exit(0); }")
     assert status == 1 and "Invalid value" in said
@@ -86,7 +86,7 @@ def _calls(source):
 
 @pytest.mark.parametrize("statement", [
     "x = 1;", "trace(1);", "@a{n} = count();", "v{n} = 1;", "if (1) {{ x = 1; }}"])
-def test_twice_the_statements_cost_twice_the_work(statement):
+def test_compile_time_is_linear_in_the_number_of_statements(statement):
     """Calls are counted: a clock depends on who else uses the machine."""
     def program(count):
         return "BEGIN { " + "".join(statement.format(n=n) for n in range(count)) + " exit(0); }"

@@ -29,20 +29,20 @@ def number(value):
     return Location(Constant(value & MASK), False)
 
 
-def test_each_probe_has_its_own_place(places):
+def test_each_probe_reads_the_argument_from_its_own_location(places):
     places({BEGIN: number(7), END: number(-3)})
     assert quiet("BEGIN, END { printf(\"%d \", args[0]); } BEGIN { exit(0); }") == "7 -3 "
     assert not SAID
 
 
-def test_other_probes_have_their_arguments_where_arguments_are(places):
+def test_probes_without_a_location_use_the_calling_convention(places):
     places({99: number(7), 101: number(7), 2000: number(8)})
     assert quiet("BEGIN { printf(\"%d\", arg1); exit(0); }") == "0"
 
 
 @pytest.mark.parametrize("kind, value, shown", [
     (INT, 0xFFFFFFFF, "-1"), (INT, 0x1_0000_0005, "5"), (LONG, 0xFFFFFFFF, "4294967295")])
-def test_a_value_is_taken_by_its_type(places, kind, value, shown):
+def test_a_value_is_converted_to_its_type(places, kind, value, shown):
     places({BEGIN: number(value)}, kind)
     assert quiet("BEGIN { printf(\"%d\", args[0]); exit(0); }") == shown
 
@@ -51,13 +51,13 @@ def test_a_value_is_taken_by_its_type(places, kind, value, shown):
     ("/", True, -9, 2, -4), ("%", False, -1, 10, 5), (">>", True, -8, 1, -4),
     (">>", False, -8, 1, (1 << 63) - 4), ("<", True, -1, 0, 1), ("==", True, 3, 3, 1),
     ("*", False, 1 << 40, 1 << 40, 0), ("-", False, 0, 1, -1), ("^", False, 5, -1, -6)])
-def test_operations_are_on_64_bits(places, operator, signed, left, right, wanted):
+def test_location_arithmetic_uses_64_bits(places, operator, signed, left, right, wanted):
     places({BEGIN: Location(Operation(operator, Constant(left & MASK), Constant(right & MASK),
                                       signed), False)})
     assert quiet("BEGIN { printf(\"%d\", args[0]); exit(0); }") == str(wanted)
 
 
-def test_where_it_is_not_kept_the_clause_ends_with_an_error(places):
+def test_a_probe_without_the_argument_ends_the_clause_with_a_fault(places):
     places({BEGIN: None, END: number(4)})
     status, out, said = run("-q", "-n", "BEGIN, END { printf(\"%d\", args[0]); } "
                             "BEGIN { exit(0); } ERROR { printf(\"fault %d \", arg4); }")
@@ -67,35 +67,35 @@ def test_where_it_is_not_kept_the_clause_ends_with_an_error(places):
 
 
 @pytest.mark.parametrize("place", [None, Location(Register(77), False)])
-def test_where_it_is_kept_nowhere_the_program_is_refused(places, place):
+def test_an_argument_that_no_probe_has_is_refused(places, place):
     places({BEGIN: place})
     assert tag("BEGIN { trace(args[0]); }") == "D_ARGS_IDX"
 
 
-def test_where_other_probes_have_it_the_program_is_not_refused(places):
+def test_an_argument_that_other_probes_have_is_accepted(places):
     places({END: None}, others=True)
     assert quiet("BEGIN { printf(\"%d\", args[1]); exit(0); }") == "0"
     assert SAID[0] == (0, 1)
 
 
-def test_its_size_is_known_where_it_is_not_kept(places):
+def test_sizeof_works_for_an_unavailable_argument(places):
     places({BEGIN: None}, INT)
     assert quiet("BEGIN { printf(\"%d\", sizeof(args[0])); exit(0); }") == "4"
 
 
 @pytest.mark.parametrize("name", ["args[0]", "arg0"])
-def test_it_has_no_address(places, name):
+def test_an_argument_has_no_address(places, name):
     places({BEGIN: number(7)})
     assert tag(f"BEGIN {{ trace(&{name}); }}") == "D_ADDROF_LVAL"
 
 
-def test_thousands_of_places_are_looked_up(places):
+def test_locations_of_thousands_of_probes_are_looked_up(places):
     places({n: number(n % 997) for n in range(5000)})
     assert quiet("BEGIN { printf(\"%d\", args[0]); exit(0); } "
                  "END { printf(\" %d\", args[0]); }") == "1 2"
 
 
-def test_why_nothing_is_known_is_said(monkeypatch):
+def test_the_reason_for_an_unknown_argument_is_reported(monkeypatch):
     def none(self, index, typed):
         raise KinstError("several")
     monkeypatch.setattr(Nowhere, "located", none)
@@ -103,18 +103,18 @@ def test_why_nothing_is_known_is_said(monkeypatch):
     assert "several" in said
 
 
-def test_memory_is_read_at_the_address(places):
+def test_a_memory_location_is_read_at_its_address(places):
     places({BEGIN: Location(Constant(0x10), True)})
     status, _out, said = run("-q", "-n", "BEGIN { trace(args[0]); exit(0); }")
     assert status == 0 and "invalid address (0x10)" in said
 
 
-def test_a_number_in_two_registers_is_put_together(places):
+def test_a_number_in_two_registers_is_assembled(places):
     places({BEGIN: Pieces(((Constant(0xAAAA1234), 2), (Constant(0xBB5678), 2)))}, INT)
     assert quiet('BEGIN { printf("%x", args[0]); exit(0); }') == "56781234"
 
 
-def test_what_is_described_in_part_is_an_error(places):
+def test_a_partly_described_value_is_refused(places):
     pair = Structure("struct", "pair", 16, lambda: (
         Member("a", 0, None, lambda: LONG), Member("b", 64, None, lambda: LONG)))
     for kind, text in ((LONG, "args[0]"), (pair, "args[0].b")):
@@ -123,7 +123,7 @@ def test_what_is_described_in_part_is_an_error(places):
         assert status == 1 and not out and "nowhere" in said
 
 
-def test_a_structure_in_registers_is_copied_together(places):
+def test_a_structure_in_two_registers_is_assembled(places):
     pair = Structure("struct", "pair", 12, lambda: (
         Member("a", 0, None, lambda: LONG), Member("b", 64, None, lambda: INT)))
     places({BEGIN: Pieces(((Constant(0x1122334455667788), 8), (Constant(0xFFFFFFFE), 4)))}, pair)
@@ -131,7 +131,7 @@ def test_a_structure_in_registers_is_copied_together(places):
                  ) == "1122334455667788 -2"
 
 
-def test_a_structure_in_one_register_is_copied_whatever_its_size(places):
+def test_a_three_byte_structure_in_one_register_is_copied(places):
     three = Structure("struct", "three", 3, lambda: tuple(
         Member(name, 8 * n, None, lambda: CHAR) for n, name in enumerate("abc")))
     places({BEGIN: Location(Constant(0x7F332211), False)}, three)

@@ -60,7 +60,7 @@ from tests.dtrace.programs import compiled, pipeline, run, tag
     ("trace(sizeof (`))", "D_IDENT_UNDEF"), ("trace((pid0`int)0)", "D_SYNTAX"),
     ("trace(xlate<struct x>(1))", "D_XLATE_NONE"), ("if (1) trace(nosuch);", "D_IDENT_UNDEF"),
 ])
-def test_a_mistake_in_a_clause_has_its_tag(actions, expected):
+def test_a_mistake_in_a_clause_gets_the_right_error_tag(actions, expected):
     assert tag("BEGIN{" + actions + "}") == expected
 
 
@@ -75,7 +75,7 @@ def test_a_mistake_in_a_clause_has_its_tag(actions, expected):
     ("#pragma D depends_on provider nosuch\nBEGIN", "D_PRAGMA_DEPEND"),
     ("", "D_EMPTY"),
 ])
-def test_a_mistake_in_a_program_has_its_tag(program, expected):
+def test_a_mistake_in_a_program_gets_the_right_error_tag(program, expected):
     assert tag(program) == expected
 
 
@@ -98,14 +98,14 @@ def test_a_mistake_in_a_program_has_its_tag(program, expected):
     ("struct s { int a; }; translator struct s < int x > { b = x; };", "D_XLATE_MEMB"),
     ('struct s { int a; }; translator struct s < int x > { a = "b"; };', "D_XLATE_INCOMPAT"),
 ])
-def test_a_mistake_in_a_declaration_has_its_tag(tmp_path, declaration, expected):
+def test_a_mistake_in_a_declaration_gets_the_right_error_tag(tmp_path, declaration, expected):
     path = tmp_path / "a.d"
     path.write_text(declaration + "\nBEGIN { exit(0); }\n")
     status, _out, said = run("-x", "errtags", "-s", str(path))
     assert status == 1 and f"[{expected}] line " in said, said
 
 
-def test_a_script_says_the_line(tmp_path):
+def test_an_error_in_a_script_names_the_line(tmp_path):
     path = tmp_path / "a.d"
     path.write_text("BEGIN\n{\n\ttrace(nosuch);\n}\n")
     status, _out, said = run("-s", str(path))
@@ -128,7 +128,7 @@ WORDS = ["BEGIN", "{", "}", "(", ")", "[", "]", "x", "1", "'a'", '"b"', "@", "@a
                  st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join),
                  st.lists(st.sampled_from(WORDS), max_size=15).map(
                      lambda words: "BEGIN { " + " ".join(words) + " }")))
-def test_any_text_is_a_program_or_a_mistake(text):
+def test_arbitrary_text_compiles_or_raises_a_d_error(text):
     try:
         compile_text(text)
     except DError as error:
@@ -141,7 +141,7 @@ def test_any_text_is_a_program_or_a_mistake(text):
     "int " + "*" * 3000 + "x;", "BEGIN { x = " + "1 ? 2 : " * 3000 + "3 }",
     "BEGIN { trace(x" + "[1" * 500 + "]" * 500 + ") }", "BEGIN { x = " + "x = " * 3000 + "1 }",
 ])
-def test_what_is_nested_deep_is_a_mistake_or_a_program(text):
+def test_deeply_nested_sources_compile_or_raise_a_d_error(text):
     try:
         compile_text(text)
     except DError as error:

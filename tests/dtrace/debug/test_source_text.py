@@ -23,21 +23,21 @@ def tree(tmp_path):
     ("/usr/src/sys/kern/b.c:1", ""), ("sys/kern/a.c", ""), ("?", ""), ("", ""), (":", ""),
     ("../outside.c:1", ""), ("sys/../../outside.c:1", ""), ("/link.c:1", ""),
     ("sys/kern:1", ""), ("sys/kern/a.c:99999999999999999999", ""), ("sys/kern/a.c:\u0661", "")])
-def test_lines(tree, location, text):
+def test_source_lines_are_found_by_the_end_of_their_path(tree, location, text):
     assert SourceText([tree]).line(location) == text
 
 
-def test_long_lines_are_cut_and_bytes_that_are_no_text_are_replaced(tree):
+def test_long_lines_are_truncated_and_invalid_utf_8_is_replaced(tree):
     line = SourceText([tree]).line("sys/kern/a.c:3")
     assert len(line) == WIDTH and line.startswith("\ufffdx")
 
 
-def test_large_files_are_left_alone(tree):
+def test_large_files_are_not_read(tree):
     (tree / "large.c").write_bytes(b"a\n" * (MAX_FILE // 2 + 1))
     assert SourceText([tree]).line("large.c:1") == ""
 
 
-def test_the_first_tree_that_has_the_file_counts_and_a_tree_must_be_one(tree, tmp_path):
+def test_the_first_tree_with_the_file_wins_and_a_missing_tree_is_refused(tree, tmp_path):
     other = tmp_path / "other"
     (other / "kern").mkdir(parents=True)
     (other / "kern" / "a.c").write_text("other\n")

@@ -41,7 +41,7 @@ def test_every_spelling_means_the_same_instruction(image):
     assert str(place) in spellings(place)
 
 
-def test_a_line_is_every_place_where_its_code_begins(image):
+def test_a_source_line_resolves_to_every_start_of_its_code(image):
     sources = Sources(image)
     found = code_places(image, "lesson.c:18")
     assert found == code_places(image, "lesson.c@18") == code_places(image, "kinst::lesson.c@18:")
@@ -49,7 +49,7 @@ def test_a_line_is_every_place_where_its_code_begins(image):
     assert all(sources.line(place.address).endswith("lesson.c:18") for place in found)
 
 
-def test_entries_of_an_inline_function_are_those_of_its_copies(image):
+def test_entries_of_an_inline_function_are_the_entries_of_its_copies(image):
     places = code_places(image, "charge:entry")
     assert len(places) == len(debug_index(image).copies("charge"))
     names = {place.function.name for place in places}
@@ -57,7 +57,7 @@ def test_entries_of_an_inline_function_are_those_of_its_copies(image):
     assert set(places) <= set(code_places(image, "*arg*:entry"))
 
 
-def test_a_line_whose_calls_are_all_inline_is_where_these_are_entered(image):
+def test_a_line_that_only_makes_inlined_calls_resolves_to_their_entries(image):
     index, sources = debug_index(image), Sources(image)
     copies = index.copies("charge")
     assert len(copies) == 5
@@ -67,7 +67,7 @@ def test_a_line_whose_calls_are_all_inline_is_where_these_are_entered(image):
         assert image.symbols.function_at(copy.pieces[0][0]) in caller
 
 
-def test_what_is_no_place_is_told_in_a_line(image):
+def test_a_place_that_cannot_be_resolved_raises_a_clear_error(image):
     for text, says in (
             ("", "not a place in code"), ("strlen+0x", "not a place in code"),
             ("strlen:0x10000", "ends at offset"),
@@ -85,7 +85,7 @@ def test_what_is_no_place_is_told_in_a_line(image):
 
 
 @given(text=st.text(alphabet="strlen:+@`*?[]0x14.c/ -", max_size=20))
-def test_any_text_is_places_or_an_error(text):
+def test_arbitrary_text_resolves_or_raises_an_error(text):
     image = catalog.find("teaching/amd64")
     try:
         assert code_places(image, text)
@@ -93,7 +93,7 @@ def test_any_text_is_places_or_an_error(text):
         assert str(error)
 
 
-def test_a_jump_into_a_function_s_cold_part_is_no_return(tmp_path):
+def test_a_jump_into_the_cold_part_of_a_function_is_not_a_return(tmp_path):
     code = bytes.fromhex("7403 c3 90 90 83c701 c3")  # 0 je 5; 2 ret; 5: the cold part
     path = tmp_path / "kernel"
     path.write_bytes(Elf(entry=0x1000, segments=[(0x1000, code, len(code))], symbols=[
@@ -101,7 +101,7 @@ def test_a_jump_into_a_function_s_cold_part_is_no_return(tmp_path):
     assert [str(place) for place in code_places(load_image(path), "f:return")] == ["f+0x2"]
 
 
-def test_a_symbol_of_data_is_named_as_one_of_code_is(image):
+def test_data_symbols_are_named_like_code_symbols(image):
     symbols = KernelSymbols(image)
     variable = image.symbols.find("kept")
     assert symbols.symbol(variable.address + 1) == "kernel`kept"

@@ -14,7 +14,7 @@ from kinst.probes.breakpoints import Breakpoints
     ("kinst:kernel:strlen:", ("kinst", "kernel", "strlen", "")),
     ("strlen:entry", ("", "", "strlen", "entry")), ("entry", ("", "", "", "entry")),
 ])
-def test_leading_parts_may_be_left_out(text, parts):
+def test_leading_parts_may_be_omitted(text, parts):
     found = parse(text)
     assert (found.provider, found.module, found.function, found.name) == parts
 
@@ -23,13 +23,13 @@ def test_leading_parts_may_be_left_out(text, parts):
     ("a:b:c:d:e", "give provider:module:function:name"), ("", "give provider"),
     ("kinst::f:1{}", "without predicate and actions"), ("kinst::f:1/1/", "without predicate"),
 ])
-def test_what_is_no_description_is_refused(text, says):
+def test_an_invalid_description_is_refused(text, says):
     with pytest.raises(KinstError, match=says):
         parse(text)
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_a_description_or_refused(text):
+def test_arbitrary_text_is_a_description_or_refused(text):
     try:
         found = parse(text)
     except KinstError:
@@ -41,7 +41,7 @@ def test_any_text_is_a_description_or_refused(text):
     ("fbt::strlen:", "fbt", 2), ("strlen:entry", "fbt", 1), ("::strlen:return", "fbt", 1),
     ("f*::strlen:e*", "fbt", 1), ("fbt:k*:strlen:entry", "fbt", 1), ("kinst::strlen:0", "kinst", 1),
 ])
-def test_a_description_makes_the_probes_it_matches(booted, text, provider, count):
+def test_a_description_creates_the_probes_it_matches(booted, text, provider, count):
     breakpoints = Breakpoints(booted)
     assert len(create(breakpoints, parse(text), False).numbers) == count
     assert {p.provider for p in breakpoints.probes} == {provider}
@@ -64,7 +64,7 @@ def no_debug_data():
     raise DebugDataError("kernel: has no debug data")
 
 
-def test_the_ends_of_an_inline_function_without_debug_data_say_so(booted):
+def test_probing_an_inline_function_requires_debug_data(booted):
     with pytest.raises(KinstError) as error:
         create(Breakpoints(booted), parse("kinst::mix:entry"), False, no_debug_data)
     assert str(error.value) == (
@@ -72,11 +72,11 @@ def test_the_ends_of_an_inline_function_without_debug_data_say_so(booted):
         "inline functions are unknown: kernel: has no debug data")
 
 
-def test_the_ends_of_a_function_need_no_debug_data(booted):
+def test_probing_an_ordinary_function_needs_no_debug_data(booted):
     made = create(Breakpoints(booted), parse("kinst::strlen:entry"), False, no_debug_data)
     assert len(made.numbers) == 1
 
 
-def test_every_provider_is_listed_once_and_says_what_it_is():
+def test_the_provider_table_lists_each_provider_once():
     assert [provider.name for provider in PROVIDERS] == ["kinst", "fbt", "pid", "sdt"]
     assert [provider.matches("") for provider in PROVIDERS] == [False, True, False, True]

@@ -74,7 +74,7 @@ def total_calls(trees, name):
     return found
 
 
-def test_the_tree_counts_calls_as_fbt_does_and_every_instruction_once(image, played):
+def test_the_call_tree_counts_calls_like_fbt_and_each_instruction_once(image, played):
     tree = CallTree()
     player = Player(played.recording, started(image))
     found = player.machine.image.symbols.find("mi_startup") or (
@@ -133,7 +133,7 @@ def perfetto_slices(content, apart=()):
     return slices, instants, tracks
 
 
-def test_perfetto_s_own_classes_read_nested_closed_slices_and_the_marks(image, played):
+def test_a_perfetto_trace_has_nested_closed_slices_and_instants(image, played):
     strlen = image.symbols.find("strlen").address
     slices, instants, tracks = perfetto_slices(
         made(played, PERFETTO, [[strlen]], ["kinst::strlen:0"]))
@@ -149,7 +149,7 @@ PROCESSOR = shutil.which("trace_processor_shell") or shutil.which("trace_process
 
 
 @pytest.mark.skipif(PROCESSOR is None, reason="no trace processor of Perfetto's is on the machine")
-def test_perfetto_s_trace_processor_opens_it(played, tmp_path):
+def test_the_perfetto_trace_processor_reads_the_trace(played, tmp_path):
     content = made(played, PERFETTO)
     path = tmp_path / "kernel.pftrace"
     path.write_bytes(content)
@@ -161,7 +161,7 @@ def test_perfetto_s_trace_processor_opens_it(played, tmp_path):
     assert done.stdout.split()[-1].strip('"') == str(sum(s[0] == "strlen" for s in slices))
 
 
-def test_a_flame_graph_is_well_formed_and_as_wide_as_the_run(played):
+def test_a_flame_graph_is_well_formed_and_its_frames_do_not_overlap(played):
     root = ET.fromstring(made(played, FLAME))
     frames = [g for g in root.iter("{http://www.w3.org/2000/svg}g")]
     assert float(frames[0].get("data-w")) == WIDTH and frames[0].get("data-n") == "all"
@@ -182,7 +182,7 @@ def test_names_in_a_flame_graph_are_escaped():
     assert any('a<b>&"c"' in title for title in titles), titles
 
 
-def test_lines_of_json_are_the_instructions(image, played):
+def test_json_output_has_one_row_for_each_instruction(image, played):
     rows = [json.loads(line) for line in made(played, JSON).splitlines()]
     assert [row["position"] for row in rows] == list(range(played.recording.last.instructions))
     slow = Player(played.recording, started(image))
@@ -192,7 +192,7 @@ def test_lines_of_json_are_the_instructions(image, played):
         slow.run(Until(instructions=slow.position.instructions + 1))
 
 
-def test_text_and_calls_and_the_tree_name_functions(played):
+def test_text_call_and_tree_outputs_name_functions(played):
     start = played.position
     assert b"strlen+0x0" in made(played, TEXT)
     played.seek(start)
@@ -202,7 +202,7 @@ def test_text_and_calls_and_the_tree_name_functions(played):
     assert " strlen" in made(played, TREE).decode()
 
 
-def test_steps_are_what_single_steps_change(image, played):
+def test_steps_report_the_same_changes_as_single_stepping(image, played):
     last = played.recording.last.instructions
     played.seek(last // 2)
     end_count = min(last, last // 2 + 1500)

@@ -39,7 +39,7 @@ def aggregated(name, parameters, values):
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(-(1 << 40), 1 << 40), min_size=1, max_size=20))
-def test_scalars_are_python_s(values):
+def test_scalar_aggregations_match_python_arithmetic(values):
     assert scalar(aggregated("count", (), values)) == len(values)
     assert scalar(aggregated("sum", (), values)) == sum(values)
     assert scalar(aggregated("min", (), values)) == min(values)
@@ -57,7 +57,7 @@ def bucket(entry):
 
 @settings(max_examples=300, deadline=None)
 @given(WHOLE)
-def test_a_value_lies_in_the_power_of_two_that_is_its_bucket(value):
+def test_quantize_uses_the_bucket_of_the_right_power_of_two(value):
     entry = aggregated("quantize", (), [value])
     bound = bounds(entry)[bucket(entry)]
     if value == 0:
@@ -71,7 +71,7 @@ def test_a_value_lies_in_the_power_of_two_that_is_its_bucket(value):
 @settings(max_examples=200, deadline=None)
 @given(st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-1000, 1000), st.integers(1, 50),
        st.integers(1, 60))
-def test_a_value_lies_in_its_step(value, base, step, levels):
+def test_lquantize_uses_the_bucket_of_the_right_step(value, base, step, levels):
     entry = aggregated("lquantize", (base, step, levels), [value])
     number = bucket(entry)
     if value < base:
@@ -85,7 +85,7 @@ def test_a_value_lies_in_its_step(value, base, step, levels):
 @settings(max_examples=200, deadline=None)
 @given(st.integers(-5, 10**7), st.sampled_from([(10, 0, 5, 10), (10, 0, 5, 20), (2, 0, 10, 2),
                                                 (10, 2, 4, 100), (3, 1, 6, 9)]))
-def test_a_value_lies_in_its_log_linear_step(value, parameters):
+def test_llquantize_uses_the_bucket_of_the_right_log_linear_step(value, parameters):
     entry = aggregated("llquantize", parameters, [value])
     number, found = bucket(entry), bounds(entry)
     if number == 0:
@@ -121,7 +121,7 @@ def test_several_aggregations_are_joined_by_their_keys():
     assert found == {7: [5, 0], 8: [0, 2]}
 
 
-def test_what_comes_later_is_added():
+def test_later_values_are_merged_into_an_entry():
     info = AggregationInfo("@", [], AGGREGATING["min"], number=0)
     table = AggregationTable()
     for value in (5, 3, 9):

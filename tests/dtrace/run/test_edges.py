@@ -8,7 +8,7 @@ from dtrace.run import aggregations
 from tests.dtrace.programs import command, quiet, run
 
 
-def test_a_probe_that_is_not_there_has_its_line_in_a_script(tmp_path):
+def test_a_missing_probe_in_a_script_is_reported_with_its_line(tmp_path):
     script = tmp_path / "a.d"
     script.write_text("BEGIN { }\n\nfbt::nosuch:entry { }\n")
     status, _out, said = run("-k", "teaching/amd64", "-s", str(script), "-c", 'strlen("a")')
@@ -16,25 +16,25 @@ def test_a_probe_that_is_not_there_has_its_line_in_a_script(tmp_path):
     assert "the kernel has no function 'nosuch'" in said
 
 
-def test_a_missing_probe_of_a_kernel_is_permitted_with_Z():
+def test_the_Z_option_permits_missing_probes():
     status, out, said = run("-k", "teaching/amd64", "-Z", "-q", "-n",
                             'fbt::nosuch:entry { } BEGIN { printf("on"); }', "-c", 'strlen("a")')
     assert status == 0 and out.startswith("on") and "Traceback" not in said
 
 
-def test_drops_have_their_tags_where_they_are_asked_for():
+def test_the_droptags_option_adds_tags_to_drop_messages():
     program = 'BEGIN { trace("a"); trace("b"); trace("c"); } tick-1s { exit(0); }'
     words = ("-x", "bufsize=32", "-x", "strsize=16", "-q", "-n", program)
     assert "[DTRACEDROP_PRINCIPAL] 1 drop on CPU 0" in run("-x", "droptags", *words)[2]
     assert "DTRACEDROP" not in run(*words)[2]
 
 
-def test_a_program_that_ends_in_begin_needs_no_workload():
+def test_a_program_that_exits_in_begin_needs_no_workload():
     status, out, _said = run("-k", "teaching/amd64", "-q", "-n", "BEGIN { trace(1); exit(3); }")
     assert (status, out) == (3, "1\n")
 
 
-def test_a_program_that_begins_and_does_not_end_is_told_that_there_is_nothing_to_run():
+def test_a_program_that_does_not_exit_needs_a_workload():
     status, out, said = run("-k", "teaching/amd64", "-q", "-n", "BEGIN { trace(1); }")
     assert status == 1 and out.startswith("1") and "nothing to run" in said
     status, out, said = run("-k", "teaching/amd64", "-q", "-n", "tick-1s { }")
@@ -43,14 +43,14 @@ def test_a_program_that_begins_and_does_not_end_is_told_that_there_is_nothing_to
 
 @pytest.mark.parametrize("arch, register", [
     ("amd64", "R_RAX"), ("arm64", "R_X0"), ("riscv64", "R_A0")])
-def test_a_thread_without_user_registers_has_an_invalid_address(arch, register):
+def test_uregs_of_a_kernel_thread_is_an_invalid_address(arch, register):
     _status, _out, said = run("-k", f"teaching/{arch}", "-n",
                               f"kinst::strlen:0 {{ trace(uregs[{register}]); }}",
                               "-c", 'strlen("abc")')
     assert "invalid address (0x0)" in said
 
 
-def test_half_a_second_of_a_second_may_be_chilled():
+def test_chill_is_limited_to_half_of_each_second():
     begin = "BEGIN { chill(%d); printf(\"ok\"); exit(0); }"
     assert run("-w", "-q", "-n", begin % 500_000_000)[1] == "ok\n"
     assert "illegal operation" in run("-w", "-q", "-n", begin % 500_000_001)[2]
@@ -59,7 +59,7 @@ def test_half_a_second_of_a_second_may_be_chilled():
     assert out == "one \n" and said.count("illegal operation") == 1
 
 
-def test_chill_takes_time_where_there_is_no_kernel():
+def test_chill_advances_the_clock_without_a_kernel():
     assert quiet("BEGIN { t = timestamp; chill(1000); } BEGIN { trace(timestamp - t); exit(0); }",
                  "-w") == "1000"
 
@@ -71,14 +71,14 @@ def _names(text):
     return [line.split()[-1] for line in out.splitlines()[1:]]
 
 
-def test_offsets_may_be_patterns():
+def test_kinst_offsets_may_be_patterns():
     every = _names("kinst::strlen:")
     assert len(every) > 5 and _names("kinst::strlen:*") == every
     assert _names("kinst::strlen:1*") == [name for name in every if name.startswith("1")] != []
     assert _names("kinst::strlen:[0-9]") == [name for name in every if len(name) == 1]
 
 
-def test_what_is_written_is_bytes_whatever_the_locale_is(monkeypatch, tmp_path):
+def test_output_does_not_depend_on_the_locale(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     for words in ((), ("-o", str(tmp_path / "out"))):
         status, out, said = command("-k", "teaching/amd64", "-n", 'BEGIN { trace("\u00e4"); }',
@@ -88,7 +88,7 @@ def test_what_is_written_is_bytes_whatever_the_locale_is(monkeypatch, tmp_path):
             path.read_text() for path in tmp_path.iterdir())
 
 
-def test_keys_of_aggregations_for_which_there_is_no_room_are_dropped_and_counted(monkeypatch):
+def test_aggregation_keys_beyond_the_limits_are_dropped_and_counted(monkeypatch):
     program = ("BEGIN { @a[1] = count(); @a[2] = count(); @a[1] = count(); @b = quantize(5); } "
                "tick-2s { @b = quantize(6); @a[3] = count(); @a[2] = count(); } "
                "tick-3s { trunc(@a, 0); } tick-5s { @a[4] = count(); exit(0); }")

@@ -9,14 +9,14 @@ def traced(arch, program, workload="fibonacci(5)", *words):
     return run("-k", f"teaching/{arch}", "-q", *words, "-n", program, "-c", workload)
 
 
-def test_arguments_and_results_are_known(arch):
+def test_fbt_probes_see_arguments_and_return_values(arch):
     status, out, said = traced(arch, """
         fbt::strlen:entry { printf("%s ", stringof(arg0)); }
         fbt::strlen:return { printf("%d", arg1); }""", 'strlen("hello")')
     assert (status, out, said) == (0, "hello 5\n", "")
 
 
-def test_thread_local_times_make_a_latency(arch):
+def test_thread_local_variables_can_measure_latency(arch):
     status, out, said = traced(arch, """
         fbt::fibonacci:entry { self->began[arg0] = timestamp; calls++; }
         fbt::fibonacci:return { @ = count(); }
@@ -26,7 +26,7 @@ def test_thread_local_times_make_a_latency(arch):
     assert int(calls) == int(returns) > 5
 
 
-def test_stacks_are_keys_of_aggregations(arch):
+def test_stacks_can_be_aggregation_keys(arch):
     _status, out, said = traced(arch, "fbt::fibonacci:entry { @[stack(2)] = count(); }",
                                 "fibonacci(4)")
     keys = [word.partition("+")[0] for word in out.split()][-6:]
@@ -35,13 +35,13 @@ def test_stacks_are_keys_of_aggregations(arch):
     assert not said and keys == ["1", fibonacci, "2", fibonacci, fibonacci, "2"], out
 
 
-def test_kinst_probes_take_clauses_too(arch):
+def test_kinst_probes_run_clauses(arch):
     _status, out, said = traced(
         arch, "kinst::strlen: { @[probefunc, probename] = count(); }", 'strlen("abc")')
     assert not said and out.count("strlen") > 4
 
 
-def test_a_guest_s_memory_is_read_or_a_fault(arch):
+def test_guest_memory_can_be_read_and_bad_addresses_fault(arch):
     _status, out, said = traced(arch, """
         fbt::strlen:entry { printf("%c", *(char *)(arg0 + 1)); }
         fbt::strlen:entry { trace(*(int *)0x700000000000); }""", 'strlen("xyz")')
@@ -49,7 +49,7 @@ def test_a_guest_s_memory_is_read_or_a_fault(arch):
 
 
 @pytest.mark.parametrize("path", ["guest", "direct"])
-def test_a_traced_boot_is_the_same_boot(arch, path):
+def test_tracing_does_not_change_a_boot(arch, path):
     plain = command("-k", f"teaching/{arch}", "-q", "--digest", "-n", "BEGIN{}", "-c", "boot")[1]
     status, out, _said = command(
         "-k", f"teaching/{arch}", "-q", "--digest", "--trap-path", path, "-n",
@@ -59,7 +59,7 @@ def test_a_traced_boot_is_the_same_boot(arch, path):
     assert out.splitlines()[-1] == plain.splitlines()[-1] and "digest" in plain
 
 
-def test_timers_fire_in_the_guest_s_time_and_disturb_nothing(arch):
+def test_timers_fire_in_guest_time_and_do_not_change_the_run(arch):
     plain = command("-k", f"teaching/{arch}", "-q", "--digest", "-n", "BEGIN{}", "-c", "boot")[1]
     found = {command(
         "-k", f"teaching/{arch}", "-q", "--digest", "-c", "boot", "-n", """
@@ -77,26 +77,26 @@ def test_exit_ends_the_trace(arch):
     assert (status, out) == (7, "3\n")
 
 
-def test_what_cannot_be_probed_is_said():
+def test_an_unknown_function_is_reported():
     status, _out, said = traced("amd64", "fbt::nosuch:entry { trace(1); }")
     assert status == 1 and "the kernel has no function 'nosuch'" in said
     assert len(said.splitlines()) == 1
 
 
-def test_a_function_that_is_inline_everywhere_is_said_to_be(arch):
+def test_a_function_that_is_always_inlined_is_reported(arch):
     for description in ("fbt::charge:entry", "kinst::charge:"):
         status, _out, said = traced(arch, f"{description} {{ trace(1); }}")
         assert status == 1 and "it is inline in 5 places: kinst::charge:entry and :return" in said
 
 
-def test_without_a_workload_there_is_nothing_to_run():
+def test_a_program_without_a_workload_has_nothing_to_run():
     status, _out, said = run("-k", "teaching/amd64", "-n", "fbt::strlen:entry { trace(1); }")
     assert status == 1 and said.startswith("dtrace: nothing to run")
 
 
 @pytest.mark.parametrize(("provider", "status"), [
     ("kinst", 0), ("fbt", 0), ("profile", 0), ("pid1", 1), ("nosuch", 1)])
-def test_a_program_may_depend_on_a_provider_of_the_kernel(provider, status):
+def test_depends_on_provider_accepts_only_existing_providers(provider, status):
     ran = command("-k", "teaching/amd64", "-e", "-n",
                   f"#pragma D depends_on provider {provider}\nBEGIN {{ }}")
     assert ran[0] == status

@@ -12,7 +12,7 @@ from tests.dtrace.programs import quiet, run
     ("1 ? 5 : 6", "5"), ("'a'", "97"), ("'ab'", "24930"), ("(1, 2)", "2"), ("sizeof(int)", "4"),
     ("sizeof(\"abc\")", "4"), ("(char)0x1ff", "255"), ("-1 < 0U", "0"), ("010", "8"),
 ])
-def test_expressions_have_their_values(expression, printed):
+def test_constant_expressions_are_evaluated_as_in_c(expression, printed):
     assert quiet("BEGIN { trace(" + expression + "); exit(0); }") == printed
 
 
@@ -22,11 +22,11 @@ def test_expressions_have_their_values(expression, printed):
     ("(uint8_t)(x - 3)", "255"), ("(int)(char)(x + 254)", "0"),
     ("(uint64_t)(0 - x) > 5", "1"), ("(0 - x) < 5", "1"),
 ])
-def test_operators_work_on_variables(value, printed):
+def test_expressions_with_variables_are_evaluated_as_in_c(value, printed):
     assert quiet("int x; BEGIN { x = 2; trace(" + value + "); exit(0); }") == printed
 
 
-def test_variables_live_as_long_as_their_scope():
+def test_variables_are_global_thread_local_clause_local_or_associative():
     assert quiet("""
         int g; self int s; this int t;
         BEGIN { g = 1; self->s = 2; this->t = 3; a["k", 1] = 4; a["k", 2] = 5; }
@@ -35,7 +35,7 @@ def test_variables_live_as_long_as_their_scope():
         BEGIN { printf(" %d %d %d", g, self->s, a["k", 1]); exit(0); }""") == "1 2 3 4 5 0 2 0 0"
 
 
-def test_strings_are_copied_compared_and_null():
+def test_strings_can_be_copied_compared_and_set_to_null():
     assert quiet("""
         string s;
         string u;
@@ -53,7 +53,7 @@ def test_structures_have_members_and_bit_fields():
                        sizeof (p)); exit(0); }""") == "3 7 5 z 9 7 13"
 
 
-def test_pointers_lead_to_scratch_memory():
+def test_pointers_can_address_scratch_memory():
     assert quiet("""
         BEGIN { this->p = (int *)alloca(16); *this->p = 7; this->p[2] = 9; this->q = this->p + 2;
                 bcopy(this->q, this->p + 1, 4);
@@ -61,7 +61,7 @@ def test_pointers_lead_to_scratch_memory():
         """) == "7 9 2"
 
 
-def test_inlines_enumerations_and_translators():
+def test_inlines_enumerations_and_translators_work():
     assert quiet("""
         inline int TWICE[int n] = n * 2; inline string NAME = probename;
         enum color { RED = 3, BLUE };
@@ -74,7 +74,7 @@ def test_inlines_enumerations_and_translators():
         """) == "8 BEGIN 4 5 big 9 big"
 
 
-def test_an_if_is_clauses_with_predicates():
+def test_if_statements_can_be_nested():
     assert quiet("""
         BEGIN { x = 3; if (x > 2) { printf("a"); if (x > 5) printf("b"); else printf("c"); }
                 else { printf("d"); } printf("e"); exit(0); }""") == "ace"
@@ -91,11 +91,11 @@ def test_an_if_is_clauses_with_predicates():
     ('tolower("aBc")', "abc"), ("htons(0x1234)", "13330"), ("ntohl(1)", "16777216"),
     ('json("{\\"a\\": [1, {\\"b\\": \\"c\\"}]}", "a[1].b")', "c"),
 ])
-def test_subroutines_give_what_the_guide_says(call, printed):
+def test_subroutines_return_the_values_that_the_guide_documents(call, printed):
     assert quiet("BEGIN { trace(" + call + "); exit(0); }") == printed
 
 
-def test_strtok_goes_on():
+def test_strtok_continues_with_the_same_string():
     assert quiet('BEGIN { this->a = strtok("a:b:c", ":"); this->b = strtok(NULL, ":"); '
                  'printf("%s %s", this->a, this->b); exit(0); }') == "a b"
 
@@ -108,11 +108,11 @@ def test_strtok_goes_on():
     ("%S", '"a\\tb"', "a\\tb\\0"), ("%+d % d", "5, 5", "+5  5"), ("%lld", "(long long)-5", "-5"),
     ("%hx", "(short)-1", "ffff"),
 ])
-def test_printf_converts(format_, arguments, printed):
+def test_printf_conversions_format_their_arguments(format_, arguments, printed):
     assert quiet(f'BEGIN {{ printf("{format_}", {arguments}); exit(0); }}') == printed
 
 
-def test_rows_have_cpu_probe_and_name():
+def test_default_output_has_cpu_probe_id_and_name_columns():
     status, out, said = run("-n", 'BEGIN { trace(1); trace("two"); exit(3); }')
     assert status == 3 and said == "dtrace: description 'BEGIN ' matched 1 probe\n"
     assert out == ("CPU     ID                    FUNCTION:NAME\n"
@@ -120,7 +120,7 @@ def test_rows_have_cpu_probe_and_name():
                    "                              \n\n")
 
 
-def test_a_clause_without_data_makes_no_row_and_an_empty_one_does():
+def test_only_empty_and_recording_clauses_print_rows():
     _status, out, _said = run("-n", "BEGIN { x = 1; } BEGIN BEGIN { @ = count(); } END { exit(0); }"
                               " tick-1s { exit(0); }")
     assert out.count(":BEGIN") == 1 and out.count(":END") == 1
@@ -135,7 +135,7 @@ def test_aggregations_are_printed_at_the_end_sorted_by_value():
         f" {value:16d}\n" for value in (11, 9, -2, 6, 1))
 
 
-def test_distributions_are_drawn():
+def test_quantize_distributions_are_drawn():
     assert quiet("BEGIN { @q = quantize(5); @q = quantize(6); @q = quantize(-3); "
                  "printa(@q); exit(0); }") == (
         "\n\n           value  ------------- Distribution ------------- count    \n"
@@ -149,7 +149,7 @@ def test_distributions_are_drawn():
         "               8 |                                         0        \n\n")
 
 
-def test_linear_distributions_have_ends():
+def test_linear_distributions_have_underflow_and_overflow_rows():
     assert quiet("tick-1ms { @ = lquantize(i++, 2, 8, 3); } tick-1ms /i == 12/ { exit(0); }") == (
         "\n\n           value  ------------- Distribution ------------- count    \n"
         "             < 2 |@@@@@@@                                  2        \n"
@@ -164,7 +164,7 @@ def test_printa_takes_a_format_and_several_aggregations():
                 printa("%s %@d %@d;", @a, @b); exit(0); }""") .startswith("y 0 9;x 1 7;")
 
 
-def test_normalize_trunc_and_clear():
+def test_normalize_trunc_and_clear_change_an_aggregation():
     out = quiet("""
         BEGIN { @a[1] = sum(100); @a[2] = sum(300); @a[3] = sum(200); }
         BEGIN { normalize(@a, 10); printa("%d=%@d ", @a); trunc(@a, 2); printa("%d=%@d ", @a);
@@ -184,7 +184,7 @@ def test_a_speculation_is_committed_or_discarded():
         BEGIN { exit(0); }""") == "first kept"
 
 
-def test_a_fault_is_told_and_the_error_probe_fires():
+def test_a_fault_is_reported_and_the_error_probe_fires():
     status, out, said = run("-q", "-n", """
         BEGIN { trace(*(int *)64); }
         ERROR { printf("%d %x", arg4, arg5); exit(2); }""")
@@ -200,13 +200,13 @@ def test_a_fault_is_told_and_the_error_probe_fires():
     ("this->s = alloca(8); bcopy(this->s, alloca(0), 4)", "invalid address"),
     ("a[1][9] = 1", "invalid address"), ("trace(uregs[1])", "illegal operation"),
 ])
-def test_faults_have_their_names(action, says):
+def test_each_fault_is_reported_by_name(action, says):
     _status, _out, said = run("-q", "-n", "int x; int a[int][4]; BEGIN { " + action + "; } "
                               "tick-1s { exit(0); }")
     assert says in said
 
 
-def test_what_a_translator_makes_is_printed_whole_through_a_name_for_it():
+def test_an_inline_name_for_a_translation_can_be_printed():
     assert quiet("""
         struct out { int a; string b; };
         translator struct out < int I > { a = I * 2; b = "text"; };
@@ -215,7 +215,7 @@ def test_what_a_translator_makes_is_printed_whole_through_a_name_for_it():
             '8 text struct out {\n    int a = 0x8\n    string b = [ "text" ]\n}')
 
 
-def test_registers_have_names_in_every_program():
+def test_register_names_are_defined_unless_nolibs_is_set():
     assert quiet("BEGIN { printf(\"%d %d\", R_PC, R_SP); exit(0); }") == "14 17"
     status, _out, said = run("-x", "nolibs", "-n", "BEGIN { trace(R_PC); }")
     assert status == 1 and "failed to resolve R_PC" in said
@@ -223,7 +223,7 @@ def test_registers_have_names_in_every_program():
 
 @pytest.mark.parametrize("least, refused", [
     ("Evolving/Evolving/Common", True), ("Evolving/Private/Common", False), ("Standard", True)])
-def test_variables_promise_at_least_what_is_asked_for(least, refused):
+def test_the_amin_option_refuses_less_stable_variables(least, refused):
     status, _out, said = run("-x", "errtags", "-x", f"amin={least}", "-n",
                              "BEGIN { trace((int)curthread); exit(0); }")
     assert (status == 1 and "[D_ATTR_MIN]" in said) == refused
@@ -236,7 +236,7 @@ def test_timers_fire_in_virtual_time():
             "100 100 1000000000")
 
 
-def test_drops_are_said():
+def test_drops_are_reported():
     _status, _out, said = run("-q", "-x", "aggsize=4k", "-n", "tick-1ms { @[i++] = count(); } "
                               "tick-1s { exit(0); } tick-10s { exit(1); }")
     assert "aggregation drops on CPU 0" in said
@@ -248,7 +248,7 @@ def test_drops_are_said():
     assert "drops on CPU 0" in said
 
 
-def test_a_ring_keeps_the_newest():
+def test_the_ring_buffer_policy_keeps_the_newest_records():
     out = quiet("""
         #pragma D option bufpolicy=ring
         #pragma D option bufsize=256
@@ -257,7 +257,7 @@ def test_a_ring_keeps_the_newest():
     assert numbers == list(range(numbers[0], 100)) and 5 < len(numbers) < 20
 
 
-def test_options_are_set_or_refused():
+def test_invalid_options_are_refused():
     assert run("-x", "nosuch=1", "-n", "BEGIN")[::2] == (
         1, "dtrace: failed to set -x nosuch: Invalid option name\n")
     assert run("-x", "bufsize=x", "-n", "BEGIN")[2].endswith("Invalid value for specified option\n")
@@ -271,7 +271,7 @@ def test_options_are_set_or_refused():
                                      'BEGIN { setopt("destructive"); }'])
 @pytest.mark.parametrize("action, says", [
     ('system("touch %s")', "system() runs a command"), ('freopen("%s")', "freopen() writes to a")])
-def test_a_program_alone_does_nothing_to_this_computer(tmp_path, allowed, action, says):
+def test_a_program_cannot_affect_the_host_without_w(tmp_path, allowed, action, says):
     path = tmp_path / "made"
     program = f'{allowed} BEGIN {{ {action % path}; trace(1); exit(0); }}'
     status, _out, err = run("-q", "-n", program)
@@ -281,24 +281,24 @@ def test_a_program_alone_does_nothing_to_this_computer(tmp_path, allowed, action
     assert path.exists()
 
 
-def test_a_program_alone_may_do_something_to_the_guest():
+def test_a_program_can_allow_itself_to_affect_the_guest():
     program = "#pragma D option destructive\nfbt::strlen:entry { chill(1000); exit(4); }"
     assert run("-k", "teaching/amd64", "-q", "-n", program, "-c", 'strlen("a")')[0] == 4
 
 
-def test_macros_are_arguments():
+def test_macro_arguments_are_replaced():
     assert quiet('BEGIN { printf("%d %s", $1 + 1, $$2); exit(0); }', "41", "word") == "42 word"
     assert "extraneous argument '1'" in run("-n", "BEGIN { exit(0); }", "1")[2]
 
 
-def test_a_script_goes_through_the_preprocessor(tmp_path):
+def test_the_C_option_runs_the_preprocessor_on_a_script(tmp_path):
     path = tmp_path / "a.d"
     path.write_text("#!/usr/bin/env -S kdtrace -s\n#define N 7\n"
                     "#pragma D option quiet\nBEGIN { trace(N); exit(0); }\n")
     assert run("-C", "-s", str(path)) == (0, "7\n", "")
 
 
-def test_probes_are_listed():
+def test_the_l_option_lists_probes():
     _status, out, _said = run("-l", "-n", "BEGIN", "-n", "tick-5s")
     assert out.splitlines() == [
         "   ID   PROVIDER            MODULE                          FUNCTION NAME",
@@ -307,7 +307,7 @@ def test_probes_are_listed():
     assert "No probe matches description" in run("-l", "-n", "nosuch:::x")[2]
 
 
-def test_the_flow_is_indented():
+def test_the_F_option_indents_calls():
     _status, out, _said = run("-F", "-n", "BEGIN { exit(0); }")
     assert out.startswith(f"{'CPU':>3} {'FUNCTION':<41}\n  0 | :BEGIN ")
     _status, out, _said = run("-F", "-k", "teaching/amd64", "-n", "fbt::fibonacci: { }", "-c",
@@ -316,7 +316,7 @@ def test_the_flow_is_indented():
         "  0  -> fibonacci", "  0    -> fibonacci", "  0    <- fibonacci", "  0  <- fibonacci"]
 
 
-def test_typed_values_are_printed():
+def test_print_formats_values_by_their_types():
     assert quiet("""
         struct in { char c; int n[2]; }; struct top { int i; struct in in; void *p; } t;
         BEGIN { t.i = 10; t.in.c = 'x'; t.in.n[1] = 5; t.p = (void *)0x20; print(t); print(7);
@@ -332,13 +332,13 @@ string "s"
 """
 
 
-def test_memory_is_dumped():
+def test_tracemem_dumps_memory():
     assert quiet(
         "BEGIN { this->p = (char *)alloca(4); *this->p = 65; tracemem(this->p, 4); exit(0); }") == (
         "\n             0  1  2  3  4  5  6  7  8  9  a  b  c  d  e  f  0123456789abcdef\n"
         "         0: 41 00 00 00                                      A...\n")
 
 
-def test_the_code_is_shown_with_the_program_s_lines():
+def test_the_S_option_shows_code_with_source_lines():
     _status, _out, said = run("-e", "-S", "-n", "int y; BEGIN\n{\n\tx = y + 1;\n}")
     assert "clause_1 (BEGIN):\n" in said and "; 3: x = y + 1;\n" in said and ": 9500" in said

@@ -7,7 +7,7 @@ FEW = Enumeration("few", 4, lambda: (("MINUS", -1), ("FIRST", 1), ("FIFTH", 5)))
 MANY = Enumeration("many", 4, lambda: (("NONE", 0), ("LAST", 15)))
 
 
-def test_an_enumeration_s_bit_fields_are_printed_by_their_names():
+def test_bit_fields_of_enumeration_types_are_printed_by_name():
     members = (Member("k", 0, 5, lambda: FEW), Member("m", 5, 4, lambda: FEW),
                Member("n", 9, 4, lambda: MANY), Member("o", 13, 4, lambda: MANY),
                Member("p", 17, 4, lambda: FEW), Member("whole", 32, None, lambda: FEW),

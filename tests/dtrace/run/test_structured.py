@@ -24,7 +24,7 @@ def objects(program, *words):
     return status, [json.loads(line) for line in out.splitlines()], said
 
 
-def test_an_object_a_record_with_the_values_of_its_actions():
+def test_each_record_is_one_json_object_with_its_actions():
     status, rows, _said = objects("""
         struct s { int a; char b[4]; enum { RED, BLUE } c; int f : 3; int *p; };
         struct s s;
@@ -40,7 +40,7 @@ def test_an_object_a_record_with_the_values_of_its_actions():
         {"action": "tracemem", "value": "ffffffff"}, {"action": "exit", "value": 5}]}]
 
 
-def test_an_object_an_aggregation_that_was_not_printed():
+def test_each_unprinted_aggregation_is_one_json_object():
     _status, rows, _said = objects("""
         BEGIN { @n["k", -3] = count(); @avg[1] = avg(4); @avg[1] = avg(7);
                 @l = lquantize(3, 0, 10, 2); @l = lquantize(-3, 0, 10, 2); @q = quantize(9);
@@ -55,7 +55,7 @@ def test_an_object_an_aggregation_that_was_not_printed():
             {"keys": [], "value": [{"from": 8, "count": 1}]}]}]
 
 
-def test_names_and_strings_that_differ_stay_apart():
+def test_similar_aggregation_names_and_strings_stay_distinct():
     _status, rows, _said = objects(r"""
         BEGIN { @_a = count(); @a = sum(5); @a_ = sum(6); @__ = sum(7); @ = sum(8);
                 printf("%s", "\xff"); exit(0); }""")
@@ -64,7 +64,7 @@ def test_names_and_strings_that_differ_stay_apart():
     assert [row["aggregation"] for row in rows[1:]] == ["@_a", "@a", "@a_", "@__", "@"]
 
 
-def test_what_a_command_prints_is_an_object(tmp_path):
+def test_the_output_of_system_is_a_json_object(tmp_path):
     _status, rows, said = objects('BEGIN { system("echo hi"); freopen("%s"); exit(0); }'
                                   % (tmp_path / "file"), "-w")
     assert rows[0] == {"system": "echo hi", "output": "hi\n"}
@@ -76,7 +76,7 @@ def test_what_a_command_prints_is_an_object(tmp_path):
     (struct.pack("<d", math.nan), Float("double", 8), "nan"),
     (struct.pack("<f", -math.inf), Float("float", 4), "-inf"),
 ])
-def test_values_that_json_has_no_words_for_have_some(content, kind, expected):
+def test_values_without_a_json_equivalent_are_written_as_text(content, kind, expected):
     if isinstance(kind, tuple):
         enum = Enumeration("e", 4, lambda: (("A", 0), ("B", 1), ("C", 2)))
         kind = Structure("struct", "s", 4, lambda: (
@@ -84,7 +84,7 @@ def test_values_that_json_has_no_words_for_have_some(content, kind, expected):
     assert typed(content.ljust(4, b"\0"), kind) == expected
 
 
-def test_members_of_what_has_no_name_are_among_the_others():
+def test_members_of_unnamed_structures_join_the_enclosing_object():
     integer = Integer("int", 4, True)
     inner = Structure("union", "", 4, lambda: (
         Member("b", 0, None, lambda: integer), Member("c", 0, None, lambda: integer)))
@@ -93,13 +93,13 @@ def test_members_of_what_has_no_name_are_among_the_others():
     assert typed(struct.pack("<ii", 1, 2), kind) == {"a": 1, "b": 2, "c": 2}
 
 
-def test_a_fault_is_an_object_and_a_message():
+def test_a_fault_is_written_as_an_object_and_as_a_message():
     _status, rows, said = objects("BEGIN { trace(*(int *)64); } BEGIN { exit(0); }")
     assert rows[0] == {"error": "invalid address (0x40)", "probe": "dtrace:::BEGIN"}
     assert "invalid address (0x40)" in said
 
 
-def test_the_guest_s_console_and_the_result_are_objects_too(image):
+def test_results_and_digests_are_json_objects(image):
     status, out, said = command("-k", str(image.path), "--json", "--digest", "-n",
                                 "fbt::strlen:entry { trace(arg0 != 0); }", "-c", 'strlen("abc")')
     rows = [json.loads(line) for line in out.splitlines()]
@@ -110,7 +110,7 @@ def test_the_guest_s_console_and_the_result_are_objects_too(image):
 
 
 @pytest.mark.skipif(shutil.which("llvm-objdump") is None, reason="there is no llvm-objdump")
-def test_llvm_reads_the_object_file(tmp_path):
+def test_llvm_objdump_reads_the_object_file(tmp_path):
     path = tmp_path / "program.o"
     status, out, said = run("-e", "--emit-elf", str(path), "-n",
                             'BEGIN { @[strlen("a")] = count(); }')
@@ -122,14 +122,14 @@ def test_llvm_reads_the_object_file(tmp_path):
     assert "<unknown>" not in shown
 
 
-def test_an_object_file_that_cannot_be_written_is_said(tmp_path):
+def test_an_object_file_that_cannot_be_written_is_reported(tmp_path):
     path = tmp_path / "no" / "x.o"
     status, _out, said = command("--emit-elf", str(path), "-n", "BEGIN { exit(0); }")
     assert status == 1 and str(path) in said and "Traceback" not in said
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.binary(max_size=50))
-def test_object_files_hold_what_they_were_given(sizes, constants):
+def test_object_files_contain_the_code_constants_and_symbols(sizes, constants):
     offsets, at = {}, 0
     for number, size in enumerate(sizes):
         offsets[f"function_{number}"] = at
@@ -144,7 +144,7 @@ def test_object_files_hold_what_they_were_given(sizes, constants):
                      for n, size in enumerate(sizes)}
 
 
-def test_the_clocks_of_a_firing_are_its_own(image):
+def test_timestamp_and_walltimestamp_advance_together_with_each_firing(image):
     status, out, said = command(
         "-k", str(image.path), "--json", "-n", """fbt::strlen: {
             trace(timestamp); trace(walltimestamp); }""",

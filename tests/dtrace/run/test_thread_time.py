@@ -40,19 +40,19 @@ def words(function, ran, since, timecounter="narrow"):
 
 
 @given(st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.integers(0, 1 << 40))
-def test_it_is_what_was_counted_and_what_has_passed_since_then(ran, since, passed):
+def test_thread_time_adds_the_time_since_the_last_switch(ran, since, passed):
     assert time_of(words("wide", ran, since)).of(THREAD, CPU, since + passed) == ran + passed
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, (1 << 32) - (1 << 16)))
-def test_a_counter_of_32_bits_goes_past_its_end(since, passed):
+def test_a_32_bit_counter_may_wrap_around(since, passed):
     # What the kernel has in front of the 32 bits is its own affair.
     for front in (0, 7 << 32):
         kept = words("short", 5, front + (since & 0xFFFF_FFFF))
         assert time_of(kept).of(THREAD, CPU, (since + passed) * 16 + 3) == (5 + passed) * 16
 
 
-def test_a_switch_that_is_a_moment_ahead_is_now():
+def test_a_switch_time_slightly_in_the_future_counts_as_now():
     assert time_of(words("wide", 50, 1_000)).of(THREAD, CPU, 990) == 50
     assert time_of(words("short", 50, 1_000)).of(THREAD, CPU, 990 * 16) == 50 * 16
 
@@ -61,11 +61,11 @@ def test_a_switch_that_is_a_moment_ahead_is_now():
     words("other", 1, 1), words("short", 1, 1, "other"),
     words("wide", 1, 1) | {READER: FUNCTIONS["wide"] + 4}, words("wide", 1, 1) | {READER: 0}],
     ids=["another function", "another timecounter", "no function begins there", "none"])
-def test_what_the_machine_does_not_drive_is_not_known(kept):
+def test_thread_time_is_unknown_for_other_clock_functions(kept):
     assert time_of(kept).of(THREAD, CPU, 10) is None
 
 
-def test_what_is_missing_is_named():
+def test_missing_debug_data_and_symbols_are_named():
     kept = words("wide", 1, 1)
     assert not time_of(kept).problem
     for place in PLACES:
@@ -77,7 +77,7 @@ def test_what_is_missing_is_named():
     assert time_of(kept).of(0, CPU, 10) is None
 
 
-def test_time_does_not_go_back_but_for_another_thread_in_the_same_place():
+def test_time_does_not_go_back_unless_the_address_is_reused_by_another_thread():
     kept = words("wide", 1_000, 0)
     time = time_of(kept)
     assert time.of(THREAD, CPU, 500) == 1_500
@@ -89,7 +89,7 @@ def test_time_does_not_go_back_but_for_another_thread_in_the_same_place():
     assert time.of(THREAD, CPU, 1_400) == 500
 
 
-def test_inside_a_function_that_adds_up_a_time_may_count_twice():
+def test_time_is_being_added_only_inside_the_adding_functions():
     time = time_of(words("wide", 0, 0))
     begin = FUNCTIONS["wide"]
     assert [time.adding(at) for at in (begin, begin + 4, FUNCTIONS["narrow"] + 4, 0)] == [

@@ -43,7 +43,7 @@ def slices(events):
     return found
 
 
-def test_a_system_call_in_which_a_thread_sleeps_holds_the_time_off_the_cpu():
+def test_a_system_call_slice_contains_the_time_that_its_thread_sleeps():
     found = slices(written([
         row("sched:kernel:none:on-cpu", 500, "cat"),
         row("syscall:freebsd:read:entry", 1001, 3, 4, 5),
@@ -58,7 +58,7 @@ def test_a_system_call_in_which_a_thread_sleeps_holds_the_time_off_the_cpu():
         ("cat (3)", 0.5, 2.0), ("cat (3)", 4.0, 5.0)]
 
 
-def test_names_are_those_at_the_end_and_a_thread_of_another_process_is_another():
+def test_processes_get_their_last_name_and_threads_belong_to_one_process():
     events = written([
         row("syscall:freebsd:execve:entry", 1, 0, 0, 0, name="sh"),
         row("proc:kernel:none:exec-success", 2, name="ls"),
@@ -79,7 +79,7 @@ PROBES = st.sampled_from([
 
 
 @given(st.lists(st.tuples(PROBES, st.integers(0, 3), st.integers(1, 3), st.integers(0, 2))))
-def test_slices_are_nested_whatever_comes(firings):
+def test_slices_are_nested_for_any_sequence_of_firings(firings):
     found = slices(written([
         row(probe, 1000 * n, *values, tid=tid, pid=pid, cpu=cpu)
         for n, ((probe, values), tid, pid, cpu) in enumerate(firings)]))
@@ -88,7 +88,7 @@ def test_slices_are_nested_whatever_comes(firings):
     assert len(found) >= begun
 
 
-def test_events_are_bounded_and_what_is_left_out_is_counted(monkeypatch):
+def test_events_are_limited_and_omitted_ones_are_counted(monkeypatch):
     monkeypatch.setattr(tracks, "MOST_EVENTS", 3)
     file = io.BytesIO()
     writer = TrackWriter(file, ())
@@ -101,7 +101,7 @@ def test_events_are_bounded_and_what_is_left_out_is_counted(monkeypatch):
     assert len(slices(json.loads(file.getvalue())["traceEvents"])) == 3
 
 
-def test_a_thread_that_ends_leaves_nothing_behind_for_the_next_of_its_number():
+def test_a_reused_thread_number_starts_without_open_slices():
     found = slices(written([
         row("syscall:freebsd:thr_exit:entry", 1000, 0, 0, 0),
         row("sched:kernel:none:off-cpu", 2000, "", 1),
@@ -111,7 +111,7 @@ def test_a_thread_that_ends_leaves_nothing_behind_for_the_next_of_its_number():
     assert [one[2:] for one in found if one[0] == 3] == [("thr_exit", 1.0, 2.0), ("read", 8.5, 9.0)]
 
 
-def test_what_does_not_go_with_tracks_is_one_line(tmp_path):
+def test_incompatible_options_are_refused_with_tracks(tmp_path):
     file = str(tmp_path / "x.json")
     for words, says in ((("--tracks", file), "needs a kernel"),
                         (("--tracks", file, "-n", "BEGIN", "-k", "teaching/amd64"), "leave out"),
@@ -124,7 +124,7 @@ def test_what_does_not_go_with_tracks_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_kernels_tracks_hold_each_system_call_and_leave_the_run_as_it_is(arch, tmp_path):
+def test_tracks_contain_every_system_call_and_do_not_change_the_run(arch, tmp_path):
     kernel, file = real_kernel(arch), tmp_path / "x.json"
     command = "$ cat /etc/motd | wc; work calls 50; work faults 5; sleep 1"
     ran = run("kdtrace", "-k", str(kernel.path), "--tracks", str(file), "--digest", "-c", command)

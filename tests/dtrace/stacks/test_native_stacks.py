@@ -48,7 +48,7 @@ def both_ways(monkeypatch, *words):
 
 
 @pytest.mark.parametrize("options", [(), ("-x", "stackinline")])
-def test_stacks_of_a_teaching_kernel_are_those_walked_in_python(arch, monkeypatch, options):
+def test_native_stacks_of_a_teaching_kernel_match_python(arch, monkeypatch, options):
     native, slow = both_ways(
         monkeypatch, "-q", "-k", f"teaching/{arch}", *options, "-n",
         OF_KERNEL.format(every=3, function="fibonacci"), "-c", "fibonacci(6)")
@@ -57,7 +57,7 @@ def test_stacks_of_a_teaching_kernel_are_those_walked_in_python(arch, monkeypatc
 
 
 @pytest.mark.parametrize("name", ARCHES)
-def test_stacks_of_a_kernel_with_programs_are_those_walked_in_python(name, monkeypatch):
+def test_native_stacks_of_kernel_and_user_code_match_python(name, monkeypatch):
     kernel = with_userland(real_kernel(name))
     native, slow = both_ways(
         monkeypatch, "-q", "-k", str(kernel.path), "-n",
@@ -80,7 +80,7 @@ int main(int argc, char **argv) { down(1000); return down(3000) == 0; }
 
 
 @pytest.mark.parametrize("name", ARCHES)
-def test_a_program_s_stack_that_is_deeper_than_dtrace_follows_is_a_fault(name, tmp_path):
+def test_a_user_stack_deeper_than_the_limit_is_a_fault(name, tmp_path):
     kernel, source = with_userland(real_kernel(name)), tmp_path / "deep.c"
     source.write_text(DEEP)
     status, out, said = traced(

@@ -28,7 +28,7 @@ def traced(machine, call, function, tell):
 
 
 @pytest.mark.parametrize("debug_data", [True, False])
-def test_the_stack_is_right_at_the_instructions_of_a_recursion(booted, debug_data):
+def test_stacks_are_correct_at_every_instruction_of_a_recursion(booted, debug_data):
     """The depth is counted independently.  With debug data it is right also where the frame is
     being made, and on amd64 where it is half gone; without, at the first instruction and where the
     frame is complete."""
@@ -59,7 +59,7 @@ def test_the_stack_is_right_at_the_instructions_of_a_recursion(booted, debug_dat
     assert not outside and compared > 100
 
 
-def test_the_stack_goes_on_where_the_kernel_has_called_what_is_no_code(booted):
+def test_the_stack_continues_past_a_call_to_a_null_pointer(booted):
     """A null pointer was called, in a function that has made no frame yet."""
     inside = booted.symbol("account").address + 8
     registers = booted.registers() | {booted.arch.pc: 0}
@@ -91,7 +91,7 @@ def test_stacks_are_printed_with_inline_functions_and_lines(arch):
 
 
 @pytest.mark.parametrize("arch", ["arm64", "riscv64"])
-def test_a_call_that_faults_shows_where(arch):
+def test_a_faulting_call_prints_the_stack(arch):
     """amd64's teaching kernel has memory at 0."""
     program = "from kinst_emu.commands.entry import kinst; kinst()"
     result = subprocess.run(
@@ -111,7 +111,7 @@ COMMON = struct.pack("<I", 20) + struct.pack("<IB", 0xFFFFFFFF, 4) + bytes(
     [0, 8, 0, 1, 0x78, 16, 0x0C, 7, 8, 0x90, 1, 0, 0, 0, 0])  # CFA = rsp + 8, RA at CFA - 8
 
 
-def test_rules_are_those_of_the_entry_and_the_row_that_cover_an_address():
+def test_frame_rules_come_from_the_row_that_covers_the_address():
     section = COMMON + entry(0x1000, 16, 0x41, 0x0E, 16, 0x86, 2, 0x43, 0x0D, 6) + entry(0x2000, 4)
     frames = Frames(section)
     assert frames.rule(0xFFF) is None and frames.rule(0x1010) is None
@@ -125,7 +125,7 @@ def test_rules_are_those_of_the_entry_and_the_row_that_cover_an_address():
     COMMON[:10], COMMON + entry(0x1000, 8)[:10], b"\xff\xff\xff\xff" + bytes(12),
     struct.pack("<II", 8, 0) + bytes(4),
 ])
-def test_a_damaged_section_is_one_line(section):
+def test_a_damaged_debug_frame_section_is_refused(section):
     with pytest.raises(DebugDataError, match=r"damaged \.debug_frame"):
         Frames(section)
 
@@ -135,7 +135,7 @@ def test_a_damaged_section_is_one_line(section):
     entry(0x1000, 8, 0x0B),  # nothing was remembered
     entry(0x1000, 8, cie=24),  # it is its own common entry
 ])
-def test_a_damaged_entry_is_one_line_where_it_is_needed(damage):
+def test_a_damaged_entry_is_reported_when_it_is_needed(damage):
     frames = Frames(COMMON + damage)
     assert frames.rule(0x2000) is None
     with pytest.raises(DebugDataError, match=r"damaged \.debug_frame at 0x18"):
@@ -143,7 +143,7 @@ def test_a_damaged_entry_is_one_line_where_it_is_needed(damage):
 
 
 @pytest.mark.parametrize("arch, entry", [("amd64", "calltrap"), ("arm64", "handle_el1h_sync")])
-def test_the_stack_of_a_panic_goes_on_behind_the_trap(arch, entry):
+def test_the_stack_of_a_panic_continues_past_the_trap_frame(arch, entry):
     """To the instruction that faulted.  (riscv64's teaching kernel translates no addresses.)"""
     result = subprocess.run(
         [sys.executable, "-c", "from kinst_emu.commands.entry import kinst; kinst()", "call", "-k",

@@ -20,7 +20,7 @@ def memory(*records):
     return words.get
 
 
-def test_a_stack_is_walked_to_where_the_program_began():
+def test_a_user_stack_is_walked_to_the_program_start():
     read = memory((START + 32, 0x1010), (START + 64, 0x2020), (0, 7))
     assert walk(0x1000, START, (0, 8), read, 10) == [0x1000, 0x1010, 0x2020]
     assert walk(0x1000, START, (0, 8), read, 2) == [0x1000, 0x1010]
@@ -34,12 +34,12 @@ def test_a_stack_is_walked_to_where_the_program_began():
     ([(START + 32, 0x1010)], [1, 0x1010]),  # to memory that is not there
     ([], [1]),
 ])
-def test_a_chain_that_leads_nowhere_ends(records, found):
+def test_a_broken_chain_of_frames_ends_the_walk(records, found):
     assert walk(1, START, (0, 8), memory(*records), 100) == found
     assert walk(1, 1 << 63, (0, 8), memory(*records), 100) == [1]
 
 
-def test_a_programs_functions_have_names_by_the_name_of_its_process(arch):
+def test_user_frames_are_named_by_process_name_and_function(arch):
     shell = catalog.userland(arch).with_name("shell.debug")
     symbols = ProgramFile(shell).symbols
     main = symbols.find("main")
@@ -55,7 +55,7 @@ def test_a_programs_functions_have_names_by_the_name_of_its_process(arch):
             assert not programs.is_frame(word) and word == main.address + 4
 
 
-def test_a_programs_code_is_judged_in_the_laboratory(arch):
+def test_relocate_verifies_the_code_of_a_user_program(arch):
     program = catalog.userland(arch).with_name("work.debug")
     result = run("kinst", "relocate", "--program", str(program))
     assert result.returncode == 0, result.stdout
@@ -67,7 +67,7 @@ def test_a_programs_code_is_judged_in_the_laboratory(arch):
         assert refused.returncode == 1 and said in refused.stderr
 
 
-def test_what_is_no_program_that_can_be_named_is_told_in_a_line(tmp_path, arch):
+def test_a_program_file_without_usable_symbols_is_refused(tmp_path, arch):
     path = tmp_path / "prog"
     for content, says in ((b"#!/bin/sh", "not an ELF file"), (b"", "is empty"),
                           (Elf(arch=arch).build()[:40], "truncated")):

@@ -75,7 +75,7 @@ def test_a_file_of_debug_data_is_described_with_the_code_of_the_file_beside_it(t
     debug, bare = tmp_path / "kernel.debug", tmp_path / "kernel"
     subprocess.run(["objcopy", "--only-keep-debug", made, debug], check=True)
     alone = answered("type", "-k", str(debug), "struct box")
-    refused(run("kinst", "line", "-k", str(debug), "work:return"), "has debug data and no code")
+    refused(run("kinst", "line", "-k", str(debug), "work:return"), "has debug data but no code")
     subprocess.run(["objcopy", "--strip-debug", f"--add-gnu-debuglink={debug}", made, bare],
                    check=True, cwd=tmp_path)
     assert answered("type", "-k", str(debug), "struct box") == alone

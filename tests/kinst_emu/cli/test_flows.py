@@ -94,9 +94,9 @@ def test_a_trace_that_is_cut_off_is_shown_and_said_to_be(call, tmp_path):
 def test_where_a_register_came_from(call):
     found = json.loads(run("kinst", "replay", str(call), "--origin",
                            f"{argument(call)}@strlen", "--json").stdout)
-    assert found["links"][-1]["how"] == "given from outside"
+    assert found["links"][-1]["how"] == "external input"
     text = run("kinst", "replay", str(call), "--origin", f"{argument(call)}@strlen")
-    assert "given from outside" in text.stdout
+    assert "external input" in text.stdout
 
 
 def test_the_result_of_a_call_was_made_by_its_function(call):
@@ -106,7 +106,7 @@ def test_the_result_of_a_call_was_made_by_its_function(call):
                             "--json").stdout)
     assert at_end == json.loads(run("kinst", "replay", str(call), "--origin", result,
                                     "--json").stdout)
-    assert at_end["links"][0]["how"] != "given from outside"
+    assert at_end["links"][0]["how"] != "external input"
 
 
 def argument(call):
@@ -169,10 +169,10 @@ def test_builds_are_compared_by_their_calls(call, arch, tmp_path):
     (("--origin", "sp@start", "--to", "50%"), "give only one"),
     (("--trace-insns", ":", "--as", "tree", "--stores"), "cannot be used with --as tree"),
     (("--trace-insns", ":", "--json"), "--json: cannot be used with --trace-insns"),
-    (("--origin", "nothing"), "the kernel has no 'nothing'"),
+    (("--origin", "nothing"), "the kernel has no symbol 'nothing'"),
     (("--gdb", "http"), "give a port"),
-    (("--who-wrote", "no->where"), "is no place in memory"),
-    (("--who-wrote", "1 2"), "does not fit there"),
+    (("--who-wrote", "no->where"), "is not a place in memory"),
+    (("--who-wrote", "1 2"), "is not expected there"),
 ])
 def test_what_cannot_be_done_is_one_line(call, words, said):
     refused(run("kinst", "replay", str(call), *words), said)
@@ -214,7 +214,7 @@ def test_a_recording_from_python(call):
     assert recording.machine.where(recording.machine.pc) == "strlen+0x0"
     recording.step(3).back(3)
     assert recording.position == found[0][0]
-    assert recording.origin(first)[-1].how.value == "given from outside"
+    assert recording.origin(first)[-1].how.value == "external input"
     assert recording.position == found[0][0]
     text = found[0][1]
     wrote = next(recording.who_wrote(text, 4))

@@ -243,7 +243,7 @@ def test_relocate_writes_a_report_for_builds(tmp_path):
     ([], None, "give a kernel"), (["--encodings", "-"], "55", "needs --arch"),
     (["--arch", "amd64", "--encodings", "-"], "xyz", "-:1: 'xyz' is not an instruction"),
     (["--arch", "amd64", "--encodings", ABSENT], None, "cannot be read"),
-    (["-k", "teaching/amd64", "alltraps"], None, "no function with a size"),
+    (["-k", "teaching/amd64", "alltraps"], None, "has no size"),
     (["-k", "teaching/amd64", "--arch", "arm64"], None, "is for amd64"),
     (["-k", "teaching/amd64", "--arch", "amd64", "--encodings", "-"], "55",
      "does not test a kernel"),
@@ -266,8 +266,8 @@ def test_a_kernel_is_added_to_the_store_and_found_by_name(tmp_path):
     assert run("kinst", "images", "add", str(path), "--name", "mine/riscv64").returncode == 0
     result = run("kinst", "call", "-k", "mine/riscv64", 'strlen("ab")')
     assert result.stdout == 'strlen("ab") = 2 (0x2)\n'
-    refused(run("kinst", "images", "add", str(path), "--name", "../x/y"), "of the form")
-    refused(run("kinst", "images", "add", str(path), "--name", "../x"), "of the form")
+    refused(run("kinst", "images", "add", str(path), "--name", "../x/y"), "the form NAME/ARCH")
+    refused(run("kinst", "images", "add", str(path), "--name", "../x"), "the form NAME/ARCH")
     refused(run("kinst", "images", "add", str(tmp_path)), "directory")
 
 
@@ -482,7 +482,7 @@ def test_types_prototypes_and_variables_are_printed(arch):
 
 @pytest.mark.parametrize("words, says", [
     (["trapframe"], "did you mean struct trapframe?"), (["nosuch"], "has no type"),
-    (["u64", "--from", "ctf"], "has no types: no CTF"),
+    (["u64", "--from", "ctf"], "has no types: there is no CTF"),
 ])
 def test_a_type_that_is_not_there_is_refused_with_one_line(words, says):
     refused(run("kinst", "type", "-k", "teaching/amd64", *words), says)

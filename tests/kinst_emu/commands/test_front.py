@@ -156,7 +156,7 @@ def test_a_boot_goes_on_from_the_middle(tmp_path):
 
 
 @pytest.mark.parametrize("words, says", [
-    (["--save", "/nowhere/at/all"], "--save /nowhere/at/all: there is no such directory"),
+    (["--save", "/nowhere/at/all"], "--save /nowhere/at/all: its directory does not exist"),
     (["--save", "/tmp"], "is a directory"), (["--type", r"a\q"], r"\q"),
 ])
 def test_what_cannot_be_done_is_said_before_the_boot(words, says):
@@ -203,7 +203,7 @@ def test_what_comes_is_told_as_json(tmp_path):
 def test_the_teaching_kernels_names_are_theirs():
     kernel = catalog.find("teaching/amd64").path
     refused(run("kinst", "images", "add", str(kernel), "--name", "teaching/amd64"),
-            "give another --name")
+            "use another --name")
 
 
 def test_an_installed_program_builds_the_teaching_kernels(monkeypatch, tmp_path):

@@ -95,12 +95,12 @@ def test_registers_and_memory_are_shown(boot, arch):
 @pytest.mark.parametrize("arch", ["arm64"])
 @pytest.mark.parametrize("words, says", [
     (["--to", "nothing"], "no symbol 'nothing'"), (["--to", "strlen#0"], "is not a position"),
-    (["--to", "strlen#99999"], "is not in it"), (["--to", "101%"], "100%"),
+    (["--to", "strlen#99999"], "is not reached"), (["--to", "101%"], "100%"),
     (["--to", "99999999999999"], "ends at"), (["--to", "99s"], "virtual time"),
-    (["--to", "panic"], "panic is not in it"),
+    (["--to", "panic"], "panic is not reached"),
     (["--to", "kinst::strlen:9999"], "kinst::strlen:9999"),
-    (["--memory", "foo"], "'foo' is no place in memory"),
-    (["--limit", "100"], "more than 100 are not played"),
+    (["--memory", "foo"], "'foo' is not a place in memory"),
+    (["--limit", "100"], "exceeds the limit of 100"),
     (["--memory", "sp:x"], "--memory"), (["-k", "teaching/nothing"], "no such file"),
 ])
 def test_what_cannot_be_shown_is_one_line(boot, words, says):
@@ -218,14 +218,14 @@ def test_a_kernel_that_is_gone_or_changed_is_said_in_one_line(elsewhere):
     path, kernel = elsewhere
     content = kernel.read_bytes()
     kernel.unlink()
-    refused(run("kinst", "replay", str(path)), f"{kernel}, where it was, is no file any more")
+    refused(run("kinst", "replay", str(path)), f"{kernel}, the recorded path, is not a file")
     os.mkfifo(kernel)  # reading it would wait for ever
-    refused(run("kinst", "replay", str(path)), f"{kernel}, where it was, is no file any more")
+    refused(run("kinst", "replay", str(path)), f"{kernel}, the recorded path, is not a file")
     kernel.unlink()
     kernel.write_bytes(catalog.find("teaching/amd64").path.read_bytes())
-    refused(run("kinst", "replay", str(path)), f"{kernel}, where it was, is another build now")
+    refused(run("kinst", "replay", str(path)), f"{kernel}, the recorded path, is now another build")
     kernel.write_bytes(b"text")
-    refused(run("kinst", "replay", str(path)), f"{kernel}, where it was, is no kernel any more")
+    refused(run("kinst", "replay", str(path)), f"{kernel}, the recorded path, is not a kernel")
     moved = kernel.with_name("moved")
     moved.write_bytes(content)
     assert replayed(path, "-k", str(moved))["same"] is True
@@ -239,7 +239,7 @@ def test_a_recording_without_the_hint_is_played_with_its_kernel_named(elsewhere,
         machine.type(b"?")
     monkeypatch.undo()
     assert Recording(path).start.kernel == ""
-    refused(run("kinst", "replay", str(path)), "which is none of the known ones; give it with -k")
+    refused(run("kinst", "replay", str(path)), "which is not a known kernel; give it with -k")
     assert replayed(path, "-k", str(kernel))["same"] is True
 
 
@@ -308,7 +308,7 @@ def test_who_wrote_is_told_with_its_values(boot):
     assert found["writes"][1]["new"] == found["writes"][0]["old"]
     result = run("kinst", "replay", str(boot), "--who-wrote", "strlen")
     assert result.returncode == 0 and result.stdout.startswith("no store to strlen")
-    for words, says in ((["--who-wrote", "foo"], "'foo' is no place"),
+    for words, says in ((["--who-wrote", "foo"], "'foo' is not a place"),
                         (["--who-wrote", "0x123456789000"], "0x123456789000 is not "),
                         (["--who-wrote", "sp:99"], "1 to 64 bytes"),
                         (["--who-wrote", "sp", "--to", "50%", "--before", "50%"], "give only"),

@@ -111,7 +111,7 @@ def test_it_marks_itself_in_a_browser(tmp_path):
                 assert give(page, number, str(signed)).startswith("Right.")
             assert give(page, number, question.shown) == mark(question, question.shown).said
         score = page.value("document.getElementById('score').textContent")
-        assert score == f"{len(found)} of {len(found)} right, 0 to answer"
+        assert score == f"{len(found)} of {len(found)} right, 0 unanswered"
     for width in (360, 1920):
         with Shown(path, width, width == 1920) as page:
             page.click(".show")
