@@ -125,7 +125,7 @@ def show_refusals(result: Result) -> None:
     """Print the number of refused encodings for each reason."""
     refused = result.report.refused
     for reason, count in Counter(refused.values()).most_common():
-        print(f"{count:>9}  refused: {reason}")
+        print(f"{count:>9}  refused: {reason.removeprefix('refuse: ')}")
         _show_names(Counter(result.text(code).split()[0]
                             for code, why in refused.items() if why == reason))
 
