@@ -88,7 +88,7 @@ cdef void update(Function *f, int64_t *v, int64_t value, int64_t increment) noex
         low = magnitude & LOW32
         high = magnitude >> 32
         square = low * low
-            carry = low * high  # the cross product; it counts twice, at bit 32
+        carry = low * high  # the cross product; it counts twice, at bit 32
         low = square + (carry << 33)
         high = high * high + (carry >> 31) + (low < square)
         square = <uint64_t>v[2]

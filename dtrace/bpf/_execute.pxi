@@ -246,7 +246,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     memcpy(kept, context, CONTEXT_SIZE)
     m.in_error = True
     skip = m.walker.skip
-        m.walker.skip = 0  # the ERROR probe has no stack frames of its own
+    m.walker.skip = 0  # the ERROR probe has no stack frames of its own
     after, m.walker.after = m.walker.after, False
     memcpy(context, m.error_context, CONTEXT_SIZE)
     memcpy(<uint8_t *>context + CONTEXT_TIMESTAMP, kept + CONTEXT_TIMESTAMP, 8)

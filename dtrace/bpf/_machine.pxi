@@ -46,7 +46,7 @@ cdef struct Variable:
 cdef struct Function:
     int kind
     uint32_t count
-    uint64_t size  # of an entry, as DTrace counts it; 0: unknown
+    uint64_t size  # size of an entry as DTrace counts it; 0: unknown
     int64_t parameter[PARAMETERS]
 
 # A value of an associative array, in a chunk of the dynamic region; the key follows the value.
@@ -68,7 +68,7 @@ cdef struct Entry:
 cdef struct Walk:
     bint known
     bint text  # the variable is a string, not a number
-    uint32_t size  # of the number
+    uint32_t size  # in bytes, of a number
     uint32_t steps
     uint64_t offset[WALK]
 
@@ -100,7 +100,7 @@ cdef struct Walker:
     KnownStep *step
     uint32_t steps
     int16_t place[WALKED]  # index among the dispatcher's registers, by index in the walk
-    int pc  # index of the program counter in the walk; -1: stacks cannot be walked here
+    int pc  # index of the program counter in the walk; -1: native stack walks are disabled
     int sp
     uint64_t low  # start of the kernel's code
     uint64_t high  # end of the kernel's code
@@ -175,7 +175,7 @@ cdef struct Machine:
     read_fn read
     void *read_data
     uint64_t thread
-    bint numbered  # the following three offsets are known
+    bint numbered  # whether the next three offsets are known
     uint64_t number_at
     uint64_t process_at
     uint64_t process_number_at

@@ -79,7 +79,7 @@ cdef int64_t text(Machine *m, uint64_t address, uint8_t *to, uint64_t limit) noe
 
 
 cdef inline bint inside(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
-    """Whether an access to the dynamic region stays within one variable; else return True."""
+    """Whether an access stays within one dynamic variable; True outside the dynamic region."""
     cdef uint64_t offset = address & LOW32
     cdef uint64_t c
     if (address >> 32) - BASE != <uint64_t>R_DYNAMIC or m.chunk_size == 0:
@@ -140,7 +140,7 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef uint64_t last_bad(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
-    """Return the last unreadable address of a range: DTrace reads all bytes, so it reports that."""
+    """Return the last unreadable address of a range, which is the one that DTrace reports."""
     cdef uint64_t n = size
     cdef uint8_t byte
     while n > 0:

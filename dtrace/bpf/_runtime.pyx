@@ -397,7 +397,7 @@ cdef class Runtime:
         self.write(address, content + b"\0")
         return address
 
-    # -- a kernel ----------------------------------------------------------------------------------
+    # -- kernel ------------------------------------------------------------------------------------
 
     def attach(self, Engine engine, int per_cpu, uint32_t probes):
         """Attach the runtime to a guest's memory, current thread and probes.

@@ -85,7 +85,7 @@ SIZES = {count: size for size, count in BYTES.items()}
 WIDE = Class.LD | Mode.IMM | Size.DW
 
 # Meanings of the source register field in a wide immediate and in a call.
-VALUE, REGION = 0, 2  # a constant; an offset in the region that the first immediate numbers
+VALUE, REGION = 0, 2  # a constant; an offset in a region, whose number is the first immediate
 HELPER, LOCAL = 0, 1  # a helper's number; a function of the program, relative to this instruction
 
 

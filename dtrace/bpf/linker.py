@@ -13,7 +13,7 @@ CONTEXT = 6  # the register that holds the context address in all functions
 
 @dataclass
 class Linked:
-    """Result of linking: BPF code and what is known about its functions.
+    """Linked BPF code, with tables of its functions.
 
     :param offsets: the number of the first 8-byte slot of each function, by name.
     :param arguments: the number of leading probe arguments that each function reads; for a probe's

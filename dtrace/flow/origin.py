@@ -32,7 +32,7 @@ STORE = int(StepKind.STEP_STORE)
 
 
 class How(enum.Enum):
-    """What an instruction did with the value; the search ends at MADE and all that follow it."""
+    """What an instruction did with the value; the search ends at MADE or a member after it."""
 
     COPIED = "copied from"
     LOADED = "loaded from"

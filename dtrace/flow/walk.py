@@ -44,7 +44,7 @@ class Listener(Protocol):
         """Handle the execution of a marked instruction."""
 
     def named(self, thread: int) -> None:
-        """Handle the discovery that thread 0 so far is ``thread``."""
+        """Handle the first switch to a thread: thread 0 until now was ``thread``."""
 
 
 @dataclass(slots=True)

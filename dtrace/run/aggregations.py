@@ -305,7 +305,7 @@ class AggregationTable:
         for entries in rows.values():
             present = next(entry for entry in entries if entry is not None)
             complete_rows.append([entry if entry is not None else _zero(info, present)
-                          for entry, info in zip(entries, infos, strict=True)])
+                                  for entry, info in zip(entries, infos, strict=True)])
 
         def key(row: list[Entry]) -> tuple[object, ...]:
             first = order.position if order.position < len(row) else 0

@@ -51,7 +51,7 @@ class DestructiveActions:
             raise RuntimeFault(Fault.ILLEGAL_OPERATION)
         try:
             words = [thread + offset_of(self._types, members.thread, path) + (number - 1) // 32 * 4
-                  for path in members.pending]
+                     for path in members.pending]
             notice = thread + offset_of(self._types, members.thread, members.notice)
         except MemberError:
             raise RuntimeFault(Fault.ILLEGAL_OPERATION) from None

@@ -283,7 +283,7 @@ class GuestState(ABC):
                 "entry", "return"):
             # At its entry and return, the function has no frame record of its own.
             caller = (self._machine.read_register(arch.link) if arch.link is not None
-                    else word(self._machine.sp))
+                      else word(self._machine.sp))
             addresses[1:1] = [caller] if caller and FIRST_PAGE <= caller <= ADDRESS else []
         return addresses[:frames]
 

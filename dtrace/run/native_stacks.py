@@ -52,8 +52,9 @@ def walk_program(runtime: Runtime, machine: Machine, programs: UserPrograms, thr
     arch, field = machine.arch, TRAPS[machine.arch.name].frame.field
     register, saved, returns = arch.frame_record
     fields = machine.guest.traps.trap_frame.fields
-    registers = {index: fields[field(name)]
-             for index, name in machine.guest.registers.places.items() if field(name) in fields}
+    registers = {
+        index: fields[field(name)]
+        for index, name in machine.guest.registers.places.items() if field(name) in fields}
     runtime.walk_programs(ProgramShape(
         thread_frame, registers, fields[field(arch.pc)], fields[field(register)],
         (saved, returns), HOSTED_NUMBERS["execname"],

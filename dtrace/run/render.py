@@ -58,15 +58,18 @@ class NoSymbols:
     """Names of addresses when there is no kernel: the addresses as numbers."""
 
     def address(self, value: int) -> str:
+        """Return the address as a number."""
         return f"{value:#x}"
 
     symbol = address
     module = address
 
     def frames(self, value: int) -> list[str]:
+        """Return the address in a word of a stack as a number."""
         return [self.address(value)]
 
     def start(self, how: str, value: int) -> int:
+        """Return the address itself."""
         return value
 
 

@@ -35,6 +35,7 @@ class Structured(Consumer):
     def record(
         self, enabled: Enabled, cpu: int, content: bytes, following: Enabled | None
     ) -> None:
+        """Output the object for a record."""
         probe = enabled.probe
         later: list[Row] = []
         done: list[Value] = []
@@ -104,10 +105,12 @@ class Structured(Consumer):
                 "rows": rows}
 
     def rest(self) -> None:
+        """Output the aggregations that no action has printed, at the end of a trace."""
         for row in aggregations(self, self.table.printed):
             self.sink(row)
 
     def failure(self, found: Failure) -> None:
+        """Report a fault on standard error, and output an object for it."""
         super().failure(found)
         probe = found.enabled.probe.text if found.enabled is not None else ""
         self.sink({"error": self.fault(found), "probe": probe})

@@ -94,7 +94,8 @@ class TrackWriter:
                 self._end_all(track, time)
                 track.ends = False
             else:
-                why = f": {message}" if message and waits else ": waits" if waits else ": can run"
+                why = (f": {message}" if message and waits else ": waiting" if waits
+                       else ": runnable")
                 self._begin(track, time, OFF, OFF + why, {})
             self._runs(cpu, time, "")
         elif function == "vm_fault_trap" or probe.startswith("syscall"):

@@ -1,4 +1,4 @@
-"""What the machine on QEMU must know of an architecture; one object in each folder."""
+"""Interface between the QEMU machine and the parts of it that depend on the architecture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,31 +10,40 @@ from emu.unicorn.machine import UnicornMachine
 
 
 class Entered(Protocol):
-    """The machine on QEMU while its CPU is set to a state."""
+    """A QEMU machine whose CPU is being set to a given state."""
 
     pc: int
 
-    def read_physical(self, address: int, size: int) -> bytes: ...
+    def read_physical(self, address: int, size: int) -> bytes:
+        """Read RAM."""
 
-    def write_physical(self, address: int, data: bytes) -> None: ...
+    def write_physical(self, address: int, data: bytes) -> None:
+        """Write RAM."""
 
-    def write_register(self, name: str, value: int) -> None: ...
+    def write_register(self, name: str, value: int) -> None:
+        """Set a register."""
 
-    def hidden_memory(self, size: int) -> int: ...
+    def hidden_memory(self, size: int) -> int:
+        """Return the physical address of memory that the guest does not know about."""
 
     def run_stub(self, end: int) -> None:
-        """Run code of ours from the pc in force to an address."""
+        """Run code from the current pc up to an address."""
 
 
 @dataclass(frozen=True)
 class QemuBoard:
-    """:param program: the emulator; ``options`` name its machine and CPU, without the memory.
-    :param ram_base: physical address of RAM.
-    :param boot: options that boot an image with so much memory; files go to the directory.
-    :param carry: options of a machine whose memory and CPU we set.
-    :param enter: sets the CPU to the present state of the other machine's.
-    :param spellings: of one of our register names, those the gdb stub may have for it.
-    :param breakpoint_kind: of gdb's Z packets, for the instruction at an address.
+    """QEMU's options for an architecture, and its differences from the Unicorn machine.
+
+    :param program: the name of the emulator's executable.
+    :param machine: the argument of ``-M``.
+    :param cpu: the argument of ``-cpu``.
+    :param ram_base: the physical address of RAM.
+    :param boot: called with an image, the size of RAM in bytes and a directory for files; returns
+        the options that boot the image.
+    :param carry: options for a machine whose memory and CPU state are transferred.
+    :param enter: sets the CPU to the current state of another machine.
+    :param spellings: returns the names that the gdb stub may use for a register.
+    :param breakpoint_kind: the kind field of gdb's Z packets.
     """
 
     program: str

@@ -1,4 +1,4 @@
-"""QEMU as the independent machine: what each architecture's kernels need there."""
+"""QEMU boards by architecture, and the command that boots a kernel on one."""
 
 import shutil
 from pathlib import Path
@@ -12,9 +12,9 @@ BOARDS: Parts[QemuBoard] = Parts("emu.qemu.{}.board", "BOARD")
 
 
 def installed(program: str) -> str:
-    """The program, which is there.
+    """Return the name of a program after checking that it is installed.
 
-    :raises MachineError: when it is not installed.
+    :raises MachineError: if it is not installed.
     """
     if shutil.which(program) is None:
         raise MachineError(
@@ -25,9 +25,9 @@ def installed(program: str) -> str:
 
 
 def command(arch: str, image: Image, memory: int, directory: Path) -> list[str]:
-    """The command that boots an image with its console on standard output.
+    """Return the command that boots an image with its console on standard output.
 
-    :raises MachineError: when that QEMU is not installed.
+    :raises MachineError: if QEMU is not installed.
     """
     board = BOARDS[arch]
     return [installed(board.program), "-M", board.machine, "-cpu", board.cpu, "-nodefaults",

@@ -1,4 +1,4 @@
-"""The disks of an image as QEMU's."""
+"""QEMU options for the disks of an image."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ from emu.host.input_file import pieces
 
 
 def disk_words(image: Image, directory: Path, device: str) -> list[str]:
-    """Options of QEMU's that attach the disks; their files go to the directory.
+    """Write the disks to files in a directory and return the QEMU options that attach them.
 
-    :param device: QEMU's name of the kind of device.
+    :param device: the name of the device model in QEMU.
     """
     words: list[str] = []
     for number, disk in enumerate(image.options.disks):

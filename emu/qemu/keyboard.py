@@ -1,18 +1,18 @@
-"""What is typed at QEMU's console: it waits for the guest's reader.
+"""Console input for QEMU, delivered one byte at a time while the guest reads it.
 
-QEMU's time is the host's, so a key pressed behind a prompt may arrive before the kernel has begun
-to read: its interrupt handler then takes the byte, and drops it while no terminal is open.
+QEMU runs in real time, so a key pressed after a prompt may arrive before the kernel begins to read.
+The kernel's interrupt handler then takes the byte, and drops it while no terminal is open.
 """
 
 from emu.machine.machine import Machine
 
-READER = "uart_cngetc"  # the kernel polls its console here: a byte, or -1
+READER = "uart_cngetc"  # the kernel's console poll function; it returns a byte or -1
 
 
 class Keyboard:
-    """Bytes on their way to a guest: one for each time its reader took the one before.
+    """Queue of input bytes; each is sent when the guest's reader has taken the previous one.
 
-    A guest without the kernel's reader gets all at once.
+    If the guest does not have this reader function, all bytes are sent at once.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -20,18 +20,18 @@ class Keyboard:
         reader = machine.image.symbols.find(READER)
         self._reader = None if reader is None else reader.address
         self._typed = bytearray()
-        self._sent = False  # a byte that the reader has not taken yet
-        self._back: tuple[int, int] | None = None  # the pc and sp with which the reader returns
+        self._sent = False  # whether a byte was sent that the reader has not taken yet
+        self._back: tuple[int, int] | None = None  # pc and sp after the reader returns
 
     def type(self, data: bytes) -> bytes:
-        """What goes to the guest at once."""
+        """Queue input bytes; return those that must be sent to the guest at once."""
         if self._reader is None:
             return data
         self._typed += data
         return b""
 
     def places(self) -> set[int]:
-        """Where the guest must be stopped for ``at``."""
+        """Return the addresses where the guest must be stopped for a call of ``at``."""
         places = set[int]()
         if self._reader is not None and (self._typed or self._sent):
             places.add(self._reader)
@@ -40,7 +40,7 @@ class Keyboard:
         return places
 
     def at(self, pc: int) -> bytes:
-        """The guest is at one of the places: what goes to it now."""
+        """Return the input to send now that the guest has stopped at one of the addresses."""
         machine, arch = self._machine, self._machine.arch
         if pc == self._reader and (self._typed or self._sent):
             self._back = arch.return_address(machine), arch.stack_after_return(machine)

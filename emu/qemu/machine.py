@@ -1,4 +1,4 @@
-"""The machine on QEMU: another CPU model, which takes its exceptions by itself."""
+"""The machine interface on QEMU, a second CPU model that delivers exceptions by itself."""
 
 import contextlib
 import os
@@ -30,18 +30,20 @@ from emu.unicorn.guest_memory import PAGE, MemoryImage, extents
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 
-HIDDEN = 256 << 20  # bytes of RAM the guest is not told of, behind its own
-PATIENCE = 60.0  # seconds in which a run neither stops nor says anything
-LONGEST = 3600.0  # seconds that QEMU runs for a run
+HIDDEN = 256 << 20  # bytes of RAM after the guest's own that the guest does not know about
+PATIENCE = 60.0  # maximum time in seconds in which a run neither stops nor produces output
+LONGEST = 3600.0  # maximum duration of a run in seconds
 CHUNK = 1 << 20
 
 
 class QemuMachine(Machine):
-    """A kernel on QEMU; made by ``boot`` or ``carry``.  Close it, or use it in a ``with``.
+    """A kernel on QEMU, created by ``boot`` or ``carry``.
 
-    :param hidden: bytes of RAM behind the guest's own.
-    :param ram: a memory file of all RAM.
-    :raises MachineError: when QEMU is not installed or does not start.
+    Close it after use, or use it in a ``with`` statement.
+
+    :param hidden: bytes of RAM after the guest's own that the guest does not know about.
+    :param ram: the descriptor of a memory file for all RAM.
+    :raises MachineError: if QEMU is not installed or does not start.
     """
 
     counts: ClassVar[bool] = False
@@ -52,7 +54,7 @@ class QemuMachine(Machine):
         self.image, self.arch, self.memory = image, arch_of(image), memory
         self.guest = guest_of(image, self.arch.name)
         self.board = BOARDS[self.arch.name]
-        # Seconds after which a run is given up: of silence, and of running.
+        # Limits of a run in seconds: without output, and in total.
         self.patience, self.longest = PATIENCE, LONGEST
         self.console = ConsoleLog()
         self._hidden = hidden
@@ -60,29 +62,33 @@ class QemuMachine(Machine):
         self._keyboard = Keyboard(self)
         self._handlers: dict[int, Callable[[], None]] = {}
         self._handling = False
-        self._looked = 0  # up to where the console's text was looked at, in a run
+        self._looked = 0  # end of the console text that was searched in this run
         self._inserted: set[int] = set()
         self._panicking: int | None = None
-        # Called before every instruction while it is set: runs are single steps then.
+        # While this callback is set, runs are single steps, and it is called before each one.
         self.watch: Callable[[int], None] | None = None
         self._qemu = QemuProcess(self.arch, self.board, ram, memory + hidden, options)
 
     @classmethod
     def boot(cls, image: Image, memory: int = 512 << 20) -> Self:
-        """A machine about to start.  QEMU tells the guest of all its memory: there is no hidden."""
+        """Return a machine that is about to start.
+
+        It has no hidden memory, since QEMU reports all memory to the guest.
+        """
         board = BOARDS[arch_of(image).name]
         with _memory_file(memory) as ram, tempfile.TemporaryDirectory() as directory:
-            # QEMU has read the files when its stub answers.
+            # QEMU has read the files by the time its gdb stub answers.
             machine = cls(image, memory, 0, board.boot(image, memory, Path(directory)), ram)
         machine._watch_panic()
         return machine
 
     @classmethod
     def carry(cls, source: UnicornMachine, snapshot: Snapshot | None = None) -> Self:
-        """A machine in the present state of another: its memory, general and system registers.
-        Devices are as after a reset, and interrupt nobody.
+        """Return a machine with the memory, general and system registers of another machine.
 
-        :param snapshot: of that state, if there is one already.
+        Devices are as after a reset and raise no interrupts.
+
+        :param snapshot: a snapshot of the other machine's current state, if one exists already.
         """
         snapshot = snapshot or source.snapshot()
         with _memory_file(source.memory + HIDDEN) as ram:
@@ -92,30 +98,30 @@ class QemuMachine(Machine):
             machine = cls(source.image, source.memory, HIDDEN, list(board.carry), ram)
         with contextlib.ExitStack() as undo:
             undo.callback(machine.close)
-            machine.go_back(snapshot.memory)  # QEMU's loader has written to it
+            machine.go_back(snapshot.memory)  # undo the writes of QEMU's loader
             machine.enter(source)
             undo.pop_all()
         machine._watch_panic()
         return machine
 
     def enter(self, source: UnicornMachine) -> None:
-        """Set the CPU to the present state of another machine, whose memory is in place already."""
+        """Set the CPU to the state of another machine, whose memory was copied already."""
         self.board.enter(self, source)
 
     def run_stub(self, end: int) -> None:
-        """Run code of ours from the pc in force to an address.
+        """Run code from the current pc up to an address.
 
-        :raises MachineError: when it does not get there.
+        :raises MachineError: if the CPU does not reach the address.
         """
         self._insert({end})
         stop = self._go((), 0, START)
         self._insert(set())
         if stop is not None or self.pc != end:
-            raise MachineError(f"{self.arch.name}: the state could not be carried to QEMU: its CPU "
-                               f"is at {self.pc:#x}, not at {end:#x}")
+            raise MachineError(f"{self.arch.name}: the state could not be transferred to QEMU: its "
+                               f"CPU stopped at {self.pc:#x}, not at {end:#x}")
 
     def close(self) -> None:
-        """End QEMU; the machine cannot be used any more."""
+        """Terminate QEMU; the machine cannot be used afterwards."""
         self._qemu.close()
 
     def __enter__(self) -> Self:
@@ -127,16 +133,19 @@ class QemuMachine(Machine):
     # -- registers ----------------------------------------------------------------------------
 
     def knows(self, name: str) -> bool:
-        """Whether QEMU's stub has a register."""
+        """Whether QEMU's gdb stub has a register."""
         return self._qemu.registers.has(name)
 
     def read_register(self, name: str) -> int:
+        """Return the value of a register."""
         return self._qemu.registers.read(name)
 
     def write_register(self, name: str, value: int) -> None:
+        """Set a register."""
         self._qemu.registers.write(name, value)
 
     def write_vector(self, name: str, value: int) -> None:
+        """Set a 128-bit vector register."""
         self.write_register(name, value)
 
     # -- memory -------------------------------------------------------------------------------
@@ -148,11 +157,12 @@ class QemuMachine(Machine):
         return at
 
     def read_physical(self, address: int, size: int) -> bytes:
+        """Read RAM."""
         at = self._at(address, size)
         return self._qemu.view[at : at + size]
 
     def write_physical(self, address: int, data: bytes) -> None:
-        """Through QEMU, which drops its translations of what is code; only what changes."""
+        """Write RAM through QEMU, which then drops its translations; skip unchanged pages."""
         at = self._at(address, len(data))
         self._qemu.gdb.physical(True)
         for part in range(0, len(data), PAGE):
@@ -161,28 +171,33 @@ class QemuMachine(Machine):
                 self._qemu.gdb.write(address + part, content)
 
     def write_code(self, address: int, data: bytes) -> None:
+        """Write virtual memory, for temporary breakpoints."""
         self.write(address, data)
 
     def hidden_memory(self, size: int) -> int:
+        """Return the physical address of memory that the guest does not know about.
+
+        :raises MachineError: if the machine does not have that much.
+        """
         if size > self._hidden:
-            raise MachineError("this machine has no memory that the guest does not know of: carry "
-                               "a booted kernel to QEMU instead of booting it there")
+            raise MachineError("QEMU has no memory hidden from a kernel that it boots itself: "
+                               "transfer the state of a booted machine to it instead")
         return self.board.ram_base + self.memory
 
     def release_hidden(self) -> None:
-        pass  # it goes with the process
+        """Do nothing: the memory is released when QEMU ends."""
 
     def forget_translations(self) -> None:
-        """QEMU keeps no page table entries that were not valid, and sees writes to code."""
+        """Do nothing: QEMU caches only valid page table entries, and notices writes to code."""
 
     def go_back(self, base: MemoryImage) -> None:
-        """Make the guest's memory what it was in a snapshot."""
+        """Restore the guest's memory to its contents in a snapshot."""
         for address in self.changed(base):
             self.write_physical(address, base.read(address - self.board.ram_base, PAGE))
 
     def changed(self, base: MemoryImage) -> list[int]:
-        """Pages, by physical address, of the guest's memory that differ from a snapshot's."""
-        found = []
+        """Return the physical addresses of the guest's pages that differ from a snapshot."""
+        differing = []
         pages = sorted({at for held in (extents(self._qemu.ram, 0, self.memory), base.extents())
                         for begin, size in held
                         for at in range(begin - begin % CHUNK, begin + size, CHUNK)})
@@ -190,26 +205,30 @@ class QemuMachine(Machine):
             ours, theirs = self._qemu.view[at : at + CHUNK], base.read(at, CHUNK)
             theirs = theirs.ljust(len(ours), b"\0")[: len(ours)]
             if ours != theirs:
-                found += [self.board.ram_base + at + page
+                differing += [self.board.ram_base + at + page
                           for page in range(0, min(CHUNK, self.memory - at), PAGE)
                           if ours[page : page + PAGE] != theirs[page : page + PAGE]]
-        return found
+        return differing
 
     # -- running ------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
+        """Whether a handler is running."""
         return self._handling
 
     @property
     def instructions(self) -> int:
+        """Raise an error: QEMU does not count instructions."""
         raise MachineError("QEMU does not count instructions")
 
     @property
     def now(self) -> int:
-        raise MachineError("QEMU's time is the host's")
+        """Raise an error: QEMU has no virtual time."""
+        raise MachineError("QEMU has no virtual time: it uses the host's clock")
 
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
+        """Call ``handler`` in every run before the guest executes ``address``; None removes it."""
         if handler is None:
             self._handlers.pop(address, None)
         else:
@@ -221,7 +240,7 @@ class QemuMachine(Machine):
             self.handle(panic.address, self._panicked)
 
     def _panicked(self) -> None:
-        """The guest panics: the run goes on until it has said why."""
+        """Note that the guest panics; the run continues until it has printed the reason."""
         if self._panicking is None:
             self._panicking = len(self.console.text)
 
@@ -233,26 +252,28 @@ class QemuMachine(Machine):
         self._inserted = set(wanted)
 
     def step(self) -> None:
-        """Execute one instruction, interrupts masked."""
+        """Execute one instruction with interrupts masked."""
         self._qemu.registers.forget()
         reply = self._qemu.gdb.step()
         if reply[:1] in ("W", "X"):
-            raise MachineError("the guest ended QEMU")
+            raise MachineError("QEMU ended while the guest executed one instruction")
 
     def type(self, data: bytes) -> None:
-        """Keys pressed at the console: the guest's reader gets them, when it reads."""
+        """Type bytes at the console; the guest receives them when it reads."""
         self._send_keys(self._keyboard.type(data))
 
     def _send_keys(self, data: bytes) -> None:
         try:
             self._qemu.serial.sendall(data)
         except OSError as error:
-            raise MachineError(f"QEMU's console is gone: {error.strerror}") from None
+            raise MachineError(f"lost the connection to QEMU's console: {error.strerror}") from None
 
     def run(self, until: Until) -> Stop:
-        """An interrupt (KeyboardInterrupt) leaves a machine that can only be closed.
+        """Run the guest until a condition of ``until`` holds or the guest ends the run.
 
-        :raises MachineError: for an end by instructions or virtual time, which QEMU does not have.
+        After a KeyboardInterrupt, the machine can only be closed.
+
+        :raises MachineError: for a limit of instructions or virtual time.
         """
         if until.instructions is not None or until.time is not None:
             raise MachineError("QEMU counts neither instructions nor virtual time")
@@ -284,7 +305,7 @@ class QemuMachine(Machine):
                 places = stops | self._handlers.keys() | self._keyboard.places()
                 if pc in places:
                     self._send_keys(self._keyboard.at(pc))
-                    self.step()  # a step goes over QEMU's breakpoint
+                    self.step()  # a step ignores the breakpoint at the pc
                     continue
                 self._insert(places)
                 began = time.monotonic()
@@ -296,7 +317,7 @@ class QemuMachine(Machine):
             self.drain()
 
     def _go(self, texts: tuple[bytes, ...], start: int, longest: float) -> Stop | None:
-        """Continue until QEMU stops by itself (None), or the console or the clock says so."""
+        """Continue until QEMU stops (return None), or the console or a time limit ends the run."""
         self._qemu.registers.forget()
         end = time.monotonic() + longest
         self._qemu.gdb.send("c")
@@ -315,7 +336,7 @@ class QemuMachine(Machine):
                 if reason is None and not self._qemu.gdb.waiting:
                     if not ready and left > self.patience:
                         reason = StopReason.PATIENCE
-                        detail = f"nothing was heard from QEMU for {self.patience:g} seconds"
+                        detail = f"QEMU neither stopped nor wrote for {self.patience:g} seconds"
                     elif not ready or left == 0:
                         reason = StopReason.PATIENCE
                         detail = f"QEMU ran for {self.longest:g} seconds"
@@ -325,7 +346,7 @@ class QemuMachine(Machine):
         except MachineError:
             if not self._qemu.has_ended():
                 raise
-            gone = True  # the guest turned it off; its last packet may be lost
+            gone = True  # the guest powered QEMU off; the last packet may be lost
         self.drain()
         if gone:
             if self._panicking is not None:
@@ -334,7 +355,7 @@ class QemuMachine(Machine):
         return None if reason is None else Stop(reason, self.pc, detail)
 
     def _hear(self) -> bool:
-        """Take what the console says; whether it said something."""
+        """Read console output; return whether there was any."""
         try:
             data = self._qemu.serial.recv(1 << 16)
         except ConnectionError:
@@ -344,15 +365,15 @@ class QemuMachine(Machine):
         return bool(data)
 
     def drain(self) -> None:
-        """What the console has said already."""
+        """Read all console output that is available."""
         while select.select([self._qemu.serial.fileno()], [], [], 0)[0]:
             if not self._hear():
                 return
 
     def _said_it(self, texts: tuple[bytes, ...], start: int) -> tuple[StopReason | None, str]:
-        """Whether the console has said what ends the run, since it was looked at before.
+        """Return the reason and detail if new console output ends the run, else None and "".
 
-        :param start: where the text of the run begins.
+        :param start: the position in the console text where the run began.
         """
         seen, self._looked = self._looked, len(self.console.text)
         if self._panicking is not None:
@@ -369,15 +390,15 @@ class QemuMachine(Machine):
         return None, ""
 
     def _why(self) -> str:
-        """What the guest says it panics for."""
-        said = self.console.text[self._panicking :].decode("utf-8", "replace").splitlines()
-        why = [line for line in said if line.startswith("panic: ")]
-        return why[0].removeprefix("panic: ").strip() if why else ""
+        """Return the panic message that the guest has printed."""
+        lines = self.console.text[self._panicking :].decode("utf-8", "replace").splitlines()
+        messages = [line for line in lines if line.startswith("panic: ")]
+        return messages[0].removeprefix("panic: ").strip() if messages else ""
 
 
 @contextlib.contextmanager
 def _memory_file(size: int) -> Iterator[int]:
-    """A memory file; who maps it keeps it."""
+    """Create a memory file and yield its descriptor, which mappings of the file may outlive."""
     file = os.memfd_create("kinst-qemu", os.MFD_CLOEXEC)
     try:
         os.ftruncate(file, size)

@@ -1,7 +1,7 @@
-"""QEMU as a child process that dies with us (``setpriv --pdeathsig``).
+"""QEMU as a child process that is killed when this process ends (``setpriv --pdeathsig``).
 
-Its gdb stub and its console are the ends of socket pairs, so that there is no port and no file; its
-RAM is a memory file of ours.
+Its gdb stub and console are connected by socket pairs, which need no port and no file. Its RAM is a
+memory file of this process.
 """
 
 import contextlib
@@ -17,32 +17,35 @@ from emu.qemu.boards import installed
 from emu.qemu.gdb_remote import GdbRemote
 from emu.qemu.registers import QemuRegisters
 
-START = 60.0  # seconds for QEMU to start, and to answer
-# It is killed when we end; if we have ended before that was arranged, it is not run at all.
+START = 60.0  # seconds for QEMU to start and answer
+# The shell refuses to start QEMU if this process ended before --pdeathsig took effect.
 IF_OURS = '[ "$PPID" = "$0" ] && exec "$@"'
 
 
 class QemuProcess:
-    """A QEMU that has started and stands still.
+    """A QEMU process that has started, with its CPU stopped.
 
-    ``gdb`` is its stub, ``registers`` what the stub has of the CPU, ``serial`` its console, ``ram``
-    the descriptor of its memory file and ``view`` that file, mapped.
+    :ivar gdb: the connection to its gdb stub.
+    :ivar registers: the CPU's registers.
+    :ivar serial: the socket of its console.
+    :ivar ram: the descriptor of its memory file.
+    :ivar view: the mapped memory file.
 
-    :param ram: a memory file of ``size`` bytes.
-    :param options: what the board needs beside the machine, the CPU and the RAM.
-    :raises MachineError: when QEMU is not installed or does not start.
+    :param ram: the descriptor of a memory file of ``size`` bytes.
+    :param options: further options of the board, besides machine, CPU and RAM.
+    :raises MachineError: if QEMU is not installed or does not start.
     """
 
     def __init__(self, arch: Arch, board: QemuBoard, ram: int, size: int, options: list[str]
                  ) -> None:
-        self._said: bytes | None = None  # its standard error, when it has ended
+        self._said: bytes | None = None  # standard error of QEMU, once it has ended
         with contextlib.ExitStack() as undo:
             self._start(arch, board, ram, size, options, undo)
             self._resources = undo.pop_all()
 
     def _start(self, arch: Arch, board: QemuBoard, ram: int, size: int, options: list[str],
                undo: contextlib.ExitStack) -> None:
-        """Start QEMU and meet its stub; what is to be undone at the end goes on the stack."""
+        """Start QEMU, connect to its gdb stub, and register the cleanup in ``undo``."""
         launcher, program = installed("setpriv"), installed(board.program)
         self.ram = os.dup(ram)
         undo.callback(os.close, self.ram)
@@ -75,10 +78,7 @@ class QemuProcess:
             raise MachineError(f"{board.program}: {self._end() or error}") from None
 
     def _end(self) -> str:
-        """End QEMU.
-
-        :return: the last line that it has written to its standard error.
-        """
+        """Kill QEMU and return the last line of its standard error."""
         if self._said is None:
             self.process.kill()
             _out, self._said = self.process.communicate()
@@ -86,12 +86,12 @@ class QemuProcess:
         return lines[-1] if lines else ""
 
     def has_ended(self) -> bool:
-        """Whether QEMU has ended by itself, or is about to."""
+        """Whether QEMU has ended normally, or does so within a second."""
         try:
             return self.process.wait(1) == 0
         except subprocess.TimeoutExpired:
             return False
 
     def close(self) -> None:
-        """End QEMU, and give its memory and sockets back."""
+        """Terminate QEMU and release its memory and sockets."""
         self._resources.close()

@@ -1,4 +1,4 @@
-"""The registers of a CPU that QEMU's gdb stub has; what was read is known until the CPU runs."""
+"""Registers of the CPU that QEMU's gdb stub provides, cached until the CPU runs."""
 
 from emu.arch.arch import Arch
 from emu.host.errors import MachineError
@@ -7,16 +7,16 @@ from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 
 
 class QemuRegisters:
-    """Reads and writes registers by our names.
+    """Access to the stub's registers by the architecture's register names.
 
-    :raises MachineError: when the stub's registers make no sense.
+    :raises MachineError: if the stub's register data is inconsistent.
     """
 
     def __init__(self, gdb: GdbRemote, board: QemuBoard, arch: Arch) -> None:
         self._gdb, self._board, self._arch = gdb, board, arch
         self._values: dict[str, int] = {}  # by the stub's names
         self._found = {register.name: register for register in gdb.target_registers()}
-        self._packet: list[TargetRegister] = []  # in the order in which one packet has them
+        self._packet: list[TargetRegister] = []  # the registers of the g packet, in its order
         self._packet_size = len(gdb.read_registers())
         at = 0
         for register in sorted(self._found.values(), key=lambda r: r.number):
@@ -25,21 +25,21 @@ class QemuRegisters:
             self._packet.append(register)
             at += register.size
         if at != self._packet_size:
-            raise MachineError(f"the gdb stub gives {self._packet_size} bytes of registers, the "
-                               "last of which is not whole")
+            raise MachineError(f"the gdb stub's {self._packet_size} bytes of registers end within "
+                               "a register")
 
     def has(self, name: str) -> bool:
-        """Whether the stub has a register of ours."""
+        """Whether the stub has a register."""
         return any(spelling in self._found for spelling in self._board.spellings(name))
 
     def forget(self) -> None:
-        """The CPU has run, or will."""
+        """Discard cached values, because the CPU has run or will run."""
         self._values.clear()
 
     def read(self, name: str) -> int:
-        """The value of a register.
+        """Return the value of a register.
 
-        :raises MachineError: when the stub has no such register.
+        :raises MachineError: if the stub has no such register.
         """
         register = self._register(name)
         if register.name not in self._values:
@@ -50,9 +50,9 @@ class QemuRegisters:
         return self._values[register.name]
 
     def write(self, name: str, value: int) -> None:
-        """Set a register; one that is always 0 stays so.
+        """Set a register; a register that is always 0 is left alone.
 
-        :raises MachineError: when the stub has no such register.
+        :raises MachineError: if the stub has no such register.
         """
         if name in self._board.constants:
             return
@@ -65,7 +65,7 @@ class QemuRegisters:
         if name in self._arch.registers:
             self._values[register.name] = value
         else:
-            self.forget()  # a system register may change what others read as
+            self.forget()  # a system register may affect the values of others
 
     def _register(self, name: str) -> TargetRegister:
         for spelling in self._board.spellings(name):
@@ -76,7 +76,7 @@ class QemuRegisters:
     def _read_packet(self) -> None:
         data, at = self._gdb.read_registers(), 0
         if len(data) != self._packet_size:
-            raise MachineError(f"the gdb stub gives {len(data)} bytes of registers, and gave "
+            raise MachineError(f"the gdb stub sent {len(data)} bytes of registers, but "
                                f"{self._packet_size} before")
         for register in self._packet:
             self._values[register.name] = int.from_bytes(data[at : at + register.size], "little")

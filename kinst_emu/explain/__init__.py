@@ -1,1 +1,1 @@
-"""One firing of one probe, told in steps from the real run."""
+"""Explanations of firings, system calls, page faults and context switches from a recorded run."""

@@ -1,4 +1,4 @@
-"""D programs run without a kernel, as the tests of the language do."""
+"""Helpers for the tests of the D language that run programs without a kernel."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from kinst_emu.cli import script
 
 
 def run(*words):
-    """(exit status, standard output, standard error) of a command line."""
+    """Run kdtrace in this process and return (exit status, standard output, standard error)."""
     out, said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
         try:
@@ -25,14 +25,14 @@ def run(*words):
 
 
 def command(*words):
-    """The same of the command itself, in a process of its own."""
+    """Run kdtrace in a child process and return (exit status, standard output, standard error)."""
     found = subprocess.run([sys.executable, "-m", "kinst_emu.commands.kdtrace", *words],
                            capture_output=True, text=True, check=False, timeout=120)
     return found.returncode, found.stdout, found.stderr
 
 
 def quiet(program, *words):
-    """What a program prints, without the newline at the end of all traces."""
+    """Return the output of a program run with -q, without the newline at the end of the trace."""
     status, out, said = run("-q", "-n", program, *words)
     assert status == 0 and not said, said
     assert out.endswith("\n")
@@ -40,17 +40,17 @@ def quiet(program, *words):
 
 
 def tag(program, *words):
-    """The tag of a program's first mistake."""
+    """Return the error tag of the first mistake in a program."""
     status, _out, said = run("-x", "errtags", "-n", program, *words)
     assert status == 1
     return re.search(r"\[(D_\w+)\]", said)[1]
 
 
 def compiled(pipeline, source):
-    """The clauses of a program of a command line, which other programs of the pipeline precede."""
+    """Compile a program given with -n into clauses, after the earlier programs of a pipeline."""
     return pipeline.compile(ProgramText(source, ["test"], string=True))
 
 
 def pipeline():
-    """Of programs that are traced together, without a kernel."""
+    """Return an empty pipeline for programs that are traced together without a kernel."""
     return Pipeline(Options(), None, lambda text: None)

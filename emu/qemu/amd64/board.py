@@ -1,8 +1,8 @@
-"""How QEMU boots an amd64 kernel: a stub of ours, entered by PVH, goes on at ``btext``.
+"""QEMU board for amd64, whose kernels start from a PVH stub that jumps to ``btext``.
 
-QEMU's firmware has run by then and left its ACPI tables.  The kernel's segments, the loader's
-metadata and its page tables are put into memory by QEMU's generic loader; the stub switches to
-long mode on them.
+QEMU's firmware runs first and leaves its ACPI tables. QEMU's generic loader puts the kernel's
+segments, the loader's metadata and the page tables into memory; the stub then switches to long
+mode.
 """
 
 import struct
@@ -21,7 +21,7 @@ from emu.qemu.disks import disk_words
 from emu.unicorn.machine import UnicornMachine
 
 STUB = 0x100000
-FIRMWARE = 2 << 20  # at the end of memory: where QEMU's firmware leaves its tables
+FIRMWARE = 2 << 20  # bytes at the end of memory where QEMU's firmware leaves its tables
 
 SOURCE = """
     cli
@@ -67,7 +67,7 @@ def _stub(sp: int, entry: int) -> bytes:
 
 
 def _pvh_image(code: bytes) -> bytes:
-    """A one-segment ELF file with the note that names its 32-bit entry (Xen PVH)."""
+    """Return a one-segment ELF file with a note that names its 32-bit entry point (Xen PVH)."""
     note = struct.pack("<III4sQ", 4, 8, 18, b"Xen\0", STUB)
     header, ph = 64, 56
     at = header + 2 * ph
@@ -82,6 +82,7 @@ def _pvh_image(code: bytes) -> bytes:
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:
+    """Write the files of a boot and return QEMU's options for it."""
     usable = memory - FIRMWARE
     module, at, data, kernend = loader.metadata(image, loader.memory_map(usable))
     sp, words = loader.stack(module, kernend)
@@ -105,18 +106,18 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
     return words_ + disk_words(image, directory, "virtio-blk-pci")
 
 
-# -- a state carried over -------------------------------------------------------------------------
+# -- transfer of a state --------------------------------------------------------------------------
 
-REAL, DATA, ROOM = 0x7000, 0x8000, 0x2000  # physical: code for real mode, its data; bytes of both
+REAL, DATA, ROOM = 0x7000, 0x8000, 0x2000  # physical: real-mode code, its data; size of both
 FLAT_GDT = struct.pack("<3Q", 0, 0x00AF9A000000FFFF, 0x00CF92000000FFFF)
 LMA, PSE, PAE = 1 << 10, 1 << 4, 1 << 5
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
-TSS_TYPE, TSS_AVAILABLE = 5, 0x89  # the byte of a descriptor that says it is a TSS; not busy
+TSS_TYPE, TSS_AVAILABLE = 5, 0x89  # offset of a descriptor's type byte; type of a TSS not in use
 SEGMENTS = ("cs", "ss", "ds", "es", "fs", "gs")
 
 
 def _real_mode(pml4: int, efer: int, long_mode: int) -> bytes:
-    """From reset into long mode, under page tables of ours."""
+    """Return code that leads from reset to long mode, with page tables of this module."""
     return b"".join((
         b"\x66\x0f\x01\x16", struct.pack("<H", DATA),  # lgdt [DATA]
         b"\x66\xb8", struct.pack("<I", PSE | PAE), b"\x0f\x22\xe0",  # mov cr4, eax
@@ -129,7 +130,7 @@ def _real_mode(pml4: int, efer: int, long_mode: int) -> bytes:
 
 
 def _long_mode(state: Mapping[str, Any], task: int, local: int) -> bytes:
-    """Load what only instructions can load, then loop."""
+    """Return code that loads the state which only instructions can load, and then loops."""
     code = b"\x48\xbe" + struct.pack("<Q", DATA)  # mov rsi, DATA
     code += b"\x0f\x01\x56\x10\x0f\x01\x5e\x20"  # lgdt [rsi + 16]; lidt [rsi + 32]
     if task:
@@ -143,9 +144,14 @@ def _long_mode(state: Mapping[str, Any], task: int, local: int) -> bytes:
 
 
 def enter(machine: Entered, source: UnicornMachine) -> None:
-    """Descriptor tables, the task register and MSRs can be set by the CPU alone: by a stub in low
-    memory, from real mode on, under page tables that have the guest's half and the stub; what it
-    was written over is put back.  The rest the gdb stub can set."""
+    """Set QEMU's CPU to the state of another machine.
+
+    Only instructions can load descriptor tables, the task register and MSRs. So a stub in low
+    memory starts in real mode, under page tables that contain the guest's upper half and the stub.
+    The memory that it overwrites is restored. The gdb stub sets all other registers.
+
+    :raises MachineError: if the guest's GDT is not mapped.
+    """
     state = source.cpu.state()
     wide = {name: MMR.unpack(bytes.fromhex(state[name])) for name in registers.WIDE}
     pml4 = machine.hidden_memory(3 * 4096)
@@ -164,7 +170,7 @@ def enter(machine: Entered, source: UnicornMachine) -> None:
         data += struct.pack("<HQ", wide[name][2], wide[name][1]).ljust(16, b"\0")
     machine.write_physical(REAL, code)
     machine.write_physical(DATA, data.ljust(0x40, b"\0") + FLAT_GDT)
-    if task:  # LTR wants it not busy, and makes it so
+    if task:  # LTR requires an available TSS, and marks it as busy
         machine.write_physical(_physical(source, wide["gdtr"][1] + (task & ~7) + TSS_TYPE),
                                bytes([TSS_AVAILABLE]))
     machine.write_register("cs", REAL >> 4)
@@ -181,12 +187,12 @@ def enter(machine: Entered, source: UnicornMachine) -> None:
 def _physical(source: UnicornMachine, address: int) -> int:
     found = source.translate(address)
     if found is None:
-        raise MachineError(f"the GDT at {address:#x} is not mapped: the state cannot be carried")
+        raise MachineError(f"cannot transfer the state: the GDT at {address:#x} is not mapped")
     return found
 
 
 SPELLINGS = {"rflags": ("eflags",), "kernel_gs_base": ("k_gs_base",), "fpcw": ("fctrl",),
-             "fpsw": ("fstat",), "fop": ()}  # the stub's fop is always 0
+             "fpsw": ("fstat",), "fop": ()}  # QEMU's gdb stub always reports fop as 0
 
 BOARD = QemuBoard(
     program="qemu-system-x86_64", machine="pc", cpu="qemu64", ram_base=0, boot=boot, carry=(),

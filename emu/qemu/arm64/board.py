@@ -1,6 +1,7 @@
-"""How QEMU boots an arm64 kernel: flattened, behind the header of a Linux Image.
+"""QEMU board for arm64, which boots a kernel as a flat image with a Linux Image header.
 
-Header: Documentation/arch/arm64/booting.rst of Linux.  Its first word branches to the entry.
+The header is described in Documentation/arch/arm64/booting.rst of Linux. Its first word is a branch
+to the entry point.
 """
 
 import struct
@@ -17,12 +18,12 @@ from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import UnicornMachine
 
 HEADER = 64  # bytes
-GUARD = "FreeBSD:"  # or the kernel takes the command line for Linux's
-FLAGS = 0b1010  # little-endian, 4 KiB pages, anywhere in memory
+GUARD = "FreeBSD:"  # prefix without which the kernel parses the command line as Linux's
+FLAGS = 0b1010  # little-endian, 4 KiB pages, loadable anywhere in memory
 
 
 def flatten(image: Image) -> bytes:
-    """The segments as one blob, with the header over its first 64 bytes."""
+    """Return the segments as one block, with the header in place of the first 64 bytes."""
     low = min(s.virtual for s in image.segments)
     high = max(s.virtual_end for s in image.segments)
     filled = max(s.virtual + len(s.data) for s in image.segments)
@@ -37,36 +38,40 @@ def flatten(image: Image) -> bytes:
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:
+    """Write the files of a boot and return QEMU's options for it.
+
+    :raises MachineError: if the image has modules.
+    """
     if image.modules:
-        raise MachineError("QEMU's own boot takes no modules on this architecture: leave --module "
-                           "away, or carry a booted state over")
+        raise MachineError("QEMU cannot boot a kernel with modules on this architecture: omit "
+                           "--module, or transfer the state of a booted machine")
     path = directory / "Image"
     room = image.entry - min(s.virtual for s in image.segments) >= HEADER
-    # Without room for a header it is linked where it is to run.
+    # A kernel without room for a header is linked at its load address, so QEMU loads the ELF file.
     path.write_bytes(flatten(image) if room else image.file.data)
     return ["-kernel", str(path), "-append", command_line(image.options, GUARD),
             *disk_words(image, directory, "virtio-blk-device")]
 
 
-# What the stub is made of (Arm ARM, C6.2).
+# Instructions of the stub (Arm ARM, C6.2).
 LOAD_NEXT, LOAD_NEXT_2 = 0xF8408420, 0xF8408422  # ldr x0 (x2), [x1], #8
 ISB, DSB, TLBI, BR_X2, LOOP = 0xD5033FDF, 0xD5033F9F, 0xD508871F, 0xD61F0040, 0x14000000
 MOV_SP, ERET = 0x9100001F, 0xD69F03E0  # mov sp, x0
-BLOCK = 1 | 3 << 8 | 1 << 10  # of 1 GiB: shareable, accessed
-EPD0 = 1 << 7  # of TCR_EL1
+BLOCK = 1 | 3 << 8 | 1 << 10  # block descriptor (1 GiB): valid, inner shareable, accessed
+EPD0 = 1 << 7  # bit of TCR_EL1 that disables TTBR0_EL1
 
 
 def _msr(name: str) -> int:
-    """``MSR name, x0``."""
+    """Return the encoding of ``MSR name, x0``."""
     op0, op1, crn, crm, op2 = registers.SYSTEM[name]
     return 0xD5000000 | op0 << 19 | op1 << 16 | crn << 12 | crm << 8 | op2 << 5
 
 
 def _identity_map(machine: Entered, physical: int, tcr: int, mair: int) -> int:
-    """Page tables for TTBR0_EL1 that map the GiB around an address to itself; where they are."""
+    """Build page tables for TTBR0_EL1 that identity-map the GiB of an address; return theirs."""
     size = 64 - (tcr & 63)
     if tcr & EPD0 or not 31 <= size <= 48:
-        raise MachineError("this kernel's TCR_EL1 leaves TTBR0_EL1 unused: it cannot be carried")
+        raise MachineError("cannot transfer the state: the kernel's TCR_EL1 disables TTBR0_EL1")
     tables = machine.hidden_memory(2 * PAGE)
     normal = next((i for i in range(8) if mair >> 8 * i & 0xFF == 0xFF), 0)
     index = physical >> 30
@@ -79,14 +84,19 @@ def _identity_map(machine: Entered, physical: int, tcr: int, mair: int) -> int:
 
 
 def enter(machine: Entered, source: UnicornMachine) -> None:
-    """System registers can be set by the CPU alone: by a stub over the kernel's first instructions,
-    which nothing executes any more.  It runs at its physical address until the MMU is on, at the
-    virtual one then; what it was written over is put back."""
+    """Set QEMU's CPU to the state of another machine.
+
+    Only instructions can set system registers. So a stub temporarily replaces the kernel's first
+    instructions, which are not executed again. It runs at its physical address until the MMU is
+    on, and then at its virtual address.
+
+    :raises MachineError: if the state cannot be transferred.
+    """
     state = source.cpu.state()
     virtual = source.guest.entry_address(source.image)
     physical = source.translate(virtual)
     if physical is None:
-        raise MachineError(f"the kernel's entry at {virtual:#x} is not mapped: nothing to carry")
+        raise MachineError(f"cannot transfer the state: the entry {virtual:#x} is not mapped")
     names = [n for n in registers.CARRIED if n not in ("ttbr0_el1", "sctlr_el1")]
     table = state["ttbr0_el1"]
     if state["sctlr_el1"] & 1:
@@ -94,12 +104,12 @@ def enter(machine: Entered, source: UnicornMachine) -> None:
     program = "sp_el1" in state
     code, values = [], []
     wanted = state | {"ttbr0_el1": table}
-    if program:  # it is returned to: gdb's stub changes no exception level for the whole CPU
+    if program:  # ERET enters the program, since the gdb stub cannot fully change exception levels
         wanted |= {"elr_el1": state["pc"], "spsr_el1": state["pstate"]}
     for name in (*names, "ttbr0_el1"):
         code += [LOAD_NEXT, _msr(name)]
         values.append(wanted[name])
-    if program:  # the kernel's stack pointer, which is in use here
+    if program:  # the stub runs on the kernel's stack pointer
         code += [LOAD_NEXT, MOV_SP]
         values.append(state["sp_el1"])
     code += [DSB, ISB, LOAD_NEXT_2, LOAD_NEXT, _msr("sctlr_el1"), ISB, BR_X2]
@@ -122,7 +132,7 @@ def enter(machine: Entered, source: UnicornMachine) -> None:
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """QEMU names some system registers without the exception level."""
+    """Return the names that QEMU's gdb stub may use, some without the exception level."""
     if name == "pstate":
         return ("cpsr",)
     if name in registers.VECTORS:

@@ -1,5 +1,7 @@
-"""riscv64 on QEMU: the ELF file as it is, behind QEMU's firmware; or a state carried over, without
-firmware.  All state can be set through the gdb stub."""
+"""QEMU board for riscv64, which boots the ELF file after QEMU's firmware.
+
+A transferred state runs without firmware; the gdb stub can set all of it.
+"""
 
 from pathlib import Path
 
@@ -12,24 +14,28 @@ from emu.riscv64 import registers
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.riscv64.board import RAM_BASE
 
-# Names of gdb's target description where they differ: floating-point registers by their ABI names.
+# Register names in gdb's target description that differ: floating-point registers have ABI names.
 FLOATS = [*(f"ft{i}" for i in range(8)), "fs0", "fs1", *(f"fa{i}" for i in range(8)),
           *(f"fs{i}" for i in range(2, 12)), *(f"ft{i}" for i in range(8, 12))]
 SPELLINGS = {"s0": ("s0", "fp")} | {f"f{i}": (name,) for i, name in enumerate(FLOATS)}
-# What firmware delegates and allows (OpenSBI): all exceptions but calls from S-mode, S's
-# interrupts, the counters, and all memory by one NAPOT entry of PMP.
+# What the firmware (OpenSBI) delegates and allows: all exceptions except calls from S-mode, the
+# interrupts of S-mode, the counters, and all memory through one NAPOT entry of the PMP.
 FIRMWARE = {
     "medeleg": 0xB1FF, "mideleg": 0x222, "mcounteren": 7, "pmpaddr0": (1 << 54) - 1,
     "pmpcfg0": 0x1F,
 }
 FS_INITIAL = 1 << 13
-MACHINE = 3  # the privilege level that sees all registers
+MACHINE = 3  # the privilege level at which all registers are accessible
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:
+    """Write the files of a boot and return QEMU's options for it.
+
+    :raises MachineError: if the image has modules.
+    """
     if image.modules:
-        raise MachineError("QEMU's own boot takes no modules on this architecture: leave --module "
-                           "away, or carry a booted state over")
+        raise MachineError("QEMU cannot boot a kernel with modules on this architecture: omit "
+                           "--module, or transfer the state of a booted machine")
     path = directory / "kernel"
     path.write_bytes(image.file.data)
     return ["-kernel", str(path), "-append", command_line(image.options),
@@ -37,7 +43,10 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
 
 
 def enter(machine: Entered, source: UnicornMachine) -> None:
-    """But fcsr, which QEMU's stub does not know, and kernels do not use."""
+    """Set QEMU's CPU to the state of another machine.
+
+    The register fcsr is left out: QEMU's gdb stub does not provide it, and kernels do not use it.
+    """
     state = source.cpu.state()
     machine.write_register("priv", MACHINE)
     for name, value in FIRMWARE.items():

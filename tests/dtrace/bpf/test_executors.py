@@ -1,4 +1,4 @@
-"""Both executors do what RFC 9669 says, and the same; no code can spoil what it does not own."""
+"""Tests that both BPF executors follow RFC 9669, agree, and reject access to foreign memory."""
 
 import pytest
 from hypothesis import given, settings
@@ -37,7 +37,7 @@ def runtime(helpers=None):
 
 
 def executed(write, argument=0):
-    """r0 of a program, by both executors."""
+    """Run a program on both executors, check that they agree, and return r0."""
     out = Assembler()
     write(out)
     out.leave()
@@ -138,7 +138,7 @@ def test_stores_write_only_the_bytes_of_their_size(size):
 def test_long_jumps_and_local_calls_are_executed():
     def write(out):
         out.add(BpfInstruction(Class.JMP32 | BpfJump.JA, 0, 0, 0, 1))
-        out.constant(1, 1)  # jumped over
+        out.constant(1, 1)  # the jump skips this instruction
         out.constant(0, 7)
     code = Assembler()
     write(code)
@@ -214,7 +214,7 @@ def test_endless_loops_end_with_a_fault_even_in_long_programs():
     one = BpfInstruction(Class.ALU64 | Alu.ADD | K, 1, 0, 0, 1)
     ends = BpfInstruction(Class.JMP | BpfJump.EXIT)
     circle = [*[one] * 30_000, BpfInstruction(Class.JMP | BpfJump.JA, 0, 0, -30_001)]
-    # Straight code of that length, called again and again.
+    # Straight-line code of the same length, called repeatedly.
     called = [BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL, 0, 1),
               BpfInstruction(Class.JMP | BpfJump.JA, 0, 0, -2), *[one] * 30_000, ends]
     for code in (circle, called):

@@ -1,4 +1,4 @@
-"""The runtime's memory: nothing that Python asks of it reaches beyond."""
+"""Tests that Python callers of the BPF runtime cannot reach outside its memory."""
 
 import random
 
@@ -126,8 +126,10 @@ def test_a_ring_keeps_whole_records_however_they_wrap():
 
 @pytest.mark.parametrize("count, kept", [(4227, 4227), (4228, 4228), (4229, 4228), (4230, 4228)])
 def test_a_ring_drops_only_as_many_old_records_as_needed(count, kept):
-    """Its memory is full before its size is: 4,228 of 744 bytes fill it, behind others that are
-    used up then."""
+    """A ring can run out of memory before its records reach the configured size.
+
+    4,228 records of 744 bytes fill it after the larger records before them are used up.
+    """
     runtime = made(buffer=512 << 10, policy=Policy.RING)
     for number in range(3817 + count):
         runtime.begin_clause()
@@ -139,7 +141,7 @@ def test_a_ring_drops_only_as_many_old_records_as_needed(count, kept):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_ring_keeps_the_newest_records_that_fit(seed):
-    """Of any sizes, however they wrap: another record is given up only for want of room."""
+    """Records of random sizes are dropped only when the next one does not fit."""
     rng, size = random.Random(seed), 4096
     runtime = made(buffer=size, policy=Policy.RING)
     room, sizes, told = 4 * size + (1 << 20), [], -1
@@ -153,7 +155,7 @@ def test_a_ring_keeps_the_newest_records_that_fit(seed):
             assert found == list(range(number + 1 - len(found), number + 1)) and found
             assert sum(sizes[n][1] for n in found) <= size
             before = found[0] - 1
-            if before > told:  # not one that was taken before
+            if before > told:  # records taken in an earlier round may have been dropped since
                 assert (sum(sizes[n][1] for n in found) + sizes[before][1] > size
                         or sum(sizes[n][0] + 24 for n in found) + 2 * max(sizes)[0] > room)
             told = number

@@ -1,4 +1,4 @@
-"""Every tool that asks for a place in code takes every spelling of it, and takes what it prints."""
+"""Tests that every tool accepts every spelling of a code place and the places that it prints."""
 
 import json
 
@@ -126,7 +126,7 @@ def test_replay_stops_where_a_function_with_a_tail_call_returns(arch, tmp_path):
     machine = kinst_emu.Recording(str(path)).machine
     assert there["registers"][machine.emulated.arch.result] == result
     jumped = replayed(path, "--to", "tail_odd")
-    assert jumped["registers"][machine.emulated.arch.result] != result  # it was stale there
+    assert jumped["registers"][machine.emulated.arch.result] != result  # not set yet
     links = replayed(path, "--to", "fbt::tail_even:return", "--origin",
                      machine.emulated.arch.result)
     assert links["value"] == result

@@ -1,4 +1,4 @@
-"""The table of actions: what a row says is all that an action needs."""
+"""Tests of the action table: one row defines everything about an action."""
 
 import io
 import json
@@ -18,12 +18,12 @@ def test_every_action_names_the_consumer_method_that_prints_it():
     assert ACTIONS.keys() == ACTION_PROTOTYPES.keys()
     for action in ACTIONS.values():
         assert not action.consumer or callable(getattr(consumer, f"_{action.consumer}"))
-        assert action.consumer or not action.data, "who would print it?"
+        assert action.consumer or not action.data, "no consumer method prints its data"
 
 
 @pytest.fixture
 def doubled(monkeypatch):
-    """An action that is not DTrace's: a row and its function."""
+    """Add the action ``doubled``, which DTrace does not have, with one table row."""
     def emit(code, e):
         code.noted("doubled", [code.recorded(argument) for argument in e.arguments * 2])
 

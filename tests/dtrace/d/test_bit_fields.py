@@ -1,5 +1,7 @@
-"""How a bit-field of the kernel is read: by the fewest aligned bytes that hold all of it, or by
-the eight or nine bytes that it lies in."""
+"""Tests of the window of bytes that is read for a kernel bit-field.
+
+The window is the smallest aligned word that contains the whole field, or eight or nine bytes.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st

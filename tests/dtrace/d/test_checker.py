@@ -1,4 +1,4 @@
-"""What the checker keeps from one program to the next, and what it does not."""
+"""Tests of the state that the checker keeps between the programs of one pipeline."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sources that no reasonable person writes: one line says what is wrong, and soon."""
+"""Tests that hostile D sources are refused quickly and with one clear message."""
 
 import sys
 
@@ -25,7 +25,7 @@ DOUBLED = {
 
 @pytest.mark.parametrize("kind", DOUBLED)
 def test_sources_that_expand_exponentially_are_refused_before_expansion(kind):
-    """Twenty-five doublings would take hours."""
+    """Expanding 25 doublings would take hours."""
     status, out, said = run("-q", "-n", DOUBLED[kind])
     assert status == 1 and not out and " more than " in said and said.count("\n") <= 1
 
@@ -56,7 +56,7 @@ def test_leading_zeros_do_not_make_a_number_too_large():
     assert quiet("BEGIN { trace(0x" + "0" * 5000 + "1f); exit(0); }") == "31"
 
 
-def test_a_run_of_a_daily_timer_ends_with_a_message_at_the_time_limit():
+def test_a_daily_timer_ends_with_a_message_at_the_time_limit():
     status, _out, said = command("-q", "-n", "tick-1day { }")
     assert status == 0 and "limit of 146 years reached" in said and "Traceback" not in said
 
@@ -69,7 +69,7 @@ def test_a_rate_longer_than_the_time_limit_is_refused(option):
 
 
 def _calls(source):
-    """Python functions that compiling and running it calls."""
+    """Return the number of Python function calls made while a program is compiled and run."""
     count = 0
 
     def profile(_frame, event, _argument):
@@ -87,7 +87,7 @@ def _calls(source):
 @pytest.mark.parametrize("statement", [
     "x = 1;", "trace(1);", "@a{n} = count();", "v{n} = 1;", "if (1) {{ x = 1; }}"])
 def test_compile_time_is_linear_in_the_number_of_statements(statement):
-    """Calls are counted: a clock depends on who else uses the machine."""
+    """Count function calls, since wall-clock time depends on the load of the host."""
     def program(count):
         return "BEGIN { " + "".join(statement.format(n=n) for n in range(count)) + " exit(0); }"
 

@@ -1,4 +1,4 @@
-"""Arguments that a compiler keeps in another place at each probe."""
+"""Tests of probe arguments whose DWARF location differs from probe to probe."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from dwarf.types import Member, Structure
 from emu.host.errors import KinstError
 from tests.dtrace.programs import quiet, run, tag
 
-BEGIN, END, ERROR = 1, 2, 3  # their IDs
+BEGIN, END, ERROR = 1, 2, 3  # probe IDs
 MASK = (1 << 64) - 1
 SAID = []
 
 
 @pytest.fixture
 def places(monkeypatch):
-    """Where args[0] and arg0 of every clause are."""
+    """Return a function that sets the locations of args[0] and arg0 for every clause."""
     def keep(found, kind=LONG, others=False):
         SAID.clear()
         monkeypatch.setattr(Nowhere, "located", lambda self, index, typed: Located(

@@ -1,4 +1,4 @@
-"""What is wrong with a program is said with dtrace's own tags, and nothing but that."""
+"""Tests that mistakes in D programs are reported with the error tags of dtrace(1)."""
 
 import pytest
 from hypothesis import given, settings

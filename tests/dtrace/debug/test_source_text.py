@@ -1,4 +1,4 @@
-"""Source lines are found in the trees that were named, and nothing is read outside of them."""
+"""Tests that source lines are found in the given trees and nothing outside them is read."""
 
 import pytest
 

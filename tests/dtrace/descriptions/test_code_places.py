@@ -1,4 +1,4 @@
-"""One language for places in code: each spelling means the same instruction everywhere."""
+"""Tests of the notation for code places: every spelling means the same instruction everywhere."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def image(request):
 
 
 def second(image):
-    """The place of strlen's second instruction."""
+    """Return the place of the second instruction of strlen."""
     (symbol,) = image.symbols.named("strlen")
     return CodePlace(symbol, {"amd64": 1, "arm64": 4, "riscv64": 2}[
         image.path.parent.name])
@@ -45,7 +45,7 @@ def test_a_source_line_resolves_to_every_start_of_its_code(image):
     sources = Sources(image)
     found = code_places(image, "lesson.c:18")
     assert found == code_places(image, "lesson.c@18") == code_places(image, "kinst::lesson.c@18:")
-    assert len({place.function.name for place in found}) > 3  # it is inline in several
+    assert len({place.function.name for place in found}) > 3  # inlined into several functions
     assert all(sources.line(place.address).endswith("lesson.c:18") for place in found)
 
 
@@ -94,7 +94,7 @@ def test_arbitrary_text_resolves_or_raises_an_error(text):
 
 
 def test_a_jump_into_the_cold_part_of_a_function_is_not_a_return(tmp_path):
-    code = bytes.fromhex("7403 c3 90 90 83c701 c3")  # 0 je 5; 2 ret; 5: the cold part
+    code = bytes.fromhex("7403 c3 90 90 83c701 c3")  # 0: je 5; 2: ret; 5: the cold part
     path = tmp_path / "kernel"
     path.write_bytes(Elf(entry=0x1000, segments=[(0x1000, code, len(code))], symbols=[
         ("f", 0x1000, 5, 2), ("f.cold", 0x1005, 4, 2)]).build())

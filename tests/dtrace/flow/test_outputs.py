@@ -1,4 +1,4 @@
-"""What a flow becomes: calls, trees, graphs, Perfetto's format; read back by other code."""
+"""Tests of the outputs of a recorded flow (calls, trees, graphs, Perfetto) with other parsers."""
 
 import io
 import itertools
@@ -40,7 +40,7 @@ def head_of(player):
 
 
 def made(player, kind, marks=None, names=None):
-    """The bytes of a format, of all of a recording."""
+    """Return the output of a whole recording in one format, as bytes."""
     file = io.BytesIO()
     code = KernelCode(player.machine.image, marks or [])
     out = output(kind, code, head_of(player), file, "kernel", {}, names or [])
@@ -95,9 +95,11 @@ def test_the_call_tree_counts_calls_like_fbt_and_each_instruction_once(image, pl
 
 
 def perfetto_slices(content, apart=()):
-    """Of each track the nested slices: (name, begin, end, depth); by the schema's own classes.
+    """Parse a trace with Perfetto's classes and return its slices, instants and tracks.
 
-    :param apart: categories that are not given.
+    Slices are (name, begin, end, depth) and must be nested on each track.
+
+    :param apart: categories whose slices are omitted.
     """
     protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2",
                                  reason="the package perfetto is not installed")
@@ -225,6 +227,6 @@ def test_steps_report_the_same_changes_as_single_stepping(image, played):
         assert step.registers == {n: v for n, v in after.items()
                                   if v != before[n] and n != machine.arch.pc}
         for address, physical, data in step.stores:
-            if physical < machine.board.ram_base + machine.memory:  # else a device.s register
+            if physical < machine.board.ram_base + machine.memory:  # not a device register
                 assert machine.read_physical(physical, len(data)) == data
             assert address is None or machine.translate(address) == physical

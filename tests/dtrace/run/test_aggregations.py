@@ -1,4 +1,4 @@
-"""Aggregations: the native buckets against the arithmetic that defines them, and their order."""
+"""Tests of aggregations: native buckets against their defining arithmetic, and sorting."""
 
 import math
 
@@ -25,7 +25,7 @@ WHOLE = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 def aggregated(name, parameters, values):
-    """The values of an aggregation without keys, by the native executor."""
+    """Aggregate values without keys in the native executor and return the resulting entry."""
     info = AggregationInfo("@", [], AGGREGATING[name], parameters, number=0)
     kind = Aggregate[name.upper()]
     rt = Runtime({Region.GLOBALS: 8}, b"", [], 0, [(kind, value_count(info), parameters)], 1 << 20,

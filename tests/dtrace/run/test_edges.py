@@ -1,4 +1,4 @@
-"""At the edges of what a run can do: as DTrace has it."""
+"""Tests of edge cases at run time that must behave as in DTrace."""
 
 import json
 
@@ -98,13 +98,13 @@ def test_aggregation_keys_beyond_the_limits_are_dropped_and_counted(monkeypatch)
     monkeypatch.setattr(aggregations, "MAX_KEYS", 3)
     status, kept, said = run(*words)
     line = "dtrace: [DTRACEDROP_AGGREGATION] 1 aggregation key drop (too many keys)\n"
-    assert status == 0 and said == 2 * line  # of 3, and, when 1 and 2 had gone, of 4
+    assert status == 0 and said == 2 * line  # key 3 is dropped; key 4 once trunc removed 1 and 2
     assert "        2                1\n        3                1\n" in kept
     assert "        4                1\n" not in kept
     with monkeypatch.context() as few:
         few.setattr(aggregations, "MAX_KEYS", 1 << 20)
-        few.setattr(aggregations, "MAX_KEY_BYTES", 16)  # two keys of eight bytes; @b has none
+        few.setattr(aggregations, "MAX_KEY_BYTES", 16)  # two keys of eight bytes; @b has no key
         assert run(*words) == (status, kept, said)
     monkeypatch.setattr(aggregations, "MAX_VALUES", 2)
     status, out, said = run(*words)
-    assert line in said and "@" in kept and "@" not in out  # the bars of a distribution
+    assert line in said and "@" in kept and "@" not in out  # "@" draws a distribution

@@ -1,4 +1,4 @@
-"""Programs on the teaching kernels: arguments, stacks, times; and nothing is disturbed."""
+"""Tests of D programs on the teaching kernels: arguments, stacks, times and transparency."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_stacks_can_be_aggregation_keys(arch):
     _status, out, said = traced(arch, "fbt::fibonacci:entry { @[stack(2)] = count(); }",
                                 "fibonacci(4)")
     keys = [word.partition("+")[0] for word in out.split()][-6:]
-    # Five calls: the outermost, two from that, and two from those.
+    # Five calls: the outermost one, two from it, and two from deeper calls.
     fibonacci = "kernel`fibonacci"
     assert not said and keys == ["1", fibonacci, "2", fibonacci, fibonacci, "2"], out
 

@@ -1,4 +1,4 @@
-"""Programs without a kernel: what they print, byte for byte as dtrace(1) would."""
+"""Tests of D programs without a kernel: their output matches dtrace(1) byte for byte."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What FreeBSD's libdtrace and dtrace.c do at the edges of subroutines and actions."""
+"""Tests of edge cases that follow FreeBSD's libdtrace and dtrace.c."""
 
 import pytest
 

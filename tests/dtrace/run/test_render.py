@@ -1,4 +1,4 @@
-"""Values as they are printed, from bytes and types."""
+"""Tests of values that are printed from their bytes and types."""
 
 from dtrace.run.render import NoSymbols, Typed
 from dwarf.types import Enumeration, Member, Structure

@@ -1,4 +1,4 @@
-"""``--json`` and ``--emit-elf``: what a trace gives as objects, and its code as an object file."""
+"""Tests of ``--json`` (trace output as objects) and ``--emit-elf`` (trace code as ELF)."""
 
 import io
 import json

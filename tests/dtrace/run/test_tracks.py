@@ -1,4 +1,4 @@
-"""Tracks of processes, threads, system calls, interrupts and the time off the CPU."""
+"""Tests of tracks for processes, threads, system calls, interrupts and time off the CPU."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def row(probe, time, *values, tid=7, pid=3, name="cat", cpu=0):
 
 
 def slices(events):
-    """(process, thread, name, begin, end) of all, which must be nested."""
+    """Return all slices as (process, thread, name, begin, end), which must be nested."""
     waiting, found = {}, []
     for event in events:
         key = event["pid"], event.get("tid")

@@ -1,4 +1,4 @@
-"""Stacks that the runtime walks by itself are those of the slower truth in Python."""
+"""Tests that stacks walked by the native runtime match the slower reference walk in Python."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ from kinst_emu.cli import script
 from kinst_emu.terminal.shared_output import shared
 from tests.conftest import ARCHES, real_kernel
 
-# One firing in so many, by a number that the clauses count.
+# Programs that record one firing in `every`, selected by a counter that the clauses increment.
 OF_KERNEL = """
     fbt::: {{ n++; }}
     fbt:::entry /n % {every} == 0/ {{
@@ -30,7 +30,7 @@ OF_PROGRAMS = """
 
 
 def traced(*words):
-    """(exit status, output and console, standard error)."""
+    """Run kdtrace and return (exit status, output with the guest console, standard error)."""
     whole = io.BytesIO()
     with contextlib.redirect_stdout(shared(io.TextIOWrapper(whole, encoding="utf-8"))) as out:
         said = io.StringIO()

@@ -15,7 +15,7 @@ from tests.forked import completed
 
 
 def traced(machine, call, function, tell):
-    """Tell of every instruction executed in a function: its offset, text, and registers."""
+    """Call `tell` for every executed instruction of a function with (offset, text, registers)."""
     def fire(probe, state):
         tell(probe.instruction.offset, machine.arch.disassemble(
             probe.instruction.code, probe.instruction.address), state.get)
@@ -29,14 +29,17 @@ def traced(machine, call, function, tell):
 
 @pytest.mark.parametrize("debug_data", [True, False])
 def test_stacks_are_correct_at_every_instruction_of_a_recursion(booted, debug_data):
-    """The depth is counted independently.  With debug data it is right also where the frame is
-    being made, and on amd64 where it is half gone; without, at the first instruction and where the
-    frame is complete."""
+    """Compare each stack with a recursion depth that is counted independently.
+
+    With debug data the stack is also correct while the frame is set up and, on amd64, while it is
+    torn down.  Without debug data it is correct at the first instruction and once the frame is
+    complete.
+    """
     stacks, symbols = Stacks(booted), booted.image.symbols
     if not debug_data:
         for _base, _begin, _end, sources in stacks._sources._parts:
             sources._frames = Frames(b"")
-    outside, compared = [], 0  # the frame pointer at the entry, and whether a frame was made since
+    outside, compared = [], 0  # per call: frame pointer at entry, whether a frame was made since
 
     def tell(offset, text, get):
         nonlocal compared
@@ -60,7 +63,7 @@ def test_stacks_are_correct_at_every_instruction_of_a_recursion(booted, debug_da
 
 
 def test_the_stack_continues_past_a_call_to_a_null_pointer(booted):
-    """A null pointer was called, in a function that has made no frame yet."""
+    """A null pointer is called from a function that has not set up its frame yet."""
     inside = booted.symbol("account").address + 8
     registers = booted.registers() | {booted.arch.pc: 0}
     kept = booted.snapshot()
@@ -92,7 +95,7 @@ def test_stacks_are_printed_with_inline_functions_and_lines(arch):
 
 @pytest.mark.parametrize("arch", ["arm64", "riscv64"])
 def test_a_faulting_call_prints_the_stack(arch):
-    """amd64's teaching kernel has memory at 0."""
+    """Address 0 is readable in the teaching kernel for amd64, so the call does not fault there."""
     program = "from kinst_emu.commands.entry import kinst; kinst()"
     result = subprocess.run(
         [sys.executable, "-c", program, "call", "-k", f"teaching/{arch}", "strlen(0)"],
@@ -132,8 +135,8 @@ def test_a_damaged_debug_frame_section_is_refused(section):
 
 @pytest.mark.parametrize("damage", [
     entry(0x1000, 8, 0x3F), entry(0x1000, 8, cie=0x7000), entry(0x1000, 8, 0x0E, 0x80, cie=25),
-    entry(0x1000, 8, 0x0B),  # nothing was remembered
-    entry(0x1000, 8, cie=24),  # it is its own common entry
+    entry(0x1000, 8, 0x0B),  # DW_CFA_restore_state without a remembered state
+    entry(0x1000, 8, cie=24),  # refers to itself as its CIE
 ])
 def test_a_damaged_entry_is_reported_when_it_is_needed(damage):
     frames = Frames(COMMON + damage)
@@ -144,7 +147,7 @@ def test_a_damaged_entry_is_reported_when_it_is_needed(damage):
 
 @pytest.mark.parametrize("arch, entry", [("amd64", "calltrap"), ("arm64", "handle_el1h_sync")])
 def test_the_stack_of_a_panic_continues_past_the_trap_frame(arch, entry):
-    """To the instruction that faulted.  (riscv64's teaching kernel translates no addresses.)"""
+    """The stack reaches the faulting instruction (except on riscv64, which has no page tables)."""
     result = subprocess.run(
         [sys.executable, "-c", "from kinst_emu.commands.entry import kinst; kinst()", "call", "-k",
          f"teaching/{arch}", "--unchecked", "strcmp(0x7fffffff0000, 0)"],

@@ -13,7 +13,7 @@ START = 0x7FFF_0000
 
 
 def memory(*records):
-    """A stack of frame records (saved frame, return address), each 32 bytes above the last."""
+    """Return a reader of frame records (saved frame, return address) that are 32 bytes apart."""
     words = {}
     for n, (outer, back) in enumerate(records):
         words[START + 32 * n], words[START + 32 * n + 8] = outer, back
@@ -27,11 +27,11 @@ def test_a_user_stack_is_walked_to_the_program_start():
 
 
 @pytest.mark.parametrize("records, found", [
-    ([(START, 0x1010)], [1, 0x1010]),  # to itself
-    ([(START - 64, 0x1010)], [1, 0x1010]),  # downwards
-    ([(START + 32, 1 << 63)], [1]),  # into the kernel
-    ([(START + 33, 0x1010)], [1, 0x1010]),  # not aligned
-    ([(START + 32, 0x1010)], [1, 0x1010]),  # to memory that is not there
+    ([(START, 0x1010)], [1, 0x1010]),  # the record points to itself
+    ([(START - 64, 0x1010)], [1, 0x1010]),  # the next record is below
+    ([(START + 32, 1 << 63)], [1]),  # the return address is in the kernel
+    ([(START + 33, 0x1010)], [1, 0x1010]),  # the next record is misaligned
+    ([(START + 32, 0x1010)], [1, 0x1010]),  # the next record is unmapped
     ([], [1]),
 ])
 def test_a_broken_chain_of_frames_ends_the_walk(records, found):
