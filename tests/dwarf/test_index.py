@@ -26,7 +26,11 @@ ABBREVS = (
 
 
 def tree(version, ranges_at=0):
-    """A unit at 0x1000: an inline function `tiny`, and `caller` with two copies of it."""
+    """Return a unit at 0x1000 with an inline function `tiny` and a `caller` with two copies of it.
+
+    :param version: DWARF version (4 or 5).
+    :param ranges_at: offset of the range list of the second copy.
+    """
     header = 12 if version >= 5 else 11
     entry = b"\1" + struct.pack("<Q", 0x1000) + b"f.c\0"
     tiny = header + len(entry)
@@ -47,7 +51,7 @@ RANGES_5 = (b"\4" + uleb(0x120) + uleb(0x128) + b"\7" + struct.pack("<Q", 0x2008
     (4, RANGES_4, b"", [(0x1120, 0x1128), (0x2008, 0x2010)]),
     (5, b"", RANGES_5, [(0x1120, 0x1128), (0x2008, 0x2010), (0x3001, 0x3002), (0x4000, 0x4001)]),
 ])
-def test_copies_are_found_with_both_forms_of_ranges(version, ranges, lists, expected):
+def test_inline_copies_are_found_with_dwarf_4_and_dwarf_5_ranges(version, ranges, lists, expected):
     scan = Scan(tree(version), ABBREVS, ranges, lists, b"", b"")
     records, pieces, *_ = scan.tables()
     rows = list(struct.iter_unpack(RECORD_FORMAT, records))
@@ -66,13 +70,13 @@ def test_copies_are_found_with_both_forms_of_ranges(version, ranges, lists, expe
     (unit(4, b"\x63"), "undefined abbreviation code"),
     (unit(4, b"\1\0"), "truncated"), (unit(4, b"\3" * 10), "truncated"),
 ])
-def test_what_does_not_hold_together_is_named_with_its_place(data, says):
+def test_inconsistent_debug_data_is_refused_with_its_offset(data, says):
     with pytest.raises(ScanError, match=says) as error:
         Scan(data, ABBREVS, b"", b"", b"", b"")
     assert ".debug_info+0x" in str(error.value)
 
 
-def test_a_loop_of_origins_ends():
+def test_a_cycle_of_abstract_origins_does_not_hang():
     body = b"\1" + bytes(8) + b"f\0"
     at = 11 + len(body)
     body += b"\5" + struct.pack("<II", at, 0) + b"\0"
@@ -80,13 +84,13 @@ def test_a_loop_of_origins_ends():
     assert len(records) == struct.calcsize(RECORD_FORMAT)
 
 
-def test_entries_nested_without_end_are_refused():
+def test_entries_nested_too_deep_are_refused():
     deep = unit(4, b"\3f\0" + bytes(12) + (b"\3g\0" + bytes(12)) * 300)
     with pytest.raises(ScanError, match="nested too deep"):
         Scan(deep, ABBREVS, b"", b"", b"", b"")
 
 
-def test_more_records_than_allowed_are_refused():
+def test_too_many_records_are_refused():
     body = b"\2x\0\3" * 10_000
     with pytest.raises(ScanError, match="too many functions"):
         Scan(unit(4, body), ABBREVS, b"", b"", b"", b"", 100)
@@ -94,7 +98,7 @@ def test_more_records_than_allowed_are_refused():
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_damaged_sections_are_refused_or_read(data):
+def test_scanning_damaged_sections_succeeds_or_raises_scan_error(data):
     path = catalog.find("teaching/amd64").path
     found = [bytearray(s) for s in (sections(elf_file(path), NAMES).get(n, b"") for n in NAMES[:6])]
     for _ in range(data.draw(st.integers(1, 30))):
@@ -106,7 +110,7 @@ def test_damaged_sections_are_refused_or_read(data):
         assert ".debug_info+" in str(error)
 
 
-def test_an_index_is_kept_and_a_broken_one_is_made_again(image, tmp_path):
+def test_an_index_is_cached_and_a_broken_cache_is_rebuilt(image, tmp_path):
     cache = tmp_path / "sub" / "index"
     first = load(image.file, cache)
     names = list(first.names())
@@ -119,7 +123,7 @@ def test_an_index_is_kept_and_a_broken_one_is_made_again(image, tmp_path):
         assert cache.read_bytes() == content
 
 
-def test_functions_of_the_index_are_those_of_the_symbol_table(image):
+def test_functions_in_the_index_match_the_symbol_table(image):
     index = DebugIndex(build(image.file), image.path)
     for name in ("strlen", "memcmp", "crc32"):
         symbol = image.symbols.find(name)
@@ -129,7 +133,7 @@ def test_functions_of_the_index_are_those_of_the_symbol_table(image):
     assert index.named("no such function") == []
 
 
-def test_a_kernel_without_debug_data_says_so(tmp_path):
+def test_a_kernel_without_debug_data_is_reported(tmp_path):
     path = tmp_path / "kernel"
     path.write_bytes(Elf().build())
     assert debug_file(elf_file(path)) is None
@@ -143,7 +147,7 @@ def test_a_damaged_line_table_is_refused(table):
         file_table(table, b"", b"", 0)
 
 
-def test_file_tables_name_the_files_of_the_source(image):
+def test_file_tables_list_the_source_files(image):
     index = DebugIndex(build(image.file), image.path)
     (function,) = [f for f in index.named("strlen") if f.pieces]
     found = sections(image.file, (".debug_line", ".debug_line_str", ".debug_str"))
@@ -154,7 +158,7 @@ def test_file_tables_name_the_files_of_the_source(image):
 
 
 def test_debug_data_is_found_by_build_id(tmp_path, monkeypatch):
-    """Where distributions put it: .build-id/12/34...debug."""
+    """Distributions put debug files below .build-id, such as .build-id/12/3456.debug."""
     monkeypatch.setattr("dwarf.debug_file.SYSTEM", tmp_path / "debug")
     kernel = tmp_path / "kernel"
     kernel.write_bytes(Elf(build_id=b"\x12\x34\x56").build())
@@ -181,7 +185,7 @@ def test_a_debug_file_of_another_build_is_refused(tmp_path):
     assert debug_file(elf_file(kernel)).path == separate
 
 
-def test_an_index_with_one_wrong_byte_is_made_again(image, tmp_path):
+def test_an_index_with_one_wrong_byte_is_rebuilt(image, tmp_path):
     cache = tmp_path / "index"
     first = load(image.file, cache).named("strlen")
     data = bytearray(cache.read_bytes())
@@ -192,8 +196,8 @@ def test_an_index_with_one_wrong_byte_is_made_again(image, tmp_path):
         assert load(image.file, cache).named("strlen") == first and cache.read_bytes() == data
 
 
-def test_another_debug_file_has_another_index(tmp_path):
-    """Offsets of one must not be looked up in the other."""
+def test_each_debug_file_has_an_index_of_its_own(tmp_path):
+    """Offsets into one debug file must not be looked up in another."""
     kernel = tmp_path / "kernel"
     kernel.write_bytes(Elf().build())
     separate = tmp_path / "kernel.debug"
@@ -226,8 +230,8 @@ def test_compressed_sections_are_read_and_damaged_ones_refused(tmp_path, kind, p
             build(elf_file(kernel(size, packed)))
 
 
-def test_work_that_no_honest_file_causes_is_refused():
-    """A million entries of a hundred attributes without a byte each."""
+def test_debug_data_that_takes_too_long_to_scan_is_refused():
+    """A million entries have a hundred attributes each, none of which takes a byte."""
     flags = abbrev(1, 0x11, 1, (0x03, 0x08)) + abbrev(2, 0x34, 0, *[(0x3F, 0x19)] * 100) + b"\0"
     body = b"\1f.c\0" + b"\2" * 1_000_000 + b"\0"
     with pytest.raises(ScanError, match="too much work"):

@@ -1,4 +1,4 @@
-"""Debug data that lies in several places: type units, and files that dwz has shared entries of."""
+"""Tests of debug data in several places: type units, and entries shared through a dwz file."""
 
 import struct
 
@@ -17,20 +17,20 @@ from tests.elfwriter import Elf
 from tests.kinst_emu.commands.test_commands import refused, run
 
 SIGNATURE, OTHER = 0x1122334455667788, 0x8877665544332211
-# DW_TAG and DW_AT of what is built here: units, a structure with its members, a variable.
+# Abbreviations for units, structures with members, base types, pointers and variables.
 ABBREVS = (
     abbrev(1, 0x11, 1, (0x03, 0x08))
     + abbrev(2, 0x41, 1, (0x13, 0x0B))
     + abbrev(3, 0x13, 1, (0x03, 0x08), (0x0B, 0x0B))  # name, byte_size
-    + abbrev(4, 0x0D, 0, (0x03, 0x08), (0x49, 0x13), (0x38, 0x0B))  # a member of a type here
+    + abbrev(4, 0x0D, 0, (0x03, 0x08), (0x49, 0x13), (0x38, 0x0B))  # member, type by DW_FORM_ref4
     + abbrev(5, 0x24, 0, (0x03, 0x08), (0x0B, 0x0B), (0x3E, 0x0B))
-    + abbrev(6, 0x34, 0, (0x03, 0x08), (0x49, 0x20), (0x02, 0x18))  # of a type with a signature
+    + abbrev(6, 0x34, 0, (0x03, 0x08), (0x49, 0x20), (0x02, 0x18))  # variable, type by signature
     + abbrev(7, 0x0D, 0, (0x03, 0x08), (0x49, 0x20), (0x38, 0x0B))
-    + abbrev(8, 0x0F, 0, (0x49, 0x15))  # a pointer: DW_FORM_ref_udata
-    + abbrev(9, 0x13, 0, (0x3C, 0x19), (0x69, 0x20))  # as gcc has it: declaration, signature
+    + abbrev(8, 0x0F, 0, (0x49, 0x15))  # pointer, type by DW_FORM_ref_udata
+    + abbrev(9, 0x13, 0, (0x3C, 0x19), (0x69, 0x20))  # declaration with a signature, as from gcc
     + abbrev(10, 0x34, 0, (0x03, 0x08), (0x49, 0x13), (0x02, 0x18))
     + b"\0")
-ADDRESS = b"\x09\x03" + struct.pack("<Q", 0x1000)  # an exprloc: DW_OP_addr
+ADDRESS = b"\x09\x03" + struct.pack("<Q", 0x1000)  # an exprloc with DW_OP_addr
 
 
 def compile_unit(version, body, abbrevs=0):
@@ -40,7 +40,7 @@ def compile_unit(version, body, abbrevs=0):
 
 
 def type_unit(version, signature, body, type_at):
-    """A unit with one type, at ``type_at`` in its body."""
+    """Return a type unit whose type is at offset ``type_at`` of its body."""
     if version >= 5:
         head = struct.pack("<HBBIQ", 5, 2, 8, 0, signature)
     else:
@@ -54,7 +54,7 @@ def header_size(version):
 
 
 def box(version, of=OTHER):
-    """``struct box { int first; struct other second; }``, and a pointer to it."""
+    """Return a type unit for ``struct box { int first; struct other second; }`` and a pointer."""
     base = header_size(version)
     start = b"\2\x0c"
     number = b"\5int\0\4\5"
@@ -66,7 +66,7 @@ def box(version, of=OTHER):
 
 
 def other(version):
-    """``struct other { unsigned char byte; }``"""
+    """Return a type unit for ``struct other { unsigned char byte; }``."""
     base = header_size(version)
     start, number = b"\2\x0c", b"\5unsigned char\0\1\x08"
     byte = b"\4byte\0" + struct.pack("<I", base + len(start)) + b"\0"
@@ -75,7 +75,7 @@ def other(version):
 
 
 def user(version):
-    """A unit with ``struct box thing``."""
+    """Return a compilation unit with a variable ``struct box thing``."""
     return compile_unit(version, b"\1f.c\0\6thing\0" + struct.pack("<Q", SIGNATURE) + ADDRESS
                         + b"\0")
 
@@ -93,7 +93,7 @@ def written(tmp_path, version):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_types_in_units_of_their_own_are_known_by_name_and_through_their_signatures(
+def test_types_in_type_units_are_found_by_name_and_by_signature(
         tmp_path, version):
     path = written(tmp_path, version)
     types = DwarfTypes(elf_file(path), DebugIndex(build(elf_file(path)), path))
@@ -108,7 +108,7 @@ def test_types_in_units_of_their_own_are_known_by_name_and_through_their_signatu
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_type_whose_unit_is_missing_is_named_in_one_line(tmp_path, version):
+def test_a_missing_type_unit_is_reported_with_its_signature(tmp_path, version):
     others = {".debug_abbrev": ABBREVS, ".debug_info": user(version)}
     if version < 5:
         others[".debug_types"] = other(4)
@@ -121,8 +121,8 @@ def test_a_type_whose_unit_is_missing_is_named_in_one_line(tmp_path, version):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_declaration_that_only_has_a_signature_is_the_type_of_that_unit(tmp_path, version):
-    """So gcc refers to types: by an entry of the unit's own."""
+def test_a_declaration_with_a_signature_resolves_to_the_type_unit(tmp_path, version):
+    """gcc refers to a type unit through a declaration in the unit that uses the type."""
     body = b"\1f.c\0"
     at = (12 if version >= 5 else 11) + len(body)
     body += b"\x09" + struct.pack("<Q", SIGNATURE)
@@ -138,8 +138,8 @@ def test_a_declaration_that_only_has_a_signature_is_the_type_of_that_unit(tmp_pa
     assert declare(thing) == "struct box" and strip(thing).size == 12
 
 
-def test_units_that_share_tables_without_end_are_refused(tmp_path):
-    """Many units, each with another table of abbreviations: the rest of one long table."""
+def test_units_that_share_huge_abbreviation_tables_are_refused(tmp_path):
+    """Many units each use a different suffix of one long abbreviation table."""
     tables = b"".join(abbrev(code, 0x11, 0) for code in range(1, 20_000)) + b"\0"
     units = b"".join(compile_unit(4, b"\0", 5 * n) for n in range(2000))
     with pytest.raises(NotJoined, match="too much work"):
@@ -149,7 +149,7 @@ def test_units_that_share_tables_without_end_are_refused(tmp_path):
         join({".debug_info": compile_unit(4, b"\0"), ".debug_abbrev": many}, b"", None)
 
 
-def test_what_is_not_read_is_not_called_damaged(tmp_path):
+def test_unsupported_debug_data_is_not_reported_as_damaged(tmp_path):
     path, _common = shared(tmp_path, version=2)
     said = run("kinst", "type", "-k", str(path), "long")
     refused(said, "unsupported debug data: reference to another part in a DWARF 2 unit")
@@ -164,12 +164,15 @@ BUILD_ID = bytes(range(20))
 
 
 def shared(tmp_path, sup=False, version=5):
-    """A file with ``long int value``, whose type's entry and name are in another file."""
+    """Write a file with ``long int value`` whose type entry and name are in a dwz file.
+
+    :return: the paths of both files.
+    """
     ref, strp = (0x1C, 0x1D) if sup else (0x1F20, 0x1F21)
     abbrevs = (abbrev(1, 0x11, 1, (0x03, 0x08)) + abbrev(2, 0x34, 0, (0x03, 0x0E), (0x49, ref),
                                                          (0x02, 0x18))
                + abbrev(3, 0x16, 0, (0x03, strp), (0x49, ref)) + b"\0")
-    at = 12 + 1  # in their unit
+    at = 12 + 1  # offset of the type's entry in the unit of the dwz file
     info = compile_unit(version, b"\1g.c\0\2" + struct.pack("<II", 5, at) + ADDRESS
                         + b"\3" + struct.pack("<II", 5, at) + b"\0")
     checksum = uleb(len(BUILD_ID)) + BUILD_ID
@@ -189,7 +192,7 @@ def shared(tmp_path, sup=False, version=5):
 
 
 @pytest.mark.parametrize("sup", [False, True])
-def test_entries_and_names_in_dwz_s_file_are_read(tmp_path, sup):
+def test_entries_and_names_in_a_dwz_file_are_read(tmp_path, sup):
     path, _common = shared(tmp_path, sup)
     types = DwarfTypes(elf_file(path), DebugIndex(build(elf_file(path)), path))
     assert declare(types.variable("value")) == "long int"
@@ -198,7 +201,7 @@ def test_entries_and_names_in_dwz_s_file_are_read(tmp_path, sup):
 
 
 @pytest.mark.parametrize("sup", [False, True])
-def test_dwz_s_file_that_is_missing_or_another_one_is_named_in_one_line(tmp_path, sup):
+def test_a_missing_or_mismatched_dwz_file_is_named(tmp_path, sup):
     path, common = shared(tmp_path, sup)
     content = common.read_bytes()
     common.unlink()
@@ -209,7 +212,7 @@ def test_dwz_s_file_that_is_missing_or_another_one_is_named_in_one_line(tmp_path
             f"{common}: comes from a different build than {path}")
 
 
-def test_split_debug_data_is_said_not_to_be_read(tmp_path):
+def test_split_debug_data_is_reported_as_unsupported(tmp_path):
     abbrevs = abbrev(1, 0x4A, 0, (0x76, 0x08)) + b"\0"
     path = tmp_path / "split"
     path.write_bytes(Elf(others={
@@ -219,11 +222,11 @@ def test_split_debug_data_is_said_not_to_be_read(tmp_path):
                 f"{path}: split debug data (.dwo or .dwp files) is not supported")
 
 
-# -- what is damaged -------------------------------------------------------------------------------
+# -- damaged data ----------------------------------------------------------------------------------
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_damaged_parts_are_refused_or_joined_to_what_can_be_scanned(data):
+def test_joining_damaged_parts_succeeds_or_raises_an_error(data):
     own = {".debug_info": bytearray(user(4) + box(5) + other(5)),
            ".debug_abbrev": bytearray(ABBREVS), ".debug_str": bytearray(STRINGS)}
     theirs = {".debug_info": bytearray(compile_unit(
@@ -241,15 +244,15 @@ def test_damaged_parts_are_refused_or_joined_to_what_can_be_scanned(data):
         assert ".debug_info+0x" in str(error)
 
 
-def test_undamaged_parts_are_joined_without_a_change_of_length():
+def test_joined_parts_keep_their_length():
     own = {".debug_info": user(4), ".debug_abbrev": ABBREVS, ".debug_str": STRINGS}
     found = join(own, box(4) + other(4), None)
     assert len(found[".debug_info"]) == len(user(4) + box(4) + other(4))
     assert len(found[".debug_abbrev"]) == len(ABBREVS)
 
 
-def test_sections_of_one_name_are_read_behind_each_other(tmp_path):
-    """An object file has a section of its own for each type unit."""
+def test_sections_with_the_same_name_are_concatenated(tmp_path):
+    """An object file has a separate section for each type unit."""
     path = tmp_path / "parts.o"
     content = Elf(others={".debug_info": user(5), ".debug_abbrev": ABBREVS, ".debug_inf0": box(5),
                           ".debug_inf1": other(5)}).build()

@@ -18,7 +18,7 @@ def line_section(image):
     return sections(image.file, (".debug_line",))[".debug_line"]
 
 
-def test_every_function_of_a_source_file_is_of_lines_of_that_file(image):
+def test_functions_map_to_lines_of_their_source_file(image):
     sources = Sources(image)
     for name in ("strlen", "strcmp", "memcmp"):
         symbol = image.symbols.find(name)
@@ -32,7 +32,7 @@ def test_every_function_of_a_source_file_is_of_lines_of_that_file(image):
         assert sources.line(symbol.address) == rows[0][2]
 
 
-def test_rows_are_those_of_pyelftools(image):
+def test_line_table_rows_match_pyelftools(image):
     table, count = LineTable(line_section(image)), 0
     with opened(image.path, image.file.data) as elf:
         dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
@@ -46,7 +46,7 @@ def test_rows_are_those_of_pyelftools(image):
     assert count > 500
 
 
-def test_a_line_gives_its_code_and_the_code_its_line(image):
+def test_lines_map_to_code_and_code_maps_to_lines(image):
     sources = Sources(image)
     symbol = image.symbols.find("strlen")
     where = sources.line(symbol.address)
@@ -59,7 +59,7 @@ def test_a_line_gives_its_code_and_the_code_its_line(image):
         sources.code("ring.c", 1)
 
 
-def test_code_without_a_line_has_none(image):
+def test_an_address_without_line_information_has_no_line(image):
     assert Sources(image).line(0x10) == "?"
     assert Sources(image).lines(0x10, 0x20) == []
     assert LineTable(b"").find(1) is None and LineTable(b"").rows(0) == []
@@ -67,7 +67,7 @@ def test_code_without_a_line_has_none(image):
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_damaged_line_programs_are_refused_or_read(data):
+def test_reading_damaged_line_programs_succeeds_or_raises_line_error(data):
     content = bytearray(line_section(catalog.find("teaching/riscv64")))
     for _ in range(data.draw(st.integers(1, 40))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -81,7 +81,7 @@ def test_damaged_line_programs_are_refused_or_read(data):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"\x7fELF" + bytes(60), b"text"])
-def test_what_is_no_elf_file_is_refused(tmp_path, content):
+def test_a_file_that_is_not_elf_is_refused(tmp_path, content):
     path = tmp_path / "kernel"
     path.write_bytes(content)
     with pytest.raises(DebugDataError, match=r"damaged|is empty"):

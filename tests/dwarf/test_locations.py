@@ -1,4 +1,4 @@
-"""Where parameters of inline copies are kept: expressions, lists of them, both forms of DWARF."""
+"""Tests of the locations of parameters of inline copies, in the formats of DWARF 4 and 5."""
 
 import contextlib
 import struct
@@ -36,7 +36,7 @@ R5, MINUS_1 = Register(5), (1 << 64) - 1
     ([0x91, 0x78], Location(Operation("+", BASE, Constant(MINUS_1 - 7)), True)),  # fbreg -8
     ([0x91, 0], Location(BASE, True)),
     ([0x75, 0x10], Location(Operation("+", R5, Constant(16)), True)),  # breg5 16
-    ([0x75, 0x10, 0x9F], Location(Operation("+", R5, Constant(16)), False)),  # ... stack_value
+    ([0x75, 0x10, 0x9F], Location(Operation("+", R5, Constant(16)), False)),  # breg5, stack_value
     ([0x75, 0, 0x06, 0x9F], Location(Load(R5, 8), False)),  # deref
     ([0x75, 0, 0x94, 2, 0x9F], Location(Load(R5, 2), False)),  # deref_size 2
     ([0x31, 0x9F], Location(Constant(1), False)),  # lit1
@@ -52,19 +52,19 @@ R5, MINUS_1 = Register(5), (1 << 64) - 1
     ([0x9E, 2, 1, 2], Location(Constant(0x201), False)),  # implicit_value
     ([0x03, *struct.pack("<Q", 0x1234)], Location(Constant(0x1234), True)),  # addr
 ])
-def test_an_expression_is_carried_out_on_terms(content, wanted):
+def test_expressions_are_evaluated_symbolically(content, wanted):
     assert of(*content) == wanted
 
 
 @pytest.mark.parametrize("content", [
     [], [0x22], [0x93, 4, 0x51, 0x93, 4], [0x55, 0x93, 3], [0x55, 0x93, 4, 0x51],
     [0xA3, 1, 0x55, 0x9F], [0x31] * 65, [0x9C], [0x75, 0, 0x28, 1, 0, 0x31, 0x9F], [0x9F]])
-def test_what_is_no_whole_value_is_not_kept(content):
+def test_incomplete_values_are_unavailable(content):
     with pytest.raises(Unkept):
         of(*content)
 
 
-def test_a_value_in_pieces_is_found_in_each(content=(0x50, 0x93, 8, 0x75, 16, 0x93, 4)):
+def test_each_piece_of_a_value_has_a_location(content=(0x50, 0x93, 8, 0x75, 16, 0x93, 4)):
     assert of(*content) == Pieces((
         (Register(0), 8), (Load(Operation("+", R5, Constant(16)), 4), 4)))
 
@@ -86,9 +86,9 @@ LOC_5 = (b"\4" + uleb(0x100) + uleb(0x110) + b"\1\x55" + b"\6" + struct.pack("<Q
 
 
 def frames(low, size, *changes):
-    """.debug_frame with one entry: at first register 7 + 8 is the canonical frame address.
+    """Return .debug_frame with one entry whose canonical frame address starts as register 7 + 8.
 
-    :param changes: (bytes of code behind which, register, offset) of how it changes.
+    :param changes: (code offset in bytes, register, offset) of each new rule for that address.
     """
     common = struct.pack("<I", 0xFFFFFFFF) + b"\1\0\1\x78\x10" + b"\x0c\7\x08"
     code = b"".join(bytes([0x02, after, 0x0C, register, offset])
@@ -100,12 +100,15 @@ def frames(low, size, *changes):
     return out
 
 
-# A frame that begins behind 4 bytes of the caller and is gone in the last 8.
+# A frame that is set up after 4 bytes of the caller and torn down 8 bytes before its end.
 FRAME = frames(0x1100, 0x80, (4, 6, 16), (0x74, 7, 8))
 
 
 def kernel(tmp_path, version, at=0, lists=None, frame=FRAME, base=b"\x56"):
-    """`tiny(a, b, c, d)`: a in a list, b in the frame, c always 7, d nowhere; and one copy."""
+    """Write a kernel with ``tiny(a, b, c, d)`` inlined once, and return (types, inline copy).
+
+    ``a`` has a location list, ``b`` is in the frame, ``c`` is the constant 7, ``d`` is unavailable.
+    """
     header = 12 if version >= 5 else 11
     body = b"\1" + struct.pack("<Q", 0x1000) + b"f.c\0"
     number = header + len(body)
@@ -116,7 +119,7 @@ def kernel(tmp_path, version, at=0, lists=None, frame=FRAME, base=b"\x56"):
     for name in b"abcd":
         parameters.append(header + len(body))
         body += b"\3" + bytes([name, 0]) + struct.pack("<I", number)
-    body += b"\0" + b"\5caller\0" + struct.pack("<QI", 0x1100, 0x80) + b"\1" + base  # of the frame
+    body += b"\0" + b"\5caller\0" + struct.pack("<QI", 0x1100, 0x80) + b"\1" + base  # frame base
     body += b"\6" + struct.pack("<IQI", tiny, 0x1108, 8)
     body += b"\x08" + struct.pack("<II", parameters[0], at)
     body += b"\7" + struct.pack("<I", parameters[1]) + b"\2\x91\x70"  # fbreg -16
@@ -134,7 +137,7 @@ def kernel(tmp_path, version, at=0, lists=None, frame=FRAME, base=b"\x56"):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_parameters_are_found_in_their_order(tmp_path, version):
+def test_parameters_are_located_in_declaration_order(tmp_path, version):
     types, copy = kernel(tmp_path, version)
     procedure, places = types.inlined(copy, 0x1108)
     assert [p.name for p in procedure.parameters] == list("abcd")
@@ -144,30 +147,30 @@ def test_parameters_are_found_in_their_order(tmp_path, version):
 
 
 def in_frame(types, copy, address, frame=None):
-    """Where `b` is, 16 bytes below the frame base."""
+    """Return the location of `b`, which is 16 bytes below the frame base."""
     return types.inlined(copy, address, frame)[1][1]
 
 
-def test_outside_of_a_function_s_body_the_frame_is_where_the_code_says_or_not_known(tmp_path):
+def test_in_prologue_and_epilogue_the_frame_is_derived_from_code_or_unknown(tmp_path):
     types, copy = kernel(tmp_path, 4)
     inside = Location(Operation("+", BASE, Constant(MINUS_1 - 15)), True)
-    # There register 6 will be, or was, the canonical frame address less 16, that is 7 less 8.
+    # In the prologue and epilogue the frame base, CFA - 16, must be computed as register 7 - 8.
     before = Location(Operation("+", Operation("+", Register(7), Constant(MINUS_1 - 7)),
                                 Constant(MINUS_1 - 15)), True)
     places = [in_frame(types, copy, at) for at in (0x1100, 0x1104, 0x1177, 0x1178)]
     assert places == [None, inside, inside, None]
     types, copy = kernel(tmp_path, 4)
-    # Also where the debug data does not know of an epilogue.
+    # A rule found from the code also covers an epilogue that the debug data does not describe.
     assert [in_frame(types, copy, at, (7, 8)) for at in (0x1100, 0x1177, 0x1178)] == [before] * 3
 
 
-def test_without_frame_information_what_lies_in_the_frame_is_not_known(tmp_path):
+def test_without_frame_information_values_in_the_frame_are_unknown(tmp_path):
     for frame in (b"", frames(0x5000, 0x80)):
         types, copy = kernel(tmp_path, 4, frame=frame)
         assert in_frame(types, copy, 0x1108) is None
 
 
-def test_a_frame_of_another_register_says_nothing_of_the_base(tmp_path):
+def test_a_frame_based_on_another_register_does_not_locate_the_frame_base(tmp_path):
     types, copy = kernel(tmp_path, 4, frame=frames(0x1100, 0x80, (4, 3, 16), (0x74, 7, 8)))
     assert [in_frame(types, copy, at) for at in (0x1100, 0x1104, 0x1177, 0x1178)] == [None] * 4
 
@@ -175,7 +178,7 @@ def test_a_frame_of_another_register_says_nothing_of_the_base(tmp_path):
 @pytest.mark.parametrize("changes, wanted", [
     ([(4, 7, 0x28), (0x74, 7, 8)], (None, -0x10, -0x10, None)),
     ([(4, 6, 0x10), (0x74, 7, 8)], (None, -0x10, -0x10, None))], ids=["alone", "beside a frame's"])
-def test_a_base_that_is_the_stack_pointer_is_known_where_that_stays(tmp_path, changes, wanted):
+def test_a_frame_base_in_the_stack_pointer_is_known_while_it_is_constant(tmp_path, changes, wanted):
     types, copy = kernel(tmp_path, 4, frame=frames(0x1100, 0x80, *changes), base=b"\x57")
     found = [in_frame(types, copy, at) for at in (0x1100, 0x1104, 0x1177, 0x1178)]
     for place, offset in zip(found, wanted, strict=True):
@@ -186,7 +189,7 @@ def test_a_base_that_is_the_stack_pointer_is_known_where_that_stays(tmp_path, ch
 
 
 def _sum(term):
-    """What is added to register 7."""
+    """Return the constant that a term adds to register 7."""
     if term == Register(7):
         return 0
     added = term.right.value
@@ -194,7 +197,7 @@ def _sum(term):
 
 
 @pytest.mark.parametrize("version, otherwise", [(4, None), (5, Location(Register(3), False))])
-def test_a_list_counts_from_its_base_and_may_have_a_default(tmp_path, version, otherwise):
+def test_location_lists_are_relative_to_a_base_and_may_have_a_default(tmp_path, version, otherwise):
     types, copy = kernel(tmp_path, version)
     assert types.inlined(copy, 0x2003)[1][0] == Location(Register(4), False)
     assert types.inlined(copy, 0x2004)[1][0] == otherwise
@@ -204,7 +207,7 @@ def test_a_list_counts_from_its_base_and_may_have_a_default(tmp_path, version, o
 @pytest.mark.parametrize("at, lists",
                          [(0, b""), (1000, None), (0, b"\1" * 40), (0, b"\4" * 200000)],
                          ids=["empty", "far", "short", "endless"])
-def test_a_damaged_list_is_told(tmp_path, version, at, lists):
+def test_a_damaged_location_list_is_reported(tmp_path, version, at, lists):
     types, copy = kernel(tmp_path, version, at, lists)
     with pytest.raises(DebugDataError, match="damaged debug data"):
         types.inlined(copy, 0x1108)
@@ -212,7 +215,7 @@ def test_a_damaged_list_is_told(tmp_path, version, at, lists):
 
 @given(st.binary(max_size=80) | st.lists(st.sampled_from([0x12, 0x22, 0x1C, 0x06, 0x75, 0x31, 0])
                                          ).map(bytes))
-def test_any_bytes_are_an_expression_or_none(content):
+def test_arbitrary_bytes_are_evaluated_or_refused(content):
     try:
         found = of(*content)
     except (Unkept, *DAMAGE):
@@ -222,11 +225,11 @@ def test_any_bytes_are_an_expression_or_none(content):
         value(SourcePlace(1), found, LONG, {number: number for number in range(32)})
 
 
-def test_a_value_that_doubles_without_end_is_not_kept():
+def test_an_exponentially_growing_expression_is_refused():
     with pytest.raises(Unkept, match="too large"):
         of(0x75, 0, *[0x12, 0x22] * 30, 0x9F)
 
 
-def test_an_expression_that_is_too_long_is_not_read(tmp_path):
+def test_an_overlong_expression_is_ignored(tmp_path):
     types, copy = kernel(tmp_path, 4, 0, struct.pack("<QQH", 0x100, 0x110, 5000) + bytes(5000 + 16))
     assert types.inlined(copy, 0x1108)[1][0] is None

@@ -1,4 +1,4 @@
-"""Variables of modules that are not loaded, from files that are made here."""
+"""Tests of reading variables of unloaded modules from generated module files."""
 
 import struct
 
@@ -25,14 +25,14 @@ ABBREV = b"".join((
 
 
 class Kinds:
-    """The kernel's types: it knows int."""
+    """Stand-in for the kernel's types that knows only ``int``."""
 
     def named(self, name):
         return [INT] if name == "int" else []
 
 
 def info():
-    """A unit with an int, an array of three, a pointer, and a type that the kernel lacks."""
+    """Return a unit with an int, an array of three, a pointer and a type unknown to the kernel."""
     header, body = 11, bytearray(uleb(CU))
     integer = header + len(body)
     body += uleb(BASE) + b"int\0" + b"\x04"
@@ -48,8 +48,10 @@ def info():
 
 
 def module(tmp_path, debug=None, name="some.ko"):
-    """The variables lie in the file's first section, which is the symbol table itself: at 24 is
-    where it has the name of its first symbol."""
+    """Write a module whose variables are in its first section, the symbol table.
+
+    Their offset 24 is that of the name field of the first symbol, which is 1.
+    """
     path = tmp_path / name
     path.write_bytes(Elf(symbols=[("flags", 24, 4, 1), ("table", 24, 12, 1), ("link", 24, 8, 1),
                                   ("odd", 24, 4, 1), ("far", 1 << 40, 4, 1), ("code", 24, 4, 2)],
@@ -58,7 +60,7 @@ def module(tmp_path, debug=None, name="some.ko"):
     return path
 
 
-def test_a_variable_has_the_content_of_its_section_and_the_kernel_s_type(tmp_path):
+def test_a_module_variable_has_its_initial_value_and_the_kernel_type(tmp_path):
     path = module(tmp_path)
     assert variable(taken(path, MAX_SIZE), "flags", Kinds()) == (b"\1\0\0\0", INT)
     content, kind = variable(taken(path, MAX_SIZE), "table", Kinds())
@@ -68,11 +70,11 @@ def test_a_variable_has_the_content_of_its_section_and_the_kernel_s_type(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["odd", "far", "code", "nosuch"])
-def test_what_cannot_be_known_is_not_given(tmp_path, name):
+def test_variables_without_a_known_type_or_content_are_not_returned(tmp_path, name):
     assert variable(taken(module(tmp_path), MAX_SIZE), name, Kinds()) is None
 
 
-def test_modules_are_those_beside_the_kernel_that_have_the_name(tmp_path):
+def test_modules_beside_the_kernel_are_searched_for_a_symbol(tmp_path):
     module(tmp_path)
     (tmp_path / "empty.ko").write_bytes(b"")
     (tmp_path / "other.ko").write_bytes(b"nothing")
@@ -84,7 +86,7 @@ def test_modules_are_those_beside_the_kernel_that_have_the_name(tmp_path):
 @settings(max_examples=150, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, 2000), byte=st.integers(0, 255), cut=st.integers(0, 2000))
-def test_a_damaged_module_is_an_error_of_one_line_or_gives_something(tmp_path, at, byte, cut):
+def test_reading_a_damaged_module_succeeds_or_raises_an_error(tmp_path, at, byte, cut):
     path = module(tmp_path, name="damaged.ko")
     content = bytearray(path.read_bytes())
     content[at % len(content)] = byte

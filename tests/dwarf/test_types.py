@@ -56,7 +56,7 @@ def sample(version):
     integer = ctf.integer("int", 4, flags=1)
     long = ctf.integer("unsigned long", 8)
     three = ctf.integer("int", 4, flags=1, bits=3)
-    node = ctf.count + 2  # the structure that follows
+    node = ctf.count + 2  # number of the structure that is added next
     pointer = ctf.add("", POINTER, node)
     ctf.structure("node", 24, ("next", pointer, 0), ("low", three, 64), ("", node + 1, 128))
     ctf.structure("", 8, ("a", integer, 0), ("b", long, 0), kind=UNION)
@@ -72,7 +72,7 @@ def sample(version):
     ctf.structure("big", big + 8, ("first", integer, 0), ("last", long, 8 * big))
     ctf.structure("huge", 0xFFFF + 9, ("x", integer, 32))
     ctf.objects = [grid, 0]
-    ctf.functions += struct.pack("<I" if version == 3 else "<H", 0)  # start: not known
+    ctf.functions += struct.pack("<I" if version == 3 else "<H", 0)  # no type for start()
     ctf.function(long, integer, text)
     ctf.function(0)
     return ctf
@@ -80,7 +80,7 @@ def sample(version):
 
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("version", [2, 3])
-def test_ctf_types_are_what_was_written(tmp_path, version, compress):
+def test_ctf_types_are_read_back_as_written(tmp_path, version, compress):
     types = ctf_types(elf_file(kernel(tmp_path, SUNW_ctf=sample(version).build(compress))))
     assert types.format == f"CTF version {version}"
     node = the(types.named("struct  node"))
@@ -112,7 +112,7 @@ def test_ctf_types_are_what_was_written(tmp_path, version, compress):
     (lambda d: d[:60], "damaged .SUNW_ctf"), (lambda d: d[:36] + bytes(40), "Error -3"),
     (lambda d: d[:24] + struct.pack("<I", 1 << 30) + d[28:], "out of order"),
 ])
-def test_a_damaged_ctf_section_is_one_clear_line(tmp_path, change, says):
+def test_a_damaged_ctf_section_is_refused_with_a_clear_message(tmp_path, change, says):
     data = sample(3).build()
     with pytest.raises(DebugDataError, match=says):
         ctf_types(elf_file(kernel(tmp_path, SUNW_ctf=change(data))))
@@ -123,17 +123,17 @@ def test_ctf_that_needs_a_parent_is_refused(tmp_path):
         ctf_types(elf_file(kernel(tmp_path, SUNW_ctf=Ctf(parent="kernel").build())))
 
 
-def test_a_ctf_section_that_expands_without_end_is_bounded(tmp_path):
+def test_a_ctf_section_that_decompresses_to_too_much_is_truncated(tmp_path):
     ctf = Ctf()
     ctf.text += b"x" * (64 << 20)
     data = bytearray(ctf.build())
-    struct.pack_into("<I", data, 32, 16)  # the strings' length
+    struct.pack_into("<I", data, 32, 16)  # declare only 16 bytes of strings
     assert len(data) < 1 << 20
     types = ctf_types(elf_file(kernel(tmp_path, SUNW_ctf=bytes(data))))
     assert list(types.names()) == []
 
 
-def test_types_that_are_defined_by_themselves_are_damage(tmp_path):
+def test_ctf_types_that_refer_to_themselves_are_refused(tmp_path):
     ctf = Ctf()
     ctf.add("loop", TYPEDEF, 1)
     ctf.array(2, 5)
@@ -150,7 +150,7 @@ def test_types_that_are_defined_by_themselves_are_damage(tmp_path):
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_damaged_ctf_is_refused_or_read(data):
+def test_reading_damaged_ctf_succeeds_or_raises_an_error(data):
     content = bytearray(sample(data.draw(st.sampled_from([2, 3]))).build(compress=False))
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -185,21 +185,21 @@ ABBREVS = (
     + abbrev(2, 0x24, 0, (0x03, 0x08), (0x3E, 0x0B), (0x0B, 0x0B))  # base type
     + abbrev(3, 0x13, 1, (0x03, 0x08), (0x0B, 0x0B))  # struct
     + abbrev(4, 0x0D, 0, (0x03, 0x08), (0x49, 0x13), (0x38, 0x0B))  # member
-    + abbrev(5, 0x0D, 0, (0x03, 0x08), (0x49, 0x13), (0x0D, 0x0B), (0x6B, 0x0B))  # of 3 bits
+    + abbrev(5, 0x0D, 0, (0x03, 0x08), (0x49, 0x13), (0x0D, 0x0B), (0x6B, 0x0B))  # bit-field
     + abbrev(6, 0x0D, 0, (0x03, 0x08), (0x49, 0x13), (0x38, 0x0A), (0x0B, 0x0B), (0x0D, 0x0B),
-             (0x0C, 0x0B))  # as DWARF 3 has them
+             (0x0C, 0x0B))  # bit-field with DWARF 3 attributes
     + abbrev(7, 0x0F, 0, (0x49, 0x13)) + abbrev(8, 0x16, 0, (0x03, 0x08), (0x49, 0x13))
     + abbrev(9, 0x34, 0, (0x03, 0x08), (0x49, 0x13), (0x02, 0x18))  # variable
-    + abbrev(10, 0x13, 0, (0x03, 0x08), (0x3C, 0x19))  # struct, declared
+    + abbrev(10, 0x13, 0, (0x03, 0x08), (0x3C, 0x19))  # struct declaration
     + abbrev(11, 0x01, 1, (0x49, 0x13)) + abbrev(12, 0x21, 0, (0x37, 0x0B))  # array, count
     + abbrev(13, 0x21, 0, (0x2F, 0x06)) + abbrev(14, 0x26, 0)
-    + abbrev(15, 0x34, 0, (0x03, 0x08), (0x49, 0x13), (0x3C, 0x19))  # variable, declared
-    + abbrev(16, 0x34, 0, (0x47, 0x13), (0x02, 0x18)) + b"\0"  # its definition
+    + abbrev(15, 0x34, 0, (0x03, 0x08), (0x49, 0x13), (0x3C, 0x19))  # variable declaration
+    + abbrev(16, 0x34, 0, (0x47, 0x13), (0x02, 0x18)) + b"\0"  # definition of a declared variable
 )
 
 
 class Unit:
-    """Entries with references to those before, and one after the other."""
+    """Builder of a unit; each added entry returns its offset so that others can refer to it."""
 
     def __init__(self):
         self.body = b"\1" + bytes(8) + b"f.c\0"
@@ -231,7 +231,7 @@ def dwarf_types(tmp_path, content):
     return DwarfTypes(elf_file(path), DebugIndex(build(elf_file(path)), path))
 
 
-def test_dwarf_types_are_what_was_written(tmp_path):
+def test_dwarf_types_are_read_back_as_written(tmp_path):
     u = Unit()
     integer = u.add(2, "int", b"\5\4")
     long = u.add(2, "long unsigned int", b"\7\x08")
@@ -272,7 +272,7 @@ def test_dwarf_types_are_what_was_written(tmp_path):
     assert sorted(types.names()) == ["int", "long unsigned int", "node_p", "struct node"]
 
 
-def test_types_of_one_name_are_all_there_and_copies_of_one_are_once(tmp_path):
+def test_different_types_with_one_name_are_all_found_but_copies_only_once(tmp_path):
     content = b""
     for size in (b"\4", b"\4", b"\x08"):
         one = Unit()
@@ -283,7 +283,7 @@ def test_types_of_one_name_are_all_there_and_copies_of_one_are_once(tmp_path):
     assert [kind.size for kind in types.named("struct softc")] == [4, 8]
 
 
-def test_types_of_one_name_size_and_line_are_told_apart_by_what_they_are(tmp_path):
+def test_types_with_equal_names_and_sizes_are_distinguished_by_content(tmp_path):
     content = b""
     for member, base in (("x", "int"), ("x", "float"), ("x", "int"), ("y", "int")):
         one = Unit()
@@ -299,7 +299,7 @@ def test_types_of_one_name_size_and_line_are_told_apart_by_what_they_are(tmp_pat
     assert [declare(t.target) for t in types.named("s_t")] == ["int", "float"]
 
 
-def test_a_variable_has_the_name_of_its_declaration_and_the_type_at_its_address(tmp_path):
+def test_a_variable_is_found_by_name_and_address(tmp_path):
     u = Unit()
     integer, char = u.add(2, "int", b"\5\4"), u.add(2, "char", b"\6\1")
     declared = u.add(15, "later", ref(integer))
@@ -312,13 +312,13 @@ def test_a_variable_has_the_name_of_its_declaration_and_the_type_at_its_address(
     assert declare(types.variable("dup", 0x2010), "dup") == "char dup"
 
 
-def test_a_qualifier_of_an_array_is_one_of_its_elements():
+def test_a_qualifier_of_an_array_applies_to_its_elements():
     pointer = Pointer(lambda: Procedure((), False, Void))
     array = Qualified("const", lambda: Array(2, lambda: Qualified("const", lambda: pointer)))
     assert declare(array, "f") == "void (*const f[2])(void)"
 
 
-def test_output_that_multiplies_is_cut():
+def test_exponentially_growing_declarations_are_refused():
     inner = Structure("struct", "", 8, tuple)
     for _ in range(40):
         below = inner
@@ -335,7 +335,7 @@ def test_output_that_multiplies_is_cut():
         declare(procedure)
 
 
-def test_dwarf_types_that_lead_to_themselves_are_damage(tmp_path):
+def test_dwarf_types_that_refer_to_themselves_are_refused(tmp_path):
     u = Unit()
     u.add(8, "loop", ref(u.at))
     array = u.at
@@ -357,7 +357,7 @@ def test_dwarf_types_that_lead_to_themselves_are_damage(tmp_path):
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_damaged_dwarf_gives_types_or_one_line(tmp_path_factory, data):
+def test_reading_damaged_dwarf_succeeds_or_raises_an_error(tmp_path_factory, data):
     source = catalog.find("teaching/riscv64").path
     found = {name: bytearray(s) for name, s in sections(elf_file(source), NAMES).items()}
     for _ in range(data.draw(st.integers(1, 20))):
@@ -378,15 +378,15 @@ def test_damaged_dwarf_gives_types_or_one_line(tmp_path_factory, data):
     ("unsigned", "unsigned int"), ("long unsigned int", "unsigned long"), ("short int", "short"),
     ("long long unsigned int", "unsigned long long"), ("signed", "int"), ("long int", "long"),
 ])
-def test_spellings_of_base_types_meet(one, other):
+def test_equivalent_spellings_of_base_types_match(one, other):
     assert set(spellings(one)) & {other} and set(spellings(other)) & {one, *spellings(one)}
 
 
-def test_a_char_is_neither_signed_nor_unsigned_char():
+def test_char_is_distinct_from_signed_and_unsigned_char():
     assert spellings("char") == ("char",)
     assert "char" not in spellings("unsigned char") + spellings("signed char")
 
 
-def test_an_array_of_typedefs_of_arrays_has_the_size_of_all():
+def test_an_array_of_array_typedefs_has_the_size_of_all_elements():
     inner = Array(3, lambda: Typedef("t", lambda: Array(4, lambda: Pointer(Void))))
     assert size_of(inner) == 96 and declare(inner, "x") == "t x[3]"

@@ -30,7 +30,7 @@ STATE = Enumeration("state", 4, lambda: (("IDLE", 0), ("BUSY", 1), ("GONE", 2)))
 
 
 class Bytes:
-    """Guest memory."""
+    """Stand-in for guest memory of a fixed size that starts at ``BASE``."""
 
     def __init__(self, size=256):
         self.data = bytearray(size)
@@ -62,7 +62,7 @@ def node():
     return load(Bytes(), Typedef("node_t", lambda: Qualified("const", lambda: NODE)), BASE)
 
 
-def test_members_are_read_and_written_by_their_types(node):
+def test_members_are_read_and_written_according_to_their_types(node):
     node.number, node.flag, node.state, node.name = -5, True, 1, "abc"
     node.x, node.y, node.real = 7, -8, 0.5
     node.table[1] = 9
@@ -75,7 +75,7 @@ def test_members_are_read_and_written_by_their_types(node):
     assert raw[:4] == struct.pack("<i", -5) and raw[16:24] == b"abc\0\0\0\0\0"
 
 
-def test_pointers_lead_on(node):
+def test_pointers_can_be_dereferenced_and_indexed(node):
     memory = node._memory
     node.next = BASE + 64
     node.next.number = 12
@@ -92,7 +92,7 @@ def test_pointers_lead_on(node):
         CPointer(BASE, Pointer(Void), memory)[0]
 
 
-def test_what_is_not_there_is_said(node):
+def test_missing_members_and_elements_raise_clear_errors(node):
     with pytest.raises(AttributeError, match="has no member 'nunber'; did you mean number"):
         node.nunber  # noqa: B018
     with pytest.raises(AttributeError, match="has no member 'other'"):
@@ -112,14 +112,14 @@ def test_what_is_not_there_is_said(node):
     ("name", "eight be", OverflowError), ("next", 1 << 64, OverflowError),
     ("number", b"abc", OverflowError), ("state", "NONE", TypeError), ("real", "x", TypeError),
 ])
-def test_what_does_not_fit_changes_nothing(node, name, value, error):
+def test_a_value_that_does_not_fit_changes_nothing(node, name, value, error):
     before = bytes(node._memory.data)
     with pytest.raises(error):
         node[name] = value
     assert node._memory.data == before
 
 
-def test_addresses_sizes_and_types_are_asked_by_functions(node):
+def test_addressof_sizeof_and_typeof_describe_values(node):
     assert addressof(node) == BASE and addressof(node, "x") == BASE + 32
     assert addressof(node.table) == BASE + 40 and sizeof(node.table) == 12
     assert sizeof(node) == 64 and sizeof(node.next) == 8
@@ -130,7 +130,7 @@ def test_addresses_sizes_and_types_are_asked_by_functions(node):
         addressof(node.number)
 
 
-def test_a_register_holds_what_its_type_says():
+def test_a_register_value_is_converted_to_its_type():
     memory = Bytes()
     assert from_bits(memory, INT, 0xFFFFFFFF_FFFFFFFE) == -2
     assert from_bits(memory, LONG, (1 << 64) - 1) == (1 << 64) - 1
@@ -143,7 +143,7 @@ def test_a_register_holds_what_its_type_says():
             from_bits(memory, kind, 1)
 
 
-def test_texts_show_what_is_inside(node):
+def test_str_and_repr_show_the_contents(node):
     node.name = 'a"b'
     assert '"a\\"b"' in str(node) and "number = 0" in str(node) and "table = {...}" in str(node)
     assert str(node.table) == "{0, 0, 0}" and repr(node) == f"<struct node at {BASE:#x}>"
@@ -151,7 +151,7 @@ def test_texts_show_what_is_inside(node):
 
 @given(st.integers(0, 63), st.integers(1, 32), st.booleans(), st.integers(), st.binary(
     min_size=16, max_size=16))
-def test_a_bit_field_keeps_its_bits_and_no_others(offset, width, signed, value, before):
+def test_writing_a_bit_field_changes_only_its_bits(offset, width, signed, value, before):
     kind = Integer("int" if signed else "unsigned int", 4, signed)
     whole = Structure("struct", "s", 16, lambda: (member("f", offset, kind, width),))
     memory = Bytes(16)
@@ -167,20 +167,20 @@ def test_a_bit_field_keeps_its_bits_and_no_others(offset, width, signed, value, 
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
-def test_what_is_stored_is_loaded(value):
+def test_a_stored_value_is_loaded_back(value):
     memory = Bytes(8)
     store(memory, Integer("long", 8, True), BASE, value)
     assert load(memory, Integer("long", 8, True), BASE) == value
 
 
-def test_bytes_are_no_text():
+def test_arrays_of_uint8_t_are_not_text():
     memory = Bytes()
     memory.write(BASE, bytes.fromhex("005056ff0102"))
     byte = Typedef("uint8_t", lambda: Integer("unsigned char", 1, False, "char"))
     assert list(load(memory, Array(6, lambda: byte), BASE)) == [0, 0x50, 0x56, 0xFF, 1, 2]
 
 
-def test_values_can_be_copied(node):
+def test_values_support_copy_and_deepcopy(node):
     for value in (node, node.next, node.state):
         assert copy.copy(value) == value == copy.deepcopy(value)
     assert copy.copy(node).number == 0
@@ -192,12 +192,12 @@ def test_values_can_be_copied(node):
     lambda: Array(1 << 60, lambda: CHAR), lambda: member("f", -8, INT),
     lambda: member("f", 0, INT, -1), lambda: Structure("struct", "s", -1, lambda: ()),
 ])
-def test_sizes_that_no_compiler_makes_are_damage(made):
+def test_impossible_sizes_are_refused(made):
     with pytest.raises(DebugDataError, match="damaged debug data"):
         made()
 
 
-def test_a_structure_inside_itself_ends():
+def test_a_structure_that_contains_itself_is_refused():
     itself = Structure("struct", "s", 8, lambda: (member("", 0, itself), member("", 0, itself)))
     with pytest.raises(DebugDataError, match="too many unnamed members"):
         dir(load(Bytes(), itself, BASE))

@@ -1,4 +1,4 @@
-"""What is kept is executed: nobody else may have written it."""
+"""Tests that no other user can write the cache, since cached boots are executed."""
 
 import os
 
@@ -10,7 +10,7 @@ from images import cache, catalog
 from images.boots import booted, snapshot_path
 from tests.conftest import MEMORY
 
-OTHER = 12345  # a user, and a group, that are not ours
+OTHER = 12345  # another user's ID, and another group's
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def test_a_folder_is_made_for_its_user_alone_whatever_the_umask_is(folder):
+def test_the_cache_is_private_whatever_the_umask_is(folder):
     before = os.umask(0)
     try:
         cache.cached_file("snapshots", "a")
@@ -30,7 +30,7 @@ def test_a_folder_is_made_for_its_user_alone_whatever_the_umask_is(folder):
 
 @pytest.mark.parametrize("mode", [0o777, 0o757, 0o770], ids=oct)
 @pytest.mark.parametrize("part", ["", "snapshots"])
-def test_a_folder_that_others_can_write_to_is_refused(folder, part, mode, monkeypatch):
+def test_a_cache_that_others_can_write_to_is_refused(folder, part, mode, monkeypatch):
     monkeypatch.setattr(cache, "_own_group", lambda _number: False)
     cache.cached_file("snapshots", "a")
     (folder / part).chmod(mode)
@@ -40,14 +40,14 @@ def test_a_folder_that_others_can_write_to_is_refused(folder, part, mode, monkey
     cache.cached_file("snapshots", "a")
 
 
-def test_a_group_of_ones_own_is_nobody_else(folder, monkeypatch):
+def test_a_cache_writable_by_a_private_group_is_accepted(folder, monkeypatch):
     cache.cached_file("snapshots", "a")
     folder.chmod(0o775)
     monkeypatch.setattr(cache, "_own_group", lambda _number: True)
     assert cache.cached_file("snapshots", "a").parent.is_dir()
 
 
-def test_a_folder_like_tmp_is_as_good_as_what_is_in_it(folder):
+def test_a_sticky_directory_like_tmp_is_accepted(folder):
     folder.mkdir()
     folder.chmod(0o1777)
     path = cache.cached_file("snapshots", "a")
@@ -57,7 +57,7 @@ def test_a_folder_like_tmp_is_as_good_as_what_is_in_it(folder):
         cache.cached_file("snapshots", "a")
 
 
-def test_a_folder_of_another_user_is_refused(folder, monkeypatch):
+def test_a_cache_of_another_user_is_refused(folder, monkeypatch):
     cache.cached_file("snapshots", "a")
     monkeypatch.setattr(cache, "ROOT", -1)
     monkeypatch.setattr(cache.os, "geteuid", lambda: OTHER)
@@ -65,7 +65,7 @@ def test_a_folder_of_another_user_is_refused(folder, monkeypatch):
         cache.cached_file("snapshots", "a")
 
 
-def test_a_boot_that_others_could_have_written_is_made_again(folder, arch):
+def test_a_cached_boot_that_others_could_write_is_replaced(folder, arch):
     image = catalog.find(f"teaching/{arch}")
     wanted = booted(image, MEMORY).digest()
     path = snapshot_path(image, MEMORY)
@@ -78,8 +78,8 @@ def test_a_boot_that_others_could_have_written_is_made_again(folder, arch):
 
 
 @pytest.mark.parametrize("umask", [0, 0o002], ids=oct)
-def test_a_boot_is_kept_whatever_the_umask_is(folder, umask, monkeypatch):
-    """Nobody else gets at what is in a folder that is its user's alone."""
+def test_a_cached_boot_is_reused_whatever_the_umask_is(folder, umask, monkeypatch):
+    """A private directory protects its files from other users whatever their mode."""
     monkeypatch.setattr(cache, "_own_group", lambda _number: False)
     image = catalog.find("teaching/amd64")
     before = os.umask(umask)
@@ -93,11 +93,11 @@ def test_a_boot_is_kept_whatever_the_umask_is(folder, umask, monkeypatch):
     assert snapshot_path(image, MEMORY).stat().st_mtime_ns == made.st_mtime_ns
 
 
-def test_a_link_of_another_user_is_refused(folder, tmp_path, monkeypatch):
+def test_a_symbolic_link_of_another_user_is_refused(folder, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.mkdir()
     (folder / "snapshots").symlink_to(tmp_path / "elsewhere")
-    assert cache.cached_file("snapshots", "a").parent.is_symlink()  # a link of ours is good
+    assert cache.cached_file("snapshots", "a").parent.is_symlink()  # our own link is accepted
     if os.geteuid() != 0:
         pytest.skip("only root can make a link another user's")
     os.lchown(folder / "snapshots", OTHER, OTHER)
@@ -105,7 +105,7 @@ def test_a_link_of_another_user_is_refused(folder, tmp_path, monkeypatch):
         cache.cached_file("snapshots", "a")
 
 
-def test_a_command_says_it_in_one_line(folder, capsys):
+def test_the_refusal_is_one_line(folder, capsys):
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(kinst_emu.KinstError) as error:

@@ -1,4 +1,4 @@
-"""Fetching a release, from a server on loopback."""
+"""Tests of fetching a FreeBSD release from a server on the loopback interface."""
 
 import hashlib
 import http.server
@@ -22,7 +22,7 @@ RELEASE = "15.0-RELEASE"
 
 
 def txz(members, links=()):
-    """A set; links are (name, type of tar's, where it leads)."""
+    """Return a distribution set; each link is (name, tar member type, target)."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:xz") as tar:
         for name, content in members.items():
@@ -48,7 +48,7 @@ LINKS = [("./rescue/init", tarfile.LNKTYPE, "./sbin/init"),
 
 
 class Site:
-    """What the server serves, and how it misbehaves."""
+    """Release site with the files that the server serves and the failures that it simulates."""
 
     def __init__(self):
         self.kernel = Elf(arch="amd64").build() + bytes(range(256)) * 64
@@ -130,7 +130,7 @@ def test_a_release_is_fetched_checked_and_unpacked(site):
     assert image.name in {known.name for known in catalog.known() if known.path}
 
 
-def test_a_base_system_is_made_a_root_file_system_and_headers_to_compile_against(site):
+def test_a_base_system_becomes_a_root_file_system_and_development_files(site):
     image, seen = get(site, base=True)
     folder = image.path.parent
     disk = Reader((folder / "root.ufs").read_bytes())
@@ -154,10 +154,11 @@ def test_a_base_system_is_made_a_root_file_system_and_headers_to_compile_against
 
 @pytest.mark.parametrize("members, links, says", [
     ({"./etc/motd": b""}, [], "does not contain sbin/init"),
-    ({"./sbin/init": b""}, [("./a", tarfile.LNKTYPE, "./nothing")], "'a' is a link to a missing file"),
+    ({"./sbin/init": b""}, [("./a", tarfile.LNKTYPE, "./nothing")],
+     "'a' is a link to a missing file"),
     ({"./sbin/init": b"", "./etc": b"", "./etc/motd": b""}, [], "is a file"),
 ])
-def test_a_base_system_that_is_none_is_refused_and_nothing_is_left(site, members, links, says):
+def test_an_unusable_base_system_is_refused_and_leaves_no_files(site, members, links, says):
     site.files["base.txz"] = txz(members, links)
     site.list()
     with pytest.raises(KinstError, match=says):
@@ -175,7 +176,7 @@ def entries(disk, number):
     return {name: at for name, at, *_ in disk.entries(number) if name not in (".", "..")}
 
 
-def test_every_architecture_has_its_directory(site):
+def test_every_architecture_is_fetched_from_its_directory(site):
     for arch, guest in FREEBSD.items():
         directory = guest.boot.releases
         get(site, f"{RELEASE}/{arch}")
@@ -183,9 +184,10 @@ def test_every_architecture_has_its_directory(site):
                    site.requests)
 
 
-def test_a_broken_download_is_gone_on_from(site):
+def test_a_broken_download_is_resumed(site):
     site.cut_after = 100
-    with pytest.raises(FetchError, match="the connection broke after 100 bytes; run the command again"):
+    with pytest.raises(FetchError,
+                       match="the connection broke after 100 bytes; run the command again"):
         get(site)
     site.cut_after = None
     image, _ = get(site)
@@ -193,7 +195,7 @@ def test_a_broken_download_is_gone_on_from(site):
     assert ("bytes=100-" in [header for _path, header in site.requests])
 
 
-def test_a_server_without_ranges_starts_again(site):
+def test_a_server_without_range_requests_restarts_the_download(site):
     site.cut_after = 100
     with pytest.raises(FetchError):
         get(site)
@@ -201,7 +203,7 @@ def test_a_server_without_ranges_starts_again(site):
     assert get(site)[0].path.read_bytes() == site.kernel
 
 
-def test_a_set_that_is_not_the_manifests_is_removed(site):
+def test_a_set_with_a_wrong_checksum_is_removed(site):
     good = site.files["kernel.txz"]
     site.files["kernel.txz"] = good[:-1] + bytes([good[-1] ^ 1])
     with pytest.raises(FetchError, match="SHA-256 does not match the MANIFEST"):
@@ -220,12 +222,12 @@ def test_a_set_without_the_kernel_is_refused(site):
 
 @pytest.mark.parametrize("name", ["", "15.0", "15.0-RELEASE", "15.0-RELEASE/sparc64",
                                   "../../etc/amd64", "15.0-RELEASE/../amd64"])
-def test_a_name_that_is_no_release_is_refused(site, name):
+def test_an_invalid_release_name_is_refused(site, name):
     with pytest.raises(FetchError, match="use RELEASE/ARCH"):
         get(site, name)
 
 
-def test_an_unknown_release_and_a_dead_server_are_one_line(site):
+def test_an_unknown_release_and_an_unreachable_server_are_reported(site):
     with pytest.raises(FetchError, match="404"):
         get(site, "99.0-RELEASE/amd64")
     with pytest.raises(FetchError, match="cannot be reached"):
@@ -238,6 +240,6 @@ def test_an_empty_manifest_is_refused(site):
         get(site)
 
 
-def test_an_image_that_is_not_here_says_how_to_get_it(site):
+def test_a_missing_image_says_how_to_fetch_it(site):
     with pytest.raises(KinstError, match=r"kinst images fetch 15\.0-RELEASE/arm64"):
         catalog.find("15.0-RELEASE/arm64")

@@ -1,5 +1,7 @@
-"""How a command's output is found on a console, and what is refused; programs themselves run in
-tests/real/test_user_space.py."""
+"""Tests of how a command's output is found on a console and what is refused.
+
+Programs are run in tests/real/test_user_space.py.
+"""
 
 import re
 import stat
@@ -36,7 +38,7 @@ def shown(console):
 
 @given(st.binary(max_size=200).filter(lambda text: b"\033]133" not in text), st.integers(0, 255))
 def test_a_command_s_output_is_shown_without_its_marks(output, status):
-    text = output.rstrip(b"\033")  # what may become a mark is held back
+    text = output.rstrip(b"\033")  # a trailing escape is held back, since it may start a mark
     console = (PROMPT + b"ls\r\n\033]133;C\007" + text + b"\n"
                + f"\033]133;D;{status}\007".encode() + PROMPT)
     assert shown(console) == text + b"\n"
@@ -53,13 +55,13 @@ def test_a_console_is_shown_without_the_marks_of_the_shell(pieces):
     assert found == b"".join(piece for piece in pieces if not piece.startswith(b"\033"))
 
 
-def test_what_only_begins_like_a_mark_is_shown():
+def test_other_escape_sequences_are_shown():
     assert shown(b"\033]133;C\007a\033[1mbold\033]0;title of a window\007\n") == (
         b"a\033[1mbold\033]0;title of a window\007\n")
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_the_teaching_kernel_runs_no_programs(arch):
+def test_the_teaching_kernel_cannot_run_programs(arch):
     with pytest.raises(CommandError, match="runs no programs"):
         with_userland(catalog.find(f"teaching/{arch}"))
     refused(run("kinst", "run", "-k", f"teaching/{arch}", "--", "ls"), "runs no programs")
@@ -71,12 +73,12 @@ def machine():
 
 
 @pytest.mark.parametrize("command", ["", "  ", "a\rb", "x" * 1001])
-def test_what_is_no_line_is_not_typed(machine, command):
+def test_an_invalid_command_line_is_not_typed(machine, command):
     with pytest.raises(CommandError, match="printable"):
         run_command(machine, command, 1)
 
 
-def test_a_machine_that_is_not_at_the_shell_s_prompt_is_told_so(machine):
+def test_a_machine_that_is_not_at_the_shell_prompt_is_refused(machine):
     with pytest.raises(CommandError, match="prompt"):
         run_command(machine, "ls", 1)
 
@@ -86,7 +88,7 @@ def test_an_unknown_option_of_run_is_refused():
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_the_userland_is_what_its_source_makes_it(tmp_path, arch):
+def test_the_userland_matches_a_build_from_source(tmp_path, arch):
     packed = build_userland.build(arch, tmp_path)
     assert packed.read_bytes() == catalog.userland(arch).read_bytes()
     root = Reader(packed.read_bytes()).tree()
@@ -95,13 +97,13 @@ def test_the_userland_is_what_its_source_makes_it(tmp_path, arch):
     assert set(root.entries["bin"].entries) == {*build_userland.TOOLS, "check", "work"}
 
 
-def test_the_tools_are_those_that_the_shell_has():
+def test_the_list_of_tools_matches_the_shell():
     source = (build_userland.SOURCE / "shell.c").read_text()
     table = source.partition("tools[] = {\n")[2].partition("};")[0]
     assert {*re.findall(r'\{ "(\w+)", ', table), "sh"} == set(build_userland.TOOLS)
 
 
-def test_a_folder_of_the_host_comes_in_with_its_permissions(tmp_path):
+def test_a_host_directory_is_packed_with_its_permissions(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "prog").write_bytes(b"x" * 9000)
     (tmp_path / "sub" / "prog").chmod(0o751)
@@ -114,6 +116,6 @@ def test_a_folder_of_the_host_comes_in_with_its_permissions(tmp_path):
     assert root.entries["files"].entries["sub"].entries["prog"].content == b"x" * 9000
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path):
+def test_a_missing_host_directory_is_reported(tmp_path):
     with pytest.raises(FileSystemError, match="No such file"):
         read_folder(tmp_path / "none")

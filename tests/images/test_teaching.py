@@ -1,4 +1,4 @@
-"""The teaching kernel has the shapes it promises."""
+"""Tests that the teaching kernel has the functions and code shapes that other tests need."""
 
 import subprocess
 import sys
@@ -29,14 +29,14 @@ def inlined(dwarf, name):
     return copies
 
 
-def test_inline_functions_stand_in_several_callers_and_one_is_split(dwarf):
+def test_inline_functions_are_inlined_several_times_and_one_is_split(dwarf):
     assert len(inlined(dwarf, "mix")) >= 3
     charge = inlined(dwarf, "charge")
     assert len(charge) >= 3
     assert any("DW_AT_ranges" in die.attributes for die in charge)
 
 
-def test_every_kernel_has_the_seam(image, arch):
+def test_every_teaching_kernel_has_the_functions_that_probes_need(image, arch):
     names = {"dtrace_invop_jump_addr", "cpu_switch", "vpanic", "cngetc"}
     names |= {"amd64": {"Xbpt", "calltrap", "dtrace_invop_calltrap_addr"},
               "arm64": {"handle_el1h_sync", "do_el1h_sync"},
@@ -45,7 +45,7 @@ def test_every_kernel_has_the_seam(image, arch):
         assert image.symbols.find(name) is not None, name
 
 
-def test_spin_locks_are_atomic_in_the_architectures_way(image, arch):
+def test_spin_locks_use_atomic_instructions(image, arch):
     engine = {"amd64": (capstone.CS_ARCH_X86, capstone.CS_MODE_64),
               "arm64": (capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM),
               "riscv64": (capstone.CS_ARCH_RISCV,
@@ -58,7 +58,7 @@ def test_spin_locks_are_atomic_in_the_architectures_way(image, arch):
         assert word in text
 
 
-def test_a_build_is_the_same_twice_and_leaves_nothing_behind(tmp_path):
+def test_builds_are_reproducible_and_leave_no_other_files(tmp_path):
     for arch in ARCHES:
         one = build_teaching.build(arch, tmp_path / "one").read_bytes()
         two = build_teaching.build(arch, tmp_path / "two").read_bytes()
@@ -69,7 +69,7 @@ def test_a_build_is_the_same_twice_and_leaves_nothing_behind(tmp_path):
                 == (tmp_path / "two" / arch / "races").read_bytes())
 
 
-def test_a_kernel_that_has_been_idle_for_long_says_nothing(booted):
+def test_a_kernel_that_is_idle_for_long_prints_nothing(booted):
     turns = booted.image.symbols.find("worker_turns").address
     booted.write(turns, (3_000_000).to_bytes(8, "little"))
     said = len(booted.console.text)
@@ -78,7 +78,7 @@ def test_a_kernel_that_has_been_idle_for_long_says_nothing(booted):
     assert booted.console.text[said:] == b""
 
 
-def test_a_missing_compiler_is_one_clear_line(tmp_path):
+def test_a_missing_compiler_is_reported_in_one_line(tmp_path):
     result = subprocess.run([sys.executable, "-m", "images.build_teaching"], capture_output=True,
                             text=True, env={"PATH": str(tmp_path)}, check=False)
     assert result.returncode == 1

@@ -1,4 +1,4 @@
-"""A file system is read back by a reader of the test's own, which follows the layout alone."""
+"""Tests that UFS images are read back by an independent reader."""
 
 import stat
 import struct
@@ -15,7 +15,7 @@ SUPERBLOCK = 65536
 
 
 class Reader:
-    """Offsets are those of FreeBSD's sys/ufs/ffs/fs.h and ufs/dinode.h."""
+    """Independent UFS reader with offsets from FreeBSD's sys/ufs/ffs/fs.h and ufs/dinode.h."""
 
     def __init__(self, data):
         self.data = data
@@ -93,7 +93,7 @@ class Reader:
         return found
 
     def free(self):
-        """(blocks, inodes) that the maps of the groups have."""
+        """Return (free blocks, number of free inodes) from the cylinder group maps."""
         blocks, inodes = set(), 0
         for group in range(self.groups):
             base = group * self.blocks_per_group
@@ -129,57 +129,58 @@ def checked(root, free=0):
 
 @settings(max_examples=60, deadline=None)
 @given(TREES)
-def test_what_is_packed_is_read_back_and_no_block_is_anybody_else_s(root):
+def test_a_packed_tree_is_read_back_and_blocks_are_not_shared(root):
     checked(root)
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 49152, 49153, 2 << 20, (2 << 20) + 49153, 70 << 20])
 def test_files_of_all_sizes_are_read_back(size):
-    """Over the direct blocks, one and two levels of blocks of block numbers, and two groups."""
+    """The sizes need direct blocks, one and two levels of indirect blocks, and two groups."""
     content = array("I", range(size // 4 + 1)).tobytes()[:size]
     checked(Folder({"f": File(content)}))
 
 
-def test_as_much_is_free_as_was_asked_for():
+def test_the_requested_space_is_free():
     _data, free = checked(Folder(), 3 << 20)
     assert len(free) >= (3 << 20) // 4096
 
 
-def test_many_files_need_more_groups():
+def test_many_files_use_several_cylinder_groups():
     checked(Folder({f"file{n:05}": File(b"") for n in range(9000)}))
 
 
-def test_the_same_tree_gives_the_same_bytes():
+def test_packing_the_same_tree_is_reproducible():
     files = {"sbin/init": File(b"x" * 9000, 0o100755), "etc/motd": File(b"hello\n")}
     assert ufs.image(ufs.tree(files)) == ufs.image(ufs.tree(dict(reversed(files.items()))))
 
 
 @pytest.mark.parametrize(("root", "said"), [
-    (Folder({"n" * 256: File(b"")}), "invalid file name"), (Folder({"d": File(b"", 0o060644)}), "neither"),
+    (Folder({"n" * 256: File(b"")}), "invalid file name"),
+    (Folder({"d": File(b"", 0o060644)}), "neither"),
 ])
-def test_what_cannot_be_packed_is_refused(root, said):
+def test_long_names_and_device_files_are_refused(root, said):
     with pytest.raises(FileSystemError, match=said):
         ufs.image(root)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0"])
-def test_a_name_that_cannot_be_is_refused(name):
+def test_an_invalid_file_name_is_refused(name):
     with pytest.raises(FileSystemError, match="invalid file name"):
         ufs.image(Folder({name: File(b"")}))
 
 
-def test_a_path_is_there_once():
+def test_a_duplicate_path_is_refused():
     with pytest.raises(FileSystemError, match="twice"):
         ufs.tree({"a/b": File(b""), "a": Folder()})
 
 
 @pytest.mark.parametrize("path", ["", "/", "/".join("a" * 100)])
-def test_a_path_that_cannot_be_is_refused(path):
+def test_an_invalid_path_is_refused(path):
     with pytest.raises(FileSystemError, match="the path is empty or too deep"):
         ufs.tree({path: File(b"")})
 
 
-def test_a_file_is_no_folder():
+def test_a_file_used_as_a_directory_is_refused():
     with pytest.raises(FileSystemError, match="is a file"):
         ufs.tree({"a": File(b""), "a/b": File(b"")})
 
@@ -189,7 +190,7 @@ def test_a_file_system_that_is_too_large_is_refused():
         ufs.image(Folder(), 9 << 30)
 
 
-def test_one_file_at_two_places_is_one_inode_with_two_links():
+def test_a_file_at_two_paths_is_one_inode_with_two_links():
     one = File(b"x" * 5000)
     disk = Reader(ufs.image(ufs.tree({"a": one, "b/c": one, "d": File(b"x" * 5000)})))
     top = {name: number for name, number, *_ in disk.entries(2)}

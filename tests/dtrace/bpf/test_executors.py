@@ -291,10 +291,10 @@ def test_the_interpreter_reports_each_instruction_to_its_callback():
     out.constant(0, 1)
     out.alu_constant(Alu.ADD, 0, 2)
     out.leave()
-    told = []
-    Interpreter(runtime(), encode(out.finish()), lambda at, i, r: told.append(
+    reported = []
+    Interpreter(runtime(), encode(out.finish()), lambda at, i, r: reported.append(
         (disassemble(i, at), r[0]))).run(0)
-    assert told == [("r0 = 0x1", 0), ("r0 += 0x2", 1), ("exit", 3)]
+    assert reported == [("r0 = 0x1", 0), ("r0 += 0x2", 1), ("exit", 3)]
 
 
 def test_wide_constants_and_load_sizes_are_encoded():

@@ -144,7 +144,7 @@ def test_a_ring_keeps_the_newest_records_that_fit(seed):
     """Records of random sizes are dropped only when the next one does not fit."""
     rng, size = random.Random(seed), 4096
     runtime = made(buffer=size, policy=Policy.RING)
-    room, sizes, told = 4 * size + (1 << 20), [], -1
+    room, sizes, last_read = 4 * size + (1 << 20), [], -1
     for number in range(3000):
         sizes.append((rng.choice((8, 800, 40_000, 300_000)), rng.choice((1, 20, 700))))
         runtime.begin_clause()
@@ -155,7 +155,7 @@ def test_a_ring_keeps_the_newest_records_that_fit(seed):
             assert found == list(range(number + 1 - len(found), number + 1)) and found
             assert sum(sizes[n][1] for n in found) <= size
             before = found[0] - 1
-            if before > told:  # records taken in an earlier round may have been dropped since
+            if before > last_read:  # the missing record was dropped and not read earlier
                 assert (sum(sizes[n][1] for n in found) + sizes[before][1] > size
                         or sum(sizes[n][0] + 24 for n in found) + 2 * max(sizes)[0] > room)
-            told = number
+            last_read = number

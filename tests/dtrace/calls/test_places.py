@@ -40,8 +40,8 @@ def test_every_tool_accepts_every_spelling_of_a_place(recording, address, text):
     asked = [row for row in json.loads(run(
         "kinst", "disas", "-k", KERNEL, text, "--json").stdout) if row["asked"]]
     assert [row["address"] for row in asked] == [address]
-    told = run("kinst", "explain", "-k", KERNEL, text, "-c", 'strlen("ab")', "--steps")
-    assert "1. The instruction at strlen:4" in told.stdout
+    explained = run("kinst", "explain", "-k", KERNEL, text, "-c", 'strlen("ab")', "--steps")
+    assert "1. The instruction at strlen:4" in explained.stdout
     assert replayed(recording, "--to", text)["pc"] == address
     second = replayed(recording, "--to", f"{text}#2")
     assert second["pc"] == address
@@ -126,7 +126,7 @@ def test_replay_stops_where_a_function_with_a_tail_call_returns(arch, tmp_path):
     machine = kinst_emu.Recording(str(path)).machine
     assert there["registers"][machine.emulated.arch.result] == result
     jumped = replayed(path, "--to", "tail_odd")
-    assert jumped["registers"][machine.emulated.arch.result] != result  # not set yet
+    assert jumped["registers"][machine.emulated.arch.result] != result  # result not set yet
     links = replayed(path, "--to", "fbt::tail_even:return", "--origin",
                      machine.emulated.arch.result)
     assert links["value"] == result

@@ -25,7 +25,7 @@ DOUBLED = {
 
 @pytest.mark.parametrize("kind", DOUBLED)
 def test_sources_that_expand_exponentially_are_refused_before_expansion(kind):
-    """Expanding 25 doublings would take hours."""
+    """Expanding a source that doubles its size 25 times would take hours."""
     status, out, said = run("-q", "-n", DOUBLED[kind])
     assert status == 1 and not out and " more than " in said and said.count("\n") <= 1
 

@@ -275,7 +275,7 @@ def test_a_program_cannot_affect_the_host_without_w(tmp_path, allowed, action, s
     path = tmp_path / "made"
     program = f'{allowed} BEGIN {{ {action % path}; trace(1); exit(0); }}'
     status, _out, err = run("-q", "-n", program)
-    assert status == 1 and (("give -w" in err and says in err) or "not allowed" in err)
+    assert status == 1 and (("with -w" in err and says in err) or "not allowed" in err)
     assert not path.exists()
     assert run("-w", "-q", "-n", program)[0] == 0
     assert path.exists()

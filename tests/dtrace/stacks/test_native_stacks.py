@@ -31,13 +31,13 @@ OF_PROGRAMS = """
 
 def traced(*words):
     """Run kdtrace and return (exit status, output with the guest console, standard error)."""
-    whole = io.BytesIO()
-    with contextlib.redirect_stdout(shared(io.TextIOWrapper(whole, encoding="utf-8"))) as out:
+    output = io.BytesIO()
+    with contextlib.redirect_stdout(shared(io.TextIOWrapper(output, encoding="utf-8"))) as out:
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             status = script.trace(list(words))
         out.flush()
-        return status, whole.getvalue().decode(), said.getvalue()
+        return status, output.getvalue().decode(), said.getvalue()
 
 
 def both_ways(monkeypatch, *words):

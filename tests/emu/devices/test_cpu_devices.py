@@ -1,4 +1,4 @@
-"""Interrupt controllers of several CPUs, and what firmware does for them."""
+"""Tests of interrupt controllers with several CPUs, and of PSCI and SBI firmware calls."""
 
 from types import SimpleNamespace
 
@@ -24,7 +24,7 @@ def gic(cpus=3):
     return distributor, interfaces, present
 
 
-def test_an_interrupt_that_a_cpu_sends_reaches_those_it_is_for_and_names_the_sender():
+def test_a_gic_software_interrupt_reaches_its_targets_and_names_the_sender():
     distributor, interfaces, present = gic()
     for sender, command, reached in ((0, 1 << 24 | 2, {1, 2}), (1, 2 << 24 | 1, {1}),
                                      (2, 0b011 << 16 | 3, {0, 1}), (0, 0b1000 << 16 | 3, set())):
@@ -32,36 +32,36 @@ def test_an_interrupt_that_a_cpu_sends_reaches_those_it_is_for_and_names_the_sen
         distributor.write(0xF00, 4, command)
         assert {n for n, one in enumerate(interfaces) if one.asserted} == reached
         for number in sorted(reached):
-            told = interfaces[number].read(0xC, 4)
-            assert (told & 0x3FF, told >> 10) == (command & 15, sender)
-            interfaces[number].write(0x10, 4, told)
+            acknowledged = interfaces[number].read(0xC, 4)
+            assert (acknowledged & 0x3FF, acknowledged >> 10) == (command & 15, sender)
+            interfaces[number].write(0x10, 4, acknowledged)
     assert not any(one.asserted for one in interfaces)
 
 
-def test_two_senders_of_one_interrupt_are_told_one_behind_the_other():
+def test_a_gic_delivers_one_software_interrupt_for_each_sender():
     distributor, interfaces, present = gic()
     for sender in (0, 2):
         present[0] = sender
         distributor.write(0xF00, 4, 0b010 << 16 | 5)
-    told = []
+    taken = []
     while interfaces[1].asserted:
-        told.append(interfaces[1].read(0xC, 4))
-        interfaces[1].write(0x10, 4, told[-1])
-    assert [one >> 10 for one in told] == [0, 2] and {one & 0x3FF for one in told} == {5}
+        taken.append(interfaces[1].read(0xC, 4))
+        interfaces[1].write(0x10, 4, taken[-1])
+    assert [one >> 10 for one in taken] == [0, 2] and {one & 0x3FF for one in taken} == {5}
 
 
-def test_the_first_32_interrupts_are_each_cpus_own_and_the_others_go_where_they_are_sent():
+def test_gic_interrupts_below_32_are_private_and_the_others_are_routed():
     distributor, interfaces, present = gic()
     present[0] = 1
     distributor.write(0x100, 4, 1 << 27)
     assert distributor.read(0x800, 4) == 0x02020202
     distributor.set_private(1, 11, True)
-    distributor.set_private(2, 11, True)  # is not enabled there
+    distributor.set_private(2, 11, True)  # not enabled on this CPU
     assert [one.asserted for one in interfaces] == [False, True, False]
     present[0] = 2
     assert distributor.read(0x200, 4) == 1 << 27 and distributor.read(0x100, 4) == 0xFFFF
     distributor.set_private(1, 11, False)
-    distributor.write(0x104, 4, 1 << 3)  # 35
+    distributor.write(0x104, 4, 1 << 3)  # interrupt 35
     distributor.write(0x423, 1, 0x40)
     distributor.write(0x823, 1, 0b101)
     distributor.set_line(35, True)
@@ -70,7 +70,7 @@ def test_the_first_32_interrupts_are_each_cpus_own_and_the_others_go_where_they_
     assert not any(one.asserted for one in interfaces), "it is active for all"
 
 
-def test_a_distributors_state_holds_what_is_banked():
+def test_gic_distributor_state_includes_banked_registers():
     one, _interfaces, present = gic()
     present[0] = 2
     one.write(0x100, 4, 1 << 20)
@@ -85,7 +85,7 @@ def test_a_distributors_state_holds_what_is_banked():
     assert other.state() == one.state()
 
 
-def test_a_message_is_for_the_apics_that_its_destination_names():
+def test_a_local_apic_accepts_messages_that_its_destination_selects():
     for number, destination, logical, meant in (
             (2, 2, False, True), (2, 1, False, False), (2, 0xFF, False, True)):
         apic = LocalApic(Bus(), number, lambda *_: None)
@@ -94,12 +94,12 @@ def test_a_message_is_for_the_apics_that_its_destination_names():
     apic = LocalApic(Bus(), 5, lambda *_: None)
     apic.write(0xD0, 4, 0b0100 << 24)
     assert apic.is_meant(0b0110, True) and not apic.is_meant(0b1011, True)
-    apic.write(0xE0, 4, 0x0FFFFFFF)  # clusters
+    apic.write(0xE0, 4, 0x0FFFFFFF)  # cluster model
     apic.write(0xD0, 4, 0x24 << 24)
     assert apic.is_meant(0x2C, True) and not apic.is_meant(0x34, True)
 
 
-def test_an_apics_commands_go_out_and_init_puts_it_where_power_on_does():
+def test_a_local_apic_sends_commands_and_init_resets_it():
     sent = []
     apic = LocalApic(Bus(), 1, lambda command, destination: sent.append((command, destination)))
     fresh = apic.state()
@@ -115,7 +115,7 @@ def test_an_apics_commands_go_out_and_init_puts_it_where_power_on_does():
     assert {**apic.state(), "urgent": False} == fresh
 
 
-def test_each_hart_has_a_context_of_the_plic():
+def test_each_hart_has_its_own_plic_context():
     plic = Plic(lambda: None, 3)
     plic.write(4 * 7, 4, 1)
     plic.write(0x2000 + 0x80 * 5, 4, 1 << 7)  # hart 2, S-mode
@@ -129,7 +129,7 @@ def test_each_hart_has_a_context_of_the_plic():
     plic.write(0x200000 + 0x1000 * 5, 4, 1)
     assert not plic.asserted(2) and plic.read(0x200000 + 0x1000 * 5, 4) == 1
     for offset in (0x2000 + 0x80 * 7, 0x200000 + 0x1000 * 7, 0x200000 + 0x1000 * 4):
-        plic.write(offset, 4, 1)  # of no hart, or M-mode's
+        plic.write(offset, 4, 1)  # contexts of an absent hart or of M-mode
         assert plic.read(offset, 4) == 0
     other = Plic(lambda: None, 3)
     other.restore(plic.state())
@@ -144,7 +144,7 @@ def cpus(*on):
     return made
 
 
-def test_psci_starts_a_cpu_once_and_says_which_are_on():
+def test_psci_starts_a_cpu_once_and_reports_which_are_on():
     them, done = cpus(True, False), []
 
     def call(*arguments):
@@ -165,7 +165,7 @@ def test_psci_starts_a_cpu_once_and_says_which_are_on():
     assert done == ["off", True]
 
 
-def test_sbi_starts_harts_and_sends_to_sets_of_them():
+def test_sbi_starts_harts_and_sends_interrupts_to_hart_masks():
     sent, started = [], []
     firmware = sbi.Sbi(lambda _t: None, lambda _b: None, lambda: -1, lambda _a: None,
                        sent.append, lambda *which: started.append(which) or sbi.SUCCESS,

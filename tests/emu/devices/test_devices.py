@@ -16,7 +16,7 @@ from emu.machine.events import EventQueue
 
 
 class Bus:
-    """Virtual time that a test moves."""
+    """Bus stand-in whose virtual time is advanced by the test."""
 
     def __init__(self):
         self.now, self.out, self.queue = 0, bytearray(), EventQueue()
@@ -55,14 +55,14 @@ def bus():
     return Bus()
 
 
-def test_ns16550_sends_and_says_it_is_ready(bus):
+def test_ns16550_transmits_and_reports_ready(bus):
     uart = Ns16550(bus, Wire().line)
     assert uart.read(5, 1) == 0x60 and uart.read(2, 1) == 1
     uart.write(0, 1, ord("x"))
     assert bus.out == b"x"
 
 
-def test_ns16550_divisor_latch_hides_data_and_enable(bus):
+def test_ns16550_divisor_latch_hides_data_and_interrupt_enable(bus):
     uart = Ns16550(bus, Wire().line)
     uart.write(3, 1, 0x83)
     uart.write(0, 1, 0x34)
@@ -72,7 +72,7 @@ def test_ns16550_divisor_latch_hides_data_and_enable(bus):
     assert uart.read(1, 1) == 0 and bus.out == b""
 
 
-def test_ns16550_typed_bytes_arrive_and_interrupt(bus):
+def test_ns16550_received_bytes_raise_an_interrupt(bus):
     wire = Wire()
     uart = Ns16550(bus, wire.line)
     uart.write(2, 1, 1)
@@ -134,7 +134,7 @@ def test_i8254_counts_down_at_its_frequency(bus):
     assert abs((first - count()) % 0xFFFF - expected) <= 4
 
 
-def test_i8254_channel_0_rings_every_period(bus):
+def test_i8254_channel_0_interrupts_every_period(bus):
     wire = Wire()
     pit = I8254(bus, wire.line)
     pit.write(3, 1, 0x34)
@@ -159,7 +159,7 @@ def test_lapic_timer_counts_and_interrupts_once(bus):
     assert apic.isr == 0 and apic.read(0x390, 4) == 0
 
 
-def test_lapic_holds_back_what_the_task_priority_masks(bus):
+def test_lapic_holds_back_interrupts_that_the_task_priority_masks(bus):
     apic = LocalApic(bus)
     apic.write(0xF0, 4, 0x1FF)
     apic.request(0x45)
@@ -169,7 +169,7 @@ def test_lapic_holds_back_what_the_task_priority_masks(bus):
     assert apic.pending() == 0x45
 
 
-def test_ioapic_resends_a_level_that_stays_up_after_the_end_of_interrupt():
+def test_ioapic_resends_a_level_interrupt_that_stays_asserted_after_eoi():
     sent = []
     apic = IoApic(lambda entry, _destination: sent.append(entry & 0xFF), 1)
     apic.write(0, 4, 0x10 + 2 * 5)
@@ -184,7 +184,7 @@ def test_ioapic_resends_a_level_that_stays_up_after_the_end_of_interrupt():
     assert sent == [0x31, 0x31] and apic.read(0x10, 4) & 1 << 14 == 0
 
 
-def test_gic_gives_the_highest_priority_and_preempts_only_by_higher():
+def test_gic_delivers_the_highest_priority_and_preempts_only_for_higher():
     gic = Distributor(lambda: None)
     cpu = CpuInterface(gic, lambda: None)
     gic.write(0, 4, 1)
@@ -201,7 +201,7 @@ def test_gic_gives_the_highest_priority_and_preempts_only_by_higher():
     assert cpu.read(0xC, 4) == 40
 
 
-def test_gic_software_interrupt_to_itself():
+def test_a_cpu_can_send_itself_a_gic_software_interrupt():
     gic = Distributor(lambda: None)
     cpu = CpuInterface(gic, lambda: None)
     gic.write(0, 4, 1)
@@ -211,7 +211,7 @@ def test_gic_software_interrupt_to_itself():
     assert cpu.read(0xC, 4) == 3
 
 
-def test_plic_claims_once_until_completed():
+def test_plic_delivers_a_claimed_interrupt_again_only_after_completion():
     plic = Plic(lambda: None)
     plic.write(4 * 10, 4, 1)
     plic.write(0x2080, 4, 1 << 10)
@@ -237,7 +237,7 @@ def test_cmos_calendar_follows_virtual_time_in_bcd(bus):
     assert read(0xD) == 0x80
 
 
-def test_the_pci_bus_is_empty_and_its_address_register_reads_back(bus):
+def test_an_empty_pci_bus_reads_ones_and_its_address_register_reads_back(bus):
     pci = PciConfiguration(bus)
     pci.write(0, 4, 0x80001003)
     assert pci.read(0, 4) == 0x80001000 and pci.read(4, 4) == 0xFFFFFFFF
@@ -253,7 +253,7 @@ DEVICES = [
 
 
 @pytest.mark.parametrize("make", DEVICES)
-def test_a_device_restored_from_its_state_answers_alike(make):
+def test_a_restored_device_answers_like_the_original(make):
     one, two = make(Bus()), make(Bus())
     for offset in (0, 1, 2, 3, 4, 0x80, 0x100, 0x320, 0x380):
         if offset < one.size:
@@ -269,7 +269,7 @@ def test_a_device_restored_from_its_state_answers_alike(make):
 
 
 @pytest.mark.parametrize("make", DEVICES)
-def test_a_device_goes_from_any_state_to_any_other(make):
+def test_a_device_can_be_restored_between_any_two_states(make):
     bus, choice = Bus(), random.Random(5)
     device, states = make(bus), []
     for _ in range(300):
@@ -285,7 +285,7 @@ def test_a_device_goes_from_any_state_to_any_other(make):
         assert device.state() == states[-1]
 
 
-def test_a_count_latched_and_half_read_is_restored(bus):
+def test_a_half_read_latched_count_is_restored(bus):
     pit = I8254(bus, Wire().line)
     pit.write(3, 1, 0x34)
     pit.write(0, 1, 0x34)

@@ -4,7 +4,7 @@ from emu.devices.devicetree import DeviceNode, cells64, flatten
 
 
 def parse(blob):
-    """An independent reader: nested (name, properties, children)."""
+    """Parse a flattened tree independently into nested (name, properties, children)."""
     magic, total, structure, strings = struct.unpack_from(">4I", blob)
     assert magic == 0xD00DFEED and total == len(blob)
     at = structure
@@ -28,7 +28,7 @@ def parse(blob):
             return stack[0][2][0]
 
 
-def test_a_tree_reads_back_as_it_was_written():
+def test_a_flattened_tree_is_read_back_as_written():
     root = DeviceNode("", N_address_cells=2, compatible=["a", "bc"]).add(
         DeviceNode("cpu@0", riscv__isa="rv64", empty=None,
                    reg=cells64(1, 2)).add(DeviceNode("intc", phandle=7))
@@ -40,7 +40,7 @@ def test_a_tree_reads_back_as_it_was_written():
     assert children[0][2] == [("intc", {"phandle": b"\0\0\0\7"}, [])]
 
 
-def test_the_reservation_map_ends_at_once_and_everything_is_aligned():
+def test_the_reservation_map_is_empty_and_all_blocks_are_aligned():
     blob = flatten(DeviceNode("", odd="x"))
     reserve, structure = struct.unpack_from(">I", blob, 16)[0], struct.unpack_from(">I", blob, 8)[0]
     assert blob[reserve : reserve + 16] == bytes(16)

@@ -1,4 +1,4 @@
-"""Disks: what a driver asks for is done, and whatever else is in the queue does no harm."""
+"""Tests of virtio disks: valid requests are carried out, and hostile queues do no harm."""
 
 import json
 import random
@@ -28,7 +28,7 @@ IN, OUT, FLUSH, GET_ID = 0, 1, 4, 8
 
 
 class Computer:
-    """A bus with memory, and nobody on it who runs."""
+    """Bus stand-in with memory and timers but without a CPU."""
 
     def __init__(self):
         self.memory = bytearray(MEMORY)
@@ -55,7 +55,7 @@ class Computer:
         self.memory[self._piece(address, len(data))] = data
 
     def until_quiet(self, most=1000):
-        """Let time pass; how often timers rang."""
+        """Run timers until none is pending, at most `most` of them, and return their number."""
         rung = 0
         while self.events.next() != NEVER and rung < most:
             self.now = max(self.now, self.events.next())
@@ -65,7 +65,7 @@ class Computer:
 
 
 class Driver:
-    """Uses a disk over MMIO as an operating system would."""
+    """Minimal virtio driver that accesses a disk through MMIO."""
 
     def __init__(self, content=bytes(range(256)) * 64):
         self.bus = Computer()
@@ -101,7 +101,7 @@ class Driver:
         self.bus.memory[RINGS : RINGS + 0x1000] = bytes(0x1000)
 
     def put(self, pieces):
-        """Descriptors from 0 on: (address, length, flags without NEXT)."""
+        """Queue one request with the descriptors (address, length, flags without NEXT)."""
         for i, (address, length, flags) in enumerate(pieces):
             more = NEXT if i + 1 < len(pieces) else 0
             DESCRIPTOR.pack_into(self.bus.memory, RINGS + DESCRIPTOR.size * i,
@@ -112,7 +112,7 @@ class Driver:
         self.device.write(0x50, 4, 0)
 
     def ask(self, kind, sector, data=b"", room=0):
-        """(status, what was read, bytes that the device says it wrote)."""
+        """Execute a request and return (status, data read, length that the device reported)."""
         memory = self.bus.memory
         memory[DATA : DATA + 16] = struct.pack("<IIQ", kind, 0, sector)
         memory[DATA + 16 : DATA + 16 + len(data)] = data
@@ -131,12 +131,12 @@ class Driver:
         return memory[reply + room], bytes(memory[reply : reply + room]), written
 
 
-def test_a_disk_is_read_and_written_and_its_image_stays_what_it_is():
+def test_reads_and_writes_work_and_do_not_change_the_image():
     content = bytes(range(256)) * 64
     driver = Driver(content)
     assert driver.ask(IN, 3, room=1024) == (0, content[1536:2560], 1025)
     new = bytes(255 - i % 256 for i in range(1024))
-    assert driver.ask(OUT, 7, new)[0] == 0  # over the border of two blocks that are kept
+    assert driver.ask(OUT, 7, new)[0] == 0  # crosses the border of two 4096-byte blocks
     assert driver.ask(FLUSH, 0)[0] == 0
     assert driver.ask(IN, 6, room=2048)[1] == content[3072:3584] + new + content[4608:5120]
     assert driver.ask(GET_ID, 0, room=20)[1].startswith(b"kinst\0")
@@ -147,7 +147,7 @@ def test_a_disk_is_read_and_written_and_its_image_stays_what_it_is():
     assert not driver.levels[-1]
 
 
-def test_time_passes_before_a_request_is_done():
+def test_a_request_takes_virtual_time():
     driver = Driver()
     driver.ask(IN, 0, room=512)
     assert driver.bus.now >= LATENCY
@@ -157,7 +157,7 @@ def test_time_passes_before_a_request_is_done():
     (IN, 32, b"", 512, 1), (IN, 1 << 62, b"", 512, 1), (IN, 0, b"", 100, 1),
     (OUT, 31, bytes(1024), 0, 1), (OUT, 0, bytes(5), 0, 1), (77, 0, b"", 512, 2),
 ])
-def test_what_the_disk_has_not_is_an_error_of_the_request(kind, sector, data, room, status):
+def test_invalid_requests_complete_with_an_error_status(kind, sector, data, room, status):
     driver = Driver()
     assert driver.ask(kind, sector, data, room)[0] == status
     assert driver.ask(IN, 0, room=512)[0] == 0
@@ -182,7 +182,7 @@ def test_a_queue_that_breaks_the_rules_stops_the_device_until_it_is_reset(pieces
     assert driver.ask(IN, 0, room=512)[0] == 0
 
 
-def test_descriptors_in_a_circle_end():
+def test_a_cycle_of_descriptors_stops_the_device():
     driver = Driver()
     driver.put([(DATA, 16, 0), (DATA, 16, 0), (DATA, 1, WRITE)])
     DESCRIPTOR.pack_into(driver.bus.memory, RINGS + DESCRIPTOR.size, DATA, 16, NEXT, 0)
@@ -191,7 +191,7 @@ def test_descriptors_in_a_circle_end():
 
 
 def hostile(r, driver):
-    """Memory, registers and the order of things as a hostile driver may have them."""
+    """Perform random steps on memory and registers as a hostile driver might."""
     memory, device = driver.bus.memory, driver.device
     interesting = [0, 1, 2, 7, 8, 0x7FFF, 0x8000, 0xFFFF, MEMORY - 1, MEMORY, MEMORY + 1, RINGS,
                    RINGS + 0x400, RINGS + 0x800, DATA, 1 << 31, (1 << 32) - 1, (1 << 64) - 1]
@@ -201,7 +201,7 @@ def hostile(r, driver):
         return found & (1 << bits) - 1
 
     def request():
-        """A good one, which other steps may spoil."""
+        """Queue a valid request, which later steps may corrupt."""
         driver.sent = driver.block.queue.taken
         kind = r.choice((IN, OUT, FLUSH, GET_ID))
         struct.pack_into("<IIQ", memory, DATA, kind, 0, r.randrange(30))
@@ -240,9 +240,12 @@ def hostile(r, driver):
     device.write(0x50, 4, 0)
 
 
-def test_ten_thousand_hostile_queues_neither_break_it_nor_keep_it_busy():
-    """Each state is used until nothing is due, or for 100 requests: a queue whose own requests
-    write to it goes on, as on hardware, and takes its time.  Then the disk, reset, works."""
+def test_hostile_queues_neither_break_the_disk_nor_keep_it_busy():
+    """Run 10,000 random queue states, each until idle or for at most 100 requests.
+
+    A queue whose requests overwrite the queue itself may continue forever, as on hardware.  After
+    a reset the disk must work.
+    """
     r = random.Random(29)
     driver, stopped, worked = Driver(), 0, 0
     for _ in range(10_000):
@@ -262,7 +265,7 @@ def test_ten_thousand_hostile_queues_neither_break_it_nor_keep_it_busy():
     assert driver.ask(IN, 5, room=512)[1] == b"x" * 512
 
 
-def test_a_state_holds_what_was_written_and_what_is_under_way():
+def test_a_state_includes_written_blocks_and_pending_requests():
     one, two = Driver(), Driver()
     one.ask(OUT, 9, b"n" * 512)
     one.bus.memory[DATA : DATA + 16] = struct.pack("<IIQ", IN, 0, 9)
@@ -283,7 +286,7 @@ def test_a_state_holds_what_was_written_and_what_is_under_way():
     {"written": []}, {"status": "a"}, {"written": {"4": ""}}, {"status": -1}, {"interrupts": 9},
     {"queue": [-1] * 6},
 ])
-def test_a_state_that_is_none_is_refused(change):
+def test_an_invalid_block_device_state_is_refused(change):
     driver = Driver()
     state = json.loads(json.dumps(driver.device.state()))
     state["block"] |= change
@@ -294,7 +297,7 @@ def test_a_state_that_is_none_is_refused(change):
 @pytest.mark.parametrize("change", [
     {"device_half": -1}, {"driver_half": -1}, {"selected": 1 << 40},
 ])
-def test_registers_of_a_state_that_there_cannot_be_are_refused(change):
+def test_a_state_with_impossible_mmio_registers_is_refused(change):
     driver = Driver()
     with pytest.raises(ValueError):
         driver.device.restore(driver.device.state() | change)
@@ -303,7 +306,7 @@ def test_registers_of_a_state_that_there_cannot_be_are_refused(change):
 @pytest.mark.parametrize("change", [
     {"command": 1 << 20}, {"base": 1 << 40}, {"line": 1000}, {"line": -1}, {"selected": -1},
 ])
-def test_a_configuration_space_that_there_cannot_be_is_refused(change):
+def test_a_state_with_an_impossible_configuration_space_is_refused(change):
     bus = Computer()
     block = VirtioBlock(bus, "disk0", memoryview(bytes(4096)), Line(lambda n, level: None, 16))
     function = VirtioPci(bus, block, 0xC000, 16)
@@ -312,7 +315,7 @@ def test_a_configuration_space_that_there_cannot_be_is_refused(change):
         function.restore(function.state() | change)
 
 
-def test_features_that_were_not_offered_are_not_taken():
+def test_features_that_were_not_offered_are_not_accepted():
     driver = Driver()
     for features, taken in ((VERSION_1, True), (0, False), (VERSION_1 | 1 << 28, False)):
         driver.device.write(0x70, 4, 0)
@@ -323,7 +326,7 @@ def test_features_that_were_not_offered_are_not_taken():
         assert bool(driver.device.read(0x70, 4) & 8) == taken
 
 
-def test_the_configuration_tells_the_size_and_how_long_a_request_may_be():
+def test_the_configuration_reports_disk_size_and_request_limits():
     driver = Driver()
     assert driver.device.read(CONFIGURATION, 4) == 16384 // SECTOR
     assert driver.device.read(CONFIGURATION + 12, 4) == MAX_SEGMENTS
@@ -332,7 +335,7 @@ def test_the_configuration_tells_the_size_and_how_long_a_request_may_be():
 
 
 def test_hostile_ports_and_configuration_neither_break_the_disk_nor_keep_it_busy():
-    """The legacy interface on PCI: every register, any width, between them time and states."""
+    """Access the legacy PCI interface at random: every register and width, time and states."""
     r = random.Random(30)
     bus = Computer()
     block = VirtioBlock(bus, "disk0", memoryview(bytes(8192)), Line(lambda n, level: None, 16))
@@ -341,7 +344,7 @@ def test_hostile_ports_and_configuration_neither_break_the_disk_nor_keep_it_busy
     for _ in range(2000):
         bus.memory[: 1 << 14] = bytes(1 << 14)
         function.write_port(0x12, 1, 0)
-        # A good request in the queue that page 1 has, which what follows may spoil.
+        # A valid request in the queue at page 1, which the random steps below may corrupt.
         ring = 0x1000 + 16 * MAX_SIZE
         for i, piece in enumerate(((DATA, 16, NEXT, 1), (DATA + 64, 512, NEXT | WRITE, 2),
                                    (DATA + 600, 1, WRITE, 0))):
@@ -375,7 +378,7 @@ def test_hostile_ports_and_configuration_neither_break_the_disk_nor_keep_it_busy
     assert stopped > 100 and worked > 500, (stopped, worked)
 
 
-def test_pci_has_a_bridge_and_the_disk_and_nothing_else():
+def test_the_pci_bus_has_only_a_bridge_and_the_disk():
     bus = Computer()
     block = VirtioBlock(bus, "disk0", memoryview(bytes(4096)), Line(lambda n, level: None, 16))
     pci = PciConfiguration(bus, [VirtioPci(bus, block, 0xC000, 16)])
@@ -392,7 +395,7 @@ def test_pci_has_a_bridge_and_the_disk_and_nothing_else():
         assert register(*absent) == 0xFFFFFFFF
     register(1, 0x10)
     pci.write(4, 4, 0xFFFFFFFF)
-    assert pci.read(4, 4) == 0xFFC1  # as long as its ports are
+    assert pci.read(4, 4) == 0xFFC1  # the BAR mask shows 64 I/O ports
     pci.write(4, 4, 0xD000)
     assert pci.port(0xC000) is None and pci.port(0xD012)[1] == 0x12
     register(1, 4)

@@ -1,4 +1,4 @@
-"""What a kernel's boot loader is told, in the records that the kernel reads."""
+"""Tests of boot options in the loader metadata that a FreeBSD kernel reads."""
 
 import json
 import struct
@@ -32,7 +32,7 @@ def disk(tmp_path):
 
 
 def rows(data, at):
-    """(kind, content) of the records from an offset on."""
+    """Return (type, content) of the metadata records from an offset up to the terminator."""
     found = []
     while True:
         kind, size = struct.unpack_from("<II", data, at)
@@ -47,13 +47,13 @@ def number(content):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_the_records_name_the_disk_the_environment_and_the_flags(arch, disk):
+def test_loader_metadata_contains_disk_environment_and_flags(arch, disk):
     kernel = catalog.find(f"teaching/{arch}")
     image = replace(kernel, options=boot_options(["a.b=c d"], "-sv", disk))
     machine = UnicornMachine(image, MEMORY)
     machine.boot()
     low = min(s.virtual for s in image.segments)
-    # Addresses are physical on amd64; elsewhere virtual, of an image that lies at 2 MiB in RAM.
+    # Addresses are physical on amd64, and elsewhere virtual in an image loaded 2 MiB into RAM.
     bias = 0 if arch == "amd64" else machine.board.ram_base + (2 << 20) - low
     memory = machine.read_physical(machine.board.ram_base, 64 << 20)
     begin = memory.index(records.record(records.NAME, b"kernel\0"))
@@ -72,13 +72,13 @@ def test_the_records_name_the_disk_the_environment_and_the_flags(arch, disk):
     assert where + len(DISK) <= number(by_kind[records.METADATA | records.KERNEND]) + bias
 
 
-def test_what_is_given_counts_and_not_the_loader_s_own(disk):
+def test_given_variables_override_the_loader_defaults(disk):
     options = boot_options(["console=vidconsole", "vfs.root.mountfrom=ufs:/dev/vtbd0"], "", disk)
     text = records.environment(options, ["console=comconsole", "x=y"])
     assert text == b"console=vidconsole\0x=y\0vfs.root.mountfrom=ufs:/dev/vtbd0\0\0"
 
 
-def test_an_image_with_options_is_another_one(disk):
+def test_boot_options_are_part_of_the_image_identity(disk):
     kernel = catalog.find("teaching/amd64")
     others = [boot_options([], "", None), boot_options(["a=b"], "", None),
               boot_options([], "v", None), boot_options([], "", disk)]
@@ -89,25 +89,25 @@ def test_an_image_with_options_is_another_one(disk):
 
 
 @pytest.mark.parametrize("text", ["A", "=b", "1=2", "a b=c", "a=\n", "a=" + "x" * 600])
-def test_a_variable_that_is_none_is_refused(text):
+def test_a_malformed_loader_variable_is_refused(text):
     with pytest.raises(KinstError, match="NAME=VALUE"):
         boot_options([text], "", None)
 
 
-def test_a_flag_that_there_is_not_is_refused():
+def test_an_unknown_boot_flag_is_refused():
     with pytest.raises(ImageError, match="unknown boot flag -q"):
         records.howto(boot_options([], "-sq", None))
 
 
 @pytest.mark.parametrize(("content", "said"), [(b"x" * 700, "700 bytes"), (b"", "is empty")])
-def test_a_disk_that_is_none_is_refused(tmp_path, content, said):
+def test_a_memory_disk_of_invalid_size_is_refused(tmp_path, content, said):
     path = tmp_path / "d"
     path.write_bytes(content)
     with pytest.raises(ImageError, match=said):
         boot_options([], "", path)
 
 
-def test_flags_may_begin_with_a_dash_on_the_command_line():
+def test_boot_flags_may_begin_with_a_dash():
     for words in (["--append", "-s"], ["--append=-s"], ["--append", "s"]):
         done = run("kinst", "boot", "-k", "teaching/amd64", "-q", "--digest", *words)
         assert done.returncode == 0, done.stderr
@@ -117,7 +117,7 @@ def test_flags_may_begin_with_a_dash_on_the_command_line():
 
 @pytest.fixture
 def recorded(disk, tmp_path):
-    """A boot with all that a loader can be told: (the file, its kernel)."""
+    """Record a boot with every kind of boot option and return the path of the recording."""
     options = boot_options(["a=b"], "v", disk, [disk, disk])
     image = replace(catalog.find("teaching/riscv64"), options=options)
     machine = UnicornMachine(image, MEMORY)
@@ -128,7 +128,7 @@ def recorded(disk, tmp_path):
     return path
 
 
-def test_a_recording_holds_what_the_loader_was_told_and_the_disks(recorded, disk):
+def test_a_recording_contains_the_boot_options_and_the_disks(recorded, disk):
     disk.unlink()
     player = played(recorded)
     options = player.machine.image.options
@@ -138,7 +138,7 @@ def test_a_recording_holds_what_the_loader_was_told_and_the_disks(recorded, disk
     assert player.advance_to_end() is None and player.difference() == ""
 
 
-def test_a_recording_without_one_of_its_disks_or_with_one_too_many_is_refused(recorded, tmp_path):
+def test_a_recording_with_the_wrong_number_of_disks_is_refused(recorded, tmp_path):
     found = Recording(recorded)
     start, reader = found.start, found._reader
     kinds = [part[0] for part in reader.parts]
@@ -154,7 +154,7 @@ def test_a_recording_without_one_of_its_disks_or_with_one_too_many_is_refused(re
 
 
 @pytest.mark.parametrize("content", [b"", bytes(513)])
-def test_a_recording_with_a_disk_that_is_none_is_refused(recorded, tmp_path, content):
+def test_a_recording_with_a_disk_of_invalid_size_is_refused(recorded, tmp_path, content):
     path = tmp_path / "odd.rec"
     writer = PartWriter(path, [(recording.START, _start_to_json(Recording(recorded).start))])
     for one in (DISK, content, DISK):
@@ -168,19 +168,19 @@ def test_a_recording_with_a_disk_that_is_none_is_refused(recorded, tmp_path, con
     {"environment": ["no assignment"]}, {"environment": ["a=b"] * 257}, {"flags": "-; rm"},
     {"flags": 3}, {"memory_disk": 1}, {"disks": -1}, {"disks": 5}, {"disks": True},
 ])
-def test_a_start_with_options_that_there_cannot_be_is_refused(recorded, change):
+def test_a_recording_with_impossible_boot_options_is_refused(recorded, change):
     row = json.loads(_start_to_json(Recording(recorded).start))
     assert _start_from_json(row).disks == 2
     with pytest.raises((ValueError, TypeError)):
         _start_from_json(row | change)
 
 
-def test_the_teaching_kernel_takes_no_disk(disk):
+def test_the_teaching_kernel_refuses_a_memory_disk(disk):
     done = run("kinst", "boot", "-k", "teaching/arm64", "--memory-disk", str(disk))
     assert done.returncode == 1 and "no file systems" in done.stderr
 
 
-def test_the_command_refuses_in_one_line(tmp_path):
+def test_kinst_boot_reports_a_missing_disk_in_one_line(tmp_path):
     done = run("kinst", "boot", "-k", "teaching/amd64", "--memory-disk", str(tmp_path / "none"))
     assert done.returncode == 1 and done.stderr == (
         f"kinst: {tmp_path / 'none'}: cannot be read: No such file or directory\n")

@@ -24,7 +24,7 @@ def load(tmp_path, data, name="kernel"):
     return load_image(path)
 
 
-def test_segments_symbols_and_build_id_are_read(tmp_path):
+def test_segments_symbols_and_the_build_id_are_read(tmp_path):
     image = load(tmp_path, Elf(segments=[(0x1000, b"abc", 16), (0x3000, b"xy", 2)],
                                build_id=b"\x12\x34").build())
     assert [(s.virtual, bytes(s.data), s.memory_size) for s in image.segments] == [
@@ -34,7 +34,7 @@ def test_segments_symbols_and_build_id_are_read(tmp_path):
     assert image.virtual_to_file(0x1001, 4) == b"bc\0\0"
 
 
-def test_every_function_of_a_shared_name_is_found(tmp_path):
+def test_all_functions_that_share_a_name_are_found(tmp_path):
     image = load(tmp_path, Elf(segments=[(0x1000, bytes(8), 8)], symbols=[
         ("f", 0x1000, 1, 2), ("g", 0x1001, 1, 2), ("f", 0x1002, 4, 2)]).build())
     assert [s.address for s in image.symbols.named("f")] == [0x1000, 0x1002]
@@ -42,21 +42,21 @@ def test_every_function_of_a_shared_name_is_found(tmp_path):
     assert image.symbols.function_at(0x1006) is None
 
 
-def test_a_name_that_is_the_tail_of_another_is_found(tmp_path):
+def test_a_name_that_is_the_suffix_of_another_is_found(tmp_path):
     image = load(tmp_path, Elf(symbols=[("xstrlen", 0x1000, 1, 2), ("strlen", 0x1001, 1, 2)])
                  .build())
     assert image.symbols.find("strlen").address == 0x1001
     assert image.symbols.find("len") is None
 
 
-def test_an_image_changed_in_place_is_another_one(tmp_path):
+def test_the_identity_changes_with_the_content(tmp_path):
     one = load(tmp_path, Elf(build_id=b"id").build(), "one")
     two = load(tmp_path, Elf(build_id=b"id", segments=[(0x1000, b"\x91", 1)]).build(), "two")
     assert one.build_id == two.build_id and one.identity != two.identity
 
 
-def test_an_image_is_known_by_the_identity_that_older_recordings_have(tmp_path):
-    """Of build id, entry and segments alone; with options, a digest of theirs after it."""
+def test_an_image_accepts_the_identity_stored_in_older_recordings(tmp_path):
+    """The old identity covers build ID, entry and segments, plus a digest of boot options."""
     image = load(tmp_path, Elf(build_id=b"id", segments=[(0x1000, b"abc", 16)]).build())
     content = hashlib.sha256(b"6964" + image.entry.to_bytes(8, "little"))
     for segment in image.segments:
@@ -71,7 +71,7 @@ def test_an_image_is_known_by_the_identity_that_older_recordings_have(tmp_path):
     assert started.is_known_as(f"6964-{with_options}") and not started.is_known_as(older)
 
 
-def test_an_image_without_a_build_id_is_known_by_its_content(tmp_path):
+def test_an_image_without_a_build_id_is_identified_by_its_content(tmp_path):
     one = load(tmp_path, Elf().build(), "one")
     copy = load(tmp_path, Elf().build(), "copy")
     two = load(tmp_path, Elf(segments=[(0x1000, b"\x91", 1)]).build(), "two")
@@ -104,7 +104,7 @@ def test_a_directory_and_a_missing_file_are_refused(tmp_path):
             load_image(path)
 
 
-def test_another_architecture_is_refused(tmp_path):
+def test_an_unsupported_architecture_is_refused(tmp_path):
     with pytest.raises(ImageError, match="architectures: amd64, arm64, riscv64"):
         arch_of(load(tmp_path, Elf(arch="mips").build()))
 
@@ -142,20 +142,20 @@ def test_a_mutated_image_loads_or_is_refused_with_one_line(tmp_path, changes, le
 @given(st.lists(st.tuples(st.sampled_from(["a", "ba", "aba", "c", "", "\u00e9", "x" * 40]),
                           st.integers(0, 3)), max_size=12),
        st.sampled_from(["a", "ba", "c", "", "z", "\u00e9", "x" * 40, "a\0b"]))
-def test_the_index_of_names_and_the_search_for_one_give_the_same(symbols, name):
+def test_the_name_index_and_the_linear_search_agree(symbols, name):
     table = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
     strings = b"\0"
     for text, kind in symbols:
         table.append(SYMBOL.pack(len(strings), kind, 0, 1, len(table), 1))
         strings += text.encode() + b"\0"
-    for text in (strings, strings[:-1]):  # the last name may lack its end
+    for text in (strings, strings[:-1]):  # the last name may lack its terminator
         few, many = (SymbolTable(b"".join(table), text) for _ in range(2))
         for _ in range(FEW_QUESTIONS):
             many.named("z")
         assert few.named(name) == many.named(name)
 
 
-def test_a_function_ends_with_its_segment_and_too_many_bytes_of_functions_are_refused(tmp_path):
+def test_function_sizes_are_limited_to_the_segment_and_in_total(tmp_path):
     path = tmp_path / "kernel"
     code = b"\x90" * 64
     symbols = [("start", 0x1000, 16, 2), ("long", 0x1010, (1 << 63) - 1, 2)]
@@ -171,7 +171,7 @@ def test_a_function_ends_with_its_segment_and_too_many_bytes_of_functions_are_re
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 62, (1 << 64) - 1])
-def test_a_read_is_of_what_can_be_mapped(size):
+def test_a_read_of_an_impossible_size_is_refused(size):
     machine = unbooted(catalog.find("teaching/amd64"), 64 << 20)
     with pytest.raises(MemoryAccessError, match=f"^{size} bytes at guest address 0x"):
         machine.read(machine.pc, size)

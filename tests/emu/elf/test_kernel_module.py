@@ -35,7 +35,7 @@ def module(tmp_path, name="mine", **more):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_a_module_lies_behind_the_kernel_and_is_relocated(tmp_path, arch):
+def test_a_module_is_placed_after_the_kernel_and_relocated(tmp_path, arch):
     image = kernel(tmp_path, arch)
     linked = with_modules(image, [module(tmp_path, arch=arch)])
     (mine,) = linked.modules
@@ -57,7 +57,7 @@ def test_a_module_lies_behind_the_kernel_and_is_relocated(tmp_path, arch):
     assert "f" in [symbol.name for symbol in linked.symbols.functions()]
 
 
-def test_the_kernel_gets_sections_in_order_and_their_addresses(tmp_path):
+def test_module_sections_are_passed_to_the_kernel_in_order_with_addresses(tmp_path):
     linked = with_modules(kernel(tmp_path, "amd64"), [module(tmp_path)])
     file = linked.modules[0].file
     assert file.relocatable
@@ -79,7 +79,7 @@ def test_the_kernel_gets_sections_in_order_and_their_addresses(tmp_path):
     assert b"elf obj module\0" in text and at + 8 == len(text)
 
 
-def test_dependencies_come_first_and_are_found_beside_the_kernel(tmp_path):
+def test_dependencies_are_found_beside_the_kernel_and_loaded_first(tmp_path):
     image = kernel(tmp_path, "amd64")
     module(tmp_path, "base", symbols=[("offered", 1, 0)])
     upper = module(tmp_path, "upper", outside="offered", depends=(("base", 1, 1),))
@@ -99,7 +99,7 @@ def test_dependencies_come_first_and_are_found_beside_the_kernel(tmp_path):
     ("amd64", {"depends": (("mine", 1, 1),)}, None),
     ("riscv64", {}, "made for RISCV, but the kernel"),
 ])
-def test_what_cannot_be_loaded_is_refused_with_one_line(tmp_path, arch, more, says):
+def test_a_module_that_cannot_be_loaded_is_refused_with_one_line(tmp_path, arch, more, says):
     image = kernel(tmp_path, "amd64")
     path = module(tmp_path, arch=arch, **more)
     if says is None:
@@ -123,7 +123,7 @@ def test_modules_that_need_each_other_are_refused(tmp_path):
     (KernelModule().build()[:200], "truncated"),
     (Elf().build(), "not a kernel module"),
 ])
-def test_what_is_no_module_is_refused(tmp_path, data, says):
+def test_a_file_that_is_not_a_module_is_refused(tmp_path, data, says):
     path = tmp_path / "bad.ko"
     path.write_bytes(data)
     with pytest.raises(KinstError, match=says):
@@ -136,7 +136,7 @@ GOOD = {arch: KernelModule(arch=arch).build() for arch in ARCHS}
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(ARCHS), st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)),
                                         min_size=1, max_size=8), st.integers(0, 4000))
-def test_a_mutated_module_is_placed_or_refused_with_one_line(tmp_path_factory, arch, changes, cut):
+def test_a_mutated_module_is_loaded_or_refused_with_one_line(tmp_path_factory, arch, changes, cut):
     directory = tmp_path_factory.mktemp("module")
     raw = bytearray(GOOD[arch])
     for at, value in changes:
@@ -154,10 +154,10 @@ def test_a_mutated_module_is_placed_or_refused_with_one_line(tmp_path_factory, a
 
 
 @pytest.mark.parametrize("arch", ["arm64", "riscv64"])
-def test_a_relocatable_file_is_no_module_where_kernels_load_shared_objects(tmp_path, arch):
+def test_a_relocatable_module_is_refused_where_kernels_load_shared_objects(tmp_path, arch):
     path = module(tmp_path, arch="amd64")
     content = bytearray(path.read_bytes())
-    struct.pack_into("<H", content, 18, EM[arch])  # e_machine
+    struct.pack_into("<H", content, 18, EM[arch])  # e_machine of the ELF header
     path.write_bytes(content)
     with pytest.raises(KinstError, match=f"relocatable file, but kernels for {arch} load shared"):
         with_modules(kernel(tmp_path, arch), [path])

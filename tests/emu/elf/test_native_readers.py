@@ -1,4 +1,4 @@
-"""What reads tables and code natively, against the plain way."""
+"""Tests of native readers of tables and code against plain Python implementations."""
 
 import io
 import re
@@ -13,7 +13,7 @@ from emu.elf._symbol_rows import rows
 from emu.elf.symbols import KINDS, STT_FUNC, SYMBOL
 from emu.unicorn.riscv64._counters import counter_reads
 
-# csrrs rd, cycle, x0 and csrrs rd, instret, x0, as bytes in memory
+# Encodings of csrrs rd, cycle, x0 and csrrs rd, instret, x0 in memory
 COUNTER_READ = re.compile(rb"(?=[\x73\xf3][\x20-\x2f][\x00\x20]\xc0)", re.DOTALL)
 
 
@@ -21,7 +21,7 @@ COUNTER_READ = re.compile(rb"(?=[\x73\xf3][\x20-\x2f][\x00\x20]\xc0)", re.DOTALL
                           st.sampled_from([0, 1, 0xFFF1]), st.integers(0, (1 << 64) - 1),
                           st.sampled_from([0, 1, (1 << 64) - 1]))),
        st.binary(max_size=23), st.booleans())
-def test_rows_of_a_symbol_table_are_what_struct_unpacks(symbols, tail, sized):
+def test_native_symbol_rows_match_struct_unpacking(symbols, tail, sized):
     raw = b"".join(SYMBOL.pack(name, info, 0, section, value, size)
                    for name, info, section, value, size in symbols)
     for kinds in (KINDS, (STT_FUNC,), ()):
@@ -33,7 +33,7 @@ def test_rows_of_a_symbol_table_are_what_struct_unpacks(symbols, tail, sized):
 
 @given(st.lists(st.sampled_from([b"\x73\x25\x00\xc0", b"\xf3\x22\x20\xc0", b"\x73\x25\x10\xc0",
                                  b"\x73\xa5\x00\xc0", b"\x13\x00", b"\x73", b"\xc0"])))
-def test_reads_of_a_counter_are_found_at_every_halfword(pieces):
+def test_counter_reads_are_found_at_every_halfword(pieces):
     code = b"".join(pieces)
     assert counter_reads(code) == [
         found.start() for found in COUNTER_READ.finditer(code) if found.start() % 2 == 0]
@@ -53,7 +53,7 @@ def test_amd64_code_is_split_where_capstone_splits_it(text):
 
 
 @given(st.binary(max_size=64))
-def test_a_piece_of_amd64_code_is_split_into_all_of_itself(code):
+def test_arbitrary_amd64_bytes_are_split_without_loss(code):
     parts = ARCHITECTURES["amd64"].split(code)
     assert b"".join(parts) == code
     assert all(parts)
@@ -61,7 +61,7 @@ def test_a_piece_of_amd64_code_is_split_into_all_of_itself(code):
 
 @given(st.binary(max_size=100), st.lists(st.tuples(
     st.sampled_from(["seek", "end", "here", "read"]), st.integers(0, 120))))
-def test_a_section_read_where_it_lies_is_read_as_from_memory(content, steps):
+def test_a_section_view_reads_like_a_bytes_file(content, steps):
     view, truth = io.BufferedReader(_View(memoryview(content)), 16), io.BytesIO(content)
     for step, number in steps:
         if step == "seek":

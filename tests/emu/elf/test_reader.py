@@ -1,4 +1,4 @@
-"""Our reader of headers is held to pyelftools'."""
+"""Tests of our ELF header reader against pyelftools."""
 
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -12,7 +12,7 @@ ARCHES = ["amd64", "arm64", "riscv64"]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_headers_names_and_contents_are_those_of_pyelftools(arch):
+def test_headers_names_and_contents_match_pyelftools(arch):
     path = catalog.find(f"teaching/{arch}").path
     ours = ElfFile(read_file(path))
     with path.open("rb") as file:
@@ -41,7 +41,7 @@ def test_headers_names_and_contents_are_those_of_pyelftools(arch):
     (lambda data: data[:-1], "truncated"),
     (lambda data: data[:54] + b"\x39" + data[55:], "damaged"),
 ])
-def test_a_file_that_is_none_is_told_in_one_line(tmp_path, change, says):
+def test_an_invalid_elf_file_is_refused_in_one_line(tmp_path, change, says):
     path = tmp_path / "kernel"
     path.write_bytes(change(Elf().build()))
     with pytest.raises(ImageError, match=says) as error:
@@ -49,7 +49,7 @@ def test_a_file_that_is_none_is_told_in_one_line(tmp_path, change, says):
     assert "\n" not in str(error.value)
 
 
-def test_a_section_behind_the_end_of_the_file_is_told(tmp_path):
+def test_a_section_past_the_end_of_the_file_is_reported(tmp_path):
     path = tmp_path / "kernel"
     path.write_bytes(Elf().build())
     one = ElfFile(read_file(path))

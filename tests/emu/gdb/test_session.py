@@ -1,4 +1,4 @@
-"""The gdb protocol: a debugger's packets on a recording of the teaching kernel, and gdb itself."""
+"""Tests of the gdb protocol on recordings of the teaching kernel, by packets and with gdb."""
 
 import re
 import shutil
@@ -37,7 +37,7 @@ def played(image, tmp_path):
 
 
 class Debugger:
-    """The client of this house on one end of a socket pair, a session on the other."""
+    """Session on one end of a socket pair with our gdb protocol client on the other end."""
 
     def __init__(self, target, commands=()):
         here, there = socket.socketpair()
@@ -52,11 +52,11 @@ class Debugger:
             self.session.serve()
         except Gone:
             pass
-        except Exception as error:  # noqa: BLE001 (the test tells it)
+        except Exception as error:  # noqa: BLE001 (close() reports the error)
             self.problem = error
 
     def ask(self, text):
-        """A packet's answer, what the session says on the console left out."""
+        """Send a packet and return the answer without the session's console output."""
         self.remote.send(text)
         while (answer := self.remote.receive()).startswith("O") and answer != "OK":
             pass
@@ -82,7 +82,7 @@ def pc_of(debugger, machine):
     return int.from_bytes(bytes.fromhex(debugger.ask(f"p{number:x}")), "little")
 
 
-def test_a_breakpoint_is_reached_forwards_and_backwards(played, debugger):
+def test_a_breakpoint_stops_forward_and_reverse_execution(played, debugger):
     address = played.machine.image.symbols.find("strlen").address
     assert debugger.ask(f"Z0,{address:x},1") == "OK"
     forwards = []
@@ -99,7 +99,7 @@ def test_a_breakpoint_is_reached_forwards_and_backwards(played, debugger):
     assert "replaylog:end" in debugger.ask("c") and played.at_end and played.difference() == ""
 
 
-def test_steps_forwards_are_undone_by_steps_backwards(played, debugger):
+def test_reverse_steps_undo_steps(played, debugger):
     played.seek(played.recording.last.instructions // 2)
     states = [(played.position, played.machine.registers())]
     for _ in range(20):
@@ -111,13 +111,13 @@ def test_steps_forwards_are_undone_by_steps_backwards(played, debugger):
 
 
 @pytest.mark.parametrize(("kind", "name"), [(2, "watch"), (3, "rwatch"), (4, "awatch")])
-def test_a_watchpoint_sees_what_a_stepped_run_sees(image, played, debugger, kind, name):
+def test_a_watchpoint_sees_the_same_accesses_as_stepping(image, played, debugger, kind, name):
     played.seek(played.recording.last.instructions // 4)
     here = played.position
     slow = Player(played.recording, started(image))
     slow.seek(here)
     address = busiest(slow)
-    # The same by stepping.
+    # Find the same accesses by single-stepping.
     slow.seek(here)
     physical, known = slow.machine.translate(address), []
     watch = WriteWatch(slow.machine.engine, physical, 8, kind != 3, kind != 2)
@@ -133,39 +133,39 @@ def test_a_watchpoint_sees_what_a_stepped_run_sees(image, played, debugger, kind
     assert debugger.ask(f"Z{kind},{address:x},8") == "OK"
 
     def go(command, step):
-        """As debuggers do: where the target stops before the access, they step over it."""
+        """Continue to the access and step over it, as debuggers do where the stop precedes it."""
         assert f"{name}:{address:x};" in debugger.ask(command)
         if played.machine.arch.watches_before:
             assert debugger.ask(f"z{kind},{address:x},8") == "OK"
             assert debugger.ask(step).startswith("T05")
             assert debugger.ask(f"Z{kind},{address:x},8") == "OK"
 
-    for _before, behind in known[:3]:
+    for _before, after in known[:3]:
         go("c", "s")
-        assert played.position == behind
-    for before, _behind in reversed(known[:2]):
+        assert played.position == after
+    for before, _after in reversed(known[:2]):
         while played.position > before:
             go("bc", "bs")
         assert played.position == before
 
 
-def test_registers_and_memory_are_the_machine_s(played, debugger):
+def test_registers_and_memory_match_the_machine(played, debugger):
     machine = played.machine
     played.seek(played.recording.last.instructions // 3)
     registers = DESCRIPTIONS[machine.arch.name].registers
-    whole, at = debugger.ask("g"), 0
+    digits_of_all, at = debugger.ask("g"), 0
     for register in registers:
-        digits = whole[at : at + register.bits // 4]
+        digits = digits_of_all[at : at + register.bits // 4]
         at += register.bits // 4
         if register.ours in machine.arch.registers:
             assert int.from_bytes(bytes.fromhex(digits), "little") == (
                 machine.read_register(register.ours) & (1 << register.bits) - 1)
-    assert at == len(whole)
+    assert at == len(digits_of_all)
     assert bytes.fromhex(debugger.ask(f"m{machine.sp:x},40")) == machine.read(machine.sp, 64)
     assert debugger.ask("m1234567812345678,8") == "E14"
 
 
-def test_a_recording_is_not_changed(played, debugger):
+def test_a_debugger_cannot_modify_a_recording(played, debugger):
     digest = played.machine.digest()
     assert debugger.ask(f"M{played.machine.sp:x},1:ff") .startswith("E.")
     assert debugger.ask("P0=0000000000000000") .startswith("E.")
@@ -173,7 +173,7 @@ def test_a_recording_is_not_changed(played, debugger):
 
 
 def busiest(player):
-    """The eight bytes that are stored to most often from where a recording stands."""
+    """Return the address of the eight bytes that the rest of the recording stores to most often."""
     stored = Counter(
         address for piece in steps(player, player.recording.last, False, True)
         if not isinstance(piece, bytes)
@@ -182,7 +182,7 @@ def busiest(player):
     return stored.most_common(1)[0][0]
 
 
-def test_a_machine_that_boots_can_be_written_and_does_not_go_back(image, played):
+def test_a_live_machine_can_be_written_but_not_reversed(image, played):
     machine = started(image)
     count = played.recording.last.instructions // 4
     played.seek(count)
@@ -199,7 +199,7 @@ def test_a_machine_that_boots_can_be_written_and_does_not_go_back(image, played)
     debugger.close()
 
 
-def test_descriptions_are_well_formed_and_name_known_registers(image):
+def test_target_descriptions_are_well_formed_and_name_known_registers(image):
     machine = started(image)
     description = DESCRIPTIONS[machine.arch.name]
     root = ET.fromstring(description.xml())
@@ -210,7 +210,7 @@ def test_descriptions_are_well_formed_and_name_known_registers(image):
             machine.read_register(register.ours)
 
 
-def test_what_is_asked_wrongly_is_refused_and_the_session_goes_on(debugger):
+def test_malformed_packets_are_refused_and_the_session_continues(debugger):
     for packet in ("m", "mzz,1", "Z9,1,1", "Z0,zz,1", "p", "pfffff", "P", "Hg7777", "T77",
                    "vCont;x", "qXfer:features:read:other.xml:0,10", "qRcmd,zz", "vFile:open:",
                    "Z2,10,0", "Z2,fff,8", "b", "!", "qThreadExtraInfo,77", "vCont;r1",
@@ -232,13 +232,13 @@ def test_any_packet_is_answered(debugger, packets):
 
 
 @given(st.binary(max_size=100))
-def test_a_frame_is_undone(content):
+def test_packet_framing_can_be_reversed(content):
     frame = framed(content)
     assert frame[:1] == b"$" and frame[-3:-2] == b"#" and unescaped(frame[1:-3]) == content
     assert b"#" not in frame[1:-3] and b"$" not in frame[1:]
 
 
-def test_damaged_frames_are_asked_for_again():
+def test_damaged_packets_are_requested_again():
     here, there = socket.socketpair()
     connection = Connection(there)
     here.sendall(b"$qC#00" + framed(b"g"))
@@ -250,13 +250,13 @@ def test_damaged_frames_are_asked_for_again():
     there.close()
 
 
-def test_a_place_that_is_none_is_refused():
+def test_an_invalid_port_is_refused():
     for place in ("port", "70000", "-1", "1.5"):
         with pytest.raises(GdbError, match="give a port"), connections(place, print):
             pass
 
 
-def test_monitor_commands_answer_and_say_what_there_is(played):
+def test_monitor_commands_answer_and_list_the_known_ones(played):
     def hello(rest):
         yield f"hello {rest}"
 
@@ -274,17 +274,17 @@ GDB = shutil.which("gdb-multiarch")
 
 
 @pytest.mark.skipif(GDB is None, reason="gdb-multiarch is not installed")
-def test_gdb_breaks_steps_back_over_a_call_and_comes_to_the_recorded_end(image, played):
+def test_gdb_breaks_steps_back_and_continues_to_the_end_of_a_recording(image, played):
     assert GDB is not None
     ports = []
     ready = threading.Event()
 
-    def told(port):
+    def listening(port):
         ports.append(port)
         ready.set()
 
     def run():
-        serve(PlayedTarget(played), "0", told, NoThreads(), {})
+        serve(PlayedTarget(played), "0", listening, NoThreads(), {})
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -302,14 +302,14 @@ def test_gdb_breaks_steps_back_over_a_call_and_comes_to_the_recorded_end(image, 
 
 
 def served(target):
-    """A server on a port of its own, in a thread: (the port, the thread)."""
+    """Start a server on a free port in a thread and return (port, thread)."""
     ports, ready = [], threading.Event()
 
-    def told(port):
+    def listening(port):
         ports.append(port)
         ready.set()
 
-    thread = threading.Thread(target=serve, args=(target, "0", told, NoThreads(), {}))
+    thread = threading.Thread(target=serve, args=(target, "0", listening, NoThreads(), {}))
     thread.start()
     assert ready.wait(60)
     return ports[0], thread
@@ -332,7 +332,7 @@ def test_a_client_that_connects_and_leaves_does_not_end_the_server(played, image
 
 
 def watched_store(played):
-    """A store of the recording's: (its position, the address that it writes)."""
+    """Find a store in a recording and return (its position, the address that it writes)."""
     played.seek(played.recording.last.instructions // 4)
     here = played.position
     address = busiest(played)
@@ -348,8 +348,8 @@ def watched_store(played):
     return before, address
 
 
-def test_a_watchpoint_stops_where_the_architecture_says_in_both_directions(played):
-    """Before the access, as the run goes, where a debugger steps over it itself; else behind it."""
+def test_a_watchpoint_stops_on_the_right_side_of_the_access_in_both_directions(played):
+    """Execution stops before or after the access, depending on the architecture."""
     before = played.machine.arch.watches_before
     position, address = watched_store(played)
     target = PlayedTarget(played)
@@ -357,7 +357,7 @@ def test_a_watchpoint_stops_where_the_architecture_says_in_both_directions(playe
     target.watch(address, 1, 2)
     forward = target.go(lambda: False)
     assert forward.why is Why.WATCH and target.count >= position - 2
-    at = target.count if before else target.count - 1  # of the first store to it from there on
+    at = target.count if before else target.count - 1  # count before the store
     target._seek(at)
     stepped = target.step()
     assert stepped.why is Why.WATCH and target.count == at + (not before)
@@ -370,13 +370,13 @@ def test_a_watchpoint_stops_where_the_architecture_says_in_both_directions(playe
 
 
 @pytest.mark.skipif(GDB is None, reason="gdb-multiarch is not installed")
-def test_gdb_sees_the_value_that_a_watched_store_has_changed(image, played):
+def test_gdb_shows_old_and_new_value_at_a_watched_store(image, played):
     assert GDB is not None
     position, address = watched_store(played)
     target = PlayedTarget(played)
     target._seek(position - 1)
     old = new = played.machine.read(address, 1)[0]
-    while new == old:  # gdb goes on where a store leaves the value
+    while new == old:  # gdb ignores stores that do not change the value
         played.run(Until(instructions=played.position.instructions + 1))
         new = played.machine.read(address, 1)[0]
     target._seek(position - 1)
@@ -390,11 +390,11 @@ def test_gdb_sees_the_value_that_a_watched_store_has_changed(image, played):
     assert not thread.is_alive(), done.stderr
     changes = re.findall(r"Old value = (-?\d+) .*\nNew value = (-?\d+) ", done.stdout)
     assert [(int(one) & 255, int(other) & 255) for one, other in changes] == [
-        (old, new), (new, old)], done.stdout  # forwards, and back
+        (old, new), (new, old)], done.stdout  # forward, then backward
 
 
 LLDB = shutil.which("lldb-19") or shutil.which("lldb")
-WITHOUT_RISCV = "lldb version 14."  # Debian 12's default
+WITHOUT_RISCV = "lldb version 14."  # default of Debian 12
 
 
 @pytest.mark.skipif(LLDB is None, reason="lldb is not installed")

@@ -7,7 +7,7 @@ from emu.host.append_file import appending
 from emu.host.atomic_file import replacing
 
 
-def test_a_file_is_there_when_all_went_well(tmp_path):
+def test_a_file_is_replaced_when_the_writer_finishes(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with replacing(path) as file:
@@ -18,7 +18,7 @@ def test_a_file_is_there_when_all_went_well(tmp_path):
     assert path.stat().st_mode & 0o400
 
 
-def test_a_file_that_failed_leaves_the_old_one_and_nothing_else(tmp_path):
+def test_a_failed_writer_leaves_only_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with pytest.raises(RuntimeError), replacing(path) as file:
@@ -28,7 +28,7 @@ def test_a_file_that_failed_leaves_the_old_one_and_nothing_else(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_killed_writers_have_left_is_removed_by_the_next(tmp_path):
+def test_the_next_writer_removes_temporary_files_of_killed_writers(tmp_path):
     path = tmp_path / "a[b].json"
     old, new, other = (tmp_path / name for name in (
         ".a[b].json.old.part", ".a[b].json.new.part", ".ab.json.old.part"))
@@ -41,7 +41,7 @@ def test_what_killed_writers_have_left_is_removed_by_the_next(tmp_path):
     assert not old.exists() and new.exists() and other.exists() and path.read_bytes() == b"x"
 
 
-def test_an_error_names_the_file_and_not_a_temporary_one(tmp_path):
+def test_an_error_names_the_file_instead_of_the_temporary_one(tmp_path):
     path = tmp_path / "no" / "file"
     with pytest.raises(FileNotFoundError) as raised, replacing(path):
         pass
@@ -52,14 +52,14 @@ def test_an_error_names_the_file_and_not_a_temporary_one(tmp_path):
     assert raised.value.filename == "/dev/full"
 
 
-def test_an_error_of_another_file_keeps_its_name(tmp_path):
+def test_an_error_about_another_file_keeps_its_name(tmp_path):
     other = tmp_path / "other"
     with pytest.raises(FileNotFoundError) as raised, replacing(tmp_path / "file"):
         other.read_bytes()
     assert raised.value.filename == str(other)
 
 
-def test_what_is_added_to_a_file_names_it_when_it_is_full(tmp_path):
+def test_a_write_error_while_appending_names_the_file(tmp_path):
     path = tmp_path / "file"
     for text in ("one\n", "two \udcff\n"):
         with appending(str(path), "surrogateescape") as file:

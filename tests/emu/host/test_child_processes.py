@@ -1,4 +1,4 @@
-"""Interrupts while processes and threads are made."""
+"""Tests of SIGINT while processes and threads are created."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from emu.host.child_processes import uninterrupted
 
 @pytest.fixture(autouse=True)
 def heard():
-    """Whoever runs the tests may ignore SIGINT, as a shell's job in the background does."""
+    """Install the default SIGINT handler, since background jobs of a shell ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -20,7 +20,7 @@ def heard():
 
 @pytest.fixture
 def other_thread():
-    """One that does not block SIGINT: the system gives it what is blocked elsewhere."""
+    """Run a thread that does not block SIGINT, so the kernel may deliver the signal to it."""
     ends = threading.Event()
     thread = threading.Thread(target=ends.wait)
     thread.start()
@@ -30,7 +30,7 @@ def other_thread():
 
 
 @pytest.mark.usefixtures("other_thread")
-def test_an_interrupt_while_a_pool_is_made_comes_afterwards_and_once():
+def test_an_interrupt_during_pool_creation_arrives_once_afterwards():
     done = []
     with ThreadPoolExecutor(4) as pool:
         with pytest.raises(KeyboardInterrupt), uninterrupted():
@@ -41,13 +41,13 @@ def test_an_interrupt_while_a_pool_is_made_comes_afterwards_and_once():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_nothing_is_interrupted_when_nothing_came():
+def test_sigint_is_blocked_only_inside_the_context():
     with uninterrupted():
         assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_another_thread_leaves_the_handler_alone():
+def test_other_threads_do_not_change_the_signal_handler():
     seen = []
 
     def other():

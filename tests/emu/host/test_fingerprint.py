@@ -28,7 +28,7 @@ def taken(*modules, distributions=()):
     return fingerprint(modules, distributions)
 
 
-def test_it_is_of_the_content_of_the_files(package):
+def test_the_fingerprint_depends_on_file_contents(package):
     before = taken("made_for_this")
     assert before == taken("made_for_this") and len(before) == 16
     (package / "one.py").write_text("ONE = 2\n")
@@ -38,7 +38,7 @@ def test_it_is_of_the_content_of_the_files(package):
     assert taken("made_for_this") not in (before, changed)
 
 
-def test_only_what_is_named_counts(package):
+def test_only_named_modules_are_fingerprinted(package):
     before = taken("made_for_this.one")
     (package / "__init__.py").write_text("OTHER = 1\n")
     (package / "below" / "__init__.py").write_text("OTHER = 1\n")
@@ -51,21 +51,21 @@ def test_only_what_is_named_counts(package):
 
 
 @pytest.mark.parametrize("name", ["unicorn", "capstone", "keystone-engine", "pyelftools"])
-def test_a_version_is_that_of_the_distributions_metadata(name):
+def test_the_version_comes_from_distribution_metadata(name):
     assert version_of(name) == importlib.metadata.version(name)
 
 
-def test_versions_of_others_count(monkeypatch):
+def test_the_fingerprint_depends_on_distribution_versions(monkeypatch):
     before = taken(distributions=("unicorn",))
     monkeypatch.setattr("emu.host.fingerprint.version_of", lambda name: "0.0")
     assert taken(distributions=("unicorn",)) != before
 
 
-def test_a_distribution_that_is_not_there_is_told():
+def test_a_missing_distribution_is_reported():
     with pytest.raises(ImportError, match="no-such-distribution"):
         version_of("no-such-distribution")
 
 
-def test_a_module_that_is_not_there_is_told(package):
+def test_a_missing_module_is_reported(package):
     with pytest.raises(ImportError, match=r"made_for_this\.none"):
         taken("made_for_this.none")

@@ -1,4 +1,4 @@
-"""Inputs are taken once: what happens to their files afterwards changes nothing, or is an error."""
+"""Tests that input files are read once, and later changes have no effect or raise an error."""
 
 import dataclasses
 import os
@@ -27,18 +27,18 @@ from tests.conftest import ARCHES
 from tests.modulewriter import KernelModule
 
 FEW = 1 << 20
-OPERATIONS = 2000  # on files that change
+OPERATIONS = 2000  # operations on changing files
 
 
 @pytest.fixture(params=ARCHES)
 def kernel(request, tmp_path, monkeypatch):
-    """A copy of the teaching kernel, and a cache of its own."""
+    """Return a copy of a teaching kernel, with a cache directory of its own."""
     monkeypatch.setenv("KINST_CACHE", str(tmp_path / "cache"))
     return shutil.copy(catalog.find(f"teaching/{request.param}").path, tmp_path / "kernel")
 
 
 def answer_42(content, image):
-    """The kernel with another ``strlen``."""
+    """Return the kernel's bytes with ``strlen`` replaced by code that returns 42."""
     code = {"amd64": b"\xb8\x2a\0\0\0\xc3", "arm64": struct.pack("<II", 0x52800540, 0xD65F03C0),
             "riscv64": struct.pack("<II", 0x02A00513, 0x00008067)}[kinst_emu.open(image).arch]
     found = load_image(image)
@@ -48,7 +48,7 @@ def answer_42(content, image):
     return content[:at] + code + content[at + len(code) :]
 
 
-def test_a_kernel_whose_file_is_truncated_runs_as_it_was_and_tells_of_its_debug_data(kernel):
+def test_an_open_kernel_keeps_its_code_and_debug_data_when_truncated(kernel):
     opened = kinst_emu.open(kernel)
     os.truncate(kernel, 0)
     machine = opened.boot("64M")
@@ -58,7 +58,7 @@ def test_a_kernel_whose_file_is_truncated_runs_as_it_was_and_tells_of_its_debug_
     assert debug_index(image).named("strlen")
 
 
-def test_a_kernel_that_is_patched_in_place_is_another_one_from_the_next_opening_on(kernel):
+def test_a_kernel_patched_in_place_changes_only_when_it_is_opened_again(kernel):
     first = kinst_emu.open(kernel)
     assert first.boot("128M").call("strlen", "abc") == 3
     patched = answer_42(kernel.read_bytes(), kernel)
@@ -70,7 +70,7 @@ def test_a_kernel_that_is_patched_in_place_is_another_one_from_the_next_opening_
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_kernels_that_differ_in_a_symbol_have_boots_of_their_own(kernel, first):
+def test_kernels_that_differ_in_a_symbol_have_separate_cached_boots(kernel, first):
     content = kernel.read_bytes()
     other = kernel.with_name("other")
     other.write_bytes(content.replace(b"\0cngetc\0", b"\0xngetc\0"))
@@ -92,14 +92,14 @@ CHANGED = {
     "symbols": lambda image: type(image.symbols)(*(image.symbols.tables[0][:-24],
                                                    image.symbols.tables[1])),
     "build_id": lambda image: image.build_id + "00",
-    "modules": None,  # tests/emu/elf/test_kernel_module.py
+    "modules": None,  # tested in tests/emu/elf/test_kernel_module.py
     "options": lambda _image: dataclasses.replace(NOTHING, flags="v"),
-    "file": None,  # what all others are made from
+    "file": None,  # the other fields are read from it
 }
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Image)])
-def test_whatever_a_boot_can_read_of_an_image_is_in_its_identity(name):
+def test_the_identity_covers_every_field_of_an_image(name):
     image = catalog.find("teaching/amd64")
     change = CHANGED[name]
     if change is not None:
@@ -107,7 +107,7 @@ def test_whatever_a_boot_can_read_of_an_image_is_in_its_identity(name):
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Segment)])
-def test_whatever_a_boot_can_read_of_a_segment_is_in_the_identity(name):
+def test_the_identity_covers_every_field_of_a_segment(name):
     image = catalog.find("teaching/amd64")
     segment = image.segments[0]
     value = getattr(segment, name)
@@ -118,7 +118,7 @@ def test_whatever_a_boot_can_read_of_a_segment_is_in_the_identity(name):
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
-def test_a_name_that_no_file_can_have_is_refused(name):
+def test_an_invalid_file_name_is_refused(name):
     with pytest.raises(ImageError, match="not a valid file name"):
         load_image(Path(name))
 
@@ -126,8 +126,8 @@ def test_a_name_that_no_file_can_have_is_refused(name):
 @pytest.mark.parametrize("make", [
     lambda path: os.mkfifo(path), lambda path: path.mkdir(), lambda path: path.write_bytes(b""),
     lambda path: path.symlink_to("/dev/zero")], ids=["FIFO", "directory", "empty", "device"])
-def test_what_is_no_file_with_bytes_is_refused_in_one_line(tmp_path, make):
-    """Nothing is read: a FIFO would never end, nor would /dev/zero."""
+def test_special_and_empty_files_are_refused_in_one_line(tmp_path, make):
+    """Special files are refused without reading, since a FIFO or /dev/zero would never end."""
     path = tmp_path / "kernel"
     make(path)
     for read in (load_image, disk_image):
@@ -137,7 +137,7 @@ def test_what_is_no_file_with_bytes_is_refused_in_one_line(tmp_path, make):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF"])
-def test_a_file_of_many_bytes_is_not_read(tmp_path, content):
+def test_a_file_larger_than_the_limit_is_refused(tmp_path, content):
     path = tmp_path / "kernel"
     path.write_bytes(content)
     os.truncate(path, 3 << 30)
@@ -145,7 +145,7 @@ def test_a_file_of_many_bytes_is_not_read(tmp_path, content):
         load_image(path)
 
 
-def test_a_large_file_that_is_no_elf_file_is_read_as_far_as_that(tmp_path):
+def test_only_the_first_bytes_of_a_large_non_elf_file_are_read(tmp_path):
     path = tmp_path / "kernel"
     path.write_bytes(b"text")
     os.truncate(path, 1 << 30)
@@ -154,8 +154,8 @@ def test_a_large_file_that_is_no_elf_file_is_read_as_far_as_that(tmp_path):
         load_image(path)
 
 
-def test_a_file_that_is_written_while_it_is_read_is_taken_whole_or_refused(tmp_path):
-    """A writer fills it with one byte after the other; a copy has only one of them."""
+def test_a_file_that_changes_during_reading_is_read_consistently_or_refused(tmp_path):
+    """A writer keeps filling the file with one byte value; a copy must contain only one value."""
     path = tmp_path / "kernel"
     size = 1 << 20
     path.write_bytes(bytes(size))
@@ -189,7 +189,7 @@ def test_a_file_that_is_written_while_it_is_read_is_taken_whole_or_refused(tmp_p
     assert whole
 
 
-def test_a_large_disk_that_is_changed_ends_the_run_in_one_line(tmp_path):
+def test_changing_a_large_disk_in_use_raises_an_error(tmp_path):
     path = tmp_path / "disk"
     with path.open("wb") as file:
         file.truncate(COPIED + 512)
@@ -209,7 +209,7 @@ def test_a_large_disk_that_is_changed_ends_the_run_in_one_line(tmp_path):
         disk.content[:512]
 
 
-def test_a_large_disk_that_is_replaced_stays_what_it_was(tmp_path):
+def test_replacing_a_large_disk_in_use_does_not_change_its_content(tmp_path):
     path = tmp_path / "disk"
     with path.open("wb") as file:
         file.truncate(COPIED + 512)
@@ -218,14 +218,14 @@ def test_a_large_disk_that_is_replaced_stays_what_it_was(tmp_path):
     other.write_bytes(b"other" * 1000)
     content = bytes(disk.content[:512])
     os.replace(other, path)
-    # Losing its name changes the inode's times, which may be an error; other bytes are never given.
+    # Replacing the file changes its inode times, which may raise an error, but never its bytes.
     try:
         assert bytes(disk.content[:512]) == content
     except ImageError as error:
         assert "changed while it was in use" in str(error)
 
 
-def test_a_small_disk_is_copied_and_one_in_memory_whatever_its_size(tmp_path):
+def test_small_disks_and_memory_disks_are_copied(tmp_path):
     path = tmp_path / "disk"
     path.write_bytes(b"a" * 512)
     disk = disk_image(path)
@@ -236,7 +236,7 @@ def test_a_small_disk_is_copied_and_one_in_memory_whatever_its_size(tmp_path):
     assert isinstance(disk_image(path, in_memory=True).content, memoryview)
 
 
-def test_an_open_file_is_not_pickled(tmp_path):
+def test_an_open_file_cannot_be_pickled(tmp_path):
     path = tmp_path / "disk"
     with path.open("wb") as file:
         file.truncate(COPIED + 512)
@@ -244,7 +244,7 @@ def test_an_open_file_is_not_pickled(tmp_path):
         pickle.dumps(disk_image(path))
 
 
-def test_held_files_are_closed_with_what_holds_them(tmp_path):
+def test_held_files_are_closed_with_their_owner(tmp_path):
     path = tmp_path / "disk"
     with path.open("wb") as file:
         file.truncate(COPIED + 512)
@@ -255,12 +255,12 @@ def test_held_files_are_closed_with_what_holds_them(tmp_path):
 
 
 def stripped(content):
-    """Without one symbol's name, as a tool that hides it leaves the file."""
+    """Return a kernel's bytes with one symbol name hidden, as a stripping tool would do."""
     return content.replace(b"\0cngetc\0", b"\0xngetc\0")
 
 
-def test_a_boot_is_that_of_the_bytes_that_were_opened_in_every_order(tmp_path, monkeypatch):
-    """The kernel is robbed of a symbol, too; teaching kernels have no disks (tests/real)."""
+def test_boots_use_the_opened_bytes_whatever_happens_to_the_files(tmp_path, monkeypatch):
+    """Some of the kernels lack a symbol name; disks are tested in tests/real."""
     monkeypatch.setenv("KINST_CACHE", str(tmp_path / "cache"))
     source = catalog.find("teaching/amd64").path
     plain = source.read_bytes()

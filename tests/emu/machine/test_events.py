@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from emu.machine.events import NEVER, EventQueue
 
 
-def test_timers_ring_in_order_of_time_then_name():
+def test_timers_fire_in_order_of_deadline_and_name():
     queue, rung = EventQueue(), []
     for name, when in (("b", 5), ("a", 5), ("c", 3), ("d", 9)):
         queue.timer(name, lambda name=name: rung.append(name)).set(when)
@@ -13,7 +13,7 @@ def test_timers_ring_in_order_of_time_then_name():
     assert rung == ["c", "a", "b"] and queue.next() == 9
 
 
-def test_a_timer_set_again_rings_only_at_the_later_setting():
+def test_a_timer_that_is_set_again_fires_only_at_the_new_deadline():
     queue, rung = EventQueue(), []
     timer = queue.timer("t", lambda: rung.append(1))
     timer.set(5)
@@ -24,7 +24,7 @@ def test_a_timer_set_again_rings_only_at_the_later_setting():
     assert rung == [1] and queue.next() == NEVER
 
 
-def test_a_cancelled_timer_does_not_ring():
+def test_a_canceled_timer_does_not_fire():
     queue = EventQueue()
     timer = queue.timer("t", lambda: 1 / 0)
     timer.set(5)
@@ -34,7 +34,7 @@ def test_a_cancelled_timer_does_not_ring():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20)), max_size=20))
-def test_restoring_the_state_of_a_queue_gives_the_same_future(settings):
+def test_a_restored_event_queue_fires_the_same_timers(settings):
     def play(queue, log):
         while queue.next() != NEVER:
             now = queue.next()

@@ -1,7 +1,7 @@
-"""Accesses that fault and those that do not, as a table: instructions, pages, places.
+"""Tables of instructions and pages whose accesses fault or succeed.
 
-A row is an instruction, a pair of neighbouring pages, and a place near their border.  All pages of
-all pairs lie in one table of 4 KiB pages, each with memory of its own.
+A row is an instruction, a pair of neighboring pages, and an offset near the border between them.
+All pages lie in one table of 4 KiB pages, and each has its own memory.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,14 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class Access:
-    """:param code: of the instruction; its address is in the first argument's register.
-    :param width: bytes that it accesses; 0: none.
-    :param below: it accesses what lies below the address (a push).
-    :param setup: registers that it needs, beside the address.
-    :param aligned: misaligned, it raises on hardware and in QEMU; Unicorn's CPU model carries it
-        out (docs/unicorn.md), and the table has aligned ones alone.
+    """Instruction of a table, which usually accesses memory.
+
+    :param code: machine code; the address is in the register of the first argument.
+    :param width: number of bytes accessed, or 0 for none.
+    :param below: the access is below the address, as by a push.
+    :param setup: other registers that the instruction needs, with their values.
+    :param aligned: hardware and QEMU raise an exception for misaligned addresses, but Unicorn's
+        CPU model does not (docs/unicorn.md), so the table only has aligned ones.
     """
 
     name: str
@@ -32,13 +34,22 @@ class Access:
 
 @dataclass(frozen=True)
 class Table:
-    """An architecture's.
+    """Instructions, page kinds and addresses to test on one architecture.
 
-    :param address: the register that has the address.
-    :param pages: kinds of pages: bits of the entry of one at a physical address.
-    :param fetch: jumps to the address.
-    :param others: instructions that raise without an access, and some that do not.
-    :param mode: of the program: the CPU is left to it by the architecture's own return.
+    :param address: name of the register that holds the address.
+    :param accesses: instructions that access memory.
+    :param pages: by kind of page, a function from physical address to page table entry.
+    :param fetch: an instruction that jumps to the address.
+    :param others: instructions without a tested access, most of which raise an exception.
+    :param places: offsets below the border of two pages where accesses begin.
+    :param fetched: a four-byte instruction at the address of a fetch.
+    :param crossing: whether an instruction may cross from one page into the next.
+    :param programs: function that turns a kernel page table entry into a user one, and back.
+    :param privileged: additional ``others`` for user mode.
+    :param translates_on: kinds of pages where no fetch near the border is tested: Unicorn's CPU
+        model translates past the border and reports a fault there at the block's first
+        instruction, with nothing executed (docs/unicorn.md).
+    :param mode: ``kernel`` or ``user``.
     """
 
     address: str
@@ -47,17 +58,15 @@ class Table:
     fetch: Access
     others: tuple[Access, ...]
     places: tuple[int, ...]
-    fetched: bytes  # an instruction that is there to be fetched, of four bytes
-    crossing: bool  # instructions may lie on two pages
-    programs: Callable[[int], int]  # makes an entry for programs of one for the kernel, and back
-    privileged: tuple[Access, ...]  # more ``others`` of user mode
-    # Unicorn's CPU model translates on into the next page, and a fault there is told of the block's
-    # first instruction, with nothing of it executed (docs/unicorn.md).
+    fetched: bytes
+    crossing: bool
+    programs: Callable[[int], int]
+    privileged: tuple[Access, ...]
     translates_on: frozenset[str] = frozenset()
     mode: str = "kernel"
 
     def for_user_mode(self) -> "Table":
-        """The same rows for a program: what was the kernel's page is the program's."""
+        """Return the same rows for user mode, with kernel and user pages exchanged."""
         swapped = {kind: lambda p, entry=entry: self.programs(entry(p))
                    for kind, entry in self.pages.items()}
         return replace(self, pages=swapped, others=self.others + self.privileged, mode="user")
@@ -98,7 +107,7 @@ def _amd64() -> Table:
         "rw": lambda p: p | present | write | accessed | no_execute,
         "absent": lambda p: p & ~PAGE, "ro": lambda p: p | present | accessed | no_execute,
         "rx": lambda p: p | present | accessed,
-        "fresh": lambda p: p | present | write,  # neither accessed nor dirty
+        "fresh": lambda p: p | present | write,  # accessed and dirty bits clear
         "user": lambda p: p | present | write | user | accessed,
         "reserved": lambda p: p | present | write | accessed | 1 << 51,
     }
@@ -163,7 +172,7 @@ def _arm64() -> Table:
         "rw": lambda p: p | usual | pxn | uxn, "absent": lambda p: p & ~3,
         "ro": lambda p: p | usual | read_only | pxn | uxn,
         "rx": lambda p: p | usual | read_only | uxn,
-        "fresh": lambda p: p | usual & ~af | pxn | uxn,  # no access flag
+        "fresh": lambda p: p | usual & ~af | pxn | uxn,  # access flag clear
         "user": lambda p: p | usual | user, "reserved": lambda p: p | usual & ~2 | pxn,
     }
     others = tuple(Access(name, code, 0) for name, code in (
@@ -171,8 +180,8 @@ def _arm64() -> Table:
         ("svc", words(0xD4000001 | 0x123 << 5)), ("nop", words(0xD503201F)),
         ("unallocated", words(0x00112233)),
         ("mrs of EL2", words(0xD53C1100)), ("msr of EL2", words(0xD51C1100)),
-        ("mrs of EL3", words(0xD53E1100)), ("mrs of nothing", words(0xD53BFFE0)),
-        ("msr of a read-only one", words(0xD5180000)), ("hlt", words(0xD4400000)),
+        ("mrs of EL3", words(0xD53E1100)), ("mrs of an unknown register", words(0xD53BFFE0)),
+        ("msr of a read-only register", words(0xD5180000)), ("hlt", words(0xD4400000)),
         ("lse atomic", words(0xF8210002)), ("sve", words(0x04E03000)),
         ("pacia", words(0xDAC10020)), ("sev", words(0xD503209F)),
         ("dcps1", words(0xD4A00001)),
@@ -185,7 +194,7 @@ def _arm64() -> Table:
 
     privileged = tuple(Access(name, code, 0) for name, code in (
         ("mrs of EL1", words(0xD5381000)), ("msr of EL1", words(0xD5181000)),
-        ("msr of nothing to see", words(0xD51BD040)), ("eret", words(0xD69F03E0)),
+        ("msr of tpidr_el0", words(0xD51BD040)), ("eret", words(0xD69F03E0)),
         ("tlbi", words(0xD508871F)),
         ("hvc", words(0xD4000002)), ("smc", words(0xD4000003)),
         ("dc ivac", words(0xD5087620)), ("dc isw", words(0xD5087640)),
@@ -218,7 +227,7 @@ def _riscv64() -> Table:
                      Access(f"sc.{n}", atomic(3, width), 1 << width)]
         accesses += [Access(f"amo{name}.{n}", atomic(function, width), 1 << width)
                      for name, function in (("add", 0), ("swap", 1), ("or", 8), ("maxu", 28))]
-    # c.lw a1, 0(a0); c.sw; c.ld; c.sd; and through sp
+    # Compressed loads and stores of a1 at the address in a0
     accesses += [Access(name, code.to_bytes(2, "little"), width) for name, code, width in (
         ("c.lw", 0x410C, 4), ("c.sw", 0xC10C, 4), ("c.ld", 0x610C, 8), ("c.sd", 0xE10C, 8))]
     valid, read, write, execute, user, used = 1, 2, 4, 8, 16, 0xC0
@@ -237,7 +246,7 @@ def _riscv64() -> Table:
         ("unimp", words(0xC0001073)), ("c.unimp", b"\0\0"), ("ebreak", words(0x00100073)),
         ("c.ebreak", b"\x02\x90"), ("all ones", words(0xFFFFFFFF)), ("nop", words(0x13)),
         ("mret", words(0x30200073)), ("csr of M", words(0x30002573)),
-        ("csr that is none", words(0x5C002573)), ("write of a read-only csr", words(0xC0051073)),
+        ("unknown csr", words(0x5C002573)), ("write of a read-only csr", words(0xC0051073)),
     ))
     privileged = tuple(Access(name, code, 0) for name, code in (
         ("ecall", words(0x73)), ("sret", words(0x10200073)), ("sfence.vma", words(0x12000073)),

@@ -1,4 +1,4 @@
-"""The teaching kernel boots unchanged under QEMU and says there what it says here."""
+"""Tests that the teaching kernel boots unchanged in QEMU with the same console output."""
 
 import os
 import select
@@ -43,7 +43,7 @@ def qemu_session(arch, kernel):
     return bytes(seen[seen.index(b"The teaching kernel") :])
 
 
-def test_the_same_image_says_the_same_on_both_machines(fresh, arch):
+def test_an_image_prints_the_same_in_qemu_and_unicorn(fresh, arch):
     if shutil.which(MACHINES[arch][0]) is None:
         pytest.skip(f"{MACHINES[arch][0]} is not installed (make test installs it)")
     fresh.run(Until(console="teaching> "))

@@ -1,8 +1,8 @@
-"""Every fault is told as QEMU tells it: cause, address, error code, pc, what was written before.
+"""Tests that faults match QEMU in cause, address, error code, pc and earlier writes.
 
-The rows are those of ``fault_tables``, from kernel mode and from user mode, where the CPU comes by
-the architecture's own way.  Our machine has each row twice: exceptions delivered natively, and in
-Python.
+The rows of ``fault_tables`` are executed in kernel mode and in user mode, which is entered with
+the architecture's own return instruction.  Our machine executes each row twice, with exceptions
+delivered natively and in Python.
 """
 
 import itertools
@@ -22,15 +22,15 @@ from tests.kinst.verify.test_upstream_mistakes import assemble
 
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
 PROTECTION = 13
-PAGE_FAULT, BREAKPOINT = 14, 3  # of amd64; and of riscv64
-INSIDE = 64  # an offset in a page
-# Every row is run beside real kernels, and else one of so many.
+PAGE_FAULT, BREAKPOINT = 14, 3  # amd64 vectors; 3 is also riscv64's scause for a breakpoint
+INSIDE = 64  # offset within a page
+# All rows are tested where real kernels are configured, and otherwise one in six.
 SHARE = 1 if "KINST_KERNELS" in os.environ else 6
-TEXT_ROOM = 32  # bytes between two instructions
+TEXT_ROOM = 32  # distance between two instructions in bytes
 
 
 class Ground:
-    """A machine with the table's pages and instructions in it, and vectors that lead nowhere."""
+    """Machine with the pages and instructions of a table and with vectors that only mark faults."""
 
     def __init__(self, image, mode="kernel"):
         self.machine = machine = UnicornMachine(image, MEMORY)
@@ -50,7 +50,7 @@ class Ground:
         self.stack = self._page(2, "rw") + PAGE - 256
         self.vectors = self._page(1, "rx", kernels)
         self.kernel_stack = self._page(508, "rw", kernels) + PAGE - 256
-        self.leaving = self._page(509, "rx", kernels)  # the way to user mode
+        self.leaving = self._page(509, "rx", kernels)  # code that returns to user mode
         kinds = self.table.pages
         self.pairs = {}
         at = 4
@@ -74,7 +74,10 @@ class Ground:
         return self.free + (2 << 20) + number * PAGE
 
     def _page(self, number, kind, kinds=None):
-        """:param kinds: the table's, when not given."""
+        """Map a page as one kind and return its virtual address.
+
+        :param kinds: page kinds by name; those of the table if omitted.
+        """
         entry = (kinds or self.table.pages)[kind](self._physical(number))
         self.machine.write_physical(self.leaves + 8 * number, entry.to_bytes(8, "little"))
         return self.base + number * PAGE
@@ -82,11 +85,11 @@ class Ground:
     def _put(self, at, entry):
         self.machine.write_physical(at, entry.to_bytes(8, "little"))
 
-    # -- where the pages are: a table of 512 of them --------------------------------------------
+    # -- location of the page table with 512 entries --------------------------------------------
 
     def _amd64(self):
         machine = self.machine
-        machine.write_register("efer", machine.read_register("efer") | 1 << 11)  # no-execute
+        machine.write_register("efer", machine.read_register("efer") | 1 << 11)  # NXE
         near = machine.symbol("strlen").address
         hole = machine.guest.traps.hole(machine, near, self.free, 1, self.free + (1 << 20))
         for place, entry in hole.writes:
@@ -97,7 +100,7 @@ class Ground:
 
     def _arm64(self):
         tables = self.machine.read_register("ttbr0_el1")
-        self._put(tables + 64, self.free + PAGE | 3)  # the eighth GiB
+        self._put(tables + 64, self.free + PAGE | 3)  # the GiB at 8 GiB
         self._put(self.free + PAGE, self.free | 3)
         return 8 << 30, self.free
 
@@ -110,7 +113,7 @@ class Ground:
     # -- vectors --------------------------------------------------------------------------------
 
     def _amd64_vectors(self):
-        """Every vector's gate leads to a byte of its own."""
+        """Install an IDT whose gates each lead to a different address, and return the addresses."""
         machine, table = self.machine, self._physical(3)
         idt = b"".join(struct.pack(
             "<HHBBHII", at & 0xFFFF, machine.read_register("cs"), 0, 0x8E, at >> 16 & 0xFFFF,
@@ -118,9 +121,9 @@ class Ground:
         machine.write_physical(table, idt)
         machine.engine.write_bytes(x86.UC_X86_REG_IDTR, MMR.pack(
             0, self._page(3, "rw", self.kernels), len(idt) - 1, 0))
-        # The double fault's gate has a stack of its own.
+        # The gate of the double fault uses its own stack.
         machine.write_physical(table + 16 * 8 + 4, b"\1")
-        for number in (BREAKPOINT, 0x80):  # gates that programs may use
+        for number in (BREAKPOINT, 0x80):  # gates that user mode may use
             machine.write_physical(table + 16 * number + 5, b"\xee")
         task = self._page(510, "rw", self.kernels)
         stack = self._page(511, "rw", self.kernels) + PAGE
@@ -132,7 +135,7 @@ class Ground:
         self.user_code, self.user_data = limit + 17 | 3, limit + 25 | 3
         machine.write(task, bytes(4) + struct.pack("<Q", self.kernel_stack) + bytes(24)
                       + struct.pack("<Q", stack) + bytes(60))
-        machine.write_register("efer", machine.read_register("efer") | 1)  # SYSCALL
+        machine.write_register("efer", machine.read_register("efer") | 1)  # SCE (enable SYSCALL)
         machine.write_register("lstar", self.vectors + 8 * 0x90)
         machine.write_register("star", machine.read_register("cs") << 32)
         machine.write_register("sfmask", 0x300)
@@ -149,11 +152,11 @@ class Ground:
 
     def _riscv64_vectors(self):
         self.machine.write_register("stvec", self.vectors)
-        self.machine.write_register("sstatus", 1 << 13 | 1 << 8)  # floating point; SUM off
+        self.machine.write_register("sstatus", 1 << 13 | 1 << 8)  # FS and SPP set, SUM clear
         return [self.vectors]
 
 
-# The architecture's return to user mode, and a way back that is open to programs.
+# Returns to user mode, by architecture
 LEAVE = {"amd64": b"\x48\xcf",  # iretq
          # msr elr_el1, x0; msr spsr_el1, x1; msr esr_el1, xzr; msr far_el1, xzr; eret
          "arm64": bytes.fromhex("204018d5 014018d5 1f5218d5 1f6018d5 e0039fd6"),
@@ -175,9 +178,9 @@ def in_user_mode(machine):
 
 
 def advance(machine, ends, steps):
-    """Execute until one of these addresses is come to.
+    """Execute until one of the addresses is reached.
 
-    :return: why not, as our machine says; None: it was.
+    :return: why our machine stopped before any of them, or None if one was reached.
     """
     if isinstance(machine, QemuMachine):
         for _ in range(steps):
@@ -194,14 +197,14 @@ def advance(machine, ends, steps):
 
 
 def to_kernel(ground, machine):
-    """By a system call: no write of a register does it on both machines."""
+    """Enter kernel mode by a system call, since no register write does so on both machines."""
     if ground.user and in_user_mode(machine):
         machine.pc = ground.text + TEXT_ROOM * len(ground.codes)
         assert advance(machine, ground.ends, 1) is None and not in_user_mode(machine)
 
 
 def to_user(ground, machine, pc):
-    """By the return of the architecture."""
+    """Enter user mode at `pc` with the architecture's return instruction."""
     if ground.name == "amd64":
         frame = struct.pack("<5Q", pc, ground.user_code, BEFORE["amd64"], ground.stack,
                             ground.user_data)
@@ -220,7 +223,7 @@ def to_user(ground, machine, pc):
 
 
 def outcome(ground, machine, number, access, address, pair):
-    """What an instruction does: where it ends, registers, what the trap says, memory."""
+    """Execute an instruction and return its final pc, registers, trap information and memory."""
     arch, first = machine.arch, ground.pairs[pair] if pair else None
     physical = {} if first is None else {
         page: ground._physical((page - ground.base) // PAGE) for page in (first, first + PAGE)}
@@ -241,7 +244,7 @@ def outcome(ground, machine, number, access, address, pair):
             machine.write_register(name, 0)
     machine.write_register(arch.sp, ground.stack)
     if ground.name == "amd64":
-        if not ground.user:  # QEMU makes it none where a gate has a stack of its own
+        if not ground.user:  # QEMU clears ss when a gate switches stacks
             machine.write_register("ss", 16)
         machine.write_register("rbx", pc + len(access.code))
     if FLAGS[ground.name] and not ground.user:
@@ -263,10 +266,10 @@ def outcome(ground, machine, number, access, address, pair):
     if isinstance(machine, QemuMachine):
         if machine.pc == ground.vectors + 8 * PAGE_FAULT and (
                 (code := machine.read_u64(machine.sp)) & 9 == 8):
-            # QEMU 7.2 leaves P out where a bit is reserved; SDM volume 3, 4.7, has it.
+            # QEMU 7.2 clears P in the error code for reserved bits; SDM volume 3, 4.7, sets it.
             machine.write_u64(machine.sp, code | 1)
         if access.name.startswith("int ") and machine.pc == ground.vectors + 8 * PROTECTION:
-            # QEMU 7.2 takes 16 n for 8 n: SDM volume 3, 6.13, has 8.
+            # QEMU 7.2 reports index 16 * n in the error code; SDM volume 3, 6.13, says 8 * n.
             number_of = int(access.name.split()[1], 16)
             if (number_of, ground.user) != (PROTECTION, False):
                 assert machine.read_u64(machine.sp) == 16 * number_of + 2
@@ -275,11 +278,11 @@ def outcome(ground, machine, number, access, address, pair):
     if machine.pc in ground.ends:
         found |= {name: machine.read_register(name) for name in STATUS[ground.name]}
         if "esr_el1" in found and not 0x20 <= found["esr_el1"] >> 26 <= 0x25:
-            del found["far_el1"]  # of aborts alone
+            del found["far_el1"]  # FAR_EL1 is defined for aborts only
         if found.get("scause") == BREAKPOINT:
-            del found["stval"]  # its address or 0: privileged manual, "Supervisor Trap Value"
+            del found["stval"]  # may be 0 (privileged manual, "Supervisor Trap Value")
     if "sstatus" in found:
-        found["sstatus"] &= ~(3 << 32)  # UXL: the model of Unicorn has none
+        found["sstatus"] &= ~(3 << 32)  # UXL, which Unicorn's CPU model lacks
     for name, page in (("stack", 2), ("kernel stack", 508)):
         stack = machine.read_physical(ground._physical(page), PAGE)
         found |= {f"{name} {at:#x}": int.from_bytes(stack[at : at + 8], "little")
@@ -295,7 +298,7 @@ def outcome(ground, machine, number, access, address, pair):
 
 
 def stands_for(ground, access):
-    """Registers that the address is in."""
+    """Return the names of the registers that must hold the address."""
     if ground.name == "amd64":
         if access.name in ("push", "push16", "call", "enter", "pop", "ret"):
             return ("rsp",)
@@ -304,16 +307,15 @@ def stands_for(ground, access):
 
 
 def rows(table):
-    """(instruction's number, instruction, kinds of pages, offset from their border)."""
+    """Yield (instruction number, instruction, kinds of both pages, offset from their border)."""
     every = list(enumerate([*table.accesses, table.fetch]))
     kinds = list(table.pages)
     for number, access in every:
         fetch = access is table.fetch
         for one in kinds:
-            # Within a page, at its very begin and end; then over the border, the other page good
-            # or bad.
+            # Within a page, at its start and end, and across its border to another page.
             yield number, access, (one, "rw"), INSIDE - PAGE
-            if fetch:  # the next instruction, or the end of this one, is on the other page
+            if fetch:  # the next instruction, or the end of this one, lies on the other page
                 if one not in table.translates_on:
                     yield number, access, (one, "rw"), -4
                 if table.crossing:
@@ -347,7 +349,7 @@ def grounds(request):
 def compared(ground, other, number, access, address, pair):
     ours, theirs = (outcome(ground, machine, number, access, address, pair)
                     for machine in (ground.machine, other))
-    ground.machine.engine.slow = True  # Python's exceptions
+    ground.machine.engine.slow = True  # deliver exceptions in Python
     assert outcome(ground, ground.machine, number, access, address, pair) == ours, access.name
     ground.machine.engine.slow = False
     return {name: (ours.get(name), theirs.get(name)) for name in ours.keys() | theirs.keys()
@@ -360,7 +362,7 @@ def shown(differences):
             for name, pair in differences.items()}
 
 
-def test_accesses_fault_where_and_as_qemu_says(grounds):
+def test_memory_accesses_fault_as_in_qemu(grounds):
     ground, other = grounds
     wrong = []
     every = list(rows(ground.table))
@@ -374,7 +376,7 @@ def test_accesses_fault_where_and_as_qemu_says(grounds):
     assert not wrong, (len(wrong), wrong[:5])
 
 
-def test_other_exceptions_are_qemus(grounds):
+def test_other_exceptions_match_qemu(grounds):
     ground, other = grounds
     first = len(ground.table.accesses) + 1
     wrong = {}
@@ -385,8 +387,8 @@ def test_other_exceptions_are_qemus(grounds):
     assert not wrong
 
 
-def test_a_programs_port_instruction_is_refused():
-    """Where its fault cannot be carried out, it is no access to a device."""
+def test_port_instructions_in_user_mode_are_refused():
+    """Where the fault of IN or OUT cannot be delivered, no device is accessed."""
     image = catalog.find("teaching/amd64")
     for code in (b"\xec", b"\xee"):
         ground = Ground(image, "user")
@@ -400,8 +402,8 @@ def test_a_programs_port_instruction_is_refused():
         assert machine.console.text == written
 
 
-def test_the_syndrome_of_a_trapped_immediate_is_the_manuals():
-    """MSR DAIFSet in a program: QEMU 7.2 exchanges op1 and op2, and the CPU model keeps nothing."""
+def test_the_syndrome_of_a_trapped_msr_immediate_follows_the_manual():
+    """For MSR DAIFSet in user mode, QEMU 7.2 swaps op1 and op2, and Unicorn loses the syndrome."""
     ground = Ground(catalog.find("teaching/arm64"), "user")
     machine = ground.machine
     machine.write_physical(ground._physical(0), bytes.fromhex("df4203d5"))
@@ -413,8 +415,8 @@ def test_the_syndrome_of_a_trapped_immediate_is_the_manuals():
 
 
 @pytest.mark.parametrize("arch", ["amd64"], indirect=True)
-def test_a_stack_that_overflows_is_a_double_fault_with_a_stack_of_its_own(image):
-    """And where that has none, the machine says so."""
+def test_a_stack_overflow_is_a_double_fault_on_its_own_stack(image):
+    """If the stack of the double fault is not mapped, the machine reports a triple fault."""
     ground = Ground(image)
     machine = ground.machine
     machine.write(ground.text, assemble("amd64", "push rax"))
@@ -430,7 +432,7 @@ def test_a_stack_that_overflows_is_a_double_fault_with_a_stack_of_its_own(image)
 
 
 @pytest.mark.parametrize("arch", ["amd64"], indirect=True)
-def test_an_interrupt_table_that_is_not_mapped_is_said(image):
+def test_an_unmapped_interrupt_table_is_reported(image):
     ground = Ground(image)
     machine = ground.machine
     ground._page(3, "absent")
@@ -441,8 +443,8 @@ def test_an_interrupt_table_that_is_not_mapped_is_said(image):
 
 
 @pytest.mark.parametrize("arch", ["amd64"], indirect=True)
-def test_a_trap_that_cannot_push_its_frame_is_a_fault_of_the_instruction(image):
-    """And not of the next one, which the trap would be told at."""
+def test_a_trap_that_cannot_push_its_frame_faults_at_the_instruction(image):
+    """The fault is reported at the trapping instruction, not at the next one."""
     ground = Ground(image)
     machine = ground.machine
     for code in (b"\xcc", b"\xcd\x80", b"\x0f\x0b"):
@@ -450,12 +452,12 @@ def test_a_trap_that_cannot_push_its_frame_is_a_fault_of_the_instruction(image):
         machine.pc = ground.text
         machine.write_register("rsp", ground.pairs["absent", "rw"] + PAGE)
         stop = machine.run(Until(addresses=ground.ends, instructions=machine.instructions + 9))
-        assert stop.pc == ground.vectors + 8 * 8  # its stack is bad, too: a double fault
+        assert stop.pc == ground.vectors + 8 * 8  # its stack is unmapped, too: a double fault
         assert machine.read_u64(machine.sp + 8) == ground.text, code
 
 
 @pytest.mark.parametrize("arch", ["amd64"], indirect=True)
-def test_page_tables_where_no_ram_is_are_no_traceback(image):
+def test_page_tables_outside_ram_cause_a_guest_fault(image):
     ground = Ground(image)
     machine = ground.machine
     machine.write(ground.text, b"\x0f\x0b")

@@ -18,7 +18,7 @@ def packet(text):
 
 @pytest.fixture
 def stub(tmp_path):
-    """A stub that answers from a table; gives a client of it and what the client has asked."""
+    """Return a function that starts a gdb stub with fixed answers and returns (client, packets)."""
     path, asked, ends = tmp_path / "gdb", [], []
 
     def start(answers, patience=5):
@@ -57,19 +57,19 @@ def stub(tmp_path):
         end.close()
 
 
-def test_registers_are_read_and_written_in_the_targets_order(stub):
+def test_registers_are_read_and_written_in_target_byte_order(stub):
     client, asked = stub({"p10": "7856341200000000", "P5=efbeadde00000000": "OK"})
     assert client.read_register(TargetRegister("r16", 16, 8)) == 0x12345678
     client.write_register(5, 0xDEADBEEF)
     assert asked[-2:] == ["p10", "P5=efbeadde00000000"]
 
 
-def test_a_stop_reported_late_is_no_answer(stub):
+def test_a_late_stop_reply_is_not_taken_as_an_answer(stub):
     client, _asked = stub({"p1": ["T05thread:01;", "0100000000000000"]})
     assert client.read_register(ONE) == 1
 
 
-def test_breakpoints_memory_and_running(stub):
+def test_breakpoints_memory_writes_and_execution_use_the_right_packets(stub):
     client, asked = stub({"Z0,1000,4": "OK", "z0,1000,4": "OK", "M20,2:6869": "OK", "c": "T05",
                           "s": "T05"})
     client.insert(0x1000, 4)
@@ -85,7 +85,7 @@ def test_breakpoints_memory_and_running(stub):
     ("01", "answered '01' for register"), ("01" * 9, "for register"), ("x" * 16, "for register"),
     ("0 " * 8, "for register"), (["T05"] * 3, "did not answer"),
 ])
-def test_a_stub_that_does_not_answer_properly_is_told_about(stub, answer, says):
+def test_an_invalid_answer_of_the_stub_is_reported(stub, answer, says):
     client, _asked = stub({"p1": answer}, 0.5)
     with pytest.raises(MachineError, match=says):
         client.read_register(ONE)
@@ -102,7 +102,7 @@ def test_a_stub_that_does_not_answer_properly_is_told_about(stub, answer, says):
                         ('name="r" bitsize="64" regnum="-1"', "register -1"),
                         ('name="r"', "bitsize"), ('bitsize="64"', "name"))),
 ])
-def test_a_target_description_that_is_none_is_refused(stub, answers, says):
+def test_an_invalid_target_description_is_refused(stub, answers, says):
     with pytest.raises(MachineError, match=says) as caught:
         client, _asked = stub({f"qXfer:features:read:{name}": text
                                for name, text in answers.items()})
@@ -110,12 +110,12 @@ def test_a_target_description_that_is_none_is_refused(stub, answers, says):
     assert "\n" not in str(caught.value)
 
 
-def test_a_target_description_that_comes_letter_by_letter_is_given_up(stub, monkeypatch):
+def test_a_target_description_that_never_ends_is_given_up(stub, monkeypatch):
     monkeypatch.setattr(gdb_remote, "LIMIT", 1 << 30)
     with pytest.raises(MachineError, match="did not complete its target description"):
         stub({f"qXfer:features:read:target.xml:{n:x},7f0": "m<" for n in range(1 << 17)}, 0.2)
 
 
-def test_where_no_stub_is_says_so(tmp_path):
+def test_a_missing_gdb_stub_is_reported(tmp_path):
     with pytest.raises(MachineError, match="no gdb stub"):
         GdbRemote(tmp_path / "nothing")

@@ -1,4 +1,4 @@
-"""Keys wait for the guest's reader, and go to it one by one."""
+"""Tests that typed keys are sent to a guest under QEMU one by one, as its reader takes them."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ POLL, CALLER, SP = 0x1000, 0x2000, 0x8000
 
 
 class Guest:
-    """Polls its console; a byte sent arrives some polls later."""
+    """Guest stand-in that polls its console; a sent byte arrives some polls later."""
 
     def __init__(self, link, late, reads=True):
         self.image = SimpleNamespace(symbols=self)
@@ -33,7 +33,7 @@ class Guest:
         return {"r0": self.value & 0xFFFFFFFFFFFFFFFF}[name]
 
     def poll(self, keyboard):
-        """One call of the reader; what it gives."""
+        """Call the reader once and return the byte that it read, or -1."""
         self.sp = SP - 8 if self.link is None else SP
         if POLL in keyboard.places():
             self.line += [(self.late, byte) for byte in keyboard.at(POLL)]
@@ -52,7 +52,7 @@ class Guest:
 
 @pytest.mark.parametrize("late", [0, 1, 5])
 @pytest.mark.parametrize("link", [None, "lr"])
-def test_a_byte_is_sent_when_the_reader_has_taken_the_one_before(link, late):
+def test_a_byte_is_sent_after_the_reader_took_the_previous_one(link, late):
     guest = Guest(link, late)
     keyboard = Keyboard(guest)
     assert keyboard.places() == set() and guest.poll(keyboard) == -1
@@ -65,7 +65,7 @@ def test_a_byte_is_sent_when_the_reader_has_taken_the_one_before(link, late):
     assert read == b"?\rx" and keyboard.places() == set()
 
 
-def test_a_return_on_another_stack_is_not_the_readers():
+def test_a_return_on_another_stack_does_not_count_as_a_read():
     guest = Guest("lr", 3)
     keyboard = Keyboard(guest)
     keyboard.type(b"ab")
@@ -77,6 +77,6 @@ def test_a_return_on_another_stack_is_not_the_readers():
     assert keyboard.at(CALLER) == b"" and keyboard.at(POLL) == b"b"
 
 
-def test_a_kernel_without_that_reader_gets_all_at_once():
+def test_a_kernel_without_the_reader_function_gets_all_keys_at_once():
     keyboard = Keyboard(Guest("lr", 0, reads=False))
     assert keyboard.type(b"?\r") == b"?\r" and keyboard.places() == set()

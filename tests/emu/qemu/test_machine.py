@@ -1,4 +1,4 @@
-"""The machine on QEMU, with the teaching kernels."""
+"""Tests of the QEMU machine with the teaching kernels."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ MEMORY = 64 << 20
 
 
 def children():
-    """Our QEMU processes."""
+    """Return the process IDs of the QEMU processes that this process started."""
     found = set()
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -46,7 +46,7 @@ def gone(process, seconds=10):
     return False
 
 
-def test_a_kernel_boots_to_its_prompt_and_says_what_it_says_here(image, booted):
+def test_a_kernel_in_qemu_boots_and_prints_the_same_as_in_unicorn(image, booted):
     with QemuMachine.boot(image, MEMORY) as machine:
         stop = machine.run(Until(console="teaching> "))
         assert stop.reason is StopReason.CONSOLE
@@ -59,7 +59,7 @@ def test_a_kernel_boots_to_its_prompt_and_says_what_it_says_here(image, booted):
     assert text[text.index(b"The teaching"):] == ours[ours.index(b"The teaching"):]
 
 
-def test_a_state_carried_over_has_the_same_registers_and_memory(booted):
+def test_a_state_carried_to_qemu_has_the_same_registers_and_memory(booted):
     snapshot = booted.snapshot()
     with QemuMachine.carry(booted, snapshot) as machine:
         assert machine.registers() == booted.registers()
@@ -79,7 +79,7 @@ def test_both_machines_execute_a_call_from_the_same_state(booted):
     assert Evaluation(Caller(booted)).run(program) == 55
 
 
-def test_stops_are_at_addresses_and_handlers_are_called(booted):
+def test_execution_stops_at_addresses_and_calls_handlers(booted):
     strlen = booted.symbol("strlen").address
     with QemuMachine.carry(booted) as machine:
         seen = []
@@ -94,7 +94,7 @@ def test_stops_are_at_addresses_and_handlers_are_called(booted):
         assert stop.reason is StopReason.ADDRESS and stop.pc == machine.pc == back
 
 
-def test_memory_and_registers_are_written_and_read(booted):
+def test_memory_and_registers_can_be_written_and_read(booted):
     address = booted.symbol("worker_stack").address
     with QemuMachine.carry(booted) as machine:
         machine.write(address + 4000, bytes(range(200)))
@@ -113,7 +113,7 @@ def jump_to_itself(machine):
                                     "riscv64": b"\x01\xa0"}[machine.arch.name])
 
 
-def test_a_run_that_does_not_end_is_given_up(booted):
+def test_a_silent_run_ends_when_patience_runs_out(booted):
     with QemuMachine.carry(booted) as machine:
         machine.patience = 0.5
         jump_to_itself(machine)
@@ -123,7 +123,7 @@ def test_a_run_that_does_not_end_is_given_up(booted):
             machine.run(Until(instructions=5))
 
 
-def test_a_run_that_speaks_for_ever_has_an_end(booted):
+def test_a_run_ends_at_the_time_limit(booted):
     with QemuMachine.carry(booted) as machine:
         machine.longest = 0.2
         jump_to_itself(machine)
@@ -131,7 +131,7 @@ def test_a_run_that_speaks_for_ever_has_an_end(booted):
         assert (stop.reason, stop.detail) == (StopReason.PATIENCE, "QEMU ran for 0.2 seconds")
 
 
-def test_a_run_that_writes_too_much_has_an_end(booted, monkeypatch):
+def test_a_run_that_writes_too_much_to_the_console_ends(booted, monkeypatch):
     monkeypatch.setattr(machines, "MAX_CONSOLE", 50)
     booted.console.text.clear()
     with QemuMachine.boot(booted.image, MEMORY) as machine:
@@ -139,7 +139,7 @@ def test_a_run_that_writes_too_much_has_an_end(booted, monkeypatch):
         assert stop.reason is StopReason.OUTPUT and "to its console" in stop.detail
 
 
-def test_no_process_is_left_when_all_went_well_or_did_not(booted):
+def test_no_qemu_process_is_left_after_success_or_failure(booted):
     with QemuMachine.carry(booted):
         assert len(children()) == 1
     assert not children()
@@ -149,7 +149,7 @@ def test_no_process_is_left_when_all_went_well_or_did_not(booted):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_no_process_is_left_when_we_are_killed(arch, how):
+def test_no_qemu_process_is_left_when_its_parent_is_killed(arch, how):
     program = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -169,33 +169,33 @@ def test_no_process_is_left_when_we_are_killed(arch, how):
 
 @pytest.mark.parametrize("parent, runs", [(os.getpid, True), (lambda: 1, False)],
                          ids=["ours", "another's"])
-def test_a_program_is_run_only_by_the_process_that_wanted_it(parent, runs):
+def test_a_program_runs_only_if_its_parent_is_still_the_starter(parent, runs):
     done = subprocess.run(["/bin/sh", "-c", IF_OURS, str(parent()), "echo", "ran", "a b"],
                           capture_output=True, text=True, check=False)
     assert done.stdout == ("ran a b\n" if runs else "")
 
 
-def test_no_port_is_open(booted):
-    """Not even a local one: the stub and the console are socket pairs."""
+def test_qemu_opens_no_network_port(booted):
+    """QEMU opens no ports, not even local ones; the gdb stub and the console are socket pairs."""
     with QemuMachine.carry(booted):
         (process,) = children()
         names = [os.readlink(f) for f in Path(f"/proc/{process}/fd").iterdir()]
         inodes = {name.removeprefix("socket:[").rstrip("]") for name in names
                   if name.startswith("socket:")}
-        assert len(inodes) >= 2  # the stub and the console
+        assert len(inodes) >= 2  # the gdb stub and the console
         for table in ("tcp", "tcp6", "udp", "udp6"):
             path = Path(f"/proc/{process}/net/{table}")
             rows = [line.split() for line in path.read_text().splitlines()[1:]]
             assert not [row for row in rows if row[9] in inodes]
 
 
-def test_a_missing_emulator_is_one_line(booted, monkeypatch):
+def test_a_missing_qemu_is_reported_with_the_package_to_install(booted, monkeypatch):
     monkeypatch.setattr("emu.qemu.boards.shutil.which", lambda program: None)
     with pytest.raises(MachineError, match=r"not installed; on Debian: apt-get install"):
         QemuMachine.carry(booted)
 
 
-def test_a_qemu_that_does_not_start_says_why(booted, monkeypatch):
+def test_a_qemu_that_does_not_start_reports_why(booted, monkeypatch):
     from dataclasses import replace
     board = replace(BOARDS[booted.arch.name], cpu="nosuch")
     monkeypatch.setattr(f"emu.qemu.{booted.arch.name}.board.BOARD", board)

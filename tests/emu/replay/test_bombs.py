@@ -1,4 +1,4 @@
-"""Small files that say that they are large: what they take is bounded, and they are refused."""
+"""Tests that small files that expand to huge contents are refused within bounded resources."""
 
 import hashlib
 import json
@@ -21,8 +21,8 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 
-MOST_MEMORY = 1 << 20  # KiB
-MOST_TIME = 10  # s
+MOST_MEMORY = 1 << 20  # peak memory in KiB
+MOST_TIME = 10  # seconds
 READ = """
 import re, sys, time
 from pathlib import Path
@@ -34,7 +34,7 @@ from images import catalog
 kernel = catalog.find("teaching/amd64")
 for kind, name in zip(sys.argv[1::2], sys.argv[2::2]):
     path = Path(name)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew (proc(5))
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak memory (proc(5))
     began, said = time.monotonic(), "taken"
     try:
         if kind == "recording":
@@ -55,7 +55,7 @@ for kind, name in zip(sys.argv[1::2], sys.argv[2::2]):
 
 
 def read_in_a_process(*files):
-    """What reading files says: (kind, path)."""
+    """Read (kind, path) files in a child process with limits and return a message for each file."""
     words = [str(word) for file in files for word in file]
     done = subprocess.run([sys.executable, "-c", READ, *words], capture_output=True, text=True,
                           timeout=300, check=False)
@@ -69,7 +69,7 @@ def read_in_a_process(*files):
 
 
 def recording(path, *parts):
-    """A file of parts: (kind, content)."""
+    """Write a file of (kind, content) parts with correct checksums."""
     out = bytearray(HEAD.pack(MAGIC, FORMAT))
     chain = hashlib.blake2b(bytes(out), digest_size=16).digest()
     packed = {}
@@ -89,7 +89,7 @@ def recording(path, *parts):
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """The first part of a recording."""
+    """Return the content of the first part of a valid recording."""
     path = tmp_path_factory.mktemp("start") / "run.rec"
     machine = UnicornMachine(catalog.find("teaching/amd64"), 64 << 20)
     machine.boot()
@@ -137,7 +137,7 @@ HEADERS = {"values": b'{"x": ' + values(60, b"{},") + b"}", "text": b'{"x": "' +
            "blanks": b" " * (64 << 20), "depth": b"[" * (32 << 20)}
 
 
-def test_a_recording_takes_what_its_kind_needs(tmp_path, start):
+def test_recordings_that_expand_to_huge_contents_are_refused(tmp_path, start):
     paths = [recording(tmp_path / f"{name}.rec", *[
         (START, start) if part == "start" else part for part in parts])
         for name, parts in RECORDINGS.items()]
@@ -146,7 +146,7 @@ def test_a_recording_takes_what_its_kind_needs(tmp_path, start):
         assert said.startswith(f"{path}: ") and "record it again" in said
 
 
-def test_a_trace_of_instructions_takes_what_its_kind_needs(tmp_path):
+def test_instruction_traces_that_expand_to_huge_contents_are_refused(tmp_path):
     image = catalog.find("teaching/amd64")
     head = json.dumps({"architecture": "amd64", "build_id": image.identity, "thread": 0,
                        "begin": [0, 0, True], "stack": [], "steps": True}).encode()
@@ -158,7 +158,7 @@ def test_a_trace_of_instructions_takes_what_its_kind_needs(tmp_path):
         assert said.startswith(f"{path}: ")
 
 
-def test_a_snapshot_takes_what_its_kind_needs(tmp_path):
+def test_snapshots_that_expand_to_huge_contents_are_refused(tmp_path):
     paths = []
     for name, header in HEADERS.items():
         paths.append(tmp_path / f"{name}.kinst")
@@ -171,7 +171,7 @@ def test_a_snapshot_takes_what_its_kind_needs(tmp_path):
         assert said.startswith(f"{path}: damaged")
 
 
-def test_a_file_of_many_zeros_or_of_none_is_refused_at_once(tmp_path):
+def test_huge_sparse_files_and_fifos_are_refused_at_once(tmp_path):
     large, zeros, fifo = tmp_path / "large", tmp_path / "zeros", tmp_path / "fifo"
     for path, size in ((large, 100 << 30), (zeros, 3 << 30)):
         with path.open("wb") as file:
@@ -184,7 +184,7 @@ def test_a_file_of_many_zeros_or_of_none_is_refused_at_once(tmp_path):
     assert found[6:] == [f"{fifo}: is not a regular file"] * 3
 
 
-def test_what_is_written_can_be_read_or_is_refused(tmp_path):
+def test_a_recording_that_could_not_be_read_back_is_not_written(tmp_path):
     for length, refused in ((60_000, False), (70_000, False), (5 << 20, True)):
         machine = UnicornMachine(catalog.find("teaching/amd64"), 64 << 20)
         machine.boot()
@@ -199,7 +199,7 @@ def test_what_is_written_can_be_read_or_is_refused(tmp_path):
         assert Recording(path).start.workload == word
 
 
-def test_json_is_counted_before_it_is_read():
+def test_json_values_are_counted_before_parsing():
     commas = {"a": ",[{" * 50, 'b"\\': 1}
     assert read_json(json.dumps(commas).encode(), 4) == commas
     for value, count in (([], 2), ([1, 2, 3], 4), ({"a": [1, {}]}, 5), ("a", 1)):

@@ -1,4 +1,4 @@
-"""Flows: the native collector held to single steps, its code to a slow twin of it."""
+"""Tests of the native flow collector against single-stepping and of its encoding in Python."""
 
 import pytest
 from hypothesis import given, settings
@@ -37,7 +37,7 @@ def recorded(image, tmp_path):
 
 
 def addresses(machine, entries):
-    """Of every instruction of a flow."""
+    """Return the address of every instruction of a flow."""
     found = []
     for value, count, kind in ENTRY.iter_unpack(entries):
         if kind == PIECE:
@@ -49,7 +49,7 @@ def addresses(machine, entries):
     return found
 
 
-def test_a_flow_is_what_single_steps_go_through(image, recorded):
+def test_a_flow_matches_single_stepping(image, recorded):
     path, digest = recorded
     played = Player(Recording(path), started(image))
     entries = b"".join(flow(played, played.recording.last))
@@ -67,7 +67,7 @@ def test_a_flow_is_what_single_steps_go_through(image, recorded):
     assert skews == sorted(set(skews))
 
 
-def test_a_flow_in_parts_is_the_flow(image, recorded):
+def test_a_flow_collected_in_parts_is_the_same(image, recorded):
     whole, parts = (Player(Recording(recorded[0]), started(image)) for _ in range(2))
     entries = b"".join(flow(whole, whole.recording.last))
     last, cut = parts.recording.last.instructions, b""
@@ -77,7 +77,7 @@ def test_a_flow_in_parts_is_the_flow(image, recorded):
     assert addresses(whole.machine, entries) == addresses(parts.machine, cut)
 
 
-def test_a_collector_is_made_once_and_closed_twice_without_harm(fresh):
+def test_a_flow_collector_can_be_closed_twice_but_not_reinitialized(fresh):
     collected = Flow(fresh.engine, lambda entries: None)
     with pytest.raises(RuntimeError):
         collected.__init__(fresh.engine, print)
@@ -93,7 +93,7 @@ def test_a_collector_is_made_once_and_closed_twice_without_harm(fresh):
         Steps(fresh.engine, print, range(65))
 
 
-def test_a_sink_that_fails_ends_the_run_with_its_error(fresh):
+def test_an_error_of_the_flow_callback_is_raised_by_flush(fresh):
     def sink(entries):
         raise KeyError("no room")
 
@@ -103,7 +103,7 @@ def test_a_sink_that_fails_ends_the_run_with_its_error(fresh):
         collected.flush()
 
 
-# -- the code --------------------------------------------------------------------------------------
+# -- encoding --------------------------------------------------------------------------------------
 
 ENTRIES = st.lists(st.one_of(
     st.tuples(st.sampled_from([0x1000, 0x1010, 0x2000, 2**64 - 4, 5]), st.integers(1, 3),
@@ -115,7 +115,7 @@ ENTRIES = st.lists(st.one_of(
 
 
 def slow_decode(chunks):
-    """What the format says (``emu/replay/_pieces.pyx``), in plain Python."""
+    """Decode chunks in plain Python, following the format in ``emu/replay/_pieces.pyx``."""
     pieces, after_one, after_two, state, skew = [], {}, {}, [0, 0], 0
 
     def place():
@@ -167,7 +167,7 @@ def slow_decode(chunks):
 
 @given(st.lists(ENTRIES, max_size=5))
 @settings(max_examples=300, deadline=None)
-def test_what_is_coded_is_decoded_by_the_native_code_and_by_the_slow_one(chunks):
+def test_encoded_entries_are_decoded_by_native_code_and_by_python(chunks):
     coder, decoder = PieceCoder(), PieceDecoder()
     coded = [coder.code(b"".join(ENTRY.pack(*e) for e in chunk)) for chunk in chunks]
     assert [list(ENTRY.iter_unpack(decoder.decode(c, 1000))) for c in coded] == chunks
@@ -177,7 +177,7 @@ def test_what_is_coded_is_decoded_by_the_native_code_and_by_the_slow_one(chunks)
 
 @given(st.lists(st.binary(max_size=60), max_size=4))
 @settings(max_examples=500, deadline=None)
-def test_bytes_that_were_not_coded_are_refused_and_nothing_worse(chunks):
+def test_arbitrary_bytes_are_decoded_within_bounds_or_refused(chunks):
     decoder = PieceDecoder()
     for chunk in chunks:
         try:
@@ -187,7 +187,7 @@ def test_bytes_that_were_not_coded_are_refused_and_nothing_worse(chunks):
         assert len(found) % ENTRY.size == 0 and len(found) <= 10_000 * ENTRY.size
 
 
-def test_a_run_longer_than_allowed_is_refused():
+def test_a_chunk_with_too_many_entries_is_refused():
     coder = PieceCoder()
     chunk = coder.code(ENTRY.pack(16, 1, PIECE) * 1000)
     assert len(chunk) < 30
@@ -197,12 +197,12 @@ def test_a_run_longer_than_allowed_is_refused():
 
 
 @pytest.mark.parametrize("entries", [b"x", ENTRY.pack(1, 0, PIECE), ENTRY.pack(1, 1, 77)])
-def test_what_is_no_entry_is_not_coded(entries):
+def test_invalid_entries_are_not_encoded(entries):
     with pytest.raises(ValueError):
         PieceCoder().code(entries)
 
 
-# -- the file --------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 HEAD = Head("amd64", "abc-123", Position(5, 7), 0x1000, ((16, None), (32, 48)))
 PIECES = [ENTRY.pack(0x1000, 2, PIECE) * 3,
@@ -219,13 +219,13 @@ def written(path):
     return path
 
 
-def test_a_file_holds_what_was_written(tmp_path):
+def test_a_flow_file_is_read_back_as_written(tmp_path):
     found = FlowFile(written(tmp_path / "a.trace"))
     assert (found.head, found.tail, found.problem) == (HEAD, TAIL, "")
     assert list(found.pieces()) == PIECES
 
 
-def test_a_file_that_is_cut_off_has_what_came_before(tmp_path):
+def test_a_truncated_flow_file_yields_its_complete_pieces(tmp_path):
     content = written(tmp_path / "a.trace").read_bytes()
     cut, counts = tmp_path / "b.trace", []
     for length in range(len(content)):
@@ -244,7 +244,7 @@ def test_a_file_that_is_cut_off_has_what_came_before(tmp_path):
 
 @given(place=st.integers(0, 10_000), byte=st.integers(1, 255))
 @settings(max_examples=200, deadline=None)
-def test_a_damaged_file_is_one_clear_line(tmp_path_factory, place, byte):
+def test_a_damaged_flow_file_is_reported_in_one_line(tmp_path_factory, place, byte):
     path = tmp_path_factory.mktemp("damaged") / "a.trace"
     content = bytearray(written(path).read_bytes())
     content[place % len(content)] ^= byte
@@ -258,6 +258,6 @@ def test_a_damaged_file_is_one_clear_line(tmp_path_factory, place, byte):
     assert found.problem and pieces == PIECES[: len(pieces)]
 
 
-def test_a_recording_is_no_trace(recorded):
+def test_a_recording_is_not_accepted_as_an_instruction_trace(recorded):
     with pytest.raises(ReplayError, match="not an instruction trace"):
         FlowFile(recorded[0])

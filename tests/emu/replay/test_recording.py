@@ -1,4 +1,4 @@
-"""Recordings of the teaching kernels: the same run again, from anywhere, and files that are cut."""
+"""Tests of recordings of the teaching kernels: replay, seeking and truncated files."""
 
 import json
 import random
@@ -40,13 +40,13 @@ def started(image):
 
 @pytest.fixture
 def short(monkeypatch):
-    """Marks and checkpoints as often as the teaching kernel's few instructions want them."""
+    """Write marks and checkpoints often enough for the few instructions of a teaching kernel."""
     monkeypatch.setattr(recording_module, "MARK_EVERY", 3000)
     monkeypatch.setattr(recording_module, "FIRST", 5000)
 
 
 def use(machine):
-    """A boot, keys, calls, memory."""
+    """Boot the machine, type keys, call functions and write memory."""
     boot_to_prompt(machine)
     machine.type(b"strings\r")
     machine.run(Until(console="teaching> "))
@@ -61,7 +61,7 @@ def use(machine):
 
 @pytest.fixture
 def recorded(image, short, tmp_path):
-    """(the file, the machine at its end)."""
+    """Record a run and return (path of the recording, machine at its end)."""
     machine, path = started(image), tmp_path / "file.rec"
     with Recorder(machine, path, BOOT, "all of it"):
         use(machine)
@@ -72,13 +72,13 @@ def player(path, image):
     return Player(Recording(path), started(image))
 
 
-def test_a_recorded_run_is_the_unrecorded_one(image, recorded):
+def test_recording_does_not_change_a_run(image, recorded):
     plain = started(image)
     use(plain)
     assert recorded[1].digest() == plain.digest()
 
 
-def test_it_ends_in_the_recorded_state_again(image, recorded):
+def test_replay_ends_in_the_recorded_state(image, recorded):
     played = player(recorded[0], image)
     assert played.advance_to_end() is None
     assert played.at_end and played.difference() == ""
@@ -87,7 +87,7 @@ def test_it_ends_in_the_recorded_state_again(image, recorded):
     assert "recorded" in played.difference()
 
 
-def test_any_position_is_reached_from_any_other(image, recorded):
+def test_replay_can_seek_between_any_two_positions(image, recorded):
     played, reference = player(recorded[0], image), player(recorded[0], image)
     assert played.recording.checkpoints
     choose = random.Random(3)
@@ -108,7 +108,7 @@ def test_any_position_is_reached_from_any_other(image, recorded):
 
 
 @pytest.mark.parametrize("path", [GUEST, DIRECT])
-def test_probes_change_nothing_of_it(image, recorded, path):
+def test_probes_do_not_change_a_replay(image, recorded, path):
     played = player(recorded[0], image)
     played.run(Until(addresses=[image.symbols.find("machine_thread").address]))
     breakpoints = Breakpoints(played.machine, path=path)
@@ -119,7 +119,7 @@ def test_probes_change_nothing_of_it(image, recorded, path):
     assert played.difference() == "" and breakpoints.dispatcher.probe(0)[4] >= 2
 
 
-def test_a_call_that_is_injected_is_seen_by_who_waits_for_it(image, recorded):
+def test_replay_stops_at_injected_calls(image, recorded):
     played = player(recorded[0], image)
     address = image.symbols.find("strlen").address
     seen = []
@@ -129,7 +129,7 @@ def test_a_call_that_is_injected_is_seen_by_who_waits_for_it(image, recorded):
     assert len(seen) == len(set(seen)) >= 2 and played.at_end
 
 
-def test_a_run_ends_at_a_count_or_time_too(image, recorded):
+def test_replay_stops_at_instruction_counts_times_and_console_text(image, recorded):
     played = player(recorded[0], image)
     assert played.run(Until(instructions=1234)).reason is StopReason.INSTRUCTIONS
     assert played.position.instructions == 1234
@@ -142,7 +142,7 @@ def test_a_run_ends_at_a_count_or_time_too(image, recorded):
 
 
 @pytest.mark.parametrize("place", [-1, 1 << 40])
-def test_a_place_outside_is_told(image, recorded, place):
+def test_seeking_outside_the_recording_is_refused(image, recorded, place):
     played = player(recorded[0], image)
     with pytest.raises(ReplayError, match=r"begins at|ends at"):
         played.seek(place)
@@ -150,7 +150,7 @@ def test_a_place_outside_is_told(image, recorded, place):
         played.seek_time(1 << 62)
 
 
-def test_a_state_of_its_own_is_in_the_file(image, booted, short, tmp_path):
+def test_a_recording_can_start_from_a_saved_state(image, booted, short, tmp_path):
     path = tmp_path / "file.rec"
     booted.type(b"stri")
     booted.run(Until(instructions=booted.instructions + 777))
@@ -165,7 +165,7 @@ def test_a_state_of_its_own_is_in_the_file(image, booted, short, tmp_path):
     assert played.difference() == ""
 
 
-def test_an_image_that_is_only_placed_is_recorded(image, tmp_path):
+def test_calls_in_an_unbooted_image_are_recorded(image, tmp_path):
     machine, path = UnicornMachine(image, MEMORY), tmp_path / "file.rec"
     machine.place_image()
     with Recorder(machine, path, PLACED, "a call"):
@@ -177,7 +177,7 @@ def test_an_image_that_is_only_placed_is_recorded(image, tmp_path):
     assert played.difference() == ""
 
 
-def test_calls_on_a_cpu_that_waits_are_recorded(image, tmp_path):
+def test_calls_on_a_waiting_cpu_are_recorded(image, tmp_path):
     machine, path = started(image), tmp_path / "file.rec"
     boot_to_prompt(machine)
     with Recorder(machine, path, STATE, "calls"):
@@ -198,7 +198,7 @@ def test_calls_on_a_cpu_that_waits_are_recorded(image, tmp_path):
     assert played.difference() == "" and played.machine.digest() == machine.digest()
 
 
-def test_keys_at_the_entry_of_a_function_are_no_second_call(image, tmp_path):
+def test_keys_typed_at_a_function_entry_do_not_replay_it_twice(image, tmp_path):
     machine, path = started(image), tmp_path / "file.rec"
     address = image.symbols.find("strlen").address
     with Recorder(machine, path, BOOT, "keys"):
@@ -214,7 +214,7 @@ def test_keys_at_the_entry_of_a_function_are_no_second_call(image, tmp_path):
     assert seen and played.difference() == ""
 
 
-def test_keys_that_a_probe_s_function_types_are_refused(image, tmp_path):
+def test_keys_typed_by_a_handler_are_refused(image, tmp_path):
     machine = started(image)
     boot_to_prompt(machine)
     with Recorder(machine, tmp_path / "file.rec", STATE, ""):
@@ -224,7 +224,7 @@ def test_keys_that_a_probe_s_function_types_are_refused(image, tmp_path):
             machine.run(Until(console="teaching> "))
 
 
-def test_a_run_that_an_exception_leaves_is_recorded_to_its_last_mark(image, short, tmp_path):
+def test_an_interrupted_run_is_recorded_up_to_its_last_mark(image, short, tmp_path):
     machine, path = started(image), tmp_path / "file.rec"
 
     def trouble():
@@ -241,7 +241,7 @@ def test_a_run_that_an_exception_leaves_is_recorded_to_its_last_mark(image, shor
     Player(found, started(image)).advance_to_end()
 
 
-def test_a_disk_that_is_full_is_told_at_once(image, short, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_at_once(image, short, tmp_path, monkeypatch):
     machine, path = started(image), tmp_path / "file.rec"
     recorder = Recorder(machine, path, BOOT, "")
     size = path.stat().st_size
@@ -257,10 +257,10 @@ def full(_file, _data):
     raise OSError(28, "No space left on device")
 
 
-# -- what is cut, damaged, of others --------------------------------------------------------------
+# -- truncated, damaged and foreign files ---------------------------------------------------------
 
 
-def test_a_file_that_is_cut_anywhere_plays_as_far_as_it_goes(image, recorded, tmp_path):
+def test_a_truncated_recording_replays_as_far_as_it_goes(image, recorded, tmp_path):
     whole = recorded[0].read_bytes()
     borders = [end for _kind, _begin, end in PartReader(recorded[0]).parts]
     choose = random.Random(5)
@@ -278,7 +278,7 @@ def test_a_file_that_is_cut_anywhere_plays_as_far_as_it_goes(image, recorded, tm
     assert len(played_to) > 4
 
 
-def test_it_may_be_cut_while_it_is_written(image, short, tmp_path):
+def test_a_recording_can_be_replayed_while_it_is_written(image, short, tmp_path):
     machine, path = started(image), tmp_path / "file.rec"
     with Recorder(machine, path, BOOT, "half of it"):
         machine.run(Until(instructions=10_000))
@@ -294,21 +294,21 @@ def test_it_may_be_cut_while_it_is_written(image, short, tmp_path):
     (HEAD.pack(b"KINSTREC", 99), "format 99"), (HEAD.pack(b"KINSTREC", FORMAT), "first part"),
     (HEAD.pack(b"KINSTREC", FORMAT) + b"STRT" + bytes(40), ": the file is truncated|damaged"),
 ])
-def test_what_is_no_recording_is_told(tmp_path, content, says):
+def test_a_file_that_is_not_a_recording_is_refused(tmp_path, content, says):
     path = tmp_path / "file.rec"
     path.write_bytes(content)
     with pytest.raises(ReplayError, match=says):
         Recording(path)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_missing_files_and_directories_are_reported(tmp_path):
     with pytest.raises(ReplayError, match="cannot be read"):
         Recording(tmp_path / "file.rec")
     with pytest.raises(ReplayError, match="cannot be written"):
         Recorder(started(catalog.find("teaching/amd64")), tmp_path / "no" / "file.rec", BOOT, "")
 
 
-def test_a_byte_that_is_changed_is_found(image, recorded):
+def test_a_changed_byte_is_detected(image, recorded):
     whole = bytearray(recorded[0].read_bytes())
     borders = [end for _kind, _begin, end in PartReader(recorded[0]).parts]
     whole[borders[3] + 40] ^= 1
@@ -318,7 +318,7 @@ def test_a_byte_that_is_changed_is_found(image, recorded):
     Player(found, started(image)).advance_to_end()
 
 
-def test_parts_cannot_change_places(recorded):
+def test_reordered_parts_are_detected(recorded):
     whole = recorded[0].read_bytes()
     parts = PartReader(recorded[0]).parts
     (_k, _b, first), (_k, _b, second), (_k, _b, third) = parts[1], parts[2], parts[3]
@@ -328,7 +328,7 @@ def test_parts_cannot_change_places(recorded):
 
 
 def written(path, *parts):
-    """A file of whole parts with any content."""
+    """Write a file of complete parts with arbitrary content."""
     from emu.replay.parts import PartWriter
 
     writer = PartWriter(path, [(b"STRT", parts[0])])
@@ -359,7 +359,7 @@ START = {"kind": "boot", "architecture": "amd64", "build_id": "1", "memory": 64 
     (START, [(b"DONE", b'{"position": [1, 1, true], "stop": "", "digest": null}'),
              (b"MARK", b"[2, 2, true]")]),
 ])
-def test_parts_of_another_shape_are_told(tmp_path, start, parts):
+def test_parts_with_invalid_content_are_refused(tmp_path, start, parts):
     path = written(tmp_path / "file.rec", json.dumps(start).encode(), *parts)
     with pytest.raises(ReplayError, match="damaged"):
         Recording(path)
@@ -368,7 +368,7 @@ def test_parts_of_another_shape_are_told(tmp_path, start, parts):
 @pytest.mark.parametrize("head", [
     {}, {"position": [0, 0, True], "pages": [1 << 40], "state": {}},
     {"position": [0, 0, True], "pages": [], "state": {"cpu": {}}}])
-def test_a_checkpoint_of_another_shape_is_told(tmp_path, head):
+def test_a_checkpoint_with_invalid_content_is_refused(tmp_path, head):
     text = json.dumps({"position": [0, 0, True], **head}).encode()
     path = written(tmp_path / "file.rec", json.dumps(START).encode(),
                    (b"CHCK", len(text).to_bytes(4, "little") + text))
@@ -376,7 +376,7 @@ def test_a_checkpoint_of_another_shape_is_told(tmp_path, head):
         Recording(path).checkpoint(0)
 
 
-def test_a_frame_that_grows_without_end_is_told(tmp_path):
+def test_a_part_that_expands_too_much_is_refused(tmp_path):
     path = written(tmp_path / "file.rec", json.dumps({**START, "workload": "x" * MAX_ROW}).encode())
     with pytest.raises(ReplayError, match="damaged"):
         Recording(path)
@@ -384,7 +384,7 @@ def test_a_frame_that_grows_without_end_is_told(tmp_path):
 
 @settings(max_examples=60)
 @given(st.data())
-def test_any_bytes_are_a_recording_or_told(tmp_path_factory, data):
+def test_arbitrary_parts_are_read_or_refused(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("any") / "file.rec"
     content = data.draw(st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -407,7 +407,7 @@ def test_any_bytes_are_a_recording_or_told(tmp_path_factory, data):
         pass
 
 
-def test_another_kernel_s_recording_is_told(image, recorded):
+def test_a_recording_of_another_kernel_or_memory_size_is_refused(image, recorded):
     other = catalog.find("teaching/amd64" if "amd64" not in str(image.path) else "teaching/arm64")
     with pytest.raises(ReplayError, match="made with another kernel"):
         Player(Recording(recorded[0]), started(other))
@@ -415,7 +415,7 @@ def test_another_kernel_s_recording_is_told(image, recorded):
         Player(Recording(recorded[0]), UnicornMachine(image, 2 * MEMORY))
 
 
-def test_a_run_that_parts_is_told(image, recorded):
+def test_a_replay_that_diverges_is_reported(image, recorded):
     played = player(recorded[0], image)
     played.machine.write_physical(played.machine.board.ram_base, bytes(4 << 20))
     with pytest.raises(KinstError, match="it reached instruction 0 "):
@@ -424,7 +424,7 @@ def test_a_run_that_parts_is_told(image, recorded):
 
 @pytest.mark.parametrize("kind, name", [
     (TO_MEMORY, "f" * 16), ("register", "foo"), ("vector", "foo")])
-def test_an_input_that_cannot_be_is_told(image, recorded, kind, name):
+def test_an_invalid_input_is_refused(image, recorded, kind, name):
     played = player(recorded[0], image)
     played.recording.inputs.insert(0, Input(Position(0, 0), kind, name, b"1"))
     played.recording.ends[:] = [1, *(end + 1 for end in played.recording.ends)]
@@ -432,10 +432,10 @@ def test_an_input_that_cannot_be_is_told(image, recorded, kind, name):
         played.advance_to_end()
 
 
-# -- what cannot be recorded ----------------------------------------------------------------------
+# -- operations that cannot be recorded -----------------------------------------------------------
 
 
-def test_a_machine_that_is_recorded_does_not_go_back(image, tmp_path):
+def test_a_machine_that_is_being_recorded_cannot_be_restored(image, tmp_path):
     machine = started(image)
     before = machine.snapshot()
     with Recorder(machine, tmp_path / "file.rec", BOOT, "") as recorder:
@@ -447,7 +447,7 @@ def test_a_machine_that_is_recorded_does_not_go_back(image, tmp_path):
     machine.restore(before)
 
 
-def test_probes_are_no_inputs(image, booted, short, tmp_path):
+def test_probes_are_not_recorded_as_inputs(image, booted, short, tmp_path):
     path = tmp_path / "file.rec"
     with Recorder(booted, path, STATE, ""):
         breakpoints = Breakpoints(booted)
@@ -462,8 +462,8 @@ def test_probes_are_no_inputs(image, booted, short, tmp_path):
     assert played.difference() == "" and played.recording.end.digest
 
 
-def test_a_schedule_of_one_cpu_is_in_the_recording_and_another_is_refused(image, tmp_path):
-    """Recordings made before there was one are of one CPU."""
+def test_the_schedule_is_stored_and_invalid_schedules_are_refused(image, tmp_path):
+    """Recordings of older versions, which contain no schedule, have the schedule of one CPU."""
     path = tmp_path / "file.rec"
     with Recorder(started(image), path, BOOT, ""):
         pass
@@ -480,15 +480,15 @@ def test_a_schedule_of_one_cpu_is_in_the_recording_and_another_is_refused(image,
 
 @pytest.mark.parametrize("row", [[1, 2, True, -1], [1, 2, True, 64], [1, 2, True, 0, 0],
                                  [1, 2, True, "0"], [1, 2, True, True]])
-def test_a_position_names_a_cpu_or_none(row):
+def test_a_position_with_an_invalid_cpu_is_refused(row):
     with pytest.raises(ValueError, match="invalid position"):
         position_from_json(row)
     assert position_from_json([1, 2, True, 3]).cpu == 3
     assert position_to_json(position_from_json([1, 2, True])) == [1, 2, True]
 
 
-def test_a_recording_appears_with_all_that_it_needs_or_not_at_all(tmp_path):
-    """Whoever kills the recorder before has the old file still."""
+def test_a_recording_appears_with_all_its_first_parts_or_not_at_all(tmp_path):
+    """If the recorder is killed before the first parts are written, the old file remains."""
     from emu.replay.parts import PartReader, PartWriter
 
     path, seen = tmp_path / "a.rec", []
@@ -504,8 +504,8 @@ def test_a_recording_appears_with_all_that_it_needs_or_not_at_all(tmp_path):
 
     def fails():
         yield b"STRT", b"{}"
-        raise ReplayError("no")
+        raise ReplayError("the writer failed")
 
-    with pytest.raises(ReplayError, match="no"):
+    with pytest.raises(ReplayError, match="the writer failed"):
         PartWriter(path, fails())
     assert len(PartReader(path).parts) == 3 and len(list(tmp_path.iterdir())) == 1

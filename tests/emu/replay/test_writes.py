@@ -1,4 +1,4 @@
-"""Who wrote: held to a run that is stepped through."""
+"""Tests of the search for the last write to memory against a single-stepped run."""
 
 import random
 
@@ -28,7 +28,10 @@ def recorded(image, tmp_path, monkeypatch):
 
 
 def changes(played, places):
-    """(instructions, pc or None, old, new) of each change of some words, by stepping; in order."""
+    """Single-step a recording and return the changes of some words, oldest first.
+
+    :return: by address, rows of (position, pc or None, old content, new content).
+    """
     machine, found = played.machine, {place: [] for place in places}
     while not played.at_end:
         now = {place: machine.read_physical(place, 8) for place in places}
@@ -49,7 +52,7 @@ def changes(played, places):
     return found
 
 
-def test_the_last_writes_are_those_of_a_run_that_is_stepped(image, recorded):
+def test_the_last_writes_match_a_single_stepped_run(image, recorded):
     reference, played = (Player(Recording(recorded[0]), started(image)) for _ in range(2))
     view, base = recorded[1].memory_part.view, recorded[1].board.ram_base
     words = [base + at for first, count in recorded[1].memory_part.used()
@@ -73,7 +76,7 @@ def test_the_last_writes_are_those_of_a_run_that_is_stepped(image, recorded):
     assert played.difference() == ""
 
 
-def test_a_write_from_outside_is_found(image, recorded):
+def test_a_write_by_a_recorded_input_is_found(image, recorded):
     played = Player(Recording(recorded[0]), started(image))
     memory = [one for one in played.recording.inputs if one.kind == "memory"]
     assert memory
@@ -83,7 +86,7 @@ def test_a_write_from_outside_is_found(image, recorded):
     assert (found.pc, found.position, found.new) == (None, one.position, one.value[:1])
 
 
-def test_what_nobody_wrote_to_is_none(image, recorded):
+def test_memory_that_was_never_written_has_no_last_write(image, recorded):
     played = Player(Recording(recorded[0]), started(image))
     code = physical_of_code(played, image)
     assert last_write(played, code, 4, played.recording.last) is None
@@ -96,7 +99,7 @@ def physical_of_code(played, image):
 
 
 @pytest.mark.parametrize("size, at", [(0, 0), (65, 0), (8, 4092)])
-def test_what_cannot_be_looked_after_is_told(image, recorded, size, at):
+def test_invalid_ranges_are_refused(image, recorded, size, at):
     played = Player(Recording(recorded[0]), started(image))
     with pytest.raises(ReplayError, match="within one page"):
         last_write(played, played.machine.board.ram_base + at, size, played.recording.last)
@@ -104,7 +107,7 @@ def test_what_cannot_be_looked_after_is_told(image, recorded, size, at):
         last_write(played, (1 << 63) + 0x1000, 8, played.recording.last)
 
 
-def test_a_watch_cannot_be_misused(fresh):
+def test_misuse_of_a_write_watch_raises_errors(fresh):
     base = fresh.board.ram_base
     for physical, size in ((base, 0), (base, 65), (base + 4095, 2), (1 << 62, 8),
                            ((1 << 64) - 8, 8), (base + fresh.memory, 1)):

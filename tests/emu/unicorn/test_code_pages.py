@@ -1,4 +1,4 @@
-"""Programs: each has its own code at an address, and floating point of its own."""
+"""Tests of translated code when an address is remapped, and of trapped floating point."""
 
 import pytest
 
@@ -7,9 +7,10 @@ from images import catalog
 from tests.emu.qemu.test_faults import PAGE, Ground, in_user_mode, to_user
 from tests.kinst.verify.test_upstream_mistakes import words
 
-NEAR = 1 << 39  # amd64: where the ground's pages are mapped again, in a program's half
+NEAR = 1 << 39  # on amd64, the address in the user half where the test pages are mapped again
 
-# As many bytes, and not as many instructions; the second jumps to the first argument's register.
+# Code of equal size and different instruction counts that jumps to the address in the first
+# argument register
 CODES = {
     "amd64": (b"\x90\x90\x90\x90\xff\xe7", b"\x48\x83\xc0\x01\xff\xe7"),
     "arm64": (bytes.fromhex("1f2003d5 00001fd6"), bytes.fromhex("00001fd6 00001fd6")),
@@ -19,7 +20,7 @@ COUNTS = {"amd64": (5, 2), "arm64": (2, 1), "riscv64": (3, 2)}
 
 
 def low(ground, address):
-    """The same page in a program's half."""
+    """Return the address of the same page in the user half of the address space."""
     if ground.name != "amd64":
         return address
     machine = ground.machine
@@ -28,7 +29,7 @@ def low(ground, address):
     return NEAR | address & NEAR - 1
 
 
-def test_the_same_address_with_another_page_has_other_blocks(image, arch):
+def test_remapping_an_address_executes_the_code_of_the_new_page(image, arch):
     ground = Ground(image)
     machine = ground.machine
     number = (ground.pairs["rx", "rx"] - ground.base) // PAGE
@@ -48,12 +49,12 @@ def test_the_same_address_with_another_page_has_other_blocks(image, arch):
     assert found == [COUNTS[arch][which] for which in (0, 1, 0, 1, 1, 0)]
 
 
-# Three NOPs and the first byte of an instruction that ends on the next page; what is there.
+# Three NOPs and the first byte of an instruction that ends on the next page
 ENDS = b"\x90\x90\x90\x48"
 GOES_ON = (bytes.fromhex("83c001 909090 ffe7"), bytes.fromhex("8d8001000000 ffe7"))
 
 
-def test_a_block_on_two_pages_is_another_one_with_another_second_page():
+def test_remapping_the_second_page_of_a_block_executes_the_new_code():
     ground = Ground(catalog.find("teaching/amd64"))
     machine = ground.machine
     address, end = low(ground, ground.pairs["rx", "rx"]), ground.text
@@ -75,30 +76,30 @@ def test_a_block_on_two_pages_is_another_one_with_another_second_page():
 
 
 NOP, FMOV, MRS_FPCR, LDR_Q = 0xD503201F, 0x1E604020, 0xD53B4400, 0x3DC00000
-FP_ACCESS = 0x1FE00000  # EC 0x07, IL, CV, COND 0xe
+FP_ACCESS = 0x1FE00000  # ESR_EL1: EC 0x07, IL, CV, COND 0xe
 
 
-BRANCH = 0x14000001  # to the next instruction, which begins a block
+BRANCH = 0x14000001  # branch to the next instruction, which starts a new block
 
 
 def floating(code, before):
-    """A program at its first instruction, whose second block has one that is trapped."""
+    """Return a user program at its first instruction, with a trapped one in its second block."""
     ground = Ground(catalog.find("teaching/arm64"), "user")
     machine = ground.machine
     machine.write_physical(
         ground._physical(0), words(NOP, BRANCH, *[NOP] * before, code, NOP, 0x14000000))
     to_user(ground, machine, ground.text)
-    machine.write_register("cpacr_el1", 1 << 20)  # EL0's are trapped
+    machine.write_register("cpacr_el1", 1 << 20)  # trap floating point in EL0 only
     machine.write_register("x0", ground.pairs["rw", "rw"])
     return ground, machine
 
 
 @pytest.mark.parametrize("before", [0, 1, 5])
 @pytest.mark.parametrize("code", [FMOV, MRS_FPCR, LDR_Q])
-def test_a_programs_floating_point_is_trapped_at_the_instruction_where_the_guest_wants_it(
+def test_user_floating_point_is_trapped_at_the_exact_instruction(
     before, code
 ):
-    """However the run is cut.  The CPU model would let it pass."""
+    """The trap does not depend on where the run is cut; the CPU model alone would not trap."""
     for piece in (1, 2, 3, 100):
         ground, machine = floating(code, before)
         start, at = machine.instructions, ground.text + 8 + 4 * before
@@ -117,7 +118,7 @@ def test_a_programs_floating_point_is_trapped_at_the_instruction_where_the_guest
 
 @pytest.mark.parametrize("before", [0, 1, 5])
 @pytest.mark.parametrize("way", ["count", "address", "handler"])
-def test_what_is_due_where_such_a_block_begins_comes_first(before, way):
+def test_stops_at_the_start_of_a_block_precede_its_floating_point_trap(before, way):
     ground, machine = floating(FMOV, before)
     begins, count, seen = ground.text + 8, machine.instructions + 2, []
     if way == "handler":

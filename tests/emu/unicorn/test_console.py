@@ -1,4 +1,4 @@
-"""What a guest writes to its console is kept up to a budget, and a run ends there."""
+"""Tests that a run ends when the guest has written too much to its console."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def machine(arch, monkeypatch):
     return made
 
 
-def test_a_run_that_writes_too_much_ends_and_the_next_one_may_write_as_much(machine):
+def test_each_run_may_write_a_limited_amount_to_the_console(machine):
     machine.type(b"strings\r" * 100)
     for number in range(1, 4):
         stop = machine.run(Until(instructions=machine.instructions + 100_000_000))
@@ -33,8 +33,8 @@ def test_a_run_that_writes_too_much_ends_and_the_next_one_may_write_as_much(mach
         assert 400 * number <= len(machine.console.text) < 500 * number
 
 
-def test_a_run_that_was_cut_just_before_it_ended_so_does_not_end_the_next_one(machine):
-    """Wherever it is cut, and whether the state was kept meanwhile."""
+def test_the_console_limit_applies_to_each_run_separately(machine):
+    """The limit does not depend on where a run is cut or on whether it was restored."""
     machine.type(b"strings\r" * 100)
     kept = machine.snapshot()
     assert machine.run(Until()).reason is StopReason.OUTPUT
@@ -49,7 +49,7 @@ def test_a_run_that_was_cut_just_before_it_ended_so_does_not_end_the_next_one(ma
         assert len(machine.console.text) - written >= 400
 
 
-def test_a_recording_of_too_much_output_is_refused_and_what_there_is_replays(machine, tmp_path):
+def test_a_recording_with_too_much_output_ends_and_can_be_replayed(machine, tmp_path):
     with Recorder(machine, tmp_path / "a.rec", STATE, ""):
         machine.type(b"strings\r" * 100)
         assert machine.run(Until()).reason is StopReason.OUTPUT
@@ -61,7 +61,7 @@ def test_a_recording_of_too_much_output_is_refused_and_what_there_is_replays(mac
     assert other.console.text == machine.console.text and not player.difference()
 
 
-def test_a_call_that_writes_too_much_is_an_error(arch, monkeypatch):
+def test_a_call_that_writes_too_much_to_the_console_fails(arch, monkeypatch):
     machine = kinst_emu.open(f"teaching/{arch}").boot("64M")
     monkeypatch.setattr(machines, "MAX_CONSOLE", 400)
     with pytest.raises(kinst_emu.CallError, match="too much console output"):

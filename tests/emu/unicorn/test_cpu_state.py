@@ -1,4 +1,4 @@
-"""A snapshot holds all of the CPU: what the model keeps, byte for byte."""
+"""Tests that a snapshot contains the whole CPU state, compared with the model's raw context."""
 
 import struct
 
@@ -15,37 +15,37 @@ from tests.conftest import MEMORY
 from tests.emu.unicorn.test_cuts import placed
 from tests.kinst.verify.test_upstream_mistakes import assemble, words
 
-HEADER = 0x28  # bytes of struct uc_context before the CPU state
+HEADER = 0x28  # size of the part of struct uc_context before the CPU state
 
-# What may differ between a machine that went on and one restored from a file: offset in the
-# context of Unicorn 2.1.4, bytes, why.  QEMU 5.0.1: target/i386/cpu.h, target/arm/cpu.h,
-# target/riscv/cpu.h.
+# Differences allowed between a machine that continued and one restored from a file: offset in the
+# context of Unicorn 2.1.4, size, reason.  QEMU 5.0.1 declares the fields in target/i386/cpu.h,
+# target/arm/cpu.h and target/riscv/cpu.h.
 MAY_DIFFER = {
     "amd64": [
-        (0xB0, 8, "eflags: its arithmetic bits are masked by every reader, cc_* hold them"),
-        (0xB8, 28, "cc_dst, cc_src, cc_src2, cc_op: the flags, computed when they are asked for"),
-        (0x330, 8, "fp_status: exception flags that the model collects and shows nowhere"),
-        (0x348, 16, "mmx_status, sse_status: the same"),
-        (0x1530, 16, "error_code, exception_is_int, exception_next_eip: of the last exception,"
-                     " read when the next one is delivered and set by it"),
-        (0xB60, 64, "xmm_t0, mmx_t0: within an instruction"),
-        (0x15E0, 8, "retaddr: an address of the host, within an instruction"),
+        (0xB0, 8, "eflags: every reader masks the arithmetic bits, which are kept in cc_*"),
+        (0xB8, 28, "cc_dst, cc_src, cc_src2, cc_op: flags that are computed on demand"),
+        (0x330, 8, "fp_status: exception flags that the model collects but never exposes"),
+        (0x348, 16, "mmx_status, sse_status: like fp_status"),
+        (0x1530, 16, "error_code, exception_is_int, exception_next_eip: of the last exception;"
+                     " the next exception sets them before they are read"),
+        (0xB60, 64, "xmm_t0, mmx_t0: used only within an instruction"),
+        (0x15E0, 8, "retaddr: host address, used only within an instruction"),
     ],
     "arm64": [
-        (0x230, 16, "CF, VF, NF, ZF: any value of the sign or of zero means the same flag"),
-        (0x280, 32, "sp_el: copies, dead while the level's own stack pointer is in use"),
-        (0x830, 16, "c15_ccnt: the host's clock; PMCCNTR is answered by the board"),
-        (0xBF8, 24, "exception: of the last exception, set by the next"),
-        (0x2EF0, 40, "fp_status: shown through FPSR, which is compared by name"),
+        (0x230, 16, "CF, VF, NF, ZF: different values can represent the same flag"),
+        (0x280, 32, "sp_el: unused copies while the level's own stack pointer is in use"),
+        (0x830, 16, "c15_ccnt: host clock; the board answers reads of PMCCNTR"),
+        (0xBF8, 24, "exception: of the last exception; the next exception sets it"),
+        (0x2EF0, 40, "fp_status: visible through FPSR, which is compared by name"),
     ],
     "riscv64": [
-        (0x248, 8, "badaddr: of the last exception, set by the next"),
+        (0x248, 8, "badaddr: of the last exception; the next exception sets it"),
     ],
 }
 
 
 def differences(arch, one, other):
-    """Offsets where two contexts differ and should not."""
+    """Return the offsets of unexpected differences between two contexts."""
     allowed = set()
     for offset, size, _why in MAY_DIFFER[arch]:
         allowed.update(range(offset, offset + size))
@@ -57,12 +57,12 @@ def through_a_file(machine, path):
     return snapshot.restore(path, machine.image)
 
 
-def test_the_list_is_of_this_version_of_unicorn():
-    assert unicorn.__version__ == "2.1.4", "find the offsets of MAY_DIFFER anew"
+def test_the_list_of_differences_is_for_the_installed_unicorn():
+    assert unicorn.__version__ == "2.1.4", "determine the offsets of MAY_DIFFER again"
 
 
 @pytest.mark.parametrize("instructions", [50, 3000, 7001])
-def test_the_raw_context_of_a_restored_machine_is_that_of_one_that_went_on(
+def test_a_restored_machine_has_the_raw_context_of_the_original(
     image, arch, tmp_path, instructions
 ):
     machine = UnicornMachine(image, MEMORY)
@@ -77,8 +77,8 @@ def test_the_raw_context_of_a_restored_machine_is_that_of_one_that_went_on(
     assert machine.digest() == other.digest()
 
 
-def test_registers_that_no_kernel_here_uses_are_kept_too(image, arch, tmp_path):
-    """Everything a snapshot names is given another value first."""
+def test_snapshots_include_registers_that_the_kernels_do_not_use(image, arch, tmp_path):
+    """Set registers that snapshots save by name to unusual values before saving."""
     machine = boots.booted(image, MEMORY)
     if arch == "arm64":
         for name in ("pmselr_el0", "pmuserenr_el0", "dbgbvr2_el1", "dbgwvr3_el1", "oslsr_el1",
@@ -135,15 +135,15 @@ def test_a_snapshot_between_a_load_exclusive_and_its_store_keeps_the_monitor(
 
 
 SHADOWED = {
-    # cli; mov ecx, 2000; l: sti; inc eax; cli; dec ecx; jnz l; sti; ret
+    # mov ss and sti delay interrupts by one instruction (the interrupt shadow)
     "sti": "cli; mov ecx, 2000; l: sti; inc eax; cli; dec ecx; jnz l; sti; ret",
     "mov ss": "mov ecx, 2000; mov edx, ss; l: mov ss, edx; inc eax; dec ecx; jnz l; ret",
 }
 
 
 @pytest.mark.parametrize("code", SHADOWED.values(), ids=SHADOWED)
-def test_an_interrupt_shadow_outlives_a_stop_and_a_snapshot(code, tmp_path):
-    """Clock interrupts come all the time: each is taken where it is without a stop."""
+def test_an_interrupt_shadow_survives_stops_and_snapshots(code, tmp_path):
+    """Clock interrupts are taken at the same instructions whether or not the run is cut."""
     image = catalog.find("teaching/amd64")
     ends = []
     for every in (None, 1, 2, 3):
@@ -169,7 +169,7 @@ def test_an_interrupt_shadow_outlives_a_stop_and_a_snapshot(code, tmp_path):
     assert len(set(ends)) == 1
 
 
-def test_the_shadow_is_in_the_state(tmp_path):
+def test_the_interrupt_shadow_is_part_of_the_state(tmp_path):
     machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
     address = placed(machine, assemble("amd64", "sti; nop; nop; hlt"))
     machine.pc = address
@@ -184,8 +184,8 @@ def test_the_shadow_is_in_the_state(tmp_path):
     assert said == [False, True, False]
 
 
-def test_a_wait_is_in_the_state(image, arch, tmp_path):
-    """Stopped while the CPU waits for the clock, it waits on."""
+def test_a_waiting_cpu_still_waits_after_a_restore(image, arch, tmp_path):
+    """A machine saved while its CPU waits for the clock continues to wait after a restore."""
     machine = boots.booted(image, MEMORY)
     for _ in range(100_000):
         at = machine.now
@@ -201,8 +201,8 @@ def test_a_wait_is_in_the_state(image, arch, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["stack", "descriptors"])
-def test_an_exception_on_what_is_no_ram_ends_the_run(what):
-    """Page tables may lead anywhere: to memory that is not there, too."""
+def test_exception_delivery_outside_ram_ends_the_run(what):
+    """Guest page tables may map addresses that have no RAM."""
     machine = boots.booted(catalog.find("teaching/amd64"), 64 << 20)
     nowhere = 0xFFFFFFFF80000000 | 512 << 20
     at = machine.symbol("strlen").address
@@ -217,12 +217,12 @@ def test_an_exception_on_what_is_no_ram_ends_the_run(what):
     assert stop.reason is StopReason.UNHANDLED and "is not RAM" in stop.detail, stop
 
 
-def test_a_return_to_aarch32_is_said_and_a_snapshot_undoes_it():
-    """The model goes there with the exception return; no register write brings it back."""
+def test_a_return_to_aarch32_is_reported_and_a_snapshot_undoes_it():
+    """The CPU model enters AArch32 on the exception return, and only a snapshot can undo it."""
     machine = boots.booted(catalog.find("teaching/arm64"), 64 << 20)
     before, kept = machine.digest(), machine.snapshot()
     machine.write(machine.pc, words(0xD69F03E0))  # eret
-    machine.write_register("spsr_el1", 0x10)  # User mode of AArch32
+    machine.write_register("spsr_el1", 0x10)  # AArch32 User mode
     machine.write_register("elr_el1", machine.symbol("strlen").address)
     stop = machine.run(Until(instructions=machine.instructions + 100_000))
     assert stop.reason is StopReason.UNHANDLED and "AArch32" in stop.detail, stop

@@ -1,4 +1,4 @@
-"""Several CPUs in one engine, on a kernel that knows nothing of them: each is given code to run."""
+"""Tests of several CPUs in one engine, each running a function of a uniprocessor kernel."""
 
 import functools
 import json
@@ -29,7 +29,7 @@ def image(arch):
 
 
 def with_runs(image, functions=("crc32", "fibonacci", "collatz")):
-    """A machine with a call on each CPU; each comes to the entry point when it is done."""
+    """Return (machine, address): each CPU is about to call a function that returns to `address`."""
     machine = UnicornMachine(image, MEMORY)
     machine.place_image()
     back = machine.guest.entry_address(image)
@@ -51,7 +51,10 @@ def with_runs(image, functions=("crc32", "fibonacci", "collatz")):
 
 
 def ended(machine, back, cut=None):
-    """Run until each has come back: (who, at how many instructions, what it gave)."""
+    """Run until every CPU has returned and list (CPU, instructions, time, result) for each.
+
+    :param cut: function that returns after how many instructions to interrupt the run.
+    """
     found = []
     while len(found) < len(machine.cpus):
         stop = machine.run(Until(addresses=[back], instructions=None if cut is None else
@@ -68,11 +71,11 @@ def ended(machine, back, cut=None):
 
 
 def yield_to(machine):
-    """What somebody does who looks."""
+    """Inspect the machine as a debugger might between two runs."""
     machine.digest()
 
 
-def test_each_cpu_has_its_own_registers_and_all_come_to_their_results(image):
+def test_each_cpu_has_its_own_registers_and_computes_its_result(image):
     machine, back = with_runs(image)
     found = ended(machine, back)
     assert {who: result & 0xFFFFFFFF for who, _n, _t, result in found}.keys() == {0, 1, 2}
@@ -84,7 +87,7 @@ def test_each_cpu_has_its_own_registers_and_all_come_to_their_results(image):
     assert [{results[0]}, {results[1]}, {results[2]}] == list(alone.values())
 
 
-def test_time_goes_with_the_longest_turn_of_a_round_and_never_back(image):
+def test_time_advances_by_the_longest_turn_of_each_round(image):
     machine, back = with_runs(image)
     times = []
     for count in range(0, 12 * TURN, 37):
@@ -95,7 +98,7 @@ def test_time_goes_with_the_longest_turn_of_a_round_and_never_back(image):
     assert executed > 10 * TURN and executed / 3.5 < time < executed / 2
 
 
-def test_a_run_in_pieces_is_the_same_run(image):
+def test_running_in_pieces_does_not_change_a_run_with_several_cpus(image):
     machine, back = with_runs(image)
     whole = ended(machine, back), machine.digest()
     for seed in range(4):
@@ -107,7 +110,7 @@ def test_a_run_in_pieces_is_the_same_run(image):
         assert other.digest() == whole[1]
 
 
-def test_snapshots_and_marks_hold_all_cpus(image, tmp_path):
+def test_snapshots_and_marks_include_all_cpus(image, tmp_path):
     machine, back = with_runs(image)
     machine.run(Until(instructions=5 * TURN + 123))
     here = machine.digest()
@@ -126,7 +129,7 @@ def test_snapshots_and_marks_hold_all_cpus(image, tmp_path):
     assert ended(other, back) == rest and other.digest() == end
 
 
-def test_a_mark_is_gone_back_to_behind_code_that_was_written_over(image):
+def test_returning_to_a_mark_restores_overwritten_code(image):
     machine, _back = with_runs(image)
     target = machine.symbol("fibonacci").address
     machine.give_turn(1)
@@ -145,7 +148,7 @@ def test_a_mark_is_gone_back_to_behind_code_that_was_written_over(image):
     assert len(set(results)) == 1
 
 
-def test_turns_given_from_outside_are_in_a_recording(image, tmp_path):
+def test_turns_given_by_the_caller_are_recorded(image, tmp_path):
     machine, _back = with_runs(image)
     recorder = Recorder(machine, tmp_path / "turns.rec", STATE, "turns")
     places = []
@@ -168,7 +171,7 @@ def test_turns_given_from_outside_are_in_a_recording(image, tmp_path):
     assert not player.difference() and end.digest == recording.end.digest
 
 
-def test_an_exclusive_access_is_lost_with_the_turn(arch, image):
+def test_an_exclusive_reservation_ends_with_the_turn(arch, image):
     if arch == "amd64":
         assert UnicornMachine(image, MEMORY).cpus[0].monitor_place() == 0
         return
@@ -192,7 +195,7 @@ def test_an_exclusive_access_is_lost_with_the_turn(arch, image):
     assert machine.read_register(address)
 
 
-def test_what_is_no_cpu_or_no_state_of_several_is_refused(image, tmp_path):
+def test_invalid_cpu_numbers_and_states_are_refused(image, tmp_path):
     machine, _back = with_runs(image)
     with pytest.raises(MachineError, match="CPU 3 does not exist"):
         machine.give_turn(3)
@@ -217,7 +220,7 @@ def test_what_is_no_cpu_or_no_state_of_several_is_refused(image, tmp_path):
     machine.restore_state(snapshot.from_json(good))
 
 
-def test_a_cpu_that_was_not_started_is_restored_as_it_was(image):
+def test_a_cpu_that_was_off_is_restored_to_off(image):
     machine = UnicornMachine(replace(image, options=BootOptions(cpus=2)), MEMORY)
     machine.boot()
     kept, digest = machine.snapshot(), machine.digest()
@@ -233,7 +236,7 @@ def test_a_cpu_that_was_not_started_is_restored_as_it_was(image):
     assert machine.digest() == digest and machine.cpus[0].state() == first
 
 
-def test_a_machine_whose_cpus_are_all_off_stands_still(image):
+def test_a_machine_with_all_cpus_off_halts(image):
     machine, _back = with_runs(image)
     for _ in machine.cpus:
         machine.schedule.off()
@@ -244,7 +247,7 @@ def test_a_machine_whose_cpus_are_all_off_stands_still(image):
         machine.give_turn(0)
 
 
-def test_where_a_waiting_cpu_is_sent_it_goes_and_a_restored_one_does_too(image):
+def test_setting_the_pc_of_a_waiting_cpu_works_after_a_restore(image):
     machine, back = with_runs(image)
     target = machine.symbol("collatz").address
     machine.schedule.begins_to_wait(machine.pc)
@@ -261,7 +264,7 @@ def test_where_a_waiting_cpu_is_sent_it_goes_and_a_restored_one_does_too(image):
     assert results[0] == results[1]
 
 
-def test_marks_hold_behind_snapshots_and_other_marks(image):
+def test_marks_remain_valid_after_snapshots_and_other_marks(image):
     machine, back = with_runs(image)
     one = machine.mark(), machine.digest()
     machine.output(ord("x"))

@@ -1,4 +1,4 @@
-"""Nothing that looks at a machine changes its run."""
+"""Tests that inspecting, stopping or saving a machine does not change its run."""
 
 import contextlib
 import random
@@ -41,8 +41,11 @@ def functions(image):
 
 @pytest.fixture
 def whole(image):
-    """A boot with some commands, in one piece: instructions, and the digest there; where the kernel
-    can be probed from."""
+    """Boot and run some commands without interruption.
+
+    :return: instructions at the end, digest there, instructions from which the kernel can be
+        probed.
+    """
     machine = start(image)
     boots.at_start(machine)
     from_ = machine.instructions
@@ -53,7 +56,7 @@ def whole(image):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_boot_cut_by_everything_is_the_boot_in_one_piece(image, whole, seed, tmp_path):
+def test_interruptions_of_every_kind_do_not_change_a_boot(image, whole, seed, tmp_path):
     end, digest, from_ = whole
     machine = start(image)
     machine.type(TYPED)
@@ -64,9 +67,9 @@ def test_a_boot_cut_by_everything_is_the_boot_in_one_piece(image, whole, seed, t
     assert sum(cutting.cuts.values()) > 300, cutting.cuts
 
 
-def test_a_boot_in_single_steps_is_the_boot_in_one_piece(image, whole):
+def test_single_stepping_does_not_change_a_boot(image, whole):
     end, _digest, _from = whole
-    end = min(end, 6_000)  # the waits for the clock are among them
+    end = min(end, 6_000)  # long enough to include waits for the clock
     one = start(image)
     one.type(TYPED)
     one.run(Until(instructions=end))
@@ -81,7 +84,7 @@ def test_a_boot_in_single_steps_is_the_boot_in_one_piece(image, whole):
 
 
 @pytest.mark.parametrize("every", [97, 1])
-def test_a_stop_every_so_many_instructions_leaves_the_time_alone(image, every):
+def test_instruction_limits_do_not_change_virtual_time(image, every):
     plain, cut = start(image), start(image)
     plain.run(Until(instructions=5000))
     while cut.instructions < 5000:
@@ -90,7 +93,7 @@ def test_a_stop_every_so_many_instructions_leaves_the_time_alone(image, every):
 
 
 @pytest.mark.parametrize("name", ["machine_init", "clock_interrupt", "uart_put", "strcmp"])
-def test_stops_at_a_function_leave_the_run_alone(image, whole, name):
+def test_stop_addresses_do_not_change_a_run(image, whole, name):
     end, digest, _from = whole
     machine = start(image)
     machine.type(TYPED)
@@ -101,8 +104,8 @@ def test_stops_at_a_function_leave_the_run_alone(image, whole, name):
     assert seen and machine.digest() == digest
 
 
-def test_a_stop_address_that_a_limit_falls_on_too_is_seen(image):
-    """The next run would not stop at it any more."""
+def test_a_stop_address_takes_precedence_over_a_limit(image):
+    """A run whose limit falls on a stop address must report that it stopped at the address."""
     machine = start(image)
     address = machine.symbol("clock_interrupt").address
     assert machine.run(Until(addresses=[address])).reason is StopReason.ADDRESS
@@ -117,15 +120,15 @@ def test_a_stop_address_that_a_limit_falls_on_too_is_seen(image):
         assert again.run(Until(time=later)).reason is StopReason.TIME and again.now >= later
 
 
-def test_stops_where_nothing_is_mapped_do_not_pile_up(image):
-    """Unicorn asks every one of them for each instruction that it translates."""
+def test_unmapped_stop_addresses_do_not_accumulate(image):
+    """Unicorn checks every stop address for each instruction that it translates."""
     machine = start(image)
     machine.run(Until(addresses=[machine.symbol("clock_interrupt").address]))
     nowhere = [0x12345678000 + 0x1000 * page for page in range(8)]
     for turn in range(40):
         machine.run(Until(addresses=[nowhere[turn % 8]], instructions=machine.instructions + 5))
     machine.step()
-    unmapped = sum(machine.translate(address) is None for address in nowhere)  # amd64: all
+    unmapped = sum(machine.translate(address) is None for address in nowhere)  # on amd64, all 8
     assert machine.engine.stops_left == unmapped
 
 
@@ -133,7 +136,7 @@ CALLS = ['strlen("hello")', 'memcmp("abc", "abd", 3)', 'strtoul("1234zz", 0, 10)
          'strcmp("a", "a")', "fibonacci(9)", "strlen(buf(300))"]
 
 
-def test_calls_cut_by_everything_are_the_calls_in_one_piece(booted, tmp_path):
+def test_interruptions_of_every_kind_do_not_change_calls(booted, tmp_path):
     def evaluate(machine, text):
         program = parse(text)
         check(machine.image, program)
@@ -150,8 +153,8 @@ def test_calls_cut_by_everything_are_the_calls_in_one_piece(booted, tmp_path):
         assert cutting.machine.digest() == digest and sum(cutting.cuts.values()) > 100
 
 
-def test_the_short_cut_at_a_block_start_is_the_long_way(image):
-    """Interrupts, waits, stops and the clock among it."""
+def test_the_fast_path_at_a_block_start_matches_the_slow_path(image):
+    """The compared run includes interrupts, waits, stops and the clock."""
     ends = []
     for slow in (True, False):
         machine = start(image)
@@ -163,7 +166,7 @@ def test_the_short_cut_at_a_block_start_is_the_long_way(image):
 
 
 class Looking(RuleBasedStateMachine):
-    """What may be done to a machine between two instructions, in any order."""
+    """Random operations on a machine between two instructions that must not change its run."""
 
     arch = "amd64"
     whole: tuple[int, str] | None = None
@@ -268,7 +271,7 @@ class Looking(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_looking_in_any_order_changes_nothing(arch):
+def test_random_inspection_does_not_change_a_run(arch):
     case = type("Looking", (Looking,), {"arch": arch}).TestCase  # type: ignore[attr-defined]
     case.settings = settings(max_examples=12, stateful_step_count=25, deadline=None,
                              suppress_health_check=list(HealthCheck))
@@ -276,14 +279,14 @@ def test_looking_in_any_order_changes_nothing(arch):
 
 
 def placed(machine, code):
-    """Code in memory that nothing uses, behind the stack."""
+    """Write code to unused memory above the stack and return its address."""
     address = (machine.sp & ~0xFFF) + 0x100000 + 0x40
     machine.write_code(address, code)
     return address
 
 
 def straight(arch, count):
-    """A long block without a jump, a counter in it, and what returns."""
+    """Return a long block of additions that ends with a return instruction."""
     if arch == "amd64":
         return assemble(arch, "inc rax; add rdx, rax;") * (count // 2) + b"\xc3"
     if arch == "arm64":
@@ -292,14 +295,14 @@ def straight(arch, count):
 
 
 @pytest.mark.parametrize("count", [600, 3000])
-def test_a_block_too_long_for_the_model_is_the_same_whatever_stood_in_it(image, arch, count):
-    """Interrupts fall into it, time is read behind it; it is cut at many places."""
+def test_cuts_in_a_very_long_block_do_not_change_the_run(image, arch, count):
+    """Interrupts arrive inside the block, which is cut at many places."""
     ends = set()
     for seed in range(4):
         machine = boots.booted(image, MEMORY)
         code = straight(arch, count)
         address = placed(machine, code)
-        machine.run(Until(time=machine.now + 9_900_000))  # the clock's interrupt is near
+        machine.run(Until(time=machine.now + 9_900_000))  # shortly before the clock interrupt
         while not interruptible(machine):
             machine.step()
         saved = machine.registers()
@@ -354,9 +357,11 @@ def test_a_snapshot_inside_a_firing_is_refused(booted, path):
     probes.disable()
 
 
-def test_a_power_off_asked_for_before_a_stop_is_carried_out_behind_it(tmp_path):
-    """The request is part of the state: the block with the port write is cut behind it.  (The other
-    two are turned off by a call of the firmware, which ends its block.)"""
+def test_a_pending_power_off_survives_a_stop_and_a_snapshot(tmp_path):
+    """The request is part of the state, since the block with the port write is cut after it.
+
+    The teaching kernels for arm64 and riscv64 power off by a firmware call, which ends its block.
+    """
     machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
     machine.run(Until(instructions=machine.instructions + 1000))
     machine.type(b"off\r")
@@ -370,9 +375,11 @@ def test_a_power_off_asked_for_before_a_stop_is_carried_out_behind_it(tmp_path):
     assert machine.digest() == other.digest()
 
 
-def test_what_ends_a_block_is_what_the_model_ends_its_blocks_with(fresh):
-    """Every block of a boot: only its last instruction may end it, and does unless the model's own
-    limits have cut it."""
+def test_only_block_ending_instructions_end_a_block(fresh):
+    """In every block of a boot, only the last instruction may be one that ends a block.
+
+    It must do so unless the CPU model's own limits cut the block.
+    """
     blocks = set()
     fresh.uc.hook_add(unicorn.UC_HOOK_BLOCK, lambda _uc, at, size, _d: blocks.add((at, size)))
     fresh.run(Until(console="teaching> "))
@@ -387,16 +394,17 @@ def test_what_ends_a_block_is_what_the_model_ends_its_blocks_with(fresh):
             length = arch.instruction_length(code[:15]) or len(code)
             found.append(code[:length])
             code = code[length:]
-        whole = [board._block_ends(one) for one in found]
-        assert [board.ends_block(one) for one in found] == whole
-        assert not any(whole[:-1]), (hex(begin), [one.hex() for one in found])
-        if 1 < len(found) < 16 and not (begin ^ begin + size) >> page:  # one: in a shadow
-            assert whole[-1] or board.is_wait(found[-1]), (hex(begin), found[-1].hex())
+        expected = [board._block_ends(one) for one in found]
+        assert [board.ends_block(one) for one in found] == expected
+        assert not any(expected[:-1]), (hex(begin), [one.hex() for one in found])
+        # A block of one instruction may be in an interrupt shadow.
+        if 1 < len(found) < 16 and not (begin ^ begin + size) >> page:
+            assert expected[-1] or board.is_wait(found[-1]), (hex(begin), found[-1].hex())
             asked += 1
     assert asked > 50
 
 
-def test_a_handler_too_many_is_not_kept(fresh):
+def test_a_handler_beyond_the_limit_is_refused(fresh):
     base = fresh.symbol("strlen").address
     already = len(fresh._loop.handlers)
     for n in range(MAX_STOPS - already):
@@ -410,9 +418,8 @@ def test_a_handler_too_many_is_not_kept(fresh):
 
 
 @pytest.mark.parametrize("cut", ["count", "steps", "address", "elsewhere", "handler"])
-def test_what_the_cpu_keeps_of_page_tables_is_not_seen_by_who_looks(cut):
-    """A guest clears an accessed bit and does not say so: until it does, the CPU does not look
-    there again."""
+def test_cuts_do_not_flush_the_tlb(cut):
+    """A guest clears an accessed bit without flushing the TLB, and the bit must stay clear."""
     machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
     free = machine.board.ram_base + (32 << 20)
     near = machine.symbol("strlen").address
@@ -451,8 +458,8 @@ def test_what_the_cpu_keeps_of_page_tables_is_not_seen_by_who_looks(cut):
 
 @pytest.mark.parametrize("arch, name, value", [
     ("riscv64", "satp", 8 << 60), ("arm64", "sctlr_el1", (1 << 64) - 1), ("amd64", "cr3", 0)])
-def test_code_whose_mapping_goes_away_under_it_ends_the_run(arch, name, value):
-    """As a debugger can do: the CPU model goes on with the mapping that it has looked up before."""
+def test_a_run_ends_when_the_mapping_of_its_code_disappears(arch, name, value):
+    """If a debugger unmaps running code, the CPU model alone would go on with its stale TLB."""
     machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     machine.type(b"strings\r")
     kept, digest, gone = machine.snapshot(), machine.digest(), 0

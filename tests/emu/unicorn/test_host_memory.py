@@ -1,4 +1,4 @@
-"""What a machine takes of its host is let go of by whoever has it, and by nobody else."""
+"""Tests that only the owner of a machine's host resources releases them."""
 
 import copy
 import gc
@@ -16,7 +16,7 @@ from emu.unicorn.guest_memory import GuestMemory, StateFile
 from emu.unicorn.new_engine import BESIDE, TRANSLATIONS, new_engine
 
 SIZE = 1 << 20
-# Boots machines until the address space that it may have is used up.
+# Program that boots machines until its address space is used up
 MANY = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (6 << 30,) * 2)
@@ -42,11 +42,11 @@ def machine(arch):
 
 
 def held(memory):
-    """Bytes of the host's memory in the states of a machine."""
+    """Return the number of bytes of host memory that the states of a machine use."""
     return os.fstat(memory.base.file.descriptor).st_blocks * 512
 
 
-def test_a_copy_of_a_state_is_the_state(machine):
+def test_a_copied_state_can_be_restored(machine):
     state, digest = machine.keep(), machine.digest()
     copied = copy.deepcopy(state), copy.copy(state)
     del state
@@ -57,12 +57,12 @@ def test_a_copy_of_a_state_is_the_state(machine):
         assert machine.digest() == digest
 
 
-def test_a_state_is_not_carried_to_another_process(machine):
+def test_a_state_cannot_be_pickled(machine):
     with pytest.raises(TypeError, match="save"):
         pickle.dumps(machine.keep())
 
 
-def test_a_state_that_nobody_has_closes_no_file_of_others(machine, tmp_path):
+def test_collecting_a_state_closes_no_other_file(machine, tmp_path):
     state = machine.keep()
     copied = copy.deepcopy(state)
     machine.restore(machine.keep())
@@ -77,7 +77,7 @@ def test_a_state_that_nobody_has_closes_no_file_of_others(machine, tmp_path):
     assert (tmp_path / "mine").read_text() == "x"
 
 
-def test_states_take_one_descriptor_and_their_memory_goes_back_to_the_host(machine):
+def test_states_share_one_descriptor_and_free_their_memory(machine):
     before, most = descriptors(), resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(before) + 8, most[1]))
     try:
@@ -100,7 +100,7 @@ def test_states_take_one_descriptor_and_their_memory_goes_back_to_the_host(machi
     assert machine.digest() == digests[57]
 
 
-def test_parts_of_a_state_file_are_used_again_and_are_empty_then():
+def test_freed_parts_of_a_state_file_are_reused_and_zeroed():
     memory = GuestMemory(SIZE)
     memory.view[:4] = b"kept"
     first, at = memory.snapshot(), memory.base.at
@@ -116,7 +116,7 @@ def test_parts_of_a_state_file_are_used_again_and_are_empty_then():
 
 
 def forked(action):
-    """A child that does something, and then waits for a byte: (process, what lets it go on)."""
+    """Fork a child that waits for a byte and then calls `action`; return (process, pipe)."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
@@ -137,7 +137,7 @@ def went_well(*children):
     return [os.waitpid(child, 0)[1] for child, _pipe in children] == [0] * len(children)
 
 
-def test_a_forked_child_lets_go_of_nothing_that_its_parent_has():
+def test_a_forked_child_frees_no_memory_of_its_parent():
     memory = GuestMemory(SIZE)
     memory.view[:4] = b"kept"
     image = memory.snapshot()
@@ -145,7 +145,7 @@ def test_a_forked_child_lets_go_of_nothing_that_its_parent_has():
     assert image.read(0, 4) == b"kept"
 
 
-def test_what_its_parent_lets_go_of_stays_a_forked_childs_memory():
+def test_a_forked_child_keeps_memory_that_its_parent_frees():
     memory = GuestMemory(SIZE)
     memory.view[:4] = b"kept"
     memory.snapshot()
@@ -161,7 +161,7 @@ def test_what_its_parent_lets_go_of_stays_a_forked_childs_memory():
     assert went_well(child)
 
 
-def test_forked_children_keep_states_of_their_own():
+def test_forked_children_have_separate_states():
     memory = GuestMemory(SIZE)
     memory.view[:4] = b"kept"
     memory.snapshot()
@@ -178,7 +178,7 @@ def test_forked_children_keep_states_of_their_own():
     assert bytes(memory.view[:4]) == b"kept"
 
 
-def test_a_host_without_descriptors_is_an_error_in_one_line(machine, monkeypatch):
+def test_running_out_of_descriptors_raises_a_machine_error(machine, monkeypatch):
     def none_left(self, size):
         raise OSError(24, "Too many open files")
 
@@ -188,7 +188,7 @@ def test_a_host_without_descriptors_is_an_error_in_one_line(machine, monkeypatch
         machine.keep()
 
 
-def test_too_many_machines_are_an_error_and_not_the_end_of_the_process(arch):
+def test_running_out_of_address_space_raises_an_error(arch):
     done = subprocess.run([sys.executable, "-c", MANY, arch], capture_output=True, text=True,
                           timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -196,7 +196,7 @@ def test_too_many_machines_are_an_error_and_not_the_end_of_the_process(arch):
     assert int(first.split()[0]) >= 2 and "MiB of" in first and last == "3"
 
 
-def test_an_engine_is_made_where_one_fits_once_forgotten_ones_are_collected(monkeypatch):
+def test_creating_an_engine_collects_garbage_and_tries_again(monkeypatch):
     tried = []
 
     def without_room(*_arguments, **_options):

@@ -31,7 +31,7 @@ def test_typed_commands_are_answered(fresh):
     assert b"5 3610a686" in fresh.console.text
 
 
-def test_two_boots_are_equal_to_the_last_bit(image):
+def test_two_boots_are_bit_identical(image):
     digests = []
     for _ in range(2):
         machine = UnicornMachine(image, MEMORY)
@@ -43,7 +43,7 @@ def test_two_boots_are_equal_to_the_last_bit(image):
     assert digests[0] == digests[1]
 
 
-def test_a_run_in_pieces_is_the_run_in_one(image):
+def test_running_in_pieces_does_not_change_a_run(image):
     whole, pieces = (UnicornMachine(image, MEMORY) for _ in range(2))
     for machine in (whole, pieces):
         machine.boot()
@@ -55,8 +55,8 @@ def test_a_run_in_pieces_is_the_run_in_one(image):
     assert bytes(pieces.console.text) == bytes(whole.console.text)
 
 
-def test_the_native_clock_counts_what_a_hook_on_every_instruction_counts(booted):
-    """The slower truth: Unicorn's own hook, called in Python for each instruction."""
+def test_the_native_instruction_count_matches_a_code_hook(booted):
+    """The slow reference is a Unicorn code hook that calls Python for each instruction."""
     machine = booted
     seen = []
     begin = machine.symbol("strtoul")
@@ -71,15 +71,15 @@ def test_the_native_clock_counts_what_a_hook_on_every_instruction_counts(booted)
     machine.uc.hook_del(hook)
     inside = sum(begin.address <= a < begin.address + begin.size for a in seen)
     counted = machine.instructions - before
-    # digit_of is inlined or called, by architecture: all of the call is in strtoul when inlined.
+    # On some architectures digit_of is inlined into strtoul, which then executes the whole call.
     assert inside == counted or inside < counted < 3 * inside
     callees = {s.name for s in machine.image.symbols.functions() if s.name == "digit_of"}
     if not callees:
         assert inside == counted
 
 
-def test_every_block_of_a_boot_is_counted_as_the_decoder_counts_it(fresh):
-    """Block sizes as the translation reports them, against the decoder of the architecture."""
+def test_instruction_counts_of_blocks_match_the_decoder(fresh):
+    """Compare the block sizes that the translator reports with those of the decoder."""
     blocks = set()
     fresh.uc.hook_add(unicorn.UC_HOOK_BLOCK, lambda _uc, at, size, _d: blocks.add((at, size)))
     fresh.run(PROMPT)
@@ -89,11 +89,11 @@ def test_every_block_of_a_boot_is_counted_as_the_decoder_counts_it(fresh):
         if known is not None and fresh.translate(address) is not None:
             assert known == len(fresh.arch.split(fresh.read(address, size))), hex(address)
             compared += 1
-    # Where all instructions are of one length the clock divides, and asks no table.
+    # With fixed-length instructions the clock divides by their length instead of using a table.
     assert compared > 50 or fresh.cpu.model.fixed_length
 
 
-def test_it_stops_before_an_address_and_goes_on_from_there(fresh):
+def test_a_run_stops_before_an_address_and_continues_from_there(fresh):
     address = fresh.symbol("classify").address
     for _ in range(3):
         stop = fresh.run(Until(addresses=[address]))
@@ -116,7 +116,7 @@ def test_stopping_at_addresses_does_not_change_the_run(image):
     assert stopped.digest() == plain.digest()
 
 
-def test_it_stops_at_a_virtual_time(fresh):
+def test_a_run_stops_at_a_virtual_time(fresh):
     stop = fresh.run(Until(time=20_000_000))
     assert stop.reason is StopReason.TIME and 20_000_000 <= fresh.now < 20_100_000
 
@@ -137,7 +137,7 @@ def test_powering_off_ends_the_run(fresh):
     assert fresh.run(Until()).reason is StopReason.POWER_OFF
 
 
-def test_a_snapshot_in_memory_brings_everything_back(fresh):
+def test_a_snapshot_in_memory_restores_the_whole_state(fresh):
     fresh.run(PROMPT)
     kept, digest = fresh.snapshot(), fresh.digest()
     ends = []
@@ -150,7 +150,7 @@ def test_a_snapshot_in_memory_brings_everything_back(fresh):
     assert ends[0] == ends[1] != digest
 
 
-def test_a_snapshot_on_disk_goes_on_as_the_machine_itself(fresh, tmp_path):
+def test_a_snapshot_on_disk_continues_like_the_machine_itself(fresh, tmp_path):
     fresh.run(PROMPT)
     path = tmp_path / "s.kinst"
     snapshot.save(fresh, path)
@@ -193,7 +193,7 @@ def test_a_damaged_snapshot_is_refused_with_one_line(saved, tmp_path, data):
     else:
         at = data.draw(st.integers(0, len(raw) - 1))
         raw[at] ^= data.draw(st.integers(1, 255))
-    if data.draw(st.booleans()) and len(raw) > snapshot.HEAD.size:  # a checksum that fits
+    if data.draw(st.booleans()) and len(raw) > snapshot.HEAD.size:  # make the checksum match
         raw[24:56] = hashlib.sha256(raw[snapshot.HEAD.size :]).digest()
     path = tmp_path / "s.kinst"
     path.write_bytes(raw)
@@ -201,11 +201,11 @@ def test_a_damaged_snapshot_is_refused_with_one_line(saved, tmp_path, data):
         snapshot.restore(path, image)
     except SnapshotError as error:
         assert "\n" not in str(error)
-    except MachineError as error:  # a memory size that is not one
+    except MachineError as error:  # invalid memory size
         assert "\n" not in str(error)
 
 
-def test_an_unwritable_snapshot_says_so(fresh, tmp_path):
+def test_an_unwritable_snapshot_is_reported(fresh, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SnapshotError, match="cannot be written"):
         snapshot.save(fresh, tmp_path / "file" / "s.kinst")
@@ -233,8 +233,8 @@ def test_an_unknown_register_is_refused(fresh):
         fresh.read_register("r99")
 
 
-def test_a_fault_in_the_guest_goes_through_its_own_vectors(booted):
-    """An undefined instruction: riscv64's teaching kernel has no page tables that could fault."""
+def test_a_guest_fault_is_delivered_to_the_guest_vectors(booted):
+    """Use an undefined instruction, since the riscv64 kernel has no page tables for page faults."""
     at = booted.symbol("strlen").address
     booted.write(at, {"amd64": b"\x0f\x0b"}.get(booted.arch.name, bytes(4)))
     with pytest.raises(CallError, match="strlen panicked") as error:
@@ -242,13 +242,13 @@ def test_a_fault_in_the_guest_goes_through_its_own_vectors(booted):
     assert re.search(rb"at %x\b.*\r\npanic: unexpected" % at, error.value.console)
 
 
-def test_a_call_that_reads_from_nowhere_fails_and_names_the_function(booted):
+def test_a_call_that_reads_unmapped_memory_names_the_function(booted):
     caller = Caller(booted)
     with pytest.raises(CallError, match=r"^strlen (panicked|faulted)"):
         caller.call(booted.symbol("strlen").address, [0x7FFF_FFFF_F000], "strlen")
 
 
-def test_the_breakpoint_of_nobody_panics_the_guest(booted):
+def test_an_unclaimed_breakpoint_panics_the_guest(booted):
     traps = {"amd64": b"\xcc", "arm64": bytes.fromhex("a08142d4"), "riscv64": b"\x73\0\x10\0"}
     address = booted.symbol("adler32").address
     booted.write_code(address, traps[booted.arch.name])
@@ -257,12 +257,12 @@ def test_the_breakpoint_of_nobody_panics_the_guest(booted):
     assert b"panic: unexpected" in error.value.console
 
 
-def test_a_call_that_never_returns_says_so(booted):
+def test_a_call_that_never_returns_is_reported(booted):
     with pytest.raises(CallError, match="did not return within 100000 instructions"):
         Caller(booted, limit=100_000).call(booted.symbol("cngetc").address, [], "cngetc")
 
 
-def test_calls_leave_the_registers_as_they_were(booted):
+def test_calls_restore_the_registers(booted):
     before = booted.registers()
     caller = Caller(booted)
     text = caller.place(b"hello\0")
@@ -271,7 +271,7 @@ def test_calls_leave_the_registers_as_they_were(booted):
     assert booted.registers() == before
 
 
-def test_two_callers_of_a_machine_share_its_stack(booted):
+def test_two_callers_of_a_machine_share_its_argument_memory(booted):
     one, two = Caller(booted), Caller(booted)
     first, second = one.place(b"first\0"), two.place(b"second\0")
     assert first != second and booted.read_string(first) == b"first"
@@ -285,12 +285,12 @@ def test_two_callers_of_a_machine_share_its_stack(booted):
     assert Caller(booted).place(b"new\0") == first
 
 
-def test_more_arguments_than_the_stack_holds_need_malloc(booted):
+def test_arguments_larger_than_the_stack_need_malloc(booted):
     with pytest.raises(KinstError, match="malloc"):
         Caller(booted).place(bytes(100_000))
 
 
-def test_an_unbooted_image_can_be_called(image):
+def test_functions_of_an_unbooted_image_can_be_called(image):
     machine = boots.unbooted(image, MEMORY)
     caller = Caller(machine)
     text = caller.place(b"123x\0")
@@ -298,7 +298,7 @@ def test_an_unbooted_image_can_be_called(image):
     assert caller.call(machine.symbol("fibonacci").address, [15], "fibonacci") == 610
 
 
-def test_a_booted_machine_comes_from_the_cache_the_second_time(image, monkeypatch):
+def test_a_second_boot_comes_from_the_cache(image, monkeypatch):
     one = boots.booted(image, MEMORY)
     path = boots.snapshot_path(image, MEMORY)
     assert path.exists()
@@ -306,7 +306,7 @@ def test_a_booted_machine_comes_from_the_cache_the_second_time(image, monkeypatc
     assert boots.booted(image, MEMORY).digest() == one.digest()
 
 
-def test_a_damaged_cache_is_made_again(image):
+def test_a_damaged_cached_boot_is_replaced(image):
     digest = boots.booted(image, MEMORY).digest()
     path = boots.snapshot_path(image, MEMORY)
     path.write_bytes(path.read_bytes()[:100])
@@ -314,8 +314,8 @@ def test_a_damaged_cache_is_made_again(image):
     assert snapshot.restore(path, image).digest() == digest
 
 
-def test_behind_an_argument_there_are_zeros_not_what_the_stack_held(booted):
-    """Functions that read words look there: a call must not depend on the one before."""
+def test_string_arguments_are_followed_by_zeros(booted):
+    """Functions that read whole words must not see data of an earlier call after a string."""
     caller = Caller(booted)
     low = caller._room.free - 64
     booted.write(low, b"\xaa" * 64)
@@ -323,13 +323,13 @@ def test_behind_an_argument_there_are_zeros_not_what_the_stack_held(booted):
     assert booted.read(address, 16) == b"abc" + bytes(13)
 
 
-def test_calls_do_not_return_to_the_first_byte_of_the_kernels_code(booted):
-    """Unicorn looks at the byte before a stop address, which sets the Accessed bit of its page."""
+def test_calls_do_not_return_to_the_first_byte_of_kernel_code(booted):
+    """Unicorn reads the byte before a stop address, which sets the Accessed bit of its page."""
     code = next(s for s in booted.image.segments if s.executable)
     assert booted.guest.entry_address(booted.image) - 1 >= max(code.virtual, booted.image.entry)
 
 
-def test_of_the_boots_of_a_kernel_the_latest_are_kept(image, tmp_path, monkeypatch):
+def test_only_the_latest_cached_boots_of_a_kernel_are_kept(image, tmp_path, monkeypatch):
     monkeypatch.setenv("KINST_CACHE", str(tmp_path))
     path = boots.snapshot_path(image, MEMORY)
     kernel = path.name.rpartition("-")[0]

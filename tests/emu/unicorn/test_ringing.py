@@ -1,4 +1,4 @@
-"""A timer that is made to ring, and runs that end before an interrupt is taken."""
+"""Tests of ring_timer(), and of runs that end before an interrupt is taken."""
 
 import random
 
@@ -25,7 +25,7 @@ def ticks(machine):
 
 
 def mask(machine, masked):
-    """Have the CPU take no interrupt, or take them."""
+    """Mask or unmask interrupts of the CPU."""
     name, bit, set_ = {"amd64": ("rflags", 9, False), "arm64": ("pstate", 7, True),
                        "riscv64": ("sstatus", 1, False)}[machine.arch.name]
     value = machine.read_register(name) & ~(1 << bit)
@@ -33,13 +33,13 @@ def mask(machine, masked):
 
 
 def computing(machine):
-    """In a long computation."""
+    """Start a long computation on the CPU with interrupts enabled."""
     machine.arch.prepare_call(machine, (25,), machine.guest.entry_address(machine.image))
     machine.pc = machine.image.symbols.find("fibonacci").address
     mask(machine, False)
 
 
-def test_a_timer_that_is_rung_is_taken_before_the_next_instruction_or_when_it_may_be(machine):
+def test_ring_timer_interrupts_at_once_or_when_unmasked(machine):
     chosen = random.Random(3)
     computing(machine)
     for number in range(40):
@@ -62,7 +62,7 @@ def test_a_timer_that_is_rung_is_taken_before_the_next_instruction_or_when_it_ma
         assert (machine.pc, machine.sp, ticks(machine)) == (stop.pc, sp, before + 1)
 
 
-def test_what_was_rung_is_in_a_recording(machine, tmp_path):
+def test_timer_interrupts_from_ring_timer_are_recorded(machine, tmp_path):
     path, chosen, places = tmp_path / "rung.rec", random.Random(5), []
     with Recorder(machine, path, STATE, "rung") as recorder:
         computing(machine)
@@ -83,7 +83,7 @@ def test_what_was_rung_is_in_a_recording(machine, tmp_path):
     assert not player.difference() and end.digest == recording.end.digest
 
 
-def test_a_timer_is_not_rung_while_the_machine_runs(machine):
+def test_ring_timer_is_refused_while_the_machine_runs(machine):
     def ring():
         with pytest.raises(MachineError, match="is running"):
             machine.ring_timer()

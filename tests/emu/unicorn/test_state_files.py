@@ -1,4 +1,4 @@
-"""States in files: what is kept, and what is refused."""
+"""Tests of snapshot files: what they contain and which ones are refused."""
 
 import hashlib
 import json
@@ -14,8 +14,8 @@ from images import boots, catalog
 from tests.conftest import MEMORY
 
 
-def test_a_console_that_no_file_keeps_whole_is_refused_and_not_cut(booted, tmp_path):
-    """What is restored has the digest of what was saved."""
+def test_a_snapshot_with_too_much_console_output_is_refused(booted, tmp_path):
+    """Truncating the console output would change the digest of the restored machine."""
     booted.console.text[:] = b"x" * snapshot.MAX_CONSOLE
     snapshot.save(booted, tmp_path / "s")
     assert snapshot.restore(tmp_path / "s", booted.image).digest() == booted.digest()
@@ -26,7 +26,7 @@ def test_a_console_that_no_file_keeps_whole_is_refused_and_not_cut(booted, tmp_p
 
 
 @pytest.mark.parametrize("value", [{}, [], "1", -1, 1 << 64, 0.5, None, True])
-def test_a_timer_that_is_none_is_told(value):
+def test_an_invalid_timer_state_is_refused(value):
     machine = boots.booted(catalog.find("teaching/arm64"), MEMORY)
     state = snapshot.to_json(machine.state())
     next(iter(state["cpu"]["timers"].values()))["compare"] = value
@@ -34,8 +34,8 @@ def test_a_timer_that_is_none_is_told(value):
         machine.restore_state(snapshot.from_json(state))
 
 
-def test_a_clock_far_ahead_of_its_timers_is_no_reason_to_run_for_ever():
-    """They would be due again and again until they come to it."""
+def test_a_clock_far_ahead_of_its_timers_is_an_error():
+    """Timers catching up with a clock far in the future would expire again and again."""
     machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
     state = snapshot.to_json(machine.state())
     state["instructions"] = state["canonical"] = 1 << 55
@@ -45,21 +45,21 @@ def test_a_clock_far_ahead_of_its_timers_is_no_reason_to_run_for_ever():
 
 
 @pytest.mark.parametrize("arch", ["amd64"], indirect=True)
-def test_a_register_that_cannot_be_what_is_written_is_told(booted):
-    """A selector that no descriptor table has."""
+def test_an_impossible_register_value_is_refused(booted):
+    """gs is set to a selector that no descriptor table contains."""
     with pytest.raises(MachineError, match="gs cannot be set to 0xffffffffffffffff"):
         booted.write_register("gs", (1 << 64) - 1)
 
 
 def written(path, header, body, version=snapshot.FORMAT):
-    """A snapshot whose checksum fits, whatever it says."""
+    """Write a snapshot with any content and a correct checksum."""
     head = zstandard.ZstdCompressor().compress(json.dumps(header).encode())
     path.write_bytes(snapshot.HEAD.pack(
         snapshot.MAGIC, version, len(head), len(body), hashlib.sha256(head + body).digest())
         + head + body)
 
 
-def test_what_is_in_the_kernel_s_file_is_not_in_a_snapshot(booted, tmp_path):
+def test_snapshots_omit_pages_that_equal_the_kernel_file(booted, tmp_path):
     snapshot.save(booted, tmp_path / "s")
     header, _body = snapshot._read(tmp_path / "s")
     text = next(s for s in booted.image.segments if s.executable)
@@ -68,8 +68,8 @@ def test_what_is_in_the_kernel_s_file_is_not_in_a_snapshot(booted, tmp_path):
     assert snapshot.restore(tmp_path / "s", booted.image).digest() == booted.digest()
 
 
-def test_a_snapshot_with_all_pages_in_it_is_restored(booted, tmp_path, monkeypatch):
-    """Those of the format before."""
+def test_a_snapshot_of_the_previous_format_is_restored(booted, tmp_path, monkeypatch):
+    """Snapshots of the previous format contain the pages of the kernel image."""
     monkeypatch.setattr(snapshot, "_image_pages", lambda image: {})
     snapshot.save(booted, tmp_path / "s")
     header, body = snapshot._read(tmp_path / "s")
@@ -82,7 +82,7 @@ def test_a_snapshot_with_all_pages_in_it_is_restored(booted, tmp_path, monkeypat
     [[0, 1, 99, 0]], [[0, 1, -1, 0]], [[0, 1 << 40, 0, 0]], [[-1, 1, 0, 0]], [[0, 1, 0, -4096]],
     [[0, 1, 0, 1 << 60]], [[0, 0, 0, 0]], [[MEMORY // PAGE, 1, 0, 0]], [[1, 1, 0, 0], [1, 1, 0, 0]],
     [[0, 1, 0]], [["0", 1, 0, 0]], [[0, 1.5, 0, 0]], [None], 3])
-def test_pages_of_a_file_that_cannot_be_are_one_line(rows, tmp_path):
+def test_impossible_page_ranges_in_a_snapshot_are_refused(rows, tmp_path):
     machine = boots.booted(catalog.find("teaching/arm64"), MEMORY)
     snapshot.save(machine, tmp_path / "s")
     header, body = snapshot._read(tmp_path / "s")

@@ -1,4 +1,4 @@
-"""Whoever writes guest memory, by whatever way: the next instruction there is what was written."""
+"""Tests that code written to guest memory is executed next, whichever way it was written."""
 
 import gc
 import random
@@ -40,7 +40,7 @@ RETURN = {"amd64": lambda n: b"\xb8" + n.to_bytes(4, "little") + b"\xc3",
 
 
 class OnePacket:
-    """A debugger that sends one packet."""
+    """Debugger connection that sends one packet."""
 
     acknowledges = False
 
@@ -59,7 +59,7 @@ class OnePacket:
         return False
 
 
-# -- every public way to write memory -------------------------------------------------------------
+# -- public ways to write memory ------------------------------------------------------------------
 
 def by_physical(machine, address, data):
     machine.write_physical(machine.translate(address), data)
@@ -98,7 +98,7 @@ def by_replay(machine, address, data):
 
 
 def from_snapshot(machine, address, data):
-    """Memory is what it was, and then again what is in a state."""
+    """Write through a snapshot: restore one without the data, then one with it."""
     before = machine.snapshot()
     machine.write(address, data)
     after = machine.snapshot()
@@ -110,7 +110,7 @@ WAYS = [by_physical, by_virtual, by_words, as_code, by_front, by_debugger, by_re
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_a_function_that_has_run_and_is_written_over_is_what_was_written(booted, way):
+def test_overwriting_a_function_changes_what_is_executed(booted, way):
     arch, at = booted.arch.name, booted.symbol("strlen").address
     caller = Caller(booted)
     text = caller.place(b"abc\0")
@@ -124,7 +124,7 @@ def test_a_function_that_has_run_and_is_written_over_is_what_was_written(booted,
         assert called() == value
 
 
-def test_what_a_probe_elsewhere_does_not_change_is_the_result_of_a_written_function(booted):
+def test_a_probe_elsewhere_does_not_affect_an_overwritten_function(booted):
     arch, at = booted.arch.name, booted.symbol("strlen").address
     caller = Caller(booted)
     text = caller.place(b"abc\0")
@@ -147,8 +147,10 @@ def test_what_a_probe_elsewhere_does_not_change_is_the_result_of_a_written_funct
 
 @pytest.fixture
 def paged(image, arch):
-    """A machine with page tables: the kernels of arm64 and riscv64 run without, there they are
-    ours."""
+    """Return a machine whose guest virtual addresses the test can map.
+
+    The kernels for arm64 and riscv64 do not set up page tables, so those of the emulator are used.
+    """
     if arch == "amd64":
         return boots.booted(image, MEMORY)
     machine = UnicornMachine(image, MEMORY)
@@ -157,17 +159,17 @@ def paged(image, arch):
 
 
 def mapped(machine, *physical):
-    """A virtual large page that nothing is at, and what puts each physical one there in turn."""
+    """Return an unmapped large page and the table writes that map it to each physical address."""
     near, free = machine.symbol("strlen").address, machine.board.ram_base + (40 << 20)
-    if machine.arch.name == "arm64":  # the eighth GiB
+    if machine.arch.name == "arm64":  # the GiB at 8 GiB
         tables = machine.read_register("ttbr0_el1")
         return 8 << 30, [((tables + 64, free | 3), (free, at | 0x701)) for at in physical]
     holes = [machine.guest.traps.hole(machine, near, at, 1, free) for at in physical]
     return holes[0].virtual, [hole.writes for hole in holes]
 
 
-def test_page_tables_written_from_outside_are_followed_at_once(paged):
-    """What the CPU model keeps of them is forgotten, too."""
+def test_page_table_writes_by_the_caller_take_effect_at_once(paged):
+    """Page table writes from outside the guest also flush the TLB of the CPU model."""
     machine, pages = paged, [paged.board.ram_base + (n << 20) for n in (32, 34)]
     text, tables = mapped(machine, *pages)
     for page, content in zip(pages, (b"abc\0", b"abcdef\0"), strict=True):
@@ -181,10 +183,10 @@ def test_page_tables_written_from_outside_are_followed_at_once(paged):
 
 
 class Disk(Device):
-    """Writes code to memory, every so often, when its time has come."""
+    """Device that periodically writes code to memory when its timer expires."""
 
     STATE = ("written",)
-    EVERY = 700  # ns
+    EVERY = 700  # period in ns
 
     def __init__(self, machine, at):
         self.machine, self.at, self.written = machine, machine.translate(at), 0
@@ -205,8 +207,8 @@ class Disk(Device):
         self.timer.set(self.machine.now + self.EVERY)
 
 
-def test_a_device_writes_when_its_time_has_come_and_not_in_the_middle_of_a_block(paged):
-    """What a block that is cut sees would be another thing than what one in a piece does."""
+def test_a_device_may_write_memory_only_when_its_timer_expires(paged):
+    """Writes within a block would have different effects when the block is cut."""
     base, outside = 0x20000000, paged.board.ram_base + paged.memory
     disk = Disk(paged, paged.sp)
     with pytest.raises(MemoryAccessError):
@@ -223,19 +225,19 @@ def test_a_device_writes_when_its_time_has_come_and_not_in_the_middle_of_a_block
         Caller(paged).call(at, [window, 1], "strlen")
 
 
-def test_unicorns_own_object_can_be_used_when_the_machine_is_not_held_any_more(image):
-    """Its hooks, clock and memory are the machine's."""
+def test_the_unicorn_object_can_be_used_after_its_machine_is_collected(image):
+    """The hooks, clock and memory of Unicorn's object belong to the machine."""
     engine = UnicornMachine(image, MEMORY).uc
     gc.collect()
     with pytest.raises(unicorn.UcError):
         engine.emu_start(0x12345678, 0x12345680, count=10)
 
 
-# -- code that runs all the time is written over, in the middle of everything ---------------------
+# -- overwriting code that runs all the time ------------------------------------------------------
 
 SLOT, SLOTS, WORDS = 64, 3, 16
 UNITS = {
-    # Instructions of four bytes, and pairs of two: blocks of one size have different counts.
+    # One four-byte or two two-byte instructions, so blocks of equal size have different counts
     "amd64": (lambda n: b"\x48\x83\xc3" + bytes((n,)), b"\x66\x90\x66\x90", b"\xc3\x90\x90\x90"),
     "arm64": (lambda n: words(0x91000273 | n << 10), words(0xD503201F), words(0xD65F03C0)),
     "riscv64": (lambda n: words(0x00048493 | n << 20), words(0x00010001), words(0x00008067)),
@@ -244,7 +246,7 @@ COUNTER = {"amd64": "rbx", "arm64": "x19", "riscv64": "s1"}
 
 
 def body(arch, seed):
-    """A slot's code: it adds to a register, does nothing, returns."""
+    """Return a slot's code, which repeatedly adds to a register and returns."""
     add, nothing, back = UNITS[arch]
     rng = random.Random(seed)
     units = [add(rng.randrange(2, 60)) if rng.random() < 0.5 else nothing for _ in range(WORDS - 1)]
@@ -253,7 +255,7 @@ def body(arch, seed):
 
 
 def loop(arch):
-    """Calls the slots behind it, for ever."""
+    """Return code that calls the slots after it in an endless loop."""
     code = b""
     for n in range(SLOTS):
         distance = SLOT * (n + 1) - len(code)
@@ -273,8 +275,10 @@ def loop(arch):
 
 
 def looping(arch):
-    """A booted machine that executes the loop, interrupts on; where its code is: a page ends in
-    the second slot."""
+    """Return (machine, address) for a booted machine that executes the loop at `address`.
+
+    Interrupts are enabled, and the second slot crosses a page border.
+    """
     machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     at = (machine.sp & ~0xFFF) + 0x101000 - SLOT * 2 - 32
     machine.write(at, loop(arch).ljust(SLOT, b"\0") + b"".join(body(arch, n) for n in range(SLOTS)))
@@ -288,10 +292,10 @@ def looping(arch):
 
 
 class Writing(RuleBasedStateMachine):
-    """Public ways of writing memory, among what may be done to a machine between two instructions.
+    """Public ways of writing memory, mixed with other operations between two instructions.
 
-    Left out: ``Caller.place``, which chooses the address itself; ``value``s of the Python interface
-    and D's copyout, which write by ``Machine.write``; registers, which hold no code.
+    Not tested here: ``Caller.place``, which chooses its own address; ``value`` in the Python
+    interface and D's copyout, which use ``Machine.write``; and registers, which hold no code.
     """
 
     arch = "amd64"
@@ -318,7 +322,7 @@ class Writing(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 99), seed=st.integers(0, 1 << 30))
     def write_by_a_handler(self, which, seed):
-        """When the loop's beginning is next executed."""
+        """Write to a slot when the start of the loop is executed next."""
         machine, done = self.machine, []
 
         def handler():
@@ -400,7 +404,7 @@ class Writing(RuleBasedStateMachine):
             assert reach(plain, position) is None
             plain.write(address, data)
             plain.forget_translations()
-        while plain.instructions < end:  # it may panic on the way, and goes on as the other did
+        while plain.instructions < end:  # both machines may panic and continue
             before = plain.instructions
             stop = plain.run(Until(instructions=end))
             assert plain.instructions > before, stop
@@ -410,7 +414,7 @@ class Writing(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_code_written_over_while_it_runs_runs_as_it_does_on_a_machine_that_forgets(arch):
+def test_overwriting_running_code_matches_a_machine_that_flushes_translations(arch):
     case = type("Writing", (Writing,), {"arch": arch}).TestCase  # type: ignore[attr-defined]
     case.settings = settings(max_examples=15, stateful_step_count=40, deadline=None,
                              phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -419,8 +423,8 @@ def test_code_written_over_while_it_runs_runs_as_it_does_on_a_machine_that_forge
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_recording_of_code_written_over_is_replayed(arch, seed, tmp_path):
-    """By whatever way; also by a handler, in the middle of a run."""
+def test_a_recording_with_overwritten_code_is_replayed(arch, seed, tmp_path):
+    """Code is also written by a handler in the middle of a run."""
     machine, at = looping(arch)
     rng, path = random.Random(seed), tmp_path / "file.rec"
 
@@ -441,9 +445,11 @@ def test_a_recording_of_code_written_over_is_replayed(arch, seed, tmp_path):
     assert again.read_register(COUNTER[arch]) == machine.read_register(COUNTER[arch])
 
 
-def test_instructions_that_only_the_model_knows_are_counted_as_it_does():
-    """8F /6 is POP to Unicorn and QEMU, and nothing to a decoder: what follows it is otherwise
-    read as other instructions."""
+def test_instructions_that_the_decoder_does_not_know_are_counted():
+    """Unicorn and QEMU execute 8F /6 as POP, but the decoder does not know it.
+
+    Decoding it differently would misread the instructions after it.
+    """
     machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
     at, begin = machine.symbol("strlen").address, machine.instructions
     machine.write(at, bytes.fromhex("90 8f771c 90 0f0b".replace(" ", "")))  # nop, pop, nop, ud2

@@ -1,4 +1,4 @@
-"""Linker sets are built here in a kernel's memory, by the layout that sdt.h has on LP64."""
+"""Tests of static (SDT) probes with linker sets built in the layout of sdt.h on LP64."""
 
 import struct
 
@@ -24,7 +24,7 @@ class Memory:
     def read(self, address, size):
         at = address - BASE
         if at < 0 or size < 0 or at + size > SIZE:
-            raise MemoryAccessError(f"{address:#x}: there is nothing")
+            raise MemoryAccessError(f"{address:#x}: is not mapped")
         return bytes(self.data[at : at + size])
 
     def put(self, data):
@@ -38,7 +38,7 @@ class Memory:
 
 
 def built(tmp_path, declared, size=112):
-    """A kernel and its memory.
+    """Build a kernel with linker sets and return (image, memory).
 
     :param declared: (provider, module, function, name, [(type, translated)], [(address, target)]).
     """
@@ -52,7 +52,7 @@ def built(tmp_path, declared, size=112):
             "<i4x10Qqi4xQ", size, providers[provider], *[0] * 6, memory.text(module),
             memory.text(function), memory.text(name), 0, 0, 0))
         sets["probes"] += struct.pack("<Q", probe)
-        # The linker's order is none.
+        # The linker puts arguments in no particular order.
         for index, (kind, translated) in reversed(list(enumerate(arguments))):
             sets["argtypes"] += struct.pack("<Q", memory.put(struct.pack(
                 "<i4x5Q", index, memory.text(kind), memory.text(translated) if translated else 0, 0,
@@ -76,7 +76,7 @@ START = ("io", "", "", "start",
 LOOKUP = ("vfs", "namei", "lookup", "entry", [], [])
 
 
-def test_probes_have_dtrace_s_names_their_arguments_in_order_and_their_tracepoints(tmp_path):
+def test_probes_have_dtrace_names_ordered_arguments_and_tracepoints(tmp_path):
     success, start, lookup = static_probes(*built(tmp_path, [EXEC, START, LOOKUP]))
     assert (success.provider, success.module, success.function, success.name) == (
         "proc", "kernel", "none", "exec-success")
@@ -88,37 +88,37 @@ def test_probes_have_dtrace_s_names_their_arguments_in_order_and_their_tracepoin
         "namei", "lookup", (), ())
 
 
-def test_a_kernel_without_the_sets_has_none(tmp_path):
+def test_a_kernel_without_linker_sets_has_no_static_probes(tmp_path):
     path = tmp_path / "kernel"
     path.write_bytes(Elf().build())
     assert static_probes(load_image(path), Memory()) == []
 
 
-def test_probes_of_another_layout_are_refused(tmp_path):
+def test_probes_with_an_unknown_layout_are_refused(tmp_path):
     with pytest.raises(StaticProbeError, match="a static probe has 120 bytes instead of 112"):
         static_probes(*built(tmp_path, [EXEC], size=120))
 
 
 @pytest.mark.parametrize(("index", "said"), [(7, "argument number 7"), (-1, "number -1"),
                                              (3, r"consecutive: \[0, 3\]")])
-def test_arguments_that_leave_gaps_are_refused(tmp_path, index, said):
+def test_argument_numbers_with_gaps_are_refused(tmp_path, index, said):
     image, memory = built(tmp_path, [START])
     begin = image.symbols.find("__start_set_sdt_argtypes_set").address - BASE
     (first,) = struct.unpack_from("<Q", memory.data, begin)
-    struct.pack_into("<i", memory.data, first - BASE, index)  # it was 1
+    struct.pack_into("<i", memory.data, first - BASE, index)  # the index was 1
     with pytest.raises(StaticProbeError, match=said):
         static_probes(image, memory)
 
 
-def test_a_kernel_that_was_not_started_is_said_to_be_so(tmp_path):
+def test_reading_the_probes_of_an_unstarted_kernel_is_reported(tmp_path):
     image, memory = built(tmp_path, [EXEC])
     begin = image.symbols.find("__start_set_sdt_probes_set").address - BASE
-    struct.pack_into("<Q", memory.data, begin, 0)  # what its own relocation will set
+    struct.pack_into("<Q", memory.data, begin, 0)  # set when the kernel relocates itself
     with pytest.raises(StaticProbeError, match="has the kernel been started"):
         static_probes(image, memory)
 
 
-def test_a_name_without_an_end_is_not_looked_for_for_ever(tmp_path):
+def test_an_unterminated_name_is_refused(tmp_path):
     image, memory = built(tmp_path, [EXEC])
     memory.data[SIZE - 4096 :] = b"x" * 4096
     begin = image.symbols.find("__start_set_sdt_providers_set").address - BASE
@@ -129,7 +129,7 @@ def test_a_name_without_an_end_is_not_looked_for_for_ever(tmp_path):
 
 
 @given(st.integers(0, SIZE - 1), st.binary(min_size=1, max_size=16))
-def test_damaged_sets_are_read_or_refused_in_a_line(tmp_path_factory, at, garbage):
+def test_reading_damaged_linker_sets_succeeds_or_raises_an_error(tmp_path_factory, at, garbage):
     image, memory = built(tmp_path_factory.mktemp("damaged"), [EXEC, START, LOOKUP])
     memory.data[at % memory.used : at % memory.used + len(garbage)] = garbage
     try:
