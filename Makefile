@@ -1,14 +1,14 @@
-# make demo    set everything up and show the main job on the built-in teaching kernel
-# make test    set everything up, lint, and run the tests
-# make check   lint and the core's tests, in less than a minute: for while one works
-# make images  build the teaching kernel for each architecture
-# make sanitize  build the native core with AddressSanitizer and UndefinedBehaviorSanitizer, and run
-#              the tests under them
-# make docs    build the documentation as a site, in build/site
-# make man     write the manual pages, in build/man
-# make wheels  build a manylinux wheel with the kernels, the userland and the manual pages in it, for
-#              the Python of .venv, in build/wheels; two builds of a commit give the same file
-# make bench   run the benchmarks (real kernels: KINST_KERNELS=DIR)
+# make demo      set everything up and show the main features on the teaching kernels
+# make test      set everything up, lint, and run all tests
+# make check     lint and run the core tests, in less than a minute, for use during development
+# make images    build the teaching kernels and the userland for each architecture
+# make sanitize  build the native code with AddressSanitizer and UndefinedBehaviorSanitizer, and run
+#                the tests with it
+# make docs      build the documentation as a web site in build/site
+# make man       generate the manual pages in build/man
+# make wheels    build a manylinux wheel with the kernels, the userland and the manual pages, for the
+#                Python of .venv, in build/wheels; builds of the same commit are identical
+# make bench     run the benchmarks (FreeBSD kernels: KINST_KERNELS=DIR)
 
 PYTHON ?= python3
 VENV := .venv
@@ -34,8 +34,8 @@ NATIVE := $(foreach place,emu/* emu/*/* kinst/* dwarf dtrace/*, \
 
 ROOMS := emu kinst dwarf images dtrace kinst_emu
 
-# In place by a path, not by setuptools' finder, and compiled as pip does what it copies: together
-# 60 ms of every command.
+# A compat-mode editable install adds a path instead of setuptools' import finder, and compileall
+# compiles what pip would compile. Together they save 60 ms in every command.
 $(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh
 	sh ./setup-system.sh build
 	$(PYTHON) -m venv $(VENV)
@@ -72,7 +72,7 @@ CORE := tests/emu/unicorn tests/kinst/code tests/kinst/probes/test_dispatch.py t
 check: lint $(KERNELS) $(ROOTS)
 	$(BIN)/python -m pytest -q -n auto --dist worksteal $(CORE)
 
-# Without a browser and llvm's tools some tests are skipped, and say so.
+# Tests that need a browser or the LLVM tools are skipped, with a message, if those are missing.
 test: lint $(KERNELS) $(ROOTS)
 	sh ./setup-system.sh qemu
 	sh ./setup-system.sh witnesses || true
@@ -82,14 +82,14 @@ docs: $(STAMP)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees docs build/site
 	@echo build/site/index.html
 
-# What two builds of a commit would have otherwise: times, and where they were built.
+# The commit time replaces the build time, so that two builds of a commit are identical.
 EPOCH = $(shell git log -1 --format=%ct)
 WHEELS := build/wheels
 
 man: $(STAMP)
 	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python docs/man.py build/man
 
-# Of what is committed, in a folder of its own: nothing that lies about gets into it.
+# Build from a copy of the committed files, so that other files do not get into the wheel.
 wheels: images man
 	rm -rf $(WHEELS)
 	mkdir -p $(WHEELS)/tree/build
@@ -104,7 +104,7 @@ wheels: images man
 	rm -r $(WHEELS)/plain $(WHEELS)/tree
 	@ls $(WHEELS)/*.whl
 
-# A copy of the house, so that what is built for use stays what it is.
+# Build in a copy of the source tree, so that the normal build stays intact.
 SANITIZED := build/sanitize
 SANITIZERS := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined \
 	-fno-omit-frame-pointer

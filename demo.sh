@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tells, in two minutes on the teaching kernel, what this is for.
+# Demonstrate the main features on the teaching kernels, in about two minutes.
 set -eu
 
 say() {
@@ -11,7 +11,7 @@ show() {
 	eval "$@"
 }
 
-# The same, and keeps the line with the digest.
+# Run a command like show, and store the line with its digest in $digest.
 show_digest() {
 	printf '\n$ %s\n' "$*"
 	shown=$(eval "$@")
@@ -19,62 +19,66 @@ show_digest() {
 	digest=$(printf '%s\n' "$shown" | grep '^digest ')
 }
 
-say "This is a DTrace for FreeBSD's kernel, inside Python: a machine that boots the kernel, and probes
-that can be put on any of its instructions. It is for those who want to follow a path through a
-kernel until they understand it, to see what a breakpoint really is, or who write the code that
-displaces instructions. What follows uses a small kernel of our own, so that nothing need be fetched:
-it has exception vectors, page tables, interrupts, threads and a console, as FreeBSD's has."
+say "kinst-emu is a DTrace for the FreeBSD kernel. It boots the kernel on an emulated machine inside Python,
+and you can put a probe on any instruction of the kernel. Use it to follow a code path until you
+understand it, to see how a breakpoint works, or to test code that displaces instructions. This demo
+uses a small teaching kernel, so nothing has to be downloaded. Like FreeBSD, it has exception vectors,
+page tables, interrupts, threads and a console."
 
-say "1. The kernel boots, on an amd64 machine that Python emulates. Its console takes commands; we type
-   'strings', which prints the length and the CRC-32 of the word hello, and leave it at its prompt."
+say "1. Boot the teaching kernel on an emulated amd64 machine. Its console accepts commands. We type
+   'strings', which prints the length and the CRC-32 of the string \"hello\", and stop at the prompt."
 show "kinst boot -k teaching/amd64 --type 'strings\r'"
 
-say "2. Its functions can be called from outside, as FreeBSD's can:"
+say "2. Call a kernel function from outside. This also works with the FreeBSD kernel:"
 show "kinst call -k teaching/amd64 'crc32(0, \"hello\", 5)'"
 
-say "3. One of them, instruction by instruction. A probe puts a breakpoint in the place of an
-   instruction; the instruction that was there is displaced: executed elsewhere. The last column
-   says how: copied into a trampoline, a few bytes of memory of its own; or, because a jump or a
-   return must end up where the original does, emulated."
+say "3. Disassemble a function. A probe replaces an instruction with a breakpoint. The original instruction
+   is displaced, which means that it is executed elsewhere. The last column shows how: a copy runs in a
+   trampoline (a few bytes of memory for this purpose), or the tracer emulates the instruction, because
+   a jump or a return must go where the original goes."
 show "kinst disas -k teaching/amd64 strlen"
 
-say "4. One probe, on the comparison in the loop (offset 16, where the jne leads back to), by a short
-   Python program. The breakpoint is INT3, one byte, cc. When the CPU comes to it, it takes an
-   exception; the kernel saves all registers (the trap frame) and calls the tracer, which is ours;
-   that prints a register and lets the kernel return into the trampoline: there the displaced
-   instruction stands, and behind it the CPU is led back to the instruction that follows."
+say "4. Put one probe on the comparison in the loop (offset 16, the target of the jne), with a short Python
+   program. The breakpoint is the one-byte instruction INT3 (cc). When the CPU executes it, the CPU takes
+   an exception. The kernel saves all registers in a trap frame and calls the tracer, which prints a
+   register. The kernel then returns into the trampoline, which contains the displaced instruction and a
+   jump to the instruction after the probe."
 show "python examples/one_probe.py"
 
-say "5. The same as DTrace writes it, on arm64: where functions are entered and where they return;
-   then charge, an inline function: the compiler has put five copies of it into other functions, and
-   a probe on it is one on each. This call comes by the copy in account, at offset 24 (0x18)."
+say "5. Do the same with DTrace, on arm64. The first command traces the entry and the return of functions.
+   The second traces charge, an inline function. The compiler has put five copies of it into other
+   functions, and the probe is on each of them. This call runs the copy in account, at offset 24 (0x18)."
 show "kdtrace -k teaching/arm64 -n fbt::strlen: -n fbt::crc32: -c 'crc32(0, \"hi\", strlen(\"hi\"))'"
 show "kdtrace -k teaching/arm64 -n kinst::charge:entry --stack -c 'account(5)'"
 
-say "6. For those who write the code that displaces instructions: are these two displaced rightly? Each
-   is executed where it stands and displaced, from two random states; registers, flags and memory must
-   be equal. (What uses its own address, as the lea does, is rewritten before it is copied.)"
+say "6. Check how instructions are displaced. Each instruction is executed in place and displaced, from two
+   random states. The registers, flags and memory afterwards must be equal. (An instruction that uses its
+   own address, such as this lea, is rewritten before it is copied.)"
 show "kinst relocate --arch amd64 --assemble 'call qword ptr [r12 + 8]; lea rax, [rip + 16]'"
 
-say "7. A run is the same run every time: its clock counts instructions, nothing reads the host's. The
-   digest is of all memory, registers and devices. It is the same when every function is probed:"
+say "7. Check that a run is deterministic. The clock of the machine counts instructions, and nothing depends
+   on the host's clock. The digest covers all memory, registers and devices. It stays the same when every
+   function is probed:"
 show_digest "kinst boot -q -k teaching/riscv64 --digest"
 untraced=$digest
 show_digest "kdtrace -k teaching/riscv64 --digest -n fbt::: -c boot | tail -n 4"
 if [ "$digest" = "$untraced" ]; then
-	say "   Both digests are the same."
+	say "   The two digests are the same."
 else
-	say "   THE DIGESTS DIFFER: the probes have disturbed the run."
+	say "   ERROR: THE DIGESTS DIFFER. The probes have changed the run."
 	exit 1
 fi
 
-say "8. And the firing of step 4 again, told step by step: the bytes, what the CPU saves, the trap frame,
-   the trampoline, the way back, on a page of its own."
+say "8. Explain the probe of step 4 in detail. The page shows the bytes, what the CPU saves, the trap frame,
+   the trampoline and the way back:"
 show "kinst explain -k teaching/amd64 strlen:16 -c 'strlen(\"hello\")' --html explanation.html"
-say "   It is here: $PWD/explanation.html (open it in a browser; n and p go through the steps). In a
+say "   Open $PWD/explanation.html in a browser; the keys n and p go through the steps. To read it in a
    terminal: .venv/bin/kinst explain -k teaching/amd64 strlen:16 -c 'strlen(\"hello\")'"
 
-say "FreeBSD's own kernel: '.venv/bin/kinst images fetch 15.0-RELEASE/amd64' (its boot takes a second),
-then -k 15.0-RELEASE/amd64 with boot, call, disas and kdtrace, with functions of its own: malloc, say.
-From Python: docs/python.md. An hour of learning: docs/tutorial.md. Every command has examples:
-.venv/bin/kdtrace --help"
+say "Next steps:
+   FreeBSD kernel    .venv/bin/kinst images fetch 15.0-RELEASE/amd64
+                     then use -k 15.0-RELEASE/amd64 with boot, call, disas and kdtrace, and with
+                     functions of FreeBSD, such as malloc; it boots in about a second
+   Python            docs/python.md
+   Tutorial          docs/tutorial.md (one hour)
+   Help              .venv/bin/kdtrace --help; every command has examples"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that are missing: setup-system.sh build|kernels|qemu|witnesses
+# Install the missing Debian packages of a stage: setup-system.sh build|kernels|qemu|witnesses
 set -eu
 
 missing=""
@@ -10,7 +10,7 @@ need() { # need COMMAND PACKAGE...
 	missing="$missing $*"
 }
 
-look() { # look STAGE: what it needs and is not there
+look() { # look STAGE: add the stage's missing packages to $missing
 	case "$1" in
 	build)
 		need gcc gcc libc6-dev
@@ -30,7 +30,7 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.
 		need qemu-system-riscv64 qemu-system-misc opensbi
 		need gdb-multiarch gdb-multiarch
 		;;
-	witnesses) # what tests ask whether we are right
+	witnesses) # independent tools that tests compare our results with
 		need chromium chromium
 		need llvm-symbolizer llvm
 		;;
@@ -41,7 +41,7 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.
 	esac
 }
 
-refuse() { # refuse WHY: names all that will be missing, not this stage's alone
+refuse() { # refuse WHY: exit with a message that lists the missing packages of all stages
 	missing=""
 	for stage in build kernels qemu; do look "$stage"; done
 	[ "$asked" != witnesses ] || look witnesses
@@ -53,17 +53,17 @@ asked="${1:-}"
 look "$asked"
 [ -n "$missing" ] || exit 0
 command -v apt-get >/dev/null 2>&1 ||
-	refuse "these Debian packages are missing, or what they are called here:"
+	refuse "cannot install packages without apt-get; install these (Debian names):"
 sudo=""
 if [ "$(id -u)" -ne 0 ]; then
 	sudo="sudo"
-	# Without a terminal nobody can type a password.
+	# Without a terminal, sudo cannot ask for a password.
 	if ! command -v sudo >/dev/null 2>&1 || { ! [ -t 0 ] && ! sudo -n true 2>/dev/null; }; then
-		refuse "packages are missing; as root: apt-get install"
+		refuse "packages are missing; run as root: apt-get install"
 	fi
 fi
 echo "setup-system.sh: installing$missing" >&2
-echo "(the packages' own messages are left out; this may take minutes)" >&2
+echo "(without the output of apt-get; this may take minutes)" >&2
 $sudo apt-get -qq update
 # shellcheck disable=SC2086
 DEBIAN_FRONTEND=noninteractive $sudo apt-get -qq install -y --no-install-recommends $missing >/dev/null

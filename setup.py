@@ -1,5 +1,7 @@
-"""Builds the native engine, and takes the manual pages that were written before it (make man);
-everything else is in pyproject.toml."""
+"""Build the native extensions, and install the manual pages if they were generated (make man).
+
+All other settings are in pyproject.toml.
+"""
 
 import os
 from pathlib import Path
@@ -12,7 +14,7 @@ NATIVE = sorted(str(path.relative_to(ROOT)) for room in ("emu", "kinst", "dwarf"
                 for path in (ROOT / room).rglob("*.pyx"))
 
 JOBS = len(os.sched_getaffinity(0))
-OPTIMIZED = [] if "CFLAGS" in os.environ else ["-O2"]  # whoever gives flags gives all of them
+OPTIMIZED = [] if "CFLAGS" in os.environ else ["-O2"]  # CFLAGS replaces the default option
 
 MANUALS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "build" / "man").glob("*.1"))
 

@@ -1,4 +1,4 @@
-/* To be traced by bench/actions: calls its function "work", or sends datagrams to itself. */
+/* Workload for bench/actions: call the function work() in a loop, or send datagrams to itself. */
 #include "system.h"
 __attribute__((noinline)) static int work(int n)
 {

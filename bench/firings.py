@@ -1,4 +1,4 @@
-"""The workload that benchmarks fire probes in, and how fast on our machine and on QEMU."""
+"""Workload for benchmarks that fire probes, and functions that measure its firings per second."""
 
 import os
 import signal
@@ -18,24 +18,28 @@ from kinst.providers import kinst_provider
 from kinst.relocation.verdict import Copy, Rewrite
 
 FUNCTION = "ether_crc32_le"
-BYTES = 1_000_000  # of text
+BYTES = 1_000_000  # size of the kernel text that the workload processes
 MEMORY = 512 << 20
 PROMPT = b"mountroot>"
 PATIENCE = 120
 QEMU_SECONDS = 3.0
-# QEMU's gdb stub: registers of the first two arguments, stack, program counter, link.
+# Register numbers in QEMU's gdb stub (first two arguments, stack pointer, program counter, link
+# register) and the size of a breakpoint.
 GDB = {"amd64": ((5, 4), 7, 16, None, 1), "arm64": ((0, 1), 31, 32, 30, 4),
        "riscv64": ((10, 11), 2, 32, 1, 2)}
 
 
 def work(machine, size: int = BYTES) -> int:
-    """The workload."""
+    """Call the workload function on the kernel's text and return its result."""
     text = next(s for s in machine.image.segments if s.executable)
     return Caller(machine).call(machine.symbol(FUNCTION).address, [text.virtual, size], FUNCTION)
 
 
 def loop(machine) -> tuple[str, int]:
-    """The function and the offset to probe."""
+    """Return the function and the offset of the most executed probe site in the workload.
+
+    Only instructions that run in a trampoline are considered.
+    """
     seen: Counter[tuple[str, int]] = Counter()
     breakpoints = Breakpoints(machine, path="direct", records=True)
     kinst_provider.create(breakpoints, FUNCTION, "")
@@ -51,7 +55,7 @@ def loop(machine) -> tuple[str, int]:
 
 
 def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
-    """Firings a second of a probe that only counts."""
+    """Return the firings per second of a probe that only counts."""
     best = 0.0
     kept = machine.snapshot()
     for _ in range(runs):
@@ -67,7 +71,7 @@ def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
 
 
 def qemu_rate(arch: str, image: Image, machine, where: tuple[str, int]) -> float:
-    """Stops a second at a breakpoint of QEMU's gdb stub, each stepped over as gdb does."""
+    """Return the stops per second at a breakpoint of QEMU's gdb stub, stepped over as gdb does."""
     arguments, sp, pc, link, kind = GDB[arch]
     address = machine.symbol(where[0]).address + where[1]
     text = next(s for s in image.segments if s.executable)
@@ -84,7 +88,7 @@ def qemu_rate(arch: str, image: Image, machine, where: tuple[str, int]) -> float
                 if not data or time.perf_counter() - began > PATIENCE:
                     sys.exit(f"no prompt from: {' '.join(command)}")
                 seen += data
-            gdb = GdbRemote(stub)  # the target stops for it
+            gdb = GdbRemote(stub)  # connecting stops the guest
             stack = (gdb.read_register(sp) & ~15) - 4096
             back = image.entry.to_bytes(8, "little")
             if link is None:
@@ -99,7 +103,7 @@ def qemu_rate(arch: str, image: Image, machine, where: tuple[str, int]) -> float
             gdb.insert(address, kind)
             gdb.go()
             if gdb.read_register(pc) != address:
-                sys.exit("QEMU did not come to the breakpoint")
+                sys.exit("QEMU did not reach the breakpoint")
             stops, began = 0, time.perf_counter()
             while time.perf_counter() - began < QEMU_SECONDS:
                 gdb.remove(address, kind)

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * What is allocated in a boot: how often, and the sizes, by the type of memory.
+ * Memory allocations in a boot, by type of memory: number and distribution of sizes.
  *
  *	allocations.d -k KERNEL --trap-path direct -c boot
  */

@@ -1,6 +1,7 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Where the first argument's register changes inside a function: a probe on each instruction.
+ * Trace changes of the first argument's register inside a function, with a probe on each
+ * instruction.
  *
  *	argument.d -C -k KERNEL -c 'memcmp("abcdefghijkl", "abcdefghijkm", 12)'
  */

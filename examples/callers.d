@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Who allocates from zones most often in a boot, by stack.
+ * The five most frequent call stacks of zone allocations in a boot.
  *
  *	callers.d -k KERNEL --trap-path direct -c boot
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Timers of the kernel that have gone off: what they call, and how long that takes.
+ * Expired kernel timers (callouts): the functions that they call, and how long these take.
  *
  *	callouts.d -k KERNEL -c '$ sleep 2'
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * TCP connections through their states, and what is sent on them.
+ * State changes of TCP connections, and the number of bytes sent on each connection.
  *
  *	connections.d -k KERNEL -c '$ check'
  */

@@ -1,8 +1,8 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Locks that are not had at once: how long it takes until they are, by the lock's name, and who waits
- * the longest.  lockstat's probes stand behind a switch that the kernel leaves off; these are the
- * functions that it goes to when the quick way fails.
+ * Lock contention: how long each lock is waited for, and the longest waits by stack.
+ * The kernel leaves lockstat's probes disabled, so this script traces the functions that take a lock
+ * when the fast path fails.
  *
  *	contention.d -k KERNEL --trap-path direct -c boot
  */
@@ -31,7 +31,7 @@ fbt::__mtx_lock_sleep:return, fbt::_sx_xlock_hard:return, fbt::_sx_slock_hard:re
 
 END
 {
-	printf("%-20s %-24s %8s %12s\n", "WAY", "LOCK", "TIMES", "NANOSECONDS");
+	printf("%-20s %-24s %8s %12s\n", "FUNCTION", "LOCK", "COUNT", "NANOSECONDS");
 	printa("%-20s %-24s %@8d %@12d\n", @count, @time);
 	trunc(@longest, 3);
 	printa(@longest);

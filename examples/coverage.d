@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * How often each instruction of a function is executed: the loop is what stands out.
+ * Count how often each instruction of a function is executed; a loop stands out.
  *
  *	coverage.d -k KERNEL -c 'strlen("how long is this?")'
  */

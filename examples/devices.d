@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * The devices that a boot attaches, with the time each takes.
+ * The devices that a boot attaches, and the time that each of them takes.
  *
  *	devices.d -k KERNEL --trap-path direct -c boot
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Programs as they begin: the process, its parent, its arguments.
+ * Trace programs as they start: process, parent process and arguments.
  *
  *	execsnoop.d -k KERNEL -c '$ cat /etc/motd | wc'
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * The drivers that a boot asks in vain whether a device is theirs (ENXIO), and how often.
+ * Drivers whose probe function rejects a device in a boot (ENXIO), by number of rejections.
  *
  *	failures.d -k KERNEL --trap-path direct -c boot
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Which code touches pages that are not there: of programs by their functions.
+ * Count the page faults of two commands, by the function of the program that causes them.
  *
  *	faults.d -k KERNEL -c '$ work faults 20; cat /etc/motd'
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * All that one call does, as functions are entered and left.
+ * Trace all functions that one call enters and leaves.
  *
  *	flow.d -k KERNEL --trap-path direct -c 'malloc(100, &M_TEMP, 2)'
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Processes as they come and go: who made whom, how each ended (1: exit, 2: a signal), when.
+ * Trace processes as they start and end: parent, cause of the end (1: exit, 2: signal), lifetime.
  *
  *	forks.d -k KERNEL -c '$ cat /etc/motd | wc; false'
  */

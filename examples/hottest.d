@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * The functions that a boot enters most often, of all that there are.
+ * The ten kernel functions that a boot calls most often.
  *
  *	hottest.d -k KERNEL --trap-path direct -c boot
  */

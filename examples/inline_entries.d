@@ -1,7 +1,8 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Where every inlined copy of a function begins: the function that it lies in, and the offset
- * (kinst, listing 8 of its paper; with -d kdtrace prints just what the description becomes).
+ * Count executions of each inlined copy of a function at its first instruction, by the containing
+ * function and the offset (listing 8 of the kinst paper).  With -d, kdtrace prints the probes that the
+ * description expands to.
  *
  *	inline_entries.d -k KERNEL -c 'malloc(100, &M_TEMP, 2)'
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Where every inlined copy of a function ends (kinst, listing 1 of its paper).
+ * Trace the ends of all inlined copies of a function (listing 1 of the kinst paper).
  *
  *	inline_returns.d -k KERNEL -c 'malloc(100, &M_TEMP, 2)'
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * The instructions of a program that are executed most.
+ * The ten most executed instructions of a program.
  *
  *	instructions.d -k KERNEL -c '$ work hash 200'
  */

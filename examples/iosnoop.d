@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Every request of a disk: who made it, where, how long it took.
+ * Trace disk requests: latency, process, disk, offset and size.
  *
  *	iosnoop.d -k KERNEL -c '$ cat /etc/motd; echo x > /tmp/y; sync'
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * How long malloc takes, in virtual nanoseconds, which are instructions.
+ * Distribution of the time that malloc takes, in virtual nanoseconds (the clock counts instructions).
  *
  *	latency.d -k KERNEL --trap-path direct -c boot
  */

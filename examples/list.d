@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * The first types of memory on the kernel's list of them: a walk along ks_next, a clause a step.
+ * Walk the kernel's list of memory types along ks_next, one element for each clause.
  *
  *	list.d -k KERNEL -c 'strlen("")'
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Memory by type over a boot: calls of malloc, bytes in all, the largest, and the mean.
+ * Memory allocations in a boot, by type of memory: number, total, largest and mean size.
  *
  *	memory_map.d -k KERNEL --trap-path direct -c boot
  */

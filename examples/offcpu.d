@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * How long threads are off the CPU, by the program and where it waits.
+ * Time that threads spend off the CPU, by program and kernel stack.
  *
  *	offcpu.d -k KERNEL -c '$ cat /etc/motd | wc'
  */

@@ -1,4 +1,4 @@
-"""One probe on one instruction, looked at from all sides."""
+"""Put one probe on one instruction; print the memory, the firing and the digest comparison."""
 
 import kinst_emu
 
@@ -9,10 +9,12 @@ state = machine.keep()
 
 
 def in_memory() -> str:
+    """Return the bytes of the instruction in guest memory, in hexadecimal."""
     return machine.read(instruction.address, len(instruction.code)).hex(" ")
 
 
 def look(firing: kinst_emu.Firing) -> None:
+    """Print a register when the probe fires."""
     print(f"  the probe fires: rax is {firing.registers['rax']:#x}")
 
 
@@ -22,9 +24,9 @@ untouched = machine.digest()
 machine.restore(state)
 
 with machine.probe(f"kinst::strlen:{instruction.offset}", look):
-    print(f"probed, memory holds {in_memory()}")
+    print(f"with the probe, memory holds {in_memory()}")
     probed = machine.call("strlen", "hi")
 
-same = "the same" if machine.digest() == untouched else "ANOTHER"
-print(f"strlen(\"hi\") gave {length} without the probe and {probed} with it; the machine is in "
-      f"{same} state, to the last bit")
+same = "the same" if machine.digest() == untouched else "A DIFFERENT"
+print(f"strlen(\"hi\") returned {length} without the probe and {probed} with it; "
+      f"both runs end in {same} state")

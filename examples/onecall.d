@@ -1,6 +1,7 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Where the instructions of one system call are: inlined functions and source lines, the most first.
+ * Where the instructions of one system call are executed: the most frequent inlined functions and
+ * source lines.
  *
  *	onecall.d -k KERNEL -c '$ cat /etc/motd'
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Files as programs open them: who, the descriptor or the error, the path.
+ * Trace files as programs open them: process, descriptor, error and path.
  *
  *	opensnoop.d -k KERNEL -c '$ cat /etc/motd; cat /nope'
  */

@@ -1,5 +1,7 @@
-"""A bug to be found: a buffer of 64 bytes is filled with 96, and what lies behind it is an entry of
-a kernel's list.  Nothing happens, until the kernel walks the list ten million instructions later.
+"""Record a buffer overflow: 96 bytes are written to a 64-byte buffer.
+
+They overwrite an entry of a kernel list that follows the buffer. The kernel only fails ten million
+instructions later, when it walks the list.
 
     kinst record -k KERNEL -o bug.rec overflow.py
 """
@@ -8,11 +10,11 @@ from kinst_emu import KinstError, Machine
 
 SIZE, TOO_MUCH = 64, 96
 WAIT = 2  # M_WAITOK
-MOST = 300  # buffers
+MOST = 300  # maximum number of buffers to allocate
 
 
 def workload(machine: Machine) -> None:
-    """What is recorded."""
+    """Allocate buffers until a list entry follows one of them, and overflow that buffer."""
     types = machine.kernel.symbol("M_TEMP")
     handler = machine.kernel.symbol("panic")
     buffers, entries = set[int](), set[int]()
@@ -20,7 +22,7 @@ def workload(machine: Machine) -> None:
         buffers.add(int(machine.call("malloc", SIZE, types, WAIT)))
         entries.add(int(machine.call("eventhandler_register", 0, "a_list", handler, 0, 0)))
         if len(buffers) > MOST:
-            raise KinstError("no entry of the list came to lie behind a buffer")
+            raise KinstError("no list entry was allocated directly after a buffer")
     buffer = before.pop()
     machine.call("memset", buffer, ord("A"), TOO_MUCH)
     machine.run(instructions=10_000_000)

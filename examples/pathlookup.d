@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Every path that the kernel is asked for, and what became of it.
+ * Trace path lookups in the kernel: program, path and result.
  *
  *	pathlookup.d -k KERNEL -c '$ cat /etc/motd /nope; mkdir /tmp/d; rmdir /tmp/d'
  */
@@ -14,6 +14,6 @@ vfs:namei:lookup:entry
 vfs:namei:lookup:return
 /self->path != NULL/
 {
-	printf("%-12s %-30s %s\n", execname, self->path, arg0 == 0 ? "there" : "error");
+	printf("%-12s %-30s %s\n", execname, self->path, arg0 == 0 ? "found" : "error");
 	self->path = 0;
 }

@@ -1,5 +1,6 @@
-"""A relocator in the protocol of ``kinst trial --relocator`` (docs/trial.md): it calls this
-project's own tables.  One JSON object a line comes in, one goes out.
+"""Relocator for ``kinst trial --relocator`` that uses this project's own tables (docs/trial.md).
+
+It reads requests and writes answers, one JSON object on each line.
 
     kinst trial --arch amd64 --assemble 'jne 0x40000100; call *8(%r12)' \\
         --relocator 'python examples/relocator.py'
@@ -13,7 +14,7 @@ from kinst.relocation.verdict import Copy, Refuse, Rewrite
 
 
 class State:
-    """The registers that a request has sent; memory is asked for, and written in the answer."""
+    """Register file of a request; loads ask the trial for memory, and stores go into the answer."""
 
     def __init__(self, registers: dict[str, int]) -> None:
         self.registers, self.changed = registers, dict[str, int]()
@@ -21,27 +22,33 @@ class State:
         self.stores: list[tuple[int, str]] = []
 
     def get(self, register: str) -> int:
+        """Return the value of a general-purpose register."""
         if register in ("xzr", "zero"):
             return 0
         return self.changed.get(register, self.registers[register])
 
     def set(self, register: str, value: int) -> None:
+        """Change a general-purpose register."""
         if register not in ("xzr", "zero"):
             self.changed[register] = value & (1 << 64) - 1
 
     def set_vector(self, number: int, value: int) -> None:
+        """Change a vector register."""
         self.vectors[str(number)] = value
 
     def load(self, address: int, size: int) -> int:
+        """Ask the trial for memory and return it as a number."""
         answer({"load": address, "size": size})
         return int.from_bytes(bytes.fromhex(request()["bytes"]), "little")
 
     def store(self, address: int, size: int, value: int) -> None:
+        """Record a store for the answer."""
         data = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
         self.stores.append((address, data.hex()))
 
 
 def request() -> dict:  # type: ignore[type-arg]
+    """Read a request, or exit at the end of the input."""
     line = sys.stdin.readline()
     if not line:
         sys.exit(0)
@@ -49,14 +56,16 @@ def request() -> dict:  # type: ignore[type-arg]
 
 
 def answer(row: dict[str, object]) -> None:
+    """Write an answer."""
     print(json.dumps(row), flush=True)
 
 
 def main() -> None:
+    """Answer requests until the input ends."""
     asked: dict = {}  # type: ignore[type-arg]
     while True:
         row = request()
-        if "state" in row:  # of the instruction that was asked of last
+        if "state" in row:  # the state from which the last instruction is to be emulated
             emulate(asked, row)
         else:
             asked = row
@@ -64,7 +73,7 @@ def main() -> None:
 
 
 def relocate(asked: dict) -> None:  # type: ignore[type-arg]
-    """Say what becomes of an instruction."""
+    """Answer how an instruction is displaced."""
     trap, address, code = TRAPS[asked["architecture"]], asked["address"], bytes.fromhex(
         asked["bytes"])
     _length, verdict = trap.instructions.classify(code, address)
@@ -73,14 +82,14 @@ def relocate(asked: dict) -> None:  # type: ignore[type-arg]
     elif isinstance(verdict, Copy | Rewrite):
         body, end = trap.trampoline(asked["trampoline"], code, verdict, address + len(code))
         row: dict[str, object] = {"id": asked["id"], "bytes": body.hex()}
-        # Where a trampoline ends in a breakpoint, whoever takes that goes on.
+        # "back" is the offset of the breakpoint that ends the trampoline.
         answer(row | {"back": end} if trap.second_breakpoint else row)
     else:
         answer({"id": asked["id"], "emulate": True})
 
 
 def emulate(asked: dict, row: dict) -> None:  # type: ignore[type-arg]
-    """Do what an instruction would from a state."""
+    """Emulate an instruction from a state and answer with what changes."""
     code = bytes.fromhex(asked["bytes"])
     _length, verdict = TRAPS[asked["architecture"]].instructions.classify(code, asked["address"])
     state = State(row["state"])

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * How long threads that can run wait for the CPU.
+ * Distribution of the time that runnable threads wait for the CPU, by program.
  *
  *	runqlat.d -k KERNEL -c '$ cat /etc/motd | wc; ls /bin'
  */

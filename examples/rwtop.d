@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Who reads and writes how many bytes, of files and everything else.
+ * Bytes read and written by each process, in files and everything else, and the number of calls.
  *
  *	rwtop.d -k KERNEL -c '$ cat /etc/motd | wc; ls /bin'
  */

@@ -1,4 +1,4 @@
-/* A set of semaphores, of the size that is asked for. */
+/* Create a set of as many semaphores as the argument says. */
 #include "system.h"
 
 enum { SYS_semget = 221, PRIVATE = 0 };
@@ -12,7 +12,7 @@ main(int argc, char **argv, char **environment)
 	for (const char *digit = argc > 1 ? argv[1] : ""; *digit >= '0' && *digit <= '9'; digit++)
 		count = 10 * count + *digit - '0';
 	if (CALL3(SYS_semget, PRIVATE, count, 0600) < 0) {
-		print(2, "semaphores: %ld at once are refused\n", count);
+		print(2, "semaphores: cannot create a set of %ld semaphores\n", count);
 		return (1);
 	}
 	print(1, "%ld semaphores\n", count);

@@ -1,6 +1,7 @@
-"""A bug that only a program can trigger: the kernel's limits for semaphores are raised, and the
-memory that holds them stays as large as it was.  Nothing happens, until a program asks for that
-many.
+"""Record a bug that only a program can trigger: a limit that exceeds the allocated memory.
+
+The kernel's semaphore limits are raised, but the memory for the semaphores keeps its size. The
+kernel only fails when a program asks for more semaphores than fit.
 
     kinst record -k KERNEL -o sem.rec semaphores.py
 """
@@ -12,7 +13,7 @@ LIMIT, WANTED = 30_000, 14_000
 
 
 def workload(machine: Machine) -> None:
-    """What is recorded: the machine is at the shell, with the program in /files."""
+    """Raise the limits and run the program, with the machine at the shell prompt."""
     limits = machine.struct("seminfo", machine.kernel.symbol("seminfo"))
     machine.command("/files/semaphores 340")
     limits.semmns = limits.semmsl = LIMIT

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Signals: who sent which to whom.
+ * Trace signals: sender, recipient and signal number.
  *
  *	signals.d -k KERNEL -c '$ check'
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * How often each program makes each system call, how long they take, and which fail.
+ * System calls: number by program, distribution of times, and failures with their errors.
  *
  *	syscalls.d -k KERNEL -c '$ cat /etc/motd | wc; cat /nope'
  */

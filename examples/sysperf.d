@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * Where the time of system calls goes: for each program and call, times and how many.
+ * Time spent in system calls, by program and call: total, longest and number.
  *
  *	sysperf.d -k KERNEL -c '$ cat /etc/motd | wc; ls /bin'
  */

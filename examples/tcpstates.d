@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * How long TCP connections stay in each state.
+ * Count the state changes of TCP connections.
  *
  *	tcpstates.d -k KERNEL -c '$ check sockets'
  */

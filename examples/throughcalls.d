@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * A program and what it has the kernel do, as one flow.
+ * Trace the functions of a program, its system calls and some kernel functions as one flow.
  *
  *	throughcalls.d -k KERNEL -c '$ cat /etc/motd'
  */

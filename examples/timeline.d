@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * When a boot allocates: calls of malloc by the millisecond of virtual time.
+ * Calls of malloc over a boot, in intervals of 50 milliseconds of virtual time.
  *
  *	timeline.d -k KERNEL --trap-path direct -c boot
  */

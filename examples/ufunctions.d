@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * The functions of a program: how often each is called, and how long it takes with its callees.
+ * Functions of a program: number of calls, and time including callees.
  *
  *	ufunctions.d -k KERNEL -c '$ cat /etc/motd'
  */

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * The name cache: hits and misses, and which names were not there.
+ * Lookups in the kernel's name cache: hits and misses by program, and the names that were missing.
  *
  *	vfscache.d -k KERNEL -c '$ cat /etc/motd /nope; ls /bin; cat /etc/motd'
  */
@@ -13,7 +13,7 @@ vfs:namecache:lookup:hit
 
 vfs:namecache:lookup:hit-negative
 {
-	@["known not to be there", execname] = count();
+	@["negative hit", execname] = count();
 }
 
 vfs:namecache:lookup:miss
@@ -24,7 +24,7 @@ vfs:namecache:lookup:miss
 
 vfs:fplookup:lookup:done
 {
-	@["looked up without locks", execname] = count();
+	@["lockless lookup", execname] = count();
 }
 
 END

@@ -1,6 +1,6 @@
 #!/usr/bin/env -S kdtrace -s
 /*
- * What threads sleep for, by the message of their wait channel.
+ * What threads wait for (the message of their wait channel), and for how long.
  *
  *	waits.d -k KERNEL -c '$ cat /etc/motd | wc; sleep 1'
  */

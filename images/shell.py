@@ -281,9 +281,9 @@ def with_program(image: Image, source: Path) -> Image:
 def compile_program(image: Image, source: Path, folder: Path) -> None:
     """Compile one C file into a folder.
 
-    The file is compiled against the base system that was fetched with the kernel. If there is no
-    base system, or the file includes ``system.h`` or defines ``_start``, it is compiled against our
-    headers. These then provide common C library functions unless the file includes ``system.h``.
+    A file that includes ``system.h`` or contains ``_start`` is compiled against the kinst-emu
+    headers. Any other file is compiled against the base system that was fetched with the kernel,
+    or, if there is none, against the kinst-emu headers and common C library functions.
 
     :raises KinstError: the file cannot be read or compiled.
     """

@@ -38,36 +38,36 @@ def served(arguments):
 
 
 @with_gdb
-def test_vs_codes_launch_starts_the_server_and_drives_gdb(workspace):
+def test_the_launch_file_of_vs_code_starts_the_server_and_drives_gdb(workspace):
     """Imitate VS Code's C++ debugger.
 
     Start the server, wait for the text in ``serverStarted``, and use gdb's machine interface.
     """
     launch = json.loads((EDITORS / "launch.json").read_text().replace(
         "${workspaceFolder}", str(workspace)))
-    one = launch["configurations"][0]
-    arguments = shlex.split(one["debugServerArgs"])
+    config = launch["configurations"][0]
+    arguments = shlex.split(config["debugServerArgs"])
     arguments[-1] = "0"  # let the system choose a free port
     server, line, port = served(arguments)
-    assert one["debugServerPath"] == "kinst" and re.search(one["serverStarted"], line)
-    assert one["miDebuggerServerAddress"] == "127.0.0.1:1234"
-    said = subprocess.run(
-        [one["miDebuggerPath"], "-nx", "--interpreter=mi"], capture_output=True, text=True,
+    assert config["debugServerPath"] == "kinst" and re.search(config["serverStarted"], line)
+    assert config["miDebuggerServerAddress"] == "127.0.0.1:1234"
+    output = subprocess.run(
+        [config["miDebuggerPath"], "-nx", "--interpreter=mi"], capture_output=True, text=True,
         timeout=120, input="".join(f"{command}\n" for command in (
-            *(f'-interpreter-exec console "{setup["text"]}"' for setup in one["setupCommands"]),
-            f"-file-exec-and-symbols {one['program']}",
+            *(f'-interpreter-exec console "{setup["text"]}"' for setup in config["setupCommands"]),
+            f"-file-exec-and-symbols {config['program']}",
             f"-target-select remote 127.0.0.1:{port}", "-break-insert strlen", "-exec-continue",
             "-stack-list-frames", "-stack-list-variables --simple-values",
             "-data-list-register-values x 0", "-exec-step", "-exec-step --reverse",
             "-gdb-exit"))).stdout
     assert server.wait(60) == 0
-    assert said.count("^done") >= 6 and "^error" not in said, said
-    assert "^connected" in said and 'func="strlen"' in said and "hello" in said, said
-    assert said.count("*stopped") == 4, said  # attach, breakpoint, step, reverse step
+    assert output.count("^done") >= 6 and "^error" not in output, output
+    assert "^connected" in output and 'func="strlen"' in output and "hello" in output, output
+    assert output.count("*stopped") == 4, output  # attach, breakpoint, step, reverse step
 
 
 @with_gdb
-def test_the_file_for_gdb_has_its_commands(workspace):
+def test_the_gdb_file_defines_working_commands(workspace):
     server, _line, port = served(["replay", str(workspace / "boot.rec"), "--gdb", "0"])
     done = subprocess.run(
         ["gdb-multiarch", "-nx", "-batch", "-ix", str(EDITORS / "kinst.gdb"),
@@ -75,13 +75,13 @@ def test_the_file_for_gdb_has_its_commands(workspace):
          "-ex", "where-now", "-ex", "stepi", "-ex", "back", "-ex", "help go-to"],
         capture_output=True, text=True, timeout=120)
     assert server.wait(60) == 0
-    said = done.stdout + done.stderr
-    assert re.search(r"at instruction|strlen\+0x0", said) and "push   %rbp" in said, said
-    assert "rror" not in done.stderr and "send a recording there" in said, said
+    output = done.stdout + done.stderr
+    assert re.search(r"at instruction|strlen\+0x0", output) and "push   %rbp" in output, output
+    assert "rror" not in done.stderr and "seek in a recording" in output, output
 
 
 @with_lldb
-def test_the_file_for_lldb_has_its_commands(workspace):
+def test_the_lldb_file_defines_working_commands(workspace):
     server, _line, port = served(["replay", str(workspace / "boot.rec"), "--gdb", "0"])
     done = subprocess.run(
         [LLDB, "-b", "-s", str(EDITORS / "kinst.lldb"), str(workspace / "kernel"),

@@ -1,10 +1,10 @@
-# For gdb-multiarch on what `kinst replay FILE --gdb 1234` or `kinst boot --gdb 1234` serves:
+# Commands for gdb-multiarch connected to `kinst replay FILE --gdb 1234` or `kinst boot --gdb 1234`:
 #
 #     gdb-multiarch -ix examples/editors/kinst.gdb kernel -ex 'attach-kinst 1234'
 #
-# It can be sourced from ~/.gdbinit, too.
+# The file can also be sourced from ~/.gdbinit.
 
-# A gdb without FreeBSD's ABI would refuse the kernel's file on amd64.
+# With another OS ABI, gdb refuses the kernel file on amd64.
 set osabi none
 set pagination off
 set print pretty on
@@ -13,7 +13,7 @@ define attach-kinst
     target remote 127.0.0.1:$arg0
 end
 document attach-kinst
-attach-kinst PORT: drive what kinst serves there.
+attach-kinst PORT: connect to the kinst gdb server on a local port.
 end
 
 define go-to
@@ -22,7 +22,7 @@ define go-to
     frame
 end
 document go-to
-go-to POSITION: send a recording there: a count of instructions, 50%, malloc#3, panic.
+go-to POSITION: seek in a recording: an instruction count, 50%, malloc#3, panic.
 end
 
 define where-now
@@ -30,7 +30,7 @@ define where-now
     x/i $pc
 end
 document where-now
-Where a recording stands, and what is executed next.
+Print the position in the recording and the next instruction.
 end
 
 define back
@@ -38,5 +38,5 @@ define back
     x/i $pc
 end
 document back
-An instruction back.
+Step back one instruction.
 end

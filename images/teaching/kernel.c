@@ -56,7 +56,7 @@ panic(const char *why)
 	vpanic(why);
 }
 
-/* The clock's interrupt: the worker gets a turn now and then. */
+/* Clock interrupt: count a tick; cngetc() then lets the worker thread run. */
 void
 clock_interrupt(void)
 {
@@ -76,7 +76,7 @@ yield(void)
 	}
 }
 
-/* The amounts stay below what charge() refuses, however long the kernel is idle. */
+/* Amounts stay below the limit of charge(), however long the kernel is idle. */
 static void
 worker(void)
 {
@@ -159,7 +159,7 @@ run_off(void)
 	machine_off();
 }
 
-/* Addresses in data: the image is linked for one place. */
+/* A table with pointers; these need no relocation, because the image has a fixed address. */
 static const struct command commands[] = {
 	{ "ticks", "is the clock running", run_ticks },
 	{ "strings", "call the string functions", run_strings },

@@ -1,4 +1,4 @@
-/* The teaching kernel: what its files share.  SPDX-License-Identifier: BSD-2-Clause */
+/* Declarations shared by the files of the teaching kernel.  SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
 typedef unsigned char u8;
@@ -17,16 +17,16 @@ void machine_off(void);
 u64 machine_interrupts_off(void);
 void machine_interrupts_restore(u64 state);
 void uart_put(int c);
-int uart_get(void); /* -1: nothing was typed */
+int uart_get(void); /* returns -1 if there is no input */
 
-/* The CPU switches threads here: saves callee-saved registers in *from, loads *to. */
+/* Switch threads: push the callee-saved registers, save the stack pointer in *from, load *to. */
 void cpu_switch(u64 *from, u64 *to);
 
-/* The seam: null, or whom a breakpoint in the kernel is given to. */
+/* The DTrace hook: the handler of breakpoints in the kernel, or null. */
 extern int (*dtrace_invop_jump_addr)(struct trapframe *);
 
 #ifdef THREADS
-/* threads.c of the races: the timer's interrupt, at its begin and at its end. */
+/* threads.c of the races kernel; a timer interrupt calls clock_beat() first, clock_preempt() last. */
 void threads_init(void);
 void clock_beat(void);
 void clock_preempt(void);
@@ -45,7 +45,7 @@ int cngetc(void);
 void cnputs(const char *text);
 void print_number(u64 value, int base);
 
-/* spin.S or atomics of the compiler: both end as LL/SC or lock-prefixed instructions */
+/* machine.c or start.S: use LL/SC or other atomic instructions */
 struct spinlock {
 	volatile u32 held;
 	u32 acquired;
@@ -66,11 +66,11 @@ u32 crc32(u32 crc, const void *data, size_t n);
 u32 fletcher32(const u16 *data, size_t words);
 u32 adler32(const u8 *data, size_t n);
 
-/* notes.c: a bug to find */
+/* notes.c: has a deliberate bug */
 void note_keep(const char *text);
 u64 note_letters(void);
 
-/* lesson.c: code shapes worth a probe */
+/* lesson.c: code patterns to probe */
 u64 classify(int kind, u64 value);
 u64 fibonacci(int n);
 u64 collatz(u64 n);

@@ -1,12 +1,12 @@
 /*
- * Code shapes worth a probe: a jump table, tail calls, inline functions in several callers, one of
- * them in two pieces, addresses in data.  SPDX-License-Identifier: BSD-2-Clause
+ * Code patterns to probe: a jump table, tail calls, inline functions with several callers, one of
+ * them split into two ranges, and pointers in data.  SPDX-License-Identifier: BSD-2-Clause
  */
 #include "kernel.h"
 
 static u64 balance, refused;
 
-/* Inlined everywhere; the refusal is unlikely and is moved out of line: two ranges. */
+/* Inlined everywhere; the unlikely branch is moved out of line, so a copy has two ranges. */
 static inline __attribute__((always_inline)) u64
 charge(u64 amount)
 {
@@ -49,7 +49,7 @@ audit(u64 amount)
 	return mix(balance) ^ mix(refused) ^ charge(amount);
 }
 
-/* A dense switch: a jump table. */
+/* A dense switch, which is compiled to a jump table. */
 u64
 classify(int kind, u64 value)
 {
@@ -101,7 +101,7 @@ tail_odd(u64 n)
 	return n == 0 ? 0 : mix(n) & 1 ? refund(n) : audit(n);
 }
 
-/* Ends by jumping to another function. */
+/* Ends with tail calls: jumps to other functions. */
 u64
 tail_even(u64 n)
 {

@@ -1,4 +1,4 @@
-/* Notes in a list, and a bug: docs/walk.md finds it.  SPDX-License-Identifier: BSD-2-Clause */
+/* A list of notes with a deliberate bug (docs/walk.md).  SPDX-License-Identifier: BSD-2-Clause */
 #include "kernel.h"
 
 struct note {
@@ -10,7 +10,7 @@ static struct note notes[8];
 static struct note *first;
 static unsigned int kept;
 
-/* Does not look at how long the text is: a longer one goes on in the pointer behind it. */
+/* The bug: the length is not checked, so a long text overwrites the pointer after it. */
 __attribute__((noinline)) void
 note_keep(const char *text)
 {
@@ -23,7 +23,7 @@ note_keep(const char *text)
 	first = note;
 }
 
-/* Letters in all notes. */
+/* Count the letters in all notes. */
 __attribute__((noinline)) u64
 note_letters(void)
 {

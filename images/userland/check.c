@@ -1,6 +1,6 @@
 /*
- * Checks from inside what a program can ask of the kernel: each facility, one after the other, in a
- * process of its own.  "check NAME" checks one.  The exit status is the number of those that failed.
+ * Checks of kernel facilities from inside a program.  Each check runs in a process of its own; "check
+ * NAME" runs only one check.  The exit status is the number of checks that failed.
  */
 #include "system.h"
 
@@ -8,7 +8,7 @@ enum { PAGE = 4096, READABLE = PROT_READ | PROT_WRITE };
 
 static char **variables;
 
-/* -- what every check needs -------------------------------------------------------------------- */
+/* -- helpers ----------------------------------------------------------------------------------- */
 
 static void
 leave(int status)
@@ -33,7 +33,7 @@ child(void)
 	return (pid);
 }
 
-/* The state that a child ended with: its status << 8, or the signal. */
+/* Return the wait status of a child: its exit status << 8, or the signal. */
 static int
 ended(long pid)
 {
@@ -248,7 +248,7 @@ check_memory(void)
 		WANTED(at[i * PAGE] == 0 && at[i * PAGE + PAGE - 1] == 0);
 		at[i * PAGE + i] = (unsigned char)i;
 	}
-	if ((pid = child()) == 0) { /* what it writes is its own */
+	if ((pid = child()) == 0) { /* the parent does not see the child's writes */
 		for (long i = 0; i < PAGES; i++) {
 			WANTED(at[i * PAGE + i] == (unsigned char)i);
 			at[i * PAGE + i] = 99;
@@ -332,7 +332,7 @@ check_signals(void)
 			ways[i]();
 			leave(0);
 		}
-		WANTED((ended(pid) & 127) == signals[i]); /* with a core, or without */
+		WANTED((ended(pid) & 127) == signals[i]); /* ignore the core dump flag */
 	}
 }
 
@@ -457,10 +457,10 @@ check_timers(void)
 	WANTED(now() - begun >= 49000000 && now() - begun < 500000000);
 	begun = now();
 	while (now() - begun < 3000000)
-		; /* a process that does not rest is interrupted, and goes on */
+		; /* the scheduler preempts a busy process and resumes it */
 }
 
-/* Of a number that is no fraction of two, so that every bit counts. */
+/* Sum a series whose terms are rounded, so that a wrong bit in a register changes the result. */
 static double
 series(int terms, int yields)
 {
@@ -478,7 +478,7 @@ series(int terms, int yields)
 static void
 check_floating_point(void)
 {
-	/* In memory: riscv64's kernel gives a child no floating-point registers of its parent's. */
+	/* Volatile, because the riscv64 kernel does not copy floating-point registers to a child. */
 	volatile double alone = series(300, 0);
 	long first = child(), second;
 

@@ -1,6 +1,6 @@
 /*
- * What the numbers of errors mean, in the words that strerror(3) has for them: FreeBSD's, by
- * sys/errno.h.
+ * The texts of error numbers (sys/errno.h), as FreeBSD's strerror(3) returns them. They are indexed
+ * by the error number.
  */
 #ifndef ERRORS_H
 #define ERRORS_H
@@ -42,7 +42,7 @@ static const char *const error_texts[] = {
 	[96] = "Previous owner died", [97] = "Integrity check failed",
 };
 
-/* NULL: there is no such error. */
+/* Return the text of an error number, or NULL if the number is unknown. */
 __attribute__((unused)) static const char *
 error_text(long number)
 {

@@ -1,8 +1,8 @@
 /*
- * The first program, which is a small shell, and the tools, by the name they are called with.
+ * A small shell, which is also init, and the tools; the program's name selects one of them.
  *
- * A command's begin, end and status are told between control characters (OSC 133, as terminals
- * with shell integration know them): who runs a command from outside finds its output by them.
+ * Before and after each command the shell prints marks (OSC 133, the shell integration of terminals),
+ * which include the status. The host finds a command's output by them.
  */
 #include "system.h"
 
@@ -10,7 +10,7 @@
 
 enum { LINE = 1024, WORDS = 64, PARTS = 16 };
 
-static const struct sigaction as_usual; /* a signal ends the program, as by default */
+static const struct sigaction as_usual; /* the default action */
 static char **variables;
 static int status;
 
@@ -76,7 +76,7 @@ echo(char **words)
 	return (0);
 }
 
-/* A date as ls has it: days since 1970 become a month and a day, by eras of 400 years. */
+/* Print a date like ls does: convert days since 1970 to month and day, by eras of 400 years. */
 static void
 print_date(int64_t time)
 {
@@ -92,7 +92,7 @@ print_date(int64_t time)
 	    (int)(second / 3600), (int)(second / 60 % 60));
 }
 
-/* A line of ls -l: mode, links, owner, group, size, date, name. */
+/* Print a line of ls -l: mode, links, owner, group, size, date, name. */
 static void
 print_entry(int folder, const char *path, const char *name)
 {
@@ -131,7 +131,7 @@ list_one(const char *path, int is_long)
 
 	if (file < 0)
 		return (fail(path, file));
-	if (s.mode >> 12 != 4) { /* no directory */
+	if (s.mode >> 12 != 4) { /* not a directory */
 		if (is_long)
 			print_entry(AT_FDCWD, path, path);
 		else
@@ -219,7 +219,7 @@ remount(const char *how)
 	return (CALL3(SYS_nmount, words, 6, MNT_UPDATE));
 }
 
-/* "mount -u -o ro /" and "mount -u -o rw /", as mount(8) has them. */
+/* Remount the root file system: "mount -u -o ro /" or "mount -u -o rw /" (mount(8)). */
 static int
 mount(char **words)
 {
@@ -335,7 +335,7 @@ redirected(const char *path, int flags, int as)
 	return (0);
 }
 
-/* A command that ended: its status, or 128 and the signal. */
+/* Convert a wait status to a shell status: the exit status, or 128 plus the signal. */
 static int
 ended(int word)
 {
@@ -365,7 +365,7 @@ builtin(struct part *part)
 	return (1);
 }
 
-/* Run commands that are connected by pipes; the last one's status counts. */
+/* Run commands that are connected by pipes; the status is that of the last command. */
 static void
 run(struct part *parts, int number_of, int behind)
 {
@@ -409,7 +409,7 @@ run(struct part *parts, int number_of, int behind)
 		status = 0;
 		return;
 	}
-	/* The first process inherits others' children: these end here, too, and are nobody's parts. */
+	/* Init also reaps orphaned processes, which do not count as parts of this pipeline. */
 	for (int left = number_of; left > 0;) {
 		long process = CALL4(SYS_wait4, -1, &word, 0, NULL);
 
@@ -424,8 +424,8 @@ run(struct part *parts, int number_of, int behind)
 
 static char text[2 * LINE];
 
-/* The next word of a line, without its quotes; NULL at its end.  An operator is a word of its own,
- * and *operator says so. */
+/* Return the next word of a line without its quotes, or NULL at the end of the line.  An operator is
+ * a separate word, for which *operator is set to 1. */
 static char *
 word_at(char **line, char **room, int *operator)
 {
@@ -479,7 +479,7 @@ wrong(const char *what)
 	return (-1);
 }
 
-/* A line: commands with ; & && || between them, each of parts with | between them. */
+/* Run a line: commands separated by ; & && ||, each of which consists of parts separated by |. */
 static int
 interpret(char *line)
 {
@@ -502,7 +502,7 @@ interpret(char *line)
 				char *path = word_at(&line, &room, &operator);
 
 				if (path == NULL || operator)
-					return (wrong("no file behind < or >"));
+					return (wrong("no file after < or >"));
 				if (*word == '<')
 					part->input = path;
 				else
@@ -523,7 +523,7 @@ interpret(char *line)
 				part->words[words++] = word;
 		}
 		if (words == 0 && number_of > 0)
-			return (wrong("no command behind |"));
+			return (wrong("no command follows |"));
 		if (words > 0 && !skip)
 			run(parts, number_of + 1, behind);
 		if (!more)
@@ -532,7 +532,7 @@ interpret(char *line)
 	}
 }
 
-/* A line of the terminal, at most so long; -1 at the end of what can be read. */
+/* Read a line of at most size - 1 characters; return -1 at the end of the input. */
 static long
 read_line(char *line, size_t size)
 {
@@ -559,7 +559,7 @@ begin(void)
 	CALL0(SYS_setsid);
 	CALL3(SYS_ioctl, 0, 0x20007461, 0); /* TIOCSCTTY */
 	CALL3(SYS_sigaction, SIGINT, &nothing, NULL);
-	/* The kernel mounts its root to be read only. */
+	/* The kernel mounts the root file system read-only. */
 	if ((error = remount("rw")) < 0)
 		fail("the root file system cannot be written", error);
 }

@@ -1,7 +1,7 @@
 /*
- * FreeBSD's system calls for programs that have no C library: numbers and layouts are those of
- * its sys/syscall.h and the headers beside it.  A call gives what the kernel gives, or the error's
- * number, negative.
+ * FreeBSD's system calls for programs without a C library. Numbers and layouts are those of
+ * sys/syscall.h and related headers. A system call returns the kernel's result, or the negative
+ * error number.
  */
 #ifndef SYSTEM_H
 #define SYSTEM_H
@@ -12,7 +12,7 @@
 
 #include "call.h"
 
-/* What tells the kernel that this is a program for FreeBSD (sys/elf_common.h). */
+/* The ELF note that marks a program for FreeBSD (sys/elf_common.h) */
 __attribute__((used, section(".note.tag"), aligned(4))) static const struct {
 	uint32_t name_size, size, type;
 	char name[8];
@@ -53,8 +53,8 @@ enum { SA_SIGINFO = 0x40 };
 enum { SIG_BLOCK = 1, SIG_UNBLOCK = 2 };
 enum { ENOENT = 2, EFAULT = 14, ENOTDIR = 20 };
 enum { AF_INET = 2, SOCK_STREAM = 1, SOCK_DGRAM = 2 };
-enum { SIOCAIFADDR = 0x8044692b }; /* of netinet/in_var.h: a struct of 68 bytes */
-enum { UMTX_WAIT_UINT = 15, UMTX_WAKE = 16 }; /* of one process */
+enum { SIOCAIFADDR = 0x8044692b }; /* netinet/in_var.h; the argument has 68 bytes */
+enum { UMTX_WAIT_UINT = 15, UMTX_WAKE = 16 }; /* for threads of one process */
 enum { RB_POWEROFF = 0x4000 };
 enum { MNT_UPDATE = 0x10000 };
 enum { WNOHANG = 1 };
@@ -123,7 +123,7 @@ strcmp(const char *a, const char *b)
 	return ((unsigned char)*a - (unsigned char)*b);
 }
 
-/* The compiler calls these two by themselves. */
+/* The compiler generates calls of memset() and memcpy() itself. */
 __attribute__((used)) static void *
 memset(void *to, int byte, size_t size)
 {
@@ -156,9 +156,9 @@ memcmp(const void *a, const void *b, size_t size)
 	return (0);
 }
 
-/* Formats as printf(3) does, into a file, in pieces of a line: %s, %c, %d, %i, %u, %o, %x, %X, %p and
- * %%, of char, short, int and long (hh, h, l, ll, z, j, t), with -, 0, a width and a precision. Gives
- * the number of characters; at another letter it stops, and says so. */
+/* Write formatted text like printf(3), in pieces of up to 512 bytes: %s, %c, %d, %i, %u, %o, %x, %X, %p
+ * and %%, of char, short, int and long (hh, h, l, ll, z, j, t), with -, 0, a width and a precision.
+ * Return the number of characters. Stop with an error message at any other conversion. */
 __attribute__((unused)) static long
 vprint(int file, const char *format, va_list list)
 {
@@ -237,7 +237,7 @@ vprint(int file, const char *format, va_list list)
 			} else if (kind == '%')
 				digits[0] = '%';
 			else {
-				static const char said[] = "printf: a format that is not known here\n";
+				static const char said[] = "printf: this conversion is not supported\n";
 
 				CALL3(SYS_write, 2, said, sizeof(said) - 1);
 				break;
@@ -246,7 +246,7 @@ vprint(int file, const char *format, va_list list)
 		padded = length + zeros + strlen(sign);
 		padded = padded < width ? width - padded : 0;
 		for (int step = 0; step < 5; step++) {
-			/* Spaces, the sign, zeros, the text, spaces. */
+			/* Steps: spaces, the sign, zeros, the text, spaces. */
 			size_t n = (step == 1 ? strlen(sign) : step == 3 ? length : step == 2 ? zeros : 0) +
 			    (step == (left ? 4 : zero ? 2 : 0) ? padded : 0);
 			const char *from = step == 1 ? sign : step == 3 ? text : NULL;
@@ -276,10 +276,10 @@ print(int file, const char *format, ...)
 	va_end(list);
 }
 
-/* However many parameters the program's main has. */
+/* An alias of main() without a fixed number of parameters, so that a program can declare fewer. */
 int program_main(int argc, char **argv, char **environment) __asm__("main");
 
-/* The kernel gives what lies on the stack: the number of words, the words, the environment. */
+/* The kernel puts argc, argv and the environment on the stack. */
 __attribute__((used)) void
 _start(long *given)
 {

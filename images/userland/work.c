@@ -1,11 +1,11 @@
 /*
- * Work to be timed from outside: "work calls N" calls the kernel, "work faults N" touches new pages;
- * "work loop N" and "work hash N" stay in the program, with many branches and with few.  "work room N"
- * makes calls with room below its stack, which other calls can be put in the place of.
+ * Workloads to be timed: "work calls N" makes system calls, and "work faults N" touches new pages.
+ * "work loop N" and "work hash N" stay in user mode, with many branches and with few.  "work room N"
+ * makes system calls after it has mapped stack pages, so that a call can be replaced by another one.
  */
 #include "system.h"
 
-enum { PAGE = 4096, AT_ONCE = 4096 }; /* pages that are mapped at once */
+enum { PAGE = 4096, AT_ONCE = 4096 }; /* AT_ONCE: pages mapped at a time */
 
 static void
 call(unsigned long count)
@@ -42,7 +42,7 @@ touch(unsigned long count)
 	return (0);
 }
 
-/* A generator's steps, and a table that they lead through: arithmetic, loads, branches. */
+/* Compute random numbers and use them as table indices: arithmetic, loads, branches. */
 static unsigned long
 loop(unsigned long count)
 {
@@ -62,7 +62,7 @@ loop(unsigned long count)
 	a += b; d = (d ^ a) << 8 | (d ^ a) >> 24; c += d; b = (b ^ c) << 7 | (b ^ c) >> 25; \
 } while (0)
 
-/* Rounds of ChaCha (RFC 8439, 2.1). */
+/* Compute rounds of ChaCha (RFC 8439, 2.1): few branches. */
 static unsigned long
 hash(unsigned long count)
 {

@@ -1,22 +1,22 @@
 /*
- * amd64, the illumos way to DTrace: its vectors.  SPDX-License-Identifier: BSD-2-Clause
+ * amd64: the trap vectors of DTrace on illumos.  SPDX-License-Identifier: BSD-2-Clause
  *
- * A breakpoint comes on a stack of its own (IST1), is made to look like an invalid opcode, and
- * struct regs is built.  dtrace_invop is told the address, and says which instruction was there;
- * what that instruction does is done here.
+ * A breakpoint uses a separate stack (IST1) and is made to look like an invalid opcode, and struct
+ * regs is built.  dtrace_invop gets the address and returns the kind of the replaced instruction,
+ * which is emulated here.
  */
 #include "regs.h"
 
 	.text
 /*
- * What the IDT names.  With page table isolation this page alone is mapped while a program runs,
- * and the tables are changed here; this kernel has no programs.
+ * The entry points in the IDT.  With page table isolation, only this page is mapped while a program
+ * runs, and the page tables are switched here; this kernel has no programs.
  */
 	.balign	4096
 	.globl	tr_brktrap
 	.type	tr_brktrap, @function
 tr_brktrap:
-	testb	$3, 8(%rsp)		/* from the kernel: its tables are in use already */
+	testb	$3, 8(%rsp)		/* from the kernel: its page tables are in use already */
 	jz	brktrap
 	jmp	invop_user
 	.size	tr_brktrap, . - tr_brktrap
@@ -39,8 +39,8 @@ tr_iret_kernel:
 	.globl	brktrap
 	.type	brktrap, @function
 brktrap:
-	decq	(%rsp)			/* INT3 is a trap, RIP is behind it: as if it were a fault */
-	pushq	$1			/* an error code that says so */
+	decq	(%rsp)			/* INT3 leaves RIP after itself; make it look like a fault */
+	pushq	$1			/* error code that marks a breakpoint */
 	jmp	invop_kernel
 	.size	brktrap, . - brktrap
 
@@ -51,7 +51,7 @@ invoptrap:
 	.globl	invop_kernel
 invop_kernel:
 	pushq	$NO_TRAPNO
-	subq	$REGS_TRAPNO, %rsp	/* the rest of struct regs */
+	subq	$REGS_TRAPNO, %rsp	/* the other fields of struct regs */
 	movq	%rdi, REGS_RDI(%rsp)
 	movq	%rsi, REGS_RSI(%rsp)
 	movq	%rdx, REGS_RDX(%rsp)
@@ -77,12 +77,12 @@ invop_kernel:
 	movw	%fs, REGS_FS(%rsp)
 	movq	$0, REGS_GS(%rsp)
 	movw	%gs, REGS_GS(%rsp)
-	movq	%rbp, REGS_SAVFP(%rsp)	/* for who walks the stack through this frame */
+	movq	%rbp, REGS_SAVFP(%rsp)	/* for stack unwinders */
 	movq	REGS_RIP(%rsp), %rdi
 	movq	%rdi, REGS_SAVPC(%rsp)
 	cld
 
-	/* dtrace_invop(address, stack, rax): the stack begins with where the function returns to. */
+	/* dtrace_invop(address, stack, rax): stack[0] is the return address of the function. */
 	movq	REGS_RSP(%rsp), %rsi
 	movq	REGS_RAX(%rsp), %rdx
 	pushq	(%rsi)
@@ -100,12 +100,12 @@ dtrace_invop_callsite:
 	je	invop_nop
 	cmpl	$DTRACE_INVOP_RET, %eax
 	je	invop_ret
-	movq	%rsp, %rdi		/* nobody's */
+	movq	%rsp, %rdi		/* no provider claimed the trap */
 	call	invop_unexpected
 	ud2
 	.size	invoptrap, . - invoptrap
 
-	/* The registers again; at the stack pointer is what the CPU has pushed. */
+	/* Restore the registers, and point the stack pointer at what the CPU pushed. */
 	.macro	RESTORE
 	movq	REGS_RDI(%rsp), %rdi
 	movq	REGS_RSI(%rsp), %rsi
@@ -127,7 +127,7 @@ dtrace_invop_callsite:
 
 	.globl	invop_push
 	.type	invop_push, @function
-invop_push:				/* push %rbp: one byte, a word on the function's stack */
+invop_push:				/* emulate push %rbp: one byte, pushes to the function's stack */
 	RESTORE
 	pushq	%rax
 	movq	8 + FRAME_RSP(%rsp), %rax
@@ -141,7 +141,7 @@ invop_push:				/* push %rbp: one byte, a word on the function's stack */
 
 	.globl	invop_leave
 	.type	invop_leave, @function
-invop_leave:				/* leave: %rsp is %rbp, and %rbp is popped */
+invop_leave:				/* emulate leave: copy %rbp to %rsp, and pop %rbp */
 	RESTORE
 	pushq	%rax
 	leaq	8(%rbp), %rax
@@ -162,7 +162,7 @@ invop_nop:
 
 	.globl	invop_ret
 	.type	invop_ret, @function
-invop_ret:				/* ret: the word at the function's stack pointer is popped */
+invop_ret:				/* emulate ret: pop the return address from the function's stack */
 	RESTORE
 	pushq	%rax
 	movq	8 + FRAME_RSP(%rsp), %rax

@@ -1,4 +1,4 @@
-/* amd64, the illumos way: the interrupt stack, and who is asked.  SPDX-License-Identifier: BSD-2-Clause */
+/* amd64, illumos variant: the interrupt stack and the DTrace hook.  SPDX-License-Identifier: BSD-2-Clause */
 #include "../kernel.h"
 #include "regs.h"
 
@@ -24,7 +24,7 @@ struct table {
 
 typedef int invop_handler(u64 address, u64 *stack, u64 rax);
 
-/* A provider puts itself here.  illumos has a list of them. */
+/* The handler of a provider.  illumos has a list of handlers. */
 invop_handler *dtrace_invop_handler;
 
 static u64 gdt[5] = { 0, 0x00209a0000000000, 0x0000920000000000 };
@@ -59,7 +59,7 @@ set_gate(struct gate *idt, int vector, void (*handler)(void), int dpl)
 	    (u16)(address >> 16), (u32)(address >> 32), 0 };
 }
 
-/* Behind the tables of machine_init: a task state segment with an interrupt stack, two gates. */
+/* After machine_init(): load a task state segment with an interrupt stack, and set two gates. */
 void
 invop_init(void)
 {
@@ -68,7 +68,7 @@ invop_init(void)
 
 	for (int i = 0; i < 8; i++)
 		tss[36 + i] = (u8)(top >> 8 * i);	/* IST1 */
-	tss[102] = sizeof(tss);				/* no map of ports */
+	tss[102] = sizeof(tss);				/* no I/O permission bitmap */
 	gdt[3] = (sizeof(tss) - 1) | (base & 0xffffff) << 16 | 0x89ul << 40 | (base >> 24 & 0xff) << 56;
 	gdt[4] = base >> 32;
 	table.limit = sizeof(gdt) - 1;

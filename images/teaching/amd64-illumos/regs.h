@@ -1,4 +1,4 @@
-/* amd64, the illumos way: struct regs, and the answers of dtrace_invop.  SPDX-License-Identifier: BSD-2-Clause */
+/* amd64, illumos variant: struct regs and dtrace_invop's results.  SPDX-License-Identifier: BSD-2-Clause */
 #define	REGS_SAVFP	0
 #define	REGS_SAVPC	8
 #define	REGS_RDI	16
@@ -30,7 +30,7 @@
 #define	REGS_RSP	224
 #define	REGS_SS		232
 
-#define	FRAME_RIP	0	/* of what the CPU has pushed */
+#define	FRAME_RIP	0	/* offsets in the frame that the CPU pushes */
 #define	FRAME_RSP	24
 
 #define	NO_TRAPNO	0xdddd

@@ -84,12 +84,12 @@ machine_init(void)
 #ifdef INVOP
 	invop_init();
 #endif
-	outb(0x21, 0xff);	/* no interrupts from the 8259s */
+	outb(0x21, 0xff);	/* mask all interrupts of the 8259s */
 	outb(0xa1, 0xff);
 	outb(UART + 3, 3);	/* 8 bits */
-	outb(UART + 2, 7);	/* FIFOs on and empty */
+	outb(UART + 2, 7);	/* enable and clear the FIFOs */
 	lapic_write(0xf0, 0x100 | SPURIOUS_VECTOR);
-	lapic_write(0x3e0, 0xb);		/* the bus clock itself */
+	lapic_write(0x3e0, 0xb);		/* divide the bus clock by 1 */
 	lapic_write(0x320, 1 << 17 | TIMER_VECTOR);	/* periodic */
 	lapic_write(0x380, 1000000);
 }
@@ -132,7 +132,7 @@ machine_idle(void)
 	__asm__ volatile("hlt" : : : "memory");
 }
 
-/* QEMU's ACPI block (port 604h), then a reset. */
+/* Power off through QEMU's ACPI block (port 604h), or else reset. */
 void
 machine_off(void)
 {

@@ -1,8 +1,8 @@
 /*
- * amd64: two ways in, the trap vectors, the thread switch.  SPDX-License-Identifier: BSD-2-Clause
+ * amd64: two entry points, the trap vectors, the thread switch.  SPDX-License-Identifier: BSD-2-Clause
  *
- * btext is entered as FreeBSD's is: long mode, the first GiB mapped at 0 and at KERNBASE.
- * pvh_start is QEMU's way (-kernel): 32-bit protected mode, no paging.
+ * btext is entered like FreeBSD's: in long mode, with the first GiB mapped at 0 and at KERNBASE.
+ * pvh_start is the entry point for QEMU -kernel: in 32-bit protected mode, without paging.
  */
 #define	KERNBASE	0xffffffff80000000
 
@@ -16,7 +16,7 @@
 	.type	btext, @function
 btext:
 	cli
-	/* Tables of our own: the first GiB twice, as now, and the devices below 4 GiB. */
+	/* New page tables: the first GiB at 0 and at KERNBASE, and the devices below 4 GiB. */
 	movl	$(boot_pd - KERNBASE), %edi
 	movl	$(device_pd - KERNBASE), %esi
 	xorl	%ecx, %ecx
@@ -24,7 +24,7 @@ btext:
 	shll	$21, %eax
 	orl	$0x83, %eax
 	movq	%rax, (%rdi,%rcx,8)
-	addl	$0xc0000010, %eax	/* not cached */
+	addl	$0xc0000010, %eax	/* uncached */
 	movq	%rax, (%rsi,%rcx,8)
 	incl	%ecx
 	cmpl	$512, %ecx
@@ -93,8 +93,8 @@ pvh_start:
 	.size	pvh_start, . - pvh_start
 
 /*
- * The breakpoint, as FreeBSD takes it: the trap frame below what the CPU pushed, then the seam if
- * it is set and the trap came from the kernel.
+ * The breakpoint vector, like FreeBSD's: build the trap frame below what the CPU pushed, then jump to
+ * the DTrace hook if it is set and the trap came from the kernel.
  */
 	.globl	Xbpt
 	.type	Xbpt, @function

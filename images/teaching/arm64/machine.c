@@ -5,7 +5,7 @@
 #define	GICD	0x08000000ul
 #define	GICC	0x08010000ul
 #define	TIMER	27
-#define	PERIOD	625000		/* counter ticks: 10 ms */
+#define	PERIOD	625000		/* 10 ms in counter ticks */
 
 #define	REG(address)	(*(volatile u32 *)(address))
 #define	READ(name) ({ u64 v_; __asm__ volatile("mrs %0, " #name : "=r"(v_)); v_; })
@@ -46,7 +46,7 @@ bad_exception(struct trapframe *frame)
 	panic("unexpected exception");
 }
 
-/* A breakpoint of DTrace's goes to the seam; 0 is its answer when it was one. */
+/* Pass a DTrace breakpoint to the hook, which returns 0 if it handled the breakpoint. */
 void
 do_el1h_sync(void *thread, struct trapframe *frame)
 {

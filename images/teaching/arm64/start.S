@@ -1,14 +1,14 @@
 /*
  * arm64: entry, exception vectors, the thread switch.  SPDX-License-Identifier: BSD-2-Clause
  *
- * Entered in EL1 with the MMU off, as FreeBSD's kernel is; the MMU stays off.
+ * Entered in EL1 with the MMU off, like FreeBSD's kernel; the MMU stays off.
  */
 	.text
 	.globl	_start
 	.type	_start, @function
 _start:
 	msr	daifset, #15
-	mov	x0, #(3 << 20)		/* SIMD registers do not trap */
+	mov	x0, #(3 << 20)		/* do not trap SIMD instructions */
 	msr	cpacr_el1, x0
 	adrp	x0, kernel_stack_top
 	add	x0, x0, :lo12:kernel_stack_top
@@ -31,7 +31,7 @@ _start:
 	b	3b
 	.size	_start, . - _start
 
-/* The frame of FreeBSD's arm64 port: 288 bytes, 128 more left below the interrupted stack. */
+/* The trap frame of FreeBSD's arm64 port: 288 bytes, 128 bytes below the interrupted stack. */
 	.macro	SAVE_REGS
 	sub	sp, sp, #(288 + 128)
 	stp	x28, x29, [sp, #(48 + 28 * 8)]
@@ -60,7 +60,7 @@ _start:
 	ldr	x18, [sp, #(48 + 18 * 8)]
 	.endm
 
-/* x18 to x28 are the C code's to keep: they are not restored, as in FreeBSD. */
+/* C functions preserve x19 to x28, so these are not restored, as in FreeBSD. */
 	.macro	RESTORE_REGS
 	msr	daifset, #2
 	ldp	x18, x30, [sp]

@@ -2,7 +2,7 @@
 #include "../kernel.h"
 
 #define	UART	0x10000000ul
-#define	PERIOD	100000		/* timebase ticks: 10 ms */
+#define	PERIOD	100000		/* 10 ms in timebase ticks */
 #define	READ(name) ({ u64 v_; __asm__ volatile("csrr %0, " #name : "=r"(v_)); v_; })
 
 struct trapframe {
@@ -49,7 +49,7 @@ do_trap_supervisor(struct trapframe *frame)
 		clock_preempt();
 		return;
 	}
-	/* A breakpoint goes to the seam; 0 is its answer when it was DTrace's. */
+	/* Pass a breakpoint to the DTrace hook, which returns 0 if it handled the breakpoint. */
 	if (frame->scause == 3 && dtrace_invop_jump_addr != 0 &&
 	    dtrace_invop_jump_addr(frame) == 0)
 		return;

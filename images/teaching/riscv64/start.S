@@ -1,7 +1,7 @@
 /*
  * riscv64: entry, the trap vector, the thread switch.  SPDX-License-Identifier: BSD-2-Clause
  *
- * Entered in S-mode at the first byte, as FreeBSD's kernel is; paging stays off.
+ * Entered in S-mode at the first byte, like FreeBSD's kernel; paging stays off.
  */
 	.text
 	.globl	_start

@@ -1,4 +1,4 @@
-/* A system call of amd64: the number in rax, the carry flag tells of an error. */
+/* A system call on amd64: rax has the number, and the carry flag signals an error. */
 static inline long
 system_call(long number, long a, long b, long c, long d, long e, long f)
 {
@@ -12,6 +12,6 @@ system_call(long number, long a, long b, long c, long d, long e, long f)
 	return (number);
 }
 
-/* Instructions that are signals: SIGTRAP, SIGILL. */
+/* Instructions that cause SIGTRAP and SIGILL */
 #define BREAKPOINT() __asm__ volatile("int3")
 #define UNDEFINED() __asm__ volatile("ud2")

@@ -1,4 +1,4 @@
-/* A system call of arm64: the number in x8, the carry flag tells of an error. */
+/* A system call on arm64: x8 has the number, and the carry flag signals an error. */
 static inline long
 system_call(long number, long a, long b, long c, long d, long e, long f)
 {
@@ -16,6 +16,6 @@ system_call(long number, long a, long b, long c, long d, long e, long f)
 	return (x0);
 }
 
-/* Instructions that are signals: SIGTRAP, SIGILL. */
+/* Instructions that cause SIGTRAP and SIGILL */
 #define BREAKPOINT() __asm__ volatile("brk 1")
 #define UNDEFINED() __asm__ volatile("udf 0")

@@ -1,7 +1,7 @@
 /*
- * The usual names of a C library for programs of one file: each is a few lines over the system
- * calls of system.h. A program that includes no header gets this one; those with the usual names
- * beside it (unistd.h, fcntl.h, stdio.h, ...) lead here, too.
+ * A small C library for programs of one file; each function is a few lines over the system calls of
+ * system.h. Programs that do not include system.h get this header automatically. Headers with
+ * standard names (unistd.h, fcntl.h, stdio.h, ...) include it, too.
  */
 #ifndef LIBC_H
 #define LIBC_H
@@ -55,7 +55,7 @@ enum {
 
 static int errno;
 
-/* What a call gives in C: -1 and errno for an error. */
+/* Return a system call's result; for an error, set errno and return -1. */
 LIBC long
 result(long value)
 {
@@ -167,7 +167,7 @@ abort(void)
 	_exit(134);
 }
 
-/* Memory is never given back. */
+/* Allocate memory, which is never freed. */
 LIBC void *
 malloc(size_t size)
 {

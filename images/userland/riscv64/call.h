@@ -1,4 +1,4 @@
-/* A system call of riscv64: the number in t0, which is not zero behind it when there was an error. */
+/* A system call on riscv64: t0 has the number, and is nonzero afterwards if there was an error. */
 static inline long
 system_call(long number, long a, long b, long c, long d, long e, long f)
 {
@@ -16,6 +16,6 @@ system_call(long number, long a, long b, long c, long d, long e, long f)
 	return (a0);
 }
 
-/* Instructions that are signals: SIGTRAP, SIGILL. */
+/* Instructions that cause SIGTRAP and SIGILL */
 #define BREAKPOINT() __asm__ volatile("ebreak")
 #define UNDEFINED() __asm__ volatile("unimp")
