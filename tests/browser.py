@@ -58,11 +58,13 @@ class Browser:
 
 @functools.cache
 def browser():
+    """Return the browser that all tests of the process share."""
     return Browser()
 
 
 @functools.cache
 def axe_source():
+    """Return the JavaScript source of axe."""
     spec = importlib.util.find_spec("axe_core_python")
     return (Path(spec.origin).parent / "axe.min.js").read_text() + "\n;0"
 
@@ -90,6 +92,7 @@ class Shown:
         return self._browser.do(action)
 
     def resize(self, width, height):
+        """Change the size of the window, in CSS pixels."""
         self._do(self._page.set_viewport_size({"width": width, "height": height}))
 
     def media(self, name):
@@ -97,13 +100,16 @@ class Shown:
         self._do(self._page.emulate_media(media=name or "screen"))
 
     def value(self, script):
+        """Return the value of a JavaScript expression in the page."""
         return self._do(self._page.evaluate(script))
 
     def axe(self, act=""):
+        """Run a script in the page, then axe, and return the results of axe."""
         self.value(axe_source())
         return self.value(AXE % act)
 
     def wait_for(self, script):
+        """Wait until a JavaScript expression in the page is true."""
         until = time.monotonic() + PATIENCE / 1000
         # Playwright's wait_for_function evaluates code, which the page's security policy forbids.
         while not self.value(f"Boolean({script})"):

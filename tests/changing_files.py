@@ -15,17 +15,18 @@ from images import catalog
 from images.boots import boot_to_prompt, booted, settle_at_reader
 from kinst_emu.cli.boot_words import with_disks
 
-Contents = tuple[bytes, bytes, bytes]  # of kernel, module and disk; empty if the file is absent
+Contents = tuple[bytes, bytes, bytes]  # contents of kernel, module and disk; empty if absent
 
 
 def opened(kernel: Path, module: Path | None, disk: Path | None) -> Image:
+    """Return an image of a kernel with a module and a disk."""
     image = catalog.find(str(kernel), [] if module is None else [str(module)])
     return with_disks(image, [] if disk is None else [disk])
 
 
 @dataclass
 class Files:
-    """Random changes to a kernel, a module and a disk file, and boots from them.
+    """A kernel, a module and a disk file that change at random while machines boot from them.
 
     The files are replaced and patched in place. An image must boot the contents that the files had
     when it was opened, with a cold and with a warm cache. ``once`` defines the operations. Changes
@@ -56,16 +57,16 @@ class Files:
         self._opened: list[tuple[Image, Contents]] = []
 
     def _expected(self) -> dict[Contents, str]:
-        """Return the digest after a boot for each combination of contents.
+        """Return the machine's digest after a boot for each combination of file contents.
 
         These boots use separate files and no cache.
         """
-        found = {}
+        digests = {}
         for number, contents in enumerate(itertools.product(
                 self.kernels, (b"", *self.modules), (b"", *self.disks))):
-            place = self.folder / f"{number}"
-            place.mkdir()
-            paths = [place / path.name for path in self._paths]
+            folder = self.folder / f"{number}"
+            folder.mkdir()
+            paths = [folder / path.name for path in self._paths]
             for path, content in zip(paths, contents, strict=True):
                 path.write_bytes(content)
             kernel, module, disk = (path if content else None
@@ -76,13 +77,13 @@ class Files:
             stop = boot_to_prompt(machine)
             if stop.detail != machine.guest.boot.shell_prompt:
                 settle_at_reader(machine)
-            found[contents] = machine.digest()
-            shutil.rmtree(place)
-        assert len(set(found.values())) == len(found)
-        return found
+            digests[contents] = machine.digest()
+            shutil.rmtree(folder)
+        assert len(set(digests.values())) == len(digests)
+        return digests
 
     def run(self, count: int, seed: int) -> None:
-        """Run random operations; write the files again before every hundredth."""
+        """Run random operations, and write the files anew before every hundred of them."""
         generator = random.Random(seed)
         for number in range(count):
             if number % 100 == 0:
@@ -95,8 +96,8 @@ class Files:
                                  "empty the cache"))
         match name:
             case "replace" | "patch":
-                which = generator.choice([n for n, some in enumerate(self._contents) if some])
-                self._change(self._paths[which], generator.choice(self._contents[which]),
+                index = generator.choice([n for n, some in enumerate(self._contents) if some])
+                self._change(self._paths[index], generator.choice(self._contents[index]),
                              name == "patch")
             case "open":
                 self._open(generator.random() < 0.5, generator.random() < 0.5)

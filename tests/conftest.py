@@ -46,20 +46,22 @@ def skips(reports):
 def pytest_terminal_summary(terminalreporter):
     """Print one line per reason for skipped tests, below the failures."""
     yield
-    found = skips(terminalreporter.stats.get("skipped", ()))
-    if found:
+    skipped = skips(terminalreporter.stats.get("skipped", ()))
+    if skipped:
         terminalreporter.section("skipped")
-    for reason, count in found:
+    for reason, count in skipped:
         terminalreporter.write_line(f"SKIPPED [{count}] {reason}")
 
 
 @pytest.fixture(params=ARCHES)
 def arch(request):
+    """Return the name of each architecture in turn."""
     return request.param
 
 
 @pytest.fixture
 def image(arch):
+    """Return the teaching kernel for an architecture."""
     return catalog.find(f"teaching/{arch}")
 
 

@@ -10,6 +10,8 @@ CONST = 12
 
 @dataclass
 class Ctf:
+    """A CTF section to which types, variables and functions are added."""
+
     version: int = 3
     parent: str = ""
     text: bytearray = field(default_factory=lambda: bytearray(b"\0"))
@@ -19,15 +21,18 @@ class Ctf:
     count: int = 0
 
     def name(self, text):
+        """Add a string and return its offset."""
         if not text:
             return 0
         self.text += text.encode() + b"\0"
         return len(self.text) - len(text) - 1
 
     def word(self, kind, count):
+        """Return the info word of a type: its kind, the root flag and a number of members."""
         return kind << 26 | 1 << 25 | count if self.version == 3 else kind << 11 | 1 << 10 | count
 
     def add(self, name, kind, value, count=0, rest=b""):
+        """Add a type and return its number; ``value`` is its size or another type's number."""
         layout = "<III" if self.version == 3 else "<IHH"
         large = 0xFFFFFFFF if self.version == 3 else 0xFFFF
         sized = value >= large and kind in (INTEGER, STRUCT, UNION, ENUM)
@@ -40,14 +45,17 @@ class Ctf:
         return self.count
 
     def integer(self, name, size, flags=0, bits=None):
+        """Add an integer type of a size in bytes and return its number."""
         encoding = flags << 24 | (8 * size if bits is None else bits)
         return self.add(name, INTEGER, size, rest=struct.pack("<I", encoding))
 
     def array(self, element, count):
+        """Add an array type and return its number."""
         layout = "<III" if self.version == 3 else "<HHI"
         return self.add("", ARRAY, 0, rest=struct.pack(layout, element, 1, count))
 
     def structure(self, name, size, *members, kind=STRUCT):
+        """Add a structure or union with members (name, type, bit offset) and return its number."""
         rest = b""
         for member, type_, bit in members:
             if size >= (1 << 29 if self.version == 3 else 1 << 13):
@@ -59,22 +67,26 @@ class Ctf:
         return self.add(name, kind, size, len(members), rest)
 
     def enumeration(self, name, size, *values):
+        """Add an enumeration with (name, value) pairs and return its number."""
         rest = b"".join(struct.pack("<Ii", self.name(n), v) for n, v in values)
         return self.add(name, ENUM, size, len(values), rest)
 
     def procedure(self, result, *parameters):
+        """Add a function type and return its number."""
         letter = "I" if self.version == 3 else "H"
         rest = struct.pack(f"<{len(parameters)}{letter}", *parameters)
         rest += bytes(-len(rest) % 4)
         return self.add("", FUNCTION, result, len(parameters), rest)
 
     def function(self, result, *parameters):
+        """Add the types of the next function symbol's result and parameters."""
         letter = "I" if self.version == 3 else "H"
         self.functions += struct.pack(
             f"<{2 + len(parameters)}{letter}", self.word(FUNCTION, len(parameters)), result,
             *parameters)
 
     def build(self, compress=True):
+        """Return the section's bytes."""
         letter = "I" if self.version == 3 else "H"
         parent = self.name(self.parent)
         content = struct.pack(f"<{len(self.objects)}{letter}", *self.objects)

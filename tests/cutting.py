@@ -100,7 +100,7 @@ class Cutting:
             replace(until, time=at, instructions=min(end, until.instructions or end)))
 
     def _memory(self, until):
-        """Take a snapshot in memory, run on, and in half of the cases go back and run again."""
+        """Take a snapshot in memory and run on; in half of the cases, restore it and run again."""
         machine = self.machine
         kept = machine.snapshot()
         look = self.random.random() < 0.2  # a digest takes longer than everything else here
@@ -143,7 +143,7 @@ class Cutting:
         return self._piece(until)
 
     def _code(self):
-        """Return (address, size) of mapped code at the pc or a function; None if unmapped."""
+        """Return the (address, size) of code at the pc or in a function, or None if unmapped."""
         at = self.machine.pc if self.random.random() < 0.5 else self.random.choice(
             self.functions).address
         size = self.random.randrange(1, 16)
@@ -151,35 +151,32 @@ class Cutting:
             and self.machine.translate(at + size) is not None else None
 
     def _write(self, until):
-        """Overwrite code with the same bytes, through a random public way to write memory.
-
-        One of the ways is a device that writes to memory.
-        """
-        found, machine = self._code(), self.machine
-        if found is None:
+        """Overwrite code with the same bytes, with a random public method or a device's write."""
+        code, machine = self._code(), self.machine
+        if code is None:
             return None
-        at, size = found
+        at, size = code
         data, physical = machine.read(at, size), machine.translate(at)
-        room = min(size, 4096 - at % 4096)
+        size_in_page = min(size, 4096 - at % 4096)
         word = at & ~7
         self.random.choice([
             lambda: machine.write(at, data),
             lambda: machine.write_code(at, data),
-            lambda: machine.write_physical(physical, data[:room]),
-            lambda: machine.write_memory(physical, data[:room]),
+            lambda: machine.write_physical(physical, data[:size_in_page]),
+            lambda: machine.write_memory(physical, data[:size_in_page]),
             lambda: machine.write_u64(word, machine.read_u64(word)),
             lambda: LiveTarget(machine).write(at, data),
             lambda: give(machine, Input(position_of(machine), MEMORY, f"{physical:x}",
-                                        data[:room])),
+                                        data[:size_in_page])),
         ])()
         return self._piece(until)
 
     def _scribble(self, until):
         """Overwrite code with random bytes, run it, and restore the snapshot taken before."""
-        found, machine = self._code(), self.machine
-        if found is None or self.probes is not None:
+        code, machine = self._code(), self.machine
+        if code is None or self.probes is not None:
             return None
-        at, size = found
+        at, size = code
         kept = machine.snapshot()
         before = len(machine.console.text)
         stream, machine.console.stream = machine.console.stream, None

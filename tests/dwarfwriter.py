@@ -4,6 +4,7 @@ import struct
 
 
 def uleb(value):
+    """Encode an integer as ULEB128."""
     out = b""
     while True:
         byte = value & 0x7F
@@ -14,6 +15,7 @@ def uleb(value):
 
 
 def abbrev(code, tag, children, *attributes):
+    """Encode an abbreviation with attributes (name, form)."""
     out = uleb(code) + uleb(tag) + bytes([children])
     for name, form in attributes:
         out += uleb(name) + uleb(form)
@@ -21,6 +23,7 @@ def abbrev(code, tag, children, *attributes):
 
 
 def unit(version, body):
+    """Encode a unit of .debug_info with its header."""
     if version >= 5:
         rest = struct.pack("<HBBI", version, 1, 8, 0) + body
     else:

@@ -8,6 +8,8 @@ EM = {"amd64": 62, "arm64": 183, "riscv64": 243}
 
 @dataclass
 class Elf:
+    """An ELF file of one architecture, described by its segments, symbols and sections."""
+
     arch: str = "amd64"
     entry: int = 0x1000
     segments: list[tuple[int, bytes, int]] = field(default_factory=lambda: [(0x1000, b"\x90", 1)])
@@ -15,12 +17,13 @@ class Elf:
         default_factory=lambda: [("start", 0x1000, 1, 2)]
     )
     build_id: bytes = b""
-    others: dict[str, bytes] = field(default_factory=dict)  # unloaded sections by name
-    compressed: tuple[str, ...] = ()  # names of unloaded sections with the flag SHF_COMPRESSED
+    others: dict[str, bytes] = field(default_factory=dict)  # sections that are not loaded, by name
+    compressed: tuple[str, ...] = ()  # names of those sections to flag with SHF_COMPRESSED
     elf_class: int = 2
     kind: int = 2
 
     def build(self) -> bytes:
+        """Return the file's bytes."""
         header, ph_size, sh_size = 64, 56, 64
         out = bytearray(header + ph_size * len(self.segments))
         programs = []

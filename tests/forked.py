@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("emu", "kinst", "dwarf", "dtrace", "images", "kinst_emu")
 # Modules that take long to load or start threads; commands load them on demand.
 LEFT_OUT = ("kinst_emu.shell", "kinst_emu.explain.view.terminal", "kinst_emu.pytest_plugin")
-TIMEOUT = 120  # s
+TIMEOUT = 120  # time limit of a command, in seconds
 
 
 class Completed(subprocess.CompletedProcess):
@@ -50,17 +50,18 @@ def completed(module, words, stdin=None):
         files[0].seek(0)
         status, peak = forking().run(
             {"module": module, "words": list(words), "cwd": os.getcwd(),
-             "environment": dict(os.environ)}, [one.fileno() for one in files])
+             "environment": dict(os.environ)}, [file.fileno() for file in files])
         texts = []
-        for one in files[1:]:
-            one.seek(0)
+        for file in files[1:]:
+            file.seek(0)
             # A guest's console writes arbitrary bytes to a pipe.
-            texts.append(io.TextIOWrapper(one, "utf-8", "backslashreplace").read())
+            texts.append(io.TextIOWrapper(file, "utf-8", "backslashreplace").read())
         return Completed([sys.executable, "-m", module, *words], status, *texts, peak=peak)
 
 
 @functools.cache
 def forking():
+    """Return the client of the server process; the first call starts the server."""
     return Forking()
 
 
@@ -76,6 +77,7 @@ class Forking:
         atexit.register(self.close)
 
     def close(self):
+        """End the server process."""
         self._socket.close()
         self._process.wait()
 
@@ -101,12 +103,12 @@ class Forking:
         ready, _, _ = select.select([self._socket], [], [], seconds)
         if not ready:
             raise TimeoutError
-        found = b""
-        while not found.endswith(b"\n"):
+        line = b""
+        while not line.endswith(b"\n"):
             piece = self._socket.recv(1)
             assert piece, "the process that forks has ended"
-            found += piece
-        return found
+            line += piece
+        return line
 
 
 # -- the server process ----------------------------------------------------------------------------
@@ -116,20 +118,20 @@ def load():
     """Import all modules of the project, except those left out."""
     for name in PACKAGES:
         package = importlib.import_module(name)
-        for one in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda name: None):
-            if not one.name.startswith(LEFT_OUT) and not one.name.endswith("__main__"):
-                importlib.import_module(one.name)
+        for info in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda name: None):
+            if not info.name.startswith(LEFT_OUT) and not info.name.endswith("__main__"):
+                importlib.import_module(info.name)
 
 
 def serve(connection):
     """Fork for each request that arrives on the socket, and report its exit status."""
     with connection:
         while True:
-            size, more, _flags, _address = connection.recvmsg(4, socket.CMSG_SPACE(3 * 4))
+            size, ancillary, _flags, _address = connection.recvmsg(4, socket.CMSG_SPACE(3 * 4))
             if not size:
                 return
             files = array.array("i")
-            for _level, _kind, data in more:
+            for _level, _kind, data in ancillary:
                 files.frombytes(data)
             content = b""
             while len(content) < int.from_bytes(size, "little"):
@@ -139,8 +141,8 @@ def serve(connection):
                 connection.close()
                 become(json.loads(content), list(files))
                 return
-            for one in files:
-                os.close(one)
+            for descriptor in files:
+                os.close(descriptor)
             connection.sendall(f"{pid}\n".encode())
             _pid, status, used = os.wait4(pid, 0)
             status, peak = os.waitstatus_to_exitcode(status), used.ru_maxrss << 10
@@ -149,17 +151,17 @@ def serve(connection):
 
 def become(asked, files):
     """Run the command in the forked child; the process exits when this function returns."""
-    for number, one in enumerate(files):
-        os.dup2(one, number)
-        os.close(one)
+    for number, descriptor in enumerate(files):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["environment"])
     time.tzset()
     sys.stdin, sys.stdout, sys.stderr = (
-        io.TextIOWrapper(made(io.FileIO(number, mode, closefd=False)), "utf-8", errors,
+        io.TextIOWrapper(buffered(io.FileIO(number, mode, closefd=False)), "utf-8", errors,
                          line_buffering=number == 2)
-        for number, mode, errors, made in (
+        for number, mode, errors, buffered in (
             (0, "r", "surrogateescape", io.BufferedReader), (1, "w", "strict", io.BufferedWriter),
             (2, "w", "backslashreplace", io.BufferedWriter)))
     module = importlib.import_module(asked["module"])

@@ -55,15 +55,16 @@ class GeneratedCall:
 
     @property
     def name(self) -> str:
+        """Return the name of the function."""
         return f"call{self.number}"
 
     def offsets(self) -> list[int]:
         """Return the offset in ``seen`` of each parameter's bytes."""
-        found, at = [], 0
+        offsets, at = [], 0
         for parameter in self.parameters:
-            found.append(at)
+            offsets.append(at)
             at += -(-parameter.size // 8) * 8
-        return found
+        return offsets
 
 
 def _structure(rng: random.Random, number: int) -> tuple[Parameter, str]:
@@ -109,17 +110,17 @@ def generate(seed: int, count: int) -> tuple[str, list[GeneratedCall]]:
         parameters = []
         for _ in range(rng.randrange(1, MOST + 1)):
             if rng.random() < 0.35:
-                one, text = _structure(rng, len(lines))
+                parameter, text = _structure(rng, len(lines))
                 lines.append(text)
             else:
                 kind = rng.choice(list(SCALARS))
-                one = Parameter(kind, SCALARS[kind])
-            parameters.append(one)
+                parameter = Parameter(kind, SCALARS[kind])
+            parameters.append(parameter)
         call = GeneratedCall(number, parameters, rng.random() < 0.125)
         if rng.random() < 1 / 3:
-            one, text = _structure(rng, len(lines))
+            parameter, text = _structure(rng, len(lines))
             lines.append(text)
-            call.result = one.type
+            call.result = parameter.type
         if call.variadic:
             call.more = [rng.getrandbits(31) for _ in range(rng.randrange(1, 7))]
         calls.append(call)
@@ -131,12 +132,12 @@ def _function(call: GeneratedCall, rng: random.Random) -> list[str]:
     declared = ", ".join(f"{p.type} p{n}" for n, p in enumerate(call.parameters))
     body = [f"    keep({at}, &p{n}, sizeof(p{n}));"
             for n, at in enumerate(call.offsets())]
-    made, passed = [], []
+    setup, passed = [], []
     for n, parameter in enumerate(call.parameters):
-        made += [f"    {parameter.type} v{n};",
+        setup += [f"    {parameter.type} v{n};",
                  f"    fill(&v{n}, sizeof(v{n}), {rng.getrandbits(63)}UL);"]
         if parameter.type == "_Bool":
-            made[-1] = f"    v{n} = {rng.randrange(2)};"
+            setup[-1] = f"    v{n} = {rng.randrange(2)};"
         passed.append(f"v{n}")
     passed += [f"{value}L" for value in call.more]
     rest = ", ..." if call.variadic else ""
@@ -144,7 +145,7 @@ def _function(call: GeneratedCall, rng: random.Random) -> list[str]:
         body += [f"    {call.result} r;", "    fill(&r, sizeof(r), 1);", "    return r;"]
     return [f"__attribute__((noinline)) {call.result} {call.name}({declared}{rest}) {{", *body,
             "}",
-            f"void drive{call.number}(void) {{", *made,
+            f"void drive{call.number}(void) {{", *setup,
             f"    {call.name}({', '.join(passed)});", "}"]
 
 

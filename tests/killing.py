@@ -27,6 +27,7 @@ class LeftError(Exception):
 
 
 def snapshot_is_whole(path: Path, kernel: str) -> None:
+    """Restore a snapshot."""
     kinst_emu.open(kernel).restore(path)
 
 
@@ -36,6 +37,7 @@ def recording_is_whole(path: Path, _kernel: str) -> None:
 
 
 def json_is_whole(path: Path, _kernel: str) -> None:
+    """Check that each line of a file is complete JSON."""
     for line in path.read_text().splitlines(keepends=True):
         json.loads(line)
         if not line.endswith("\n"):
@@ -43,6 +45,7 @@ def json_is_whole(path: Path, _kernel: str) -> None:
 
 
 def store_is_whole(path: Path, _kernel: str) -> None:
+    """Check the integrity of an SQLite database."""
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as store:
         (answer,) = store.execute("PRAGMA integrity_check").fetchone()
     if answer != "ok":
@@ -68,6 +71,7 @@ class Command:
 
 
 def page_is_whole(path: Path, _kernel: str) -> None:
+    """Check that a page ends with its closing tag."""
     end = path.read_text()[-40:]
     if not end.rstrip().endswith("</html>"):
         raise LeftError(f"{path.name} ends in {end!r}")
@@ -123,19 +127,19 @@ FREEBSD = (
 
 def processes(mark: str) -> list[tuple[int, str]]:
     """Return (process ID, command line) of the live processes with a mark in their environment."""
-    found = []
+    live = []
     wanted = f"{MARK}={mark}".encode()
-    for one in Path("/proc").iterdir():
-        if not one.name.isdigit():
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
             continue
         try:
-            if wanted in (one / "environ").read_bytes().split(b"\0") and (
-                    one / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
-                line = (one / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                found.append((int(one.name), line))
+            if wanted in (path / "environ").read_bytes().split(b"\0") and (
+                    path / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                live.append((int(path.name), line))
         except OSError:  # the process has ended meanwhile
             continue
-    return found
+    return live
 
 
 class Victim:
@@ -157,20 +161,20 @@ class Victim:
         done = subprocess.run(self._spelled(words), capture_output=True, text=True, timeout=LONGEST,
                               stdin=subprocess.DEVNULL, check=False)
         if done.returncode != ends or "Traceback" in done.stderr:
-            raise LeftError(f"{self.command.name}: ends with {done.returncode}: {done.stderr}")
+            raise LeftError(f"{self.command.name}: exit status {done.returncode}: {done.stderr}")
 
     def _spelled(self, words: tuple[str, ...]) -> list[str]:
         names = {"{kernel}": self.kernel, "{out}": str(self.folder),
                  "{races}": str(Path(self.kernel).with_name("races"))}
-        made = [sys.executable, "-c", "import kinst_emu.commands.entry as entry; entry.kinst()"]
+        command = [sys.executable, "-c", "import kinst_emu.commands.entry as entry; entry.kinst()"]
         for word in words:
             for name, value in names.items():
                 word = word.replace(name, value)
-            made.append(word)
-        return made
+            command.append(word)
+        return command
 
     def kill(self, how: signal.Signals, seconds: float) -> bool:
-        """Run the command, kill it after a while, and return whether it was still running then.
+        """Run the command, kill it after some seconds, and return whether it was still running.
 
         :raises LeftError: a process, a broken file or a traceback is left
         """
@@ -196,12 +200,12 @@ class Victim:
             for number, _line in left:
                 os.kill(number, signal.SIGKILL)
             assert process.stderr is not None
-            said = process.stderr.read().decode(errors="replace")
+            errors = process.stderr.read().decode(errors="replace")
         where = f"{self.command.name}, {how.name} after {seconds:.2f} s"
         if left:
-            raise LeftError(f"{where}: {PATIENCE} s later there are {left}")
-        if "Traceback" in said:
-            raise LeftError(f"{where}: {said}")
+            raise LeftError(f"{where}: processes are left after {PATIENCE} s: {left}")
+        if "Traceback" in errors:
+            raise LeftError(f"{where}: prints a traceback: {errors}")
         for name, check in self.command.files.items():
             if (path := self.folder / name).exists():
                 try:
@@ -227,4 +231,5 @@ def _hang_up() -> None:
 
 
 def moment(generator: random.Random, victim: Victim) -> tuple[signal.Signals, float]:
+    """Return a random signal, and a random number of seconds after which to send it."""
     return generator.choice(SIGNALS), generator.uniform(FIRST, victim.seconds)

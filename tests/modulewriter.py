@@ -29,9 +29,10 @@ class KernelModule:
     call: int = 2
     outside: str = "panic"
     depends: tuple[tuple[str, int, int], ...] = (("kernel", 1500000, 1500999),)
-    symbols: list[tuple[str, int, int]] = field(default_factory=list)  # extra: name, section, value
+    symbols: list[tuple[str, int, int]] = field(default_factory=list)  # (name, section, value)
 
     def build(self) -> bytes:
+        """Return the module's file."""
         return self._relocatable() if self.arch == "amd64" else self._shared()
 
     def _said(self, base: int) -> tuple[bytes, list[tuple[int, int]], int]:
@@ -48,11 +49,11 @@ class KernelModule:
                 numbers += struct.pack("<iii", least, least, last)
             pointers.append((24 * i + 16, strings_at + len(strings)))
             strings += name.encode() + b"\0"
-        said = bytes(records + numbers + strings)
-        return said, [(base + p, base + t) for p, t in pointers], count
+        metadata = bytes(records + numbers + strings)
+        return metadata, [(base + p, base + t) for p, t in pointers], count
 
     def _relocatable(self) -> bytes:
-        said, pointers, count = self._said(0)
+        metadata, pointers, count = self._said(0)
         names = bytearray(b"\0")
         sections: list[list] = [["", 0, 0, b"", 0, 0, 1, 0]]
 
@@ -61,7 +62,7 @@ class KernelModule:
             return len(sections) - 1
 
         text = add(".text", 1, 6, self.text, align=16)
-        data = add(".data", 1, 3, bytes(8) + said)
+        data = add(".data", 1, 3, bytes(8) + metadata)
         set_ = add("set_modmetadata_set", 1, 2, bytes(8 * count))
         bss = add(".bss", 8, 3, 64)
         strings, entries = bytearray(b"\0"), bytearray(24)
@@ -116,9 +117,9 @@ class KernelModule:
 
     def _shared(self) -> bytes:
         """Build a shared object with segments for code (at 0x1000) and data (at 0x2000)."""
-        said, pointers, count = self._said(0x2008)
-        set_at = 0x2008 + len(said) + -len(said) % 8
-        data = bytes(8) + said + bytes(-len(said) % 8) + bytes(8 * count)
+        metadata, pointers, count = self._said(0x2008)
+        set_at = 0x2008 + len(metadata) + -len(metadata) % 8
+        data = bytes(8) + metadata + bytes(-len(metadata) % 8) + bytes(8 * count)
         strings, entries = bytearray(b"\0"), bytearray(24)
         for name, section, value, size, info in (
                 ("f", 1, 0x1000, len(self.text), 0x12), ("variable", 2, 0x2000, 8, 0x11),

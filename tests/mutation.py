@@ -28,9 +28,9 @@ class Mutated:
 
 def mutated(trap, change):
     """Return a copy of a trap whose instruction table passes its verdicts through ``change``."""
-    made = copy(trap)
-    made.instructions = Mutated(trap.instructions, change)
-    return made
+    changed = copy(trap)
+    changed.instructions = Mutated(trap.instructions, change)
+    return changed
 
 
 class OffByOne:
@@ -47,7 +47,7 @@ class OffByOne:
 
 
 class Disturbed(OffByOne):
-    """An emulation that writes values with one bit flipped to registers and memory."""
+    """An emulation that flips one bit of every value it writes to a register or memory."""
 
     def next_pc(self, state):
         return self._verdict.next_pc(Counting(state))
@@ -55,6 +55,7 @@ class Disturbed(OffByOne):
 
 class Counting:
     """A proxy of an emulation's state that flips bit 0 of all written values."""
+
     def __init__(self, state):
         self._state = state
 
@@ -72,10 +73,12 @@ class Counting:
 
 
 def is_rewrite(verdict):
+    """Return whether a verdict is to rewrite the instruction."""
     return isinstance(verdict, Rewrite)
 
 
 def is_emulation(verdict):
+    """Return whether a verdict is to emulate the instruction."""
     return not isinstance(verdict, Copy | Rewrite | Refuse)
 
 
@@ -113,14 +116,14 @@ MUTATIONS = {
 
 
 def kinds(arch, codes, wanted):
-    """Return the encodings whose verdict is wanted, by (mnemonic, verdict)."""
-    found = defaultdict(list)
+    """Return the encodings with a wanted verdict, grouped by (mnemonic, verdict)."""
+    encodings = defaultdict(list)
     for code in codes:
         length, verdict = TRAPS[arch].instructions.classify(code, CODE)
         if length == len(code) and wanted(verdict):
             text = ARCHITECTURES[arch].disassemble(code, CODE)
-            found[text.split()[0], summary(verdict)].append(code)
-    return found
+            encodings[text.split()[0], summary(verdict)].append(code)
+    return encodings
 
 
 def missed(arch, codes, mutation, states, most):
@@ -147,5 +150,6 @@ def missed(arch, codes, mutation, states, most):
 
 
 def encodings(image, arch):
+    """Return the distinct encodings of the instructions in a kernel."""
     functions = list(image.symbols.functions())
     return list(survey(ARCHITECTURES[arch], TRAPS[arch], image, functions).places)

@@ -1,4 +1,4 @@
-"""Runs the examples of docs/python.md."""
+"""Helpers that run the examples of docs/python.md."""
 
 import doctest
 import io
@@ -13,6 +13,7 @@ BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.M | re.S)
 
 
 def blocks(kind, freebsd):
+    """Return the page's code blocks in a language, with or without those that need FreeBSD."""
     text = DOC.read_text()
     if not freebsd:
         text = text[: text.index(FREEBSD)]

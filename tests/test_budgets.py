@@ -15,12 +15,12 @@ ROWS = {f"{module}.{name}": (int(number.replace(",", "")) * UNITS.get(unit, 1),
         for number, unit, module, name in ROW.findall(PAGE.read_text())}
 
 
-def test_each_row_of_the_table_is_read():
+def test_every_row_of_the_table_is_parsed():
     table = PAGE.read_text().partition("| what | at most | constant |")[2].strip().split("\n\n")[0]
-    assert len(ROWS) == table.count("\n") > 20  # the rows, and the line below the column heads
+    assert len(ROWS) == table.count("\n") > 20  # a newline precedes each row
 
 
 @pytest.mark.parametrize("constant", ROWS)
-def test_a_budget_is_what_the_page_says(constant):
-    said, real = ROWS[constant]
-    assert said == real
+def test_each_budget_has_the_value_on_the_page(constant):
+    on_page, real = ROWS[constant]
+    assert on_page == real

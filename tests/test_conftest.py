@@ -20,7 +20,7 @@ def test_wrong():
 '''
 
 
-def test_skips_are_said_by_reason_with_a_count_below_the_failures(tmp_path):
+def test_the_summary_lists_skips_by_reason_with_counts_below_the_failures(tmp_path):
     (tmp_path / "conftest.py").write_text(
         "from tests.conftest import pytest_terminal_summary  # noqa: F401\n")
     (tmp_path / "test_some.py").write_text(TESTS)

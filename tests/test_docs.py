@@ -55,15 +55,15 @@ def test_each_broken_link_fails_the_site_and_is_named(docs, tmp_path):
 
 def sessions(page):
     """Return the commands in a page's console blocks, each with its output lines."""
-    found = []
+    commands = []
     text = (ROOT / "docs" / f"{page}.md").read_text()
     for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
         for line in block.splitlines():
             if line.startswith("$ "):
-                found.append((line[2:], []))
+                commands.append((line[2:], []))
             else:
-                found[-1][1].append(line)
-    return found
+                commands[-1][1].append(line)
+    return commands
 
 
 def masked(line):
@@ -74,16 +74,16 @@ def masked(line):
 
 
 def missing(wanted, printed):
-    """Return the first line of a page that the output lacks at its place, or None."""
+    """Return the first line of a page that the output does not contain in order, or None."""
     lines, at, free = [masked(line) for line in printed.splitlines()], 0, True
     for line in wanted:
         if line == "...":
             free = True
             continue
-        found = next((n for n in range(at, len(lines)) if lines[n] == masked(line)), None)
-        if found is None or (not free and found != at):
+        match = next((n for n in range(at, len(lines)) if lines[n] == masked(line)), None)
+        if match is None or (not free and match != at):
             return line
-        at, free = found + 1, False
+        at, free = match + 1, False
     return None
 
 
@@ -95,7 +95,7 @@ def tree():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_each_command_of_a_page_prints_what_it_says(tmp_path, page):
+def test_each_command_of_a_page_prints_the_output_shown_there(tmp_path, page):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     before = tree()
     binaries = tmp_path / "bin"
@@ -127,14 +127,14 @@ def test_each_command_of_a_page_prints_what_it_says(tmp_path, page):
     assert tree() == before
 
 
-def test_a_line_that_is_not_printed_is_seen():
+def test_a_line_missing_from_the_output_is_detected():
     assert missing(["a", "...", "c"], "a\nb\nc\n") is None
     assert missing(["a", "c"], "a\nb\nc\n") == "c"
     assert missing(["...", "x 12"], "a\nx 0x7\n") is None
     assert missing(["...", "y 12"], "a\nx 0x7\n") == "y 12"
 
 
-def test_the_files_that_pages_name_are_there():
+def test_files_named_by_pages_exist():
     named = {(page.name, path) for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
              for path in FILES.findall(page.read_text())}
     assert len(named) > 50

@@ -49,7 +49,7 @@ def within(module, package):
     return module == package or module.startswith(package + ".")
 
 
-def test_native_files_and_stubs_keep_the_contracts_of_imports_too():
+def test_native_files_and_stubs_keep_the_import_contracts():
     """Check the imports of Cython files and stubs, which import-linter does not read."""
     above, looked = floors(), 0
     for path in NATIVE:
@@ -74,16 +74,16 @@ def size_of(node):
 
     Fields are those declared in the class and those assigned in its methods.
     """
-    methods = {one for one in node.body if isinstance(one, ast.FunctionDef)}
-    fields = {one.target.id for one in node.body
-              if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    methods = {item for item in node.body if isinstance(item, ast.FunctionDef)}
+    fields = {item.target.id for item in node.body
+              if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)}
     for method in methods:
-        for one in ast.walk(method):
-            if (isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
-                    and isinstance(one.value, ast.Name) and one.value.id == "self"):
-                fields.add(one.attr)
-    public = {one.name for one in methods if not one.name.startswith("_")}
-    return len(public), len(fields - {one.name for one in methods})
+        for item in ast.walk(method):
+            if (isinstance(item, ast.Attribute) and isinstance(item.ctx, ast.Store)
+                    and isinstance(item.value, ast.Name) and item.value.id == "self"):
+                fields.add(item.attr)
+    public = {item.name for item in methods if not item.name.startswith("_")}
+    return len(public), len(fields - {item.name for item in methods})
 
 
 def test_a_large_class_says_why_it_is_large():
@@ -93,8 +93,8 @@ def test_a_large_class_says_why_it_is_large():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 methods, fields = size_of(node)
-                said = " ".join((ast.get_docstring(node) or "").split())
-                if REASON not in said and (methods > MAX_METHODS or fields > MAX_FIELDS):
+                docstring = " ".join((ast.get_docstring(node) or "").split())
+                if REASON not in docstring and (methods > MAX_METHODS or fields > MAX_FIELDS):
                     large.add(node.name)
     assert large == set()
 
@@ -122,7 +122,7 @@ def test_the_machine_never_reads_the_clock_of_the_host():
         assert "datetime.now" not in path.read_text() and "utcnow" not in path.read_text()
 
 
-def test_nothing_unpickles_or_evaluates():
+def test_no_module_unpickles_data_or_evaluates_code():
     for path in FILES:
         assert "pickle" not in set(imports(path)), path
         calls = {n.func.id for n in ast.walk(ast.parse(path.read_text()))
@@ -134,7 +134,7 @@ NUMBER = re.compile(r"^\s*(?:cdef (?:enum )?\w+ )?([A-Z][A-Z0-9_]{3,}) *= *(?:0x
                     re.M)
 
 
-def test_a_number_that_native_code_knows_is_not_defined_again():
+def test_a_constant_of_native_code_is_not_defined_again():
     """Compare the constants of Cython files with those of Python files in emu and kinst.
 
     The bounds that each reader of untrusted data defines for itself are not shared.
@@ -148,18 +148,18 @@ def test_a_number_that_native_code_knows_is_not_defined_again():
         if path.relative_to(ROOT).parts[0] not in ("emu", "kinst"):
             continue
         again = {n for n in NUMBER.findall(path.read_text())
-                 if n in native} - {"MAX_REGISTERS"}  # gdb's protocol has another constant so named
+                 if n in native} - {"MAX_REGISTERS"}  # another constant, of gdb's protocol
         assert not again, f"{path}: {again}"
 
 
-def test_every_package_is_in_what_is_installed():
+def test_every_package_is_installed():
     """Check that the patterns in pyproject.toml find every folder with Python files."""
-    found = find_packages(str(ROOT), **PROJECT["tool"]["setuptools"]["packages"]["find"])
-    assert sorted(found) == sorted({
+    packages = find_packages(str(ROOT), **PROJECT["tool"]["setuptools"]["packages"]["find"])
+    assert sorted(packages) == sorted({
         ".".join(path.parent.relative_to(ROOT).parts) for path in FILES})
 
 
-def test_an_architecture_is_as_many_files_as_the_documentation_says():
+def test_the_documentation_lists_every_file_of_an_architecture():
     """Check that docs/house.md names each of the 18 files that all architectures have."""
     needed = []
     for room in ("emu", "emu/unicorn", "emu/qemu", "emu/guests/freebsd", "kinst"):
@@ -167,18 +167,18 @@ def test_an_architecture_is_as_many_files_as_the_documentation_says():
                   if path.suffix in (".py", ".pyx") and path.name != "__init__.py"}
                  for arch in ("amd64", "arm64", "riscv64")]
         needed += sorted(set.intersection(*names))
-    said = (ROOT / "docs" / "house.md").read_text()
-    table = said[said.index("**An architecture.** Eighteen files"):said.index("## Twins")]
+    page = (ROOT / "docs" / "house.md").read_text()
+    table = page[page.index("**An architecture.** Eighteen files"):page.index("## Twins")]
     assert len(needed) == 18
     assert [name for name in needed if f"`{name}`" not in table] == []
 
 
-def test_programs_and_tests_import_modules_of_ours_that_are_there():
+def test_programs_and_tests_import_only_project_modules_that_exist():
     """Check imports that mypy does not report as missing."""
     programs = [path for path in (ROOT / "bench").iterdir()
                 if path.is_file() and path.suffix in ("", ".py")]
-    found = set[str]()
+    modules = set[str]()
     for path in [*programs, *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:
-        found |= {name for name in imports(path) if name.split(".")[0] in ROOMS}
-    assert len(found) > 100
-    assert not [name for name in sorted(found) if importlib.util.find_spec(name) is None]
+        modules |= {name for name in imports(path) if name.split(".")[0] in ROOMS}
+    assert len(modules) > 100
+    assert not [name for name in sorted(modules) if importlib.util.find_spec(name) is None]

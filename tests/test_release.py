@@ -28,27 +28,27 @@ def manuals():
 
 def options(parser):
     """Return the long options of a parser and of all its subcommands."""
-    found = set()
+    names = set()
     for action in parser._actions:
-        found |= {one for one in action.option_strings if one.startswith("--")}
+        names |= {option for option in action.option_strings if option.startswith("--")}
         if isinstance(action.choices, dict):
             for command in action.choices.values():
-                found |= options(command)
-    return found
+                names |= options(command)
+    return names
 
 
 def test_the_manuals_have_every_option_and_every_command(manuals):
     for name, parser in (("kinst", whole_parser()), ("kdtrace", make_parser())):
         page = manuals[f"{name}.1"].replace("\\-", "-")
         assert f"kinst-emu {PROJECT['version']}" in page
-        missing = {one for one in options(parser) - {"--help"}
-                   if not re.search(rf"{re.escape(one)}\b", page)}
+        missing = {option for option in options(parser) - {"--help"}
+                   if not re.search(rf"{re.escape(option)}\b", page)}
         assert not missing, name
     assert all(f"kinst {command}" in manuals["kinst.1"] for command in COMMANDS)
     assert "kinst explain -k teaching/arm64" in manuals["kinst.1"].replace("\\-", "-")
 
 
-def test_the_manual_has_the_functions_that_are_left_out(manuals):
+def test_the_manual_lists_the_excluded_functions(manuals):
     page = manuals["kdtrace.1"].replace("\\-", "-")
     section = page[page.index(".SH FUNCTIONS THAT ARE LEFT OUT") : page.index(".SH EXAMPLES")]
     for arch in NAMES:
@@ -60,14 +60,14 @@ def test_the_manual_has_the_functions_that_are_left_out(manuals):
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
-def test_troff_has_nothing_to_say_about_the_manuals(manuals):
+def test_groff_reports_no_warning_about_the_manuals(manuals):
     for page in manuals.values():
         done = subprocess.run(["groff", "-man", "-ww", "-z"], input=page, capture_output=True,
                               text=True, check=True)
         assert done.stderr == ""
 
 
-def test_the_version_stands_in_one_place():
+def test_the_version_appears_only_in_pyproject_and_the_changelog():
     version = re.compile(rf"(?<![\d.]){re.escape(PROJECT['version'])}(?![\d.])")
     places = [path.name for path in (
         *ROOT.glob("*.*"), *(ROOT / "docs").glob("*.*"), *(ROOT / "kinst_emu").rglob("*.py"))

@@ -32,12 +32,14 @@ SECONDS = 1.0
 
 class Grammar:
     """A generator of random D programs."""
+
     def __init__(self, rng):
         self.rng = rng
         self.depth = rng.choice((1, 2, 3, 3, 4))
         self.inlines = []
 
     def integer(self, depth=None):
+        """Return a random integer expression."""
         rng, depth = self.rng, self.depth if depth is None else depth
         if depth <= 0:
             return rng.choice((*NUMBERS, "x", "y", "this->i", "self->i", "arr[1]", "timestamp",
@@ -68,6 +70,7 @@ class Grammar:
         return f"tup[{self.integer(inner)}, {self.string(inner)}]"
 
     def string(self, depth=None):
+        """Return a random string expression."""
         rng, depth = self.rng, self.depth if depth is None else depth
         if depth <= 0:
             return rng.choice((*STRINGS, "str", "self->s", "this->s", "execname", "probename"))
@@ -86,6 +89,7 @@ class Grammar:
         ))()
 
     def statement(self, depth=2):
+        """Return a random statement."""
         rng = self.rng
         kind = rng.randrange(16)
         if kind == 0 and depth:
@@ -127,6 +131,7 @@ class Grammar:
         ))()
 
     def program(self):
+        """Return a random program with declarations and up to four clauses."""
         rng, out = self.rng, []
         for option in rng.sample(OPTIONS, rng.randrange(3)):
             out.append(f"#pragma D option {option}")
@@ -188,13 +193,13 @@ def once(rng, ground):
     text = source(rng).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     began = time.process_time()
     try:
-        _status, _out, said = run("-q", "-x", "strsize=64", "-w", "-n", text)
+        _status, _out, errors = run("-q", "-x", "strsize=64", "-w", "-n", text)
     except RecursionError:
-        raise AssertionError(f"too deep: {text!r}") from None
+        raise AssertionError(f"the program nests too deeply for Python: {text!r}") from None
     spent = time.process_time() - began
     assert spent < SECONDS * max(1, len(text) / 1024), (spent, text)
-    assert "Traceback" not in said, (said, text)
-    return "refused" if "failed to compile" in said or "invalid probe" in said else "ran"
+    assert "Traceback" not in errors, (errors, text)
+    return "refused" if "failed to compile" in errors or "invalid probe" in errors else "ran"
 
 
 def ground():

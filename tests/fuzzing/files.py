@@ -96,11 +96,12 @@ class FileFuzzer:
 
 
 def kernel(arch: str) -> str:
+    """Return the path of an architecture's teaching kernel."""
     return str(catalog.find(f"teaching/{arch}").path)
 
 
 def run(command: str, folder: Path) -> str:
-    """Run a command and return ``read`` or ``refused``.
+    """Run a command and return whether it ``read`` or ``refused`` its file.
 
     :raises FoundError: the command ends with a traceback or exceeds a limit
     """
@@ -115,17 +116,17 @@ def run(command: str, folder: Path) -> str:
         if cache is not None:
             os.environ["KINST_CACHE"] = cache
     seconds = time.monotonic() - begin
-    said = f"{command}: {done.stderr[-400:]}"
+    message = f"{command}: {done.stderr[-400:]}"
     if "Traceback" in done.stderr + done.stdout or done.returncode not in (0, 1, 2):
-        raise FoundError(f"exits with status {done.returncode}: {said}")
+        raise FoundError(f"exits with status {done.returncode}: {message}")
     if seconds > LONGEST:
-        raise FoundError(f"runs for {seconds:.1f} s: {said}")
+        raise FoundError(f"runs for {seconds:.1f} s: {message}")
     if done.peak > LARGEST:
-        raise FoundError(f"uses {done.peak >> 20} MiB: {said}")
+        raise FoundError(f"uses {done.peak >> 20} MiB: {message}")
     if done.returncode and not done.stderr.strip() and not done.stdout.strip():
-        raise FoundError(f"exits with status {done.returncode} without a message: {said}")
+        raise FoundError(f"exits with status {done.returncode} without a message: {message}")
     if done.stderr.count("\n") > MOST_LINES:
-        raise FoundError(f"writes {done.stderr.count(chr(10))} lines of errors: {said}")
+        raise FoundError(f"writes {done.stderr.count(chr(10))} lines of errors: {message}")
     return "refused" if re.search(r"^(kinst|dtrace|kdtrace): ", done.stderr, re.M) else "read"
 
 
@@ -139,40 +140,44 @@ def sections(content: bytes, wanted: str = "") -> list[range]:
     rows = [struct.unpack_from("<IIQQQQ", content, table + number * size)
             for number in range(count)]
     text = content[rows[names][4] : rows[names][4] + rows[names][5]]
-    found = []
+    ranges = []
     for name, kind, _flags, _address, offset, length in rows:
         spelled = text[name : text.index(b"\0", name)].decode()
         if kind != 8 and length and spelled.startswith(wanted):
-            found.append(range(offset, offset + length))
-    return found if wanted else [*found, range(64), range(64, 400), range(table, len(content))]
+            ranges.append(range(offset, offset + length))
+    return ranges if wanted else [*ranges, range(64), range(64, 400), range(table, len(content))]
 
 
 def whole(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
+    """Return a kernel and all its parts."""
     content = Path(kernel(arch)).read_bytes()
     return content, sections(content)
 
 
 def debug(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
+    """Return a kernel and its sections with debug data."""
     content = Path(kernel(arch)).read_bytes()
     return content, sections(content, ".debug")
 
 
 def module(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
+    """Return a kernel module."""
     content = KernelModule(arch=arch, outside="strlen", depends=()).build()
     return content, []
 
 
 def ctf(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
-    made = Ctf(3)
-    integer = made.integer("int", 4, flags=1)
-    made.structure("node", 8, ("first", integer, 0), ("second", integer, 32))
-    made.enumeration("color", 4, ("RED", -1), ("BLUE", 7))
-    content = Elf(arch, others={".SUNW_ctf": made.build()}).build()
+    """Return an ELF file with a CTF section, and that section's range."""
+    writer = Ctf(3)
+    integer = writer.integer("int", 4, flags=1)
+    writer.structure("node", 8, ("first", integer, 0), ("second", integer, 32))
+    writer.enumeration("color", 4, ("RED", -1), ("BLUE", 7))
+    content = Elf(arch, others={".SUNW_ctf": writer.build()}).build()
     return content, sections(content, ".SUNW")
 
 
 def written(*words: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]:
-    """Return a maker of the file that commands write to ``{good}``."""
+    """Return a function that makes a file by running commands, which write to ``{good}``."""
     def made(arch: str, folder: Path) -> tuple[bytes, Sequence[range]]:
         for command in words:
             result = run(command.replace("{good}", str(folder / "good"))
@@ -187,6 +192,7 @@ def written(*words: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]
 
 
 def text(*lines: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]:
+    """Return a function that makes a text file."""
     return lambda _arch, _folder: ("".join(f"{line}\n" for line in lines).encode(), [])
 
 
@@ -237,6 +243,6 @@ FORMATS = {
         "kinst trial --arch {arch} --assemble 'ret; nop' --relocator "
         f"'{sys.executable} {RELOCATOR} {{file}}'",),
         lambda rng, _content, _ranges: str(rng.randrange(1 << 30)).encode(),
-        ("amd64", "arm64")),  # the architectures that keystone can assemble
+        ("amd64", "arm64")),  # Keystone assembles only for these architectures
 }
 FUZZERS = {name: FileFuzzer(one) for name, one in FORMATS.items()}

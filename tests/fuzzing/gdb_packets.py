@@ -25,7 +25,7 @@ LOOKS = ("?", "g", "qC", "qfThreadInfo", "H", "T", "m", "p", "q")
 
 
 class Link:
-    """The debugger's end of the connection; it interrupts every run after the first piece."""
+    """A connection to a debugger that sends the given packets and interrupts every run."""
 
     acknowledges = False
 
@@ -46,6 +46,7 @@ class Link:
 
 class Ground:
     """A booted machine and its snapshot for each architecture."""
+
     def __init__(self):
         self.machines = {}
         for arch in ARCHES:
@@ -55,6 +56,7 @@ class Ground:
 
 
 def ground():
+    """Boot a machine for each architecture."""
     return Ground()
 
 
@@ -120,7 +122,7 @@ def once(rng, ground):
         stop = machine.run(Until(instructions=machine.instructions + 500,
                                  time=machine.now + 10**9))
         assert isinstance(stop.reason, StopReason)
-    except CodeGoneError:  # a written register has unmapped the code
+    except CodeGoneError:  # writing a register has unmapped the code
         return "breaks"
     return "drives"
 

@@ -112,7 +112,7 @@ class Stub(threading.Thread):
 
 
 def ground() -> None:
-    """Return nothing: the cases share no state."""
+    """Prepare nothing, since the cases share no state."""
 
 
 def verbs() -> list[str]:
@@ -132,8 +132,8 @@ def once(rng: Any, _ground: None) -> str:
             registers = client.target_registers()
             for _ in range(8):
                 call = getattr(client, rng.choice(verbs()))
-                call(*(_argument(rng, one, registers)
-                       for one in inspect.signature(call).parameters.values()))
+                call(*(_argument(rng, parameter, registers)
+                       for parameter in inspect.signature(call).parameters.values()))
         return "went on"
     except MachineError as error:
         assert "\n" not in str(error) and len(str(error)) < 300, error

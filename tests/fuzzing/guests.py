@@ -1,13 +1,13 @@
-"""Programs and file systems that somebody has damaged, under a running FreeBSD kernel which is
-traced meanwhile.
+"""Fuzzer of a traced FreeBSD guest with damaged programs and file systems.
 
-The disk of our userland is in the guest's memory: bytes of it are changed there, in the programs,
-in inodes, in directories, and then commands use them.  The guest may panic, hang and lie; whoever
-looks from outside gets a KinstError at most, each time in bounded time, and the machine goes back
-to what it was.  The kernels are $KINST_KERNELS/ARCH/kernel; without one there is nothing to do.
+The disk of our userland is in the guest's memory. The fuzzer changes bytes of it in programs,
+inodes and directories, and then runs commands that use them. The guest may panic, hang or return
+wrong data. The Python interface may raise only a KinstError, must return in bounded time, and must
+restore the machine to its original state. The kernels are $KINST_KERNELS/ARCH/kernel; the fuzzer
+needs at least one.
 
-Left out: disks behind virtio, whose sectors the guest reads through the same functions; a guest
-with several CPUs.
+Left out are virtio disks, whose sectors the guest reads through the same functions, and guests with
+several CPUs.
 """
 
 import tempfile
@@ -22,8 +22,8 @@ from kinst_emu.api.machine import Machine
 from tests.conftest import ARCHES
 from tests.fuzzing.changes import NUMBERS
 
-LIMIT = 300_000_000  # instructions of a command
-LONGEST = 20.0  # seconds of a case: LIMIT, where the guest hangs
+LIMIT = 300_000_000  # instruction limit of a command
+LONGEST = 20.0  # time limit of a case, in seconds; a hung guest uses up LIMIT
 COMMANDS = ("work faults 9", "work calls 9", "work hash 9", "work room 1", "ls /", "ls /bin",
             "cat /etc/motd", "ls /sbin; ls /etc", "wc < /etc/motd",
             "cat /etc/motd > /tmp/a; cat /tmp/a",
@@ -44,10 +44,10 @@ RIGHT = (kinst_emu.KinstError,)
 
 @dataclass
 class Booted:
-    """A machine at its shell's prompt.
+    """A machine that has booted to its shell's prompt.
 
-    :param disk: where the disk is in the guest's physical memory.
-    :param parts: of it: offsets of bytes that are used, by what they are.
+    :param disk: address of the disk in the guest's physical memory
+    :param parts: lists of offsets on the disk that are in use, one list for each kind of data
     """
 
     machine: Machine
@@ -60,20 +60,25 @@ class Booted:
 
 @dataclass
 class Ground:
+    """The booted machine of each architecture."""
+
     folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
     machines: dict[str, Booted] = field(default_factory=dict)
 
     def booted(self, arch: str) -> Booted:
+        """Return an architecture's machine; the first call boots it."""
         if arch not in self.machines:
             self.machines[arch] = _booted(arch)
         return self.machines[arch]
 
 
 def arches() -> list[str]:
+    """Return the architectures that have a FreeBSD kernel."""
     return [arch for arch in ARCHES if catalog.real_kernel(arch) is not None]
 
 
 def ground() -> Ground:
+    """Check that there is a FreeBSD kernel; machines are booted on demand."""
     if not arches():
         raise SystemExit("no FreeBSD kernel: set KINST_KERNELS (README.md)")
     return Ground()
@@ -88,21 +93,21 @@ def _booted(arch: str) -> Booted:
     content = bytes(disk.content[:])
     used = [at for at in range(0, len(content), 512) if any(content[at : at + 512])]
     programs = [at for at in used if content[at : at + 4] == b"\x7fELF"]
-    few = [at for at in used if content[at : at + 512].count(0) > 256]  # inodes, directories
+    few = [at for at in used if content[at : at + 512].count(0) > 256]  # inodes and directories
     where = _place(emulated, content, used)
     return Booted(machine, machine.keep(), machine.digest(), where, content,
                   [programs, programs, few, used])
 
 
 def _place(emulated: UnicornMachine, content: bytes, used: list[int]) -> int:
-    """Where the disk lies in physical memory."""
+    """Return the disk's address in physical memory."""
     base = emulated.board.ram_base
     ram = bytes(emulated.memory_part.view)
     probe = max(used, key=lambda at: len(set(content[at : at + 512])))
     at = ram.find(content[probe : probe + 512])
     while at >= 0:
         same = [ram[at - probe + n : at - probe + n + 512] == content[n : n + 512] for n in used]
-        if sum(same) > 0.9 * len(used):  # it was mounted, and programs were read
+        if sum(same) > 0.9 * len(used):  # the guest has changed some sectors since the boot
             return base + at - probe
         at = ram.find(content[probe : probe + 512], at + 1)
     raise AssertionError("the disk is not in the guest's memory")
@@ -122,11 +127,11 @@ def _damage(rng: Any, here: Booted) -> None:
 
 
 def once(rng: Any, made: Ground) -> str:
-    """One damaged disk: the guest's own end of it (``ran``, ``panicked`` or ``gave up``)."""
-    here = made.booted(rng.choice(arches()))
-    machine, begin, said = here.machine, time.monotonic(), "ran"
+    """Run commands on a damaged disk; return ``ran``, ``panicked`` or ``gave up``."""
+    guest = made.booted(rng.choice(arches()))
+    machine, begin, outcome = guest.machine, time.monotonic(), "ran"
     try:
-        _damage(rng, here)
+        _damage(rng, guest)
         if rng.random() < 0.6:
             machine.trace(rng.choice(PROGRAMS))
         for _ in range(rng.choice((1, 2))):
@@ -137,16 +142,16 @@ def once(rng: Any, made: Ground) -> str:
         repr(machine.stack()), machine.where(machine.pc)
     except RIGHT as error:
         assert "\n" not in str(error) and "\x1b" not in str(error), error
-        said = "panicked" if "panic" in str(error) else "gave up"
+        outcome = "panicked" if "panic" in str(error) else "gave up"
     seconds = time.monotonic() - begin
     if machine.program is not None:
         machine.program.close()
     machine.close_probes()
-    machine.restore(here.state)
-    if machine.digest() != here.digest:
-        raise AssertionError("the machine is not what it was")
+    machine.restore(guest.state)
+    if machine.digest() != guest.digest:
+        raise AssertionError("the restored machine has another digest")
     if seconds > LONGEST:
-        raise AssertionError(f"{seconds:.1f} s: {said}")
-    return said
+        raise AssertionError(f"{seconds:.1f} s: {outcome}")
+    return outcome
 
 

@@ -42,6 +42,7 @@ NAMES = tuple(sorted(KernelMagics.magics["line"]))
 
 class Ground:
     """A shell with the magics loaded, a machine, and a recording."""
+
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.recording = Path(self.folder.name) / "a.rec"
@@ -49,13 +50,14 @@ class Ground:
         with machine.record(self.recording):
             machine.call("strlen", "hello")
         self.shell = InteractiveShell()
-        # Its callback would write to this folder after the folder has been deleted.
+        # At exit, the working directory that IPython knows has been deleted.
         atexit.unregister(self.shell.atexit_operations)
         self.session = load(self.shell)
         self.shell.run_line_magic("kinst", "-k teaching/amd64")
 
 
 def ground() -> Ground:
+    """Start a shell, and check that ``LINES`` covers all magics."""
     assert set(NAMES) == set(LINES), "LINES lacks a magic"
     return Ground()
 
@@ -67,18 +69,18 @@ def once(rng: random.Random, made: Ground) -> str:
     if rng.random() < 0.9:
         line = text_changed(rng, line.encode(), []).decode("utf-8", "surrogateescape")
     line = " ".join(f"%{name} {line}".splitlines())
-    said = io.StringIO()
+    printed = io.StringIO()
     if rng.random() < 0.2:
         end = rng.randrange(len(line) + 1)
         # IPython's matchers may write to standard error.
-        with provisionalcompleter(), contextlib.redirect_stderr(said):
+        with provisionalcompleter(), contextlib.redirect_stderr(printed):
             for _one in made.shell.Completer.completions(line, end):
                 pass
         return "completed"
     if name in CELLS and rng.random() < 0.5:
         cell = text_changed(rng, CELLS[name].encode(), []).decode("utf-8", "surrogateescape")
         line = f"%{line}\n{cell}"
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         result = made.shell.run_cell(line)
     traced = made.shell.user_ns.pop("traced", None)
     if traced is not None:
@@ -87,9 +89,9 @@ def once(rng: random.Random, made: Ground) -> str:
     if error is None:
         return "returned"
     if isinstance(error, UsageError | SyntaxError | UnicodeEncodeError):
-        return "refused"  # by IPython: the changed line is not a magic, or has no name
+        return "refused"  # IPython refuses a line without the name of a magic
     if not isinstance(error, kinst_emu.KinstError):
         raise error
-    if "Traceback" in said.getvalue():
+    if "Traceback" in printed.getvalue():
         raise AssertionError(f"{line!r} prints a traceback")
     return "refused"

@@ -1,6 +1,7 @@
-"""A relocator that answers wrongly: relocator.py FILE, with a seed in it, or "right".
+"""A relocator program with wrong answers: relocator.py FILE.
 
-Its answers are those of examples/relocator.py, with something in them that is another thing.
+FILE contains a seed or the word "right". The answers are those of examples/relocator.py, with
+random changes unless the word is "right".
 """
 
 import importlib
@@ -13,7 +14,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]),
                 str(Path(__file__).resolve().parents[2] / "examples")]
-os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what it says itself is not looked at
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # discard this program's error messages
 
 VALUES = (None, True, 0, -1, 1 << 64, 0.5, "", "zz", "00" * 5000, [], {}, [[]], "c3", "copy")
 SEED = Path(sys.argv[1]).read_text().strip()
@@ -21,6 +22,7 @@ RNG = random.Random(SEED)
 
 
 def changed(row):
+    """Return a copy of an answer with one random value in it."""
     row = json.loads(json.dumps(row))
     key = RNG.choice([*row, "verdict", "load", "pc"])
     row[key] = RNG.choice(VALUES)
@@ -28,6 +30,7 @@ def changed(row):
 
 
 def answer(row):
+    """Write an answer, or one of several violations of the protocol."""
     match 99 if SEED == "right" else RNG.randrange(40):
         case 0:
             sys.stdout.write(RNG.choice(("\n", "{", "nothing\n", "[1]\n", "\0\n", '{"a": NaN}\n')))

@@ -26,7 +26,7 @@ SQL_VALUES = (None, 0, -1, 1 << 62, 0.5, "", "x", "\x1b[2J", "é" * 500, b"", b"
 
 
 def _json_or_bytes(rng: Any, content: bytes) -> bytes:
-    """Return a changed part; a part with JSON is changed as JSON or text, others as bytes."""
+    """Return a random change of a part: of its JSON value or text, or else of its bytes."""
     if rng.random() < 0.02:
         return content[:64] + bytes(LARGE)
     start = 4 if content[4:5] in (b"{", b"[") else 0  # a checkpoint's JSON follows its length
@@ -53,7 +53,7 @@ def parts_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
         reader = PartReader(path)
         parts = [(part[0], reader.content(part)) for part in reader.parts]
         for _ in range(rng.choice((1, 1, 2))):
-            kind = rng.choice(sorted({kind for kind, _content in parts}))  # all equally likely
+            kind = rng.choice(sorted({kind for kind, _content in parts}))  # each kind equally often
             at = rng.choice([n for n, part in enumerate(parts) if part[0] == kind])
             match rng.randrange(10):
                 case 0:

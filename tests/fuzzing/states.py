@@ -26,6 +26,7 @@ from tests.fuzzing.changes import value_changed
 
 class Ground:
     """An image, a recording's start and a checkpoint's header for each architecture."""
+
     def __init__(self):
         self.directory = tempfile.TemporaryDirectory()
         self.states = {}
@@ -36,17 +37,18 @@ class Ground:
             with Recorder(machine, path, STATE, ""):
                 machine.run(Until(instructions=machine.instructions + 3000))
             parts = Recording(path)
-            found = parts.checkpoint(0)
+            checkpoint = parts.checkpoint(0)
             start = {"kind": STATE, "architecture": arch, "build_id": image.identity,
                      "memory": MEMORY, "workload": "", "digest": None,
                      "position": [parts.start.position.instructions, parts.start.position.time,
                                   parts.start.position.awake]}
             head = {"position": start["position"], "pages": [],
-                    "state": snapshot.to_json(found.state)}
+                    "state": snapshot.to_json(checkpoint.state)}
             self.states[arch] = image, start, head
 
 
 def ground():
+    """Record a run on each architecture."""
     return Ground()
 
 

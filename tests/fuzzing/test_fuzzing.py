@@ -17,14 +17,14 @@ SECONDS = 3
     (states, {"refused", "goes on"}),
     (verbs, {"refused", "returned"}),
 ], ids=["d", "gdb", "stub", "magics", "states", "verbs"])
-def test_what_is_thrown_at_it_is_answered(fuzzer, wanted, tmp_path, monkeypatch):
+def test_random_input_is_accepted_or_refused(fuzzer, wanted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ground, found, number = fuzzer.ground(), Counter(), 0
+    ground, outcomes, number = fuzzer.ground(), Counter(), 0
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end or not wanted <= found.keys():
+    while time.monotonic() < end or not wanted <= outcomes.keys():
         number += 1
-        assert number < 10_000, found
-        found[fuzzer.once(random.Random(number), ground)] += 1
+        assert number < 10_000, outcomes
+        outcomes[fuzzer.once(random.Random(number), ground)] += 1
 
 
 @pytest.mark.parametrize("name", files.FUZZERS)

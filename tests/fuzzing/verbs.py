@@ -55,14 +55,15 @@ class Ground:
     junk: bool = False  # whether an argument did not fit its annotation
 
     def machine(self, arch: str) -> tuple[Machine, kinst_emu.State, str]:
+        """Return an architecture's machine, its state and its digest; the first call boots it."""
         if arch not in self.machines:
-            made = kinst_emu.open(f"teaching/{arch}").boot("64M")
-            self.machines[arch] = made, made.keep(), made.digest()
+            new = kinst_emu.open(f"teaching/{arch}").boot("64M")
+            self.machines[arch] = new, new.keep(), new.digest()
         return self.machines[arch]
 
 
 def ground() -> Ground:
-    """Return the machines; commands may write files to the working directory."""
+    """Prepare for calls, which may write files to the working directory."""
     return Ground()
 
 
@@ -100,15 +101,15 @@ def arguments(rng: Any, call: Any, arch: str, made: Ground
               ) -> tuple[list[object], dict[str, object]]:
     """Return random positional and keyword arguments for a callable."""
     positional, named = list[object](), dict[str, object]()
-    for one in inspect.signature(call).parameters.values():
-        if one.kind is one.VAR_POSITIONAL:
-            positional += [fitting(rng, one, arch, made) for _ in range(rng.choice((0, 1, 2, 12)))]
-        elif one.kind is one.VAR_KEYWORD:
+    for each in inspect.signature(call).parameters.values():
+        if each.kind is each.VAR_POSITIONAL:
+            positional += [fitting(rng, each, arch, made) for _ in range(rng.choice((0, 1, 2, 12)))]
+        elif each.kind is each.VAR_KEYWORD:
             continue
-        elif one.name in BOUNDED or one.default is one.empty or rng.random() < 0.4:
-            value = fitting(rng, one, arch, made)
-            if one.kind is one.KEYWORD_ONLY or named or one.default is not one.empty:
-                named[one.name] = value
+        elif each.name in BOUNDED or each.default is each.empty or rng.random() < 0.4:
+            value = fitting(rng, each, arch, made)
+            if each.kind is each.KEYWORD_ONLY or named or each.default is not each.empty:
+                named[each.name] = value
             else:
                 positional.append(value)
     return positional, named
@@ -126,36 +127,36 @@ def used(value: object, rng: Any) -> None:
 
 
 def once(rng: Any, made: Ground) -> str:
-    """Call a few random names of the interface; return ``returned`` or ``refused``."""
+    """Call a few random methods of the interface; return ``returned`` or ``refused``."""
     arch = rng.choice(ARCHES)
     machine, state, digest = made.machine(arch)
-    told, made.junk = "returned", False
+    outcome, made.junk = "returned", False
     try:
         with contextlib.ExitStack() as stack:
             for _ in range(rng.choice((1, 2, 4))):
                 kind = rng.choice(CLASSES)
-                one = target(rng, kind, machine, made, stack)
+                instance = target(rng, kind, machine, made, stack)
                 name = rng.choice(names(kind))
-                found = getattr(one, name)
-                if callable(found):
-                    positional, named = arguments(rng, found, arch, made)
-                    found = found(*positional, **named)
-                    if hasattr(found, "__enter__") and rng.random() < 0.7:
-                        found = stack.enter_context(found)
-                used(found, rng)
+                value = getattr(instance, name)
+                if callable(value):
+                    positional, named = arguments(rng, value, arch, made)
+                    value = value(*positional, **named)
+                    if hasattr(value, "__enter__") and rng.random() < 0.7:
+                        value = stack.enter_context(value)
+                used(value, rng)
     except RIGHT:
-        told = "refused"
+        outcome = "refused"
     except AttributeError:
         if not made.junk:
             raise
-        told = "refused"
+        outcome = "refused"
     if machine.program is not None:
         machine.program.close()
     machine.close_probes()
     machine.restore(state)
     if machine.digest() != digest:
         raise AssertionError("the restored machine has another digest")
-    return told
+    return outcome
 
 
 def target(rng: Any, kind: type, machine: Machine, made: Ground,

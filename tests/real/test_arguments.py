@@ -1,4 +1,4 @@
-"""Arguments of generated functions of every mix of parameters, held to what the callee stores."""
+"""Arguments that probes read match what the callees of generated calls have stored."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from tests.conftest import ARCHES, real_kernel
 from tests.generated_calls import SCALARS, SEEN, build
 from tests.kinst_emu.commands.test_front import run
 
-CALLS, PARTS = 1000, 10  # in all, modules
-LISTED, WORDS = 12, 10  # parameters that are looked at; words of arguments that D names
+CALLS, PARTS = 1000, 10  # generated calls in total, and modules that they are distributed over
+LISTED, WORDS = 12, 10  # compared parameters of a call, and arguments that D can name as argN
 SEED = 53
 SIGNED = {"signed char", "short", "int", "long"}
 FORMAT = "args[{}]{}"
@@ -25,21 +25,21 @@ def number(kind, content):
 
 
 def parts(parameter):
-    """(suffix of C, offset, type) of the numbers that a parameter is made of."""
+    """Return (C suffix, offset, type) for each number in a parameter."""
     if not parameter.members:
         return [("", 0, parameter.type)]
-    found, at = [], 0
+    numbers, at = [], 0
     for kind, name, count in parameter.members:
         size = SCALARS[kind]
         at = at if parameter.packed else -(-at // size) * size
         for n in range(max(count, 1)):
-            found.append((f".{name}[{n}]" if count else f".{name}", at, kind))
+            numbers.append((f".{name}[{n}]" if count else f".{name}", at, kind))
             at += size
-    return found
+    return numbers
 
 
 def wanted(call, seen):
-    """The numbers of the first arguments, as the callee has stored them."""
+    """Return the numbers in each of the first parameters, as the callee has stored them."""
     return [[number(kind, seen[offset + at : offset + at + SCALARS[kind]])
              for _suffix, at, kind in parts(parameter)]
             for parameter, offset in zip(call.parameters[:LISTED], call.offsets()[:LISTED],
@@ -47,13 +47,15 @@ def wanted(call, seen):
 
 
 def words_alone(call):
-    """Whether each parameter is a word that is passed, and nothing else is: not the address of a
-    result, which is ``arg0`` on some architectures."""
+    """Return whether every parameter of a call is passed in exactly one word.
+
+    Structures take several words, and on some architectures ``arg0`` is the address of a result.
+    """
     return call.result == "void" and all(not p.members for p in call.parameters[:LISTED])
 
 
 def program(calls):
-    """A D program that prints the arguments of every call, from fbt and from kinst."""
+    """Return a D program that prints the arguments of every call with fbt and kinst probes."""
     clauses = []
     for call in calls:
         names = [FORMAT.format(n, suffix) for n, p in enumerate(call.parameters[:LISTED])
@@ -68,7 +70,7 @@ def program(calls):
 
 
 def shown(call, numbers):
-    """The line that the D program prints for a call."""
+    """Return the values that the D program should print for a call: ``args[]`` and ``argN``."""
     kinds = [kind for p in call.parameters[:LISTED] for _suffix, _at, kind in parts(p)]
     flat = [extended(kind, value) & (1 << 64) - 1 for kind, value in zip(
         kinds, (value for values in numbers for value in values), strict=True)]
@@ -80,24 +82,24 @@ def shown(call, numbers):
 
 
 def extended(kind, value):
-    """D takes an enumeration as an ``int``, with a sign, as FreeBSD's does."""
+    """Sign-extend an enumeration, which D treats as a signed ``int``, like FreeBSD's DTrace."""
     return value - (1 << 32) if kind.startswith("enum") and value >> 31 else value
 
 
 def held(call, line, numbers):
     name, *words = line.split()
     flat, raw = shown(call, numbers)
-    found = [int(word, 16) for word in words]
+    values = [int(word, 16) for word in words]
     assert name == call.name
-    assert found[: len(flat)] == flat, call
-    # argN is the whole word that was passed; what is above a narrow type is nobody's.
-    for value, (want, size) in zip(found[len(flat) :], raw, strict=True):
+    assert values[: len(flat)] == flat, call
+    # argN is the whole word that was passed; its bits above a narrow type are undefined.
+    for value, (want, size) in zip(values[len(flat) :], raw, strict=True):
         mask = (1 << 8 * size) - 1
         assert value & mask == want & mask, call
 
 
 def hold(lines, calls, stored):
-    """Hold the lines of the D program to what the callees have stored."""
+    """Compare the output of the D program with the values that the callees have stored."""
     assert len(lines) == 2 * len(calls)
     for n, (call, numbers) in enumerate(zip(calls, stored, strict=True)):
         held(call, lines[2 * n], numbers)
@@ -105,7 +107,7 @@ def hold(lines, calls, stored):
 
 
 def make_calls(machine, calls):
-    """Make the calls; what the callees have stored."""
+    """Make the calls and return the values that the callees have stored."""
     seen_at, stored = machine.kernel.symbol("seen"), []
     for call in calls:
         machine.call(f"drive{call.number}")
@@ -122,7 +124,7 @@ def modules(kernel, tmp_path_factory):
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_arguments_in_d_are_what_the_callee_stores(modules, part):
+def test_arguments_in_d_match_what_the_callee_stores(modules, part):
     path, module, calls = modules[part]
     machine = kinst_emu.open(path, [module]).boot()
     with machine.trace(program(calls), options={"strsize": 64, "bufsize": "16m"}) as trace:
@@ -133,11 +135,11 @@ def test_arguments_in_d_are_what_the_callee_stores(modules, part):
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_arguments_in_python_are_what_the_callee_stores(modules, part):
+def test_arguments_in_python_match_what_the_callee_stores(modules, part):
     path, module, calls = modules[part]
     machine = kinst_emu.open(path, [module]).boot()
     seen_at = machine.kernel.symbol("seen")
-    found = []
+    fired = []
 
     def fire(firing):
         call = calls[int(firing.function.removeprefix("call"))]
@@ -146,19 +148,19 @@ def test_arguments_in_python_are_what_the_callee_stores(modules, part):
             value = firing.arg(n)
             assert firing.args[f"p{n}"] == value or parameter.members
             values.append([number_of(value, suffix) for suffix, _at, _kind in parts(parameter)])
-        found.append(values)
+        fired.append(values)
 
     for where in ("fbt::call*:entry", "kinst::call*:0"):
-        # A pattern leaves out functions without a frame, as FreeBSD's kinst does.
+        # A pattern excludes functions without a frame, as in FreeBSD's kinst provider.
         with machine.probe(where, fire, unsafe=True):
             for call in calls:
-                found.clear()
+                fired.clear()
                 machine.call(f"drive{call.number}")
-                assert found == [wanted(call, machine.read(seen_at, SEEN))], call
+                assert fired == [wanted(call, machine.read(seen_at, SEEN))], call
 
 
 def number_of(value, suffix):
-    """A member of a value by its suffix in C, as a number."""
+    """Return a member of a value as a number; ``suffix`` names it as in C."""
     name, _bracket, index = suffix.removeprefix(".").rstrip("]").partition("[")
     if name:
         value = value[name]
@@ -166,19 +168,19 @@ def number_of(value, suffix):
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_arguments_on_qemu_are_what_the_callee_stores(modules, part, tmp_path):
+def test_arguments_on_qemu_match_what_the_callee_stores(modules, part, tmp_path):
     path, module, calls = modules[part]
     stored = make_calls(kinst_emu.open(path, [module]).boot(), calls)
     script = tmp_path / "arguments.d"
     script.write_text(program(calls))
-    made = run(
+    traced = run(
         "kdtrace", "-k", str(path), "--module", str(module), "--machine", "qemu", "-q", "-s",
         str(script), "-x", "bufsize=16m", "-c", "; ".join(f"drive{c.number}()" for c in calls))
-    assert made.returncode == 0, made.stderr
-    hold([line for line in made.stdout.splitlines() if line.startswith("call")], calls, stored)
+    assert traced.returncode == 0, traced.stderr
+    hold([line for line in traced.stdout.splitlines() if line.startswith("call")], calls, stored)
 
 
-def test_an_argument_that_cannot_be_known_is_an_error_and_the_others_are_readable(kernel):
+def test_reading_an_unknown_argument_is_an_error_and_others_are_readable(kernel):
     _arch, image = kernel
     machine = kinst_emu.open(image.path).boot()
     refused = []

@@ -1,4 +1,4 @@
-"""Over a boot and a program every function that is entered is left; and what is not is known."""
+"""During a boot and a program's run, every entered function returns, with known exceptions."""
 
 from collections import Counter
 
@@ -16,18 +16,22 @@ from kinst.providers import fbt
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.commands.test_commands import run
 
-DEEP = 200  # frames
-# A thread that ends calls it, with all its frames; it calls cpu_throw, or jumps there.
+DEEP = 200  # largest number of frames to read from a stack
+# An ending thread calls this function, which does not return; it calls or jumps to cpu_throw.
 LAST = "sched_throw"
-# A fault in them goes on in another function (pcb_onfault), which returns to their caller.
+# A fault in these functions continues in a handler (pcb_onfault), which returns to their caller.
 FAULTING = {"copyin_nosmap_std", "copyin", "copycommon"}
-FIRST = "fork_trampoline"  # of each thread; assembly, which returns to programs by an exception
+# The first function of every thread, in assembly; it enters user mode by an exception return.
+FIRST = "fork_trampoline"
 
 
 @pytest.fixture(params=ARCHES, scope="module")
 def traced(request):
-    """A machine that has booted and run our test program, its probes, and the functions whose
-    frames have gone with the threads that ended."""
+    """Return a machine that has booted and run the test program, with probes on all functions.
+
+    The tuple also has the probes, a counter of the functions whose frames vanished with ended
+    threads, and the stacks.
+    """
     image = with_userland(real_kernel(request.param))
     machine = UnicornMachine(image)
     machine.boot()
@@ -41,26 +45,26 @@ def traced(request):
     numbers = fbt.create(counted, "*", "")
     throw = next(n for n in numbers if counted.names(n)[2:] == (LAST, "entry"))
     counted.dispatcher.act_by(None, lambda: None)
-    only_told(counted, throw)
+    report_only(counted, throw)
     counted.enable()
     boot_to_prompt(machine, LIMIT)
     run_command(machine, "check", LIMIT)
     return machine, counted, ended, stacks
 
 
-def only_told(breakpoints, number):
-    """Count all, and tell Python of one probe alone."""
+def report_only(breakpoints, number):
+    """Count all firings, but call the Python callback for one probe only."""
     fire = breakpoints._fire
 
-    def told(fired):
+    def filtered(fired):
         if fired == number:
             fire(fired)
 
-    breakpoints._fire = told
+    breakpoints._fire = filtered
 
 
 def on_stack(machine, addresses):
-    """The names of the functions whose frames these are."""
+    """Yield the names of the functions at the addresses of a stack."""
     symbols = machine.image.symbols
     for pc, is_return in addresses:
         function = symbols.function_at(pc - is_return)
@@ -69,7 +73,7 @@ def on_stack(machine, addresses):
 
 
 def balance(breakpoints):
-    """For each function, its entries and its returns."""
+    """Return counters of entries and of returns by function."""
     entries, returns = Counter(), Counter()
     for number in range(len(breakpoints.dispatcher)):
         _at, _code, function, kind, count, _removed = breakpoints.dispatcher.probe(number)
@@ -78,26 +82,26 @@ def balance(breakpoints):
 
 
 def standing(machine, stacks):
-    """The functions whose frames are on the stacks of threads, the running one's, too."""
-    found = Counter(on_stack(machine, stacks.addresses(machine.read_register, DEEP)))
+    """Count the functions with frames on the stacks of all threads, including the running one."""
+    counts = Counter(on_stack(machine, stacks.addresses(machine.read_register, DEEP)))
     threads = Threads(machine)
     running = thread_of(machine)
     for thread in threads.all():
         saved = threads.saved(thread)
         if thread.address != running and saved:
-            found.update(on_stack(machine, stacks.addresses(
+            counts.update(on_stack(machine, stacks.addresses(
                 lambda name, saved=saved: saved.get(name, 0), DEEP)))
-    return found
+    return counts
 
 
 def left_by_tail(breakpoints):
-    """The functions that wait for the function that they jumped to: they have no frame any more."""
+    """Count the functions that have left by a tail call and wait for its callee to return."""
     dispatcher = breakpoints.dispatcher
     return Counter(breakpoints.functions[dispatcher.probe(number)[2]].name
                    for _thread, number in dispatcher.pending_returns())
 
 
-def test_every_function_that_is_entered_is_left_but_where_its_frame_stands_or_its_thread_ended(
+def test_every_entered_function_returns_unless_it_is_on_a_stack_or_its_thread_ended(
         traced):
     machine, breakpoints, ended, stacks = traced
     entries, returns = balance(breakpoints)
@@ -105,18 +109,18 @@ def test_every_function_that_is_entered_is_left_but_where_its_frame_stands_or_it
     assert sum(1 for count in entries.values() if count) > 3000
     wrong, faulted = {}, 0
     for function in entries | returns:
-        more, name = entries[function] - returns[function], function.name
-        if more == frames[name] + ended[name] or name in (FIRST, LAST):
+        excess, name = entries[function] - returns[function], function.name
+        if excess == frames[name] + ended[name] or name in (FIRST, LAST):
             continue
-        if name in FAULTING and more > 0:
-            faulted += more
+        if name in FAULTING and excess > 0:
+            faulted += excess
         elif breakpoints.boundaries(function)[0] >= 0:
             wrong[name] = entries[function], returns[function], frames[name], ended[name]
     assert not wrong
-    assert 0 < faulted < 10, "addresses that the test program knows to be bad"
+    assert 0 < faulted < 10, "faults at addresses that the test program passes on purpose"
 
 
-def test_what_has_no_place_for_an_entry_or_a_return_is_listed(traced):
+def test_functions_without_an_entry_or_return_site_are_listed(traced):
     machine, breakpoints, _ended, _stacks = traced
     listed = breakpoints.left_out
     for function in machine.image.symbols.functions():
@@ -124,8 +128,8 @@ def test_what_has_no_place_for_an_entry_or_a_return_is_listed(traced):
             continue
         first, left, _framed, leaving = breakpoints.boundaries(function)
         named = [listed.get(function.name, "")]
-        assert (first >= 0 or any("no entry" in one for one in named)) and (
-            left or leaving or any("never returns" in one for one in named)), function.name
+        assert (first >= 0 or any("no entry" in reason for reason in named)) and (
+            left or leaving or any("never returns" in reason for reason in named)), function.name
 
 
 CALLERS = """
@@ -137,22 +141,22 @@ END { printa("caller %s %a %@d\\n", @callers); printa("all %s %@d\\n", @all); }
 
 @pytest.mark.parametrize("workload", ["boot", "$ check"])
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_function_returns_to_the_callers_that_have_entered_it(arch, workload, tmp_path):
+def test_a_function_returns_to_the_callers_that_entered_it(arch, workload, tmp_path):
     kernel, script = real_kernel(arch), tmp_path / "callers.d"
     script.write_text(CALLERS)
     traced = run("kdtrace", "-k", str(kernel.path), "-x", "aggsize=64m", "-qs", str(script),
                  "-c", workload)
     assert traced.returncode == 0, traced.stderr
     lines = [line.split() for line in traced.stdout.splitlines()]
-    more = {line[1]: int(line[2]) for line in lines if line[:1] == ["all"]}
-    assert len(more) > 1500
+    excess = {line[1]: int(line[2]) for line in lines if line[:1] == ["all"]}
+    assert len(excess) > 1500
     wrong = {}
     for line in lines:
         if line[:1] == ["caller"]:
             function, caller, count = line[1], line[2], int(line[3])
-            if count and (more[function] == 0 or (count < 0) != (more[function] < 0)):
+            if count and (excess[function] == 0 or (count < 0) != (excess[function] < 0)):
                 wrong[function, caller] = count
     assert not wrong
-    for function in (function for function, count in more.items() if count < 0):
+    for function in (function for function, count in excess.items() if count < 0):
         listed = run("kdtrace", "-k", str(kernel.path), "-l", "-n", f"fbt::{function}:entry")
         assert listed.returncode == 1 and "has an instruction for this probe" in listed.stderr

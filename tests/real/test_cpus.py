@@ -1,4 +1,4 @@
-"""GENERIC on several CPUs: it starts them, and its runs are the same ones however they are cut."""
+"""GENERIC kernels on several CPUs: they start all CPUs and run deterministically."""
 
 import os
 import random
@@ -25,7 +25,7 @@ SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 
 MEMORY = 512 << 20
 CUTS = 500
 PROMPT = Until(console="mountroot> ", instructions=2_000_000_000)
-BYTES = 900_000  # of which a checksum is made, by words: a few firings each
+BYTES = 900_000  # bytes to checksum; the probes fire a few times for each word
 
 
 @pytest.fixture(params=ARCHES, scope="module")
@@ -49,8 +49,8 @@ def test_the_kernel_starts_its_cpus_and_two_boots_are_equal(kernel, cpus):
     for _ in range(2):
         machine = booting(kernel, cpus)
         assert machine.run(PROMPT).reason is StopReason.CONSOLE
-        found = machine.symbol("mp_ncpus").address
-        assert int.from_bytes(machine.read(found, 4), "little") == cpus
+        address = machine.symbol("mp_ncpus").address
+        assert int.from_bytes(machine.read(address, 4), "little") == cpus
         digests.add(machine.digest())
         assert {machine.image.symbols.where(machine.pc)[:5]
                 for _cpu in machine.schedule.each()} - {""}
@@ -58,9 +58,12 @@ def test_the_kernel_starts_its_cpus_and_two_boots_are_equal(kernel, cpus):
 
 
 @pytest.mark.parametrize("cpus", [2, 4])
-def test_a_boot_cut_anywhere_is_the_same_boot(kernel, cpus, tmp_path):
-    """By stops, looks, snapshots in memory and on disk, marks, single steps, and the long way
-    through every block.  Left out: turns given, calls, and writes, which are inputs."""
+def test_a_boot_cut_at_random_points_ends_in_the_same_state(kernel, cpus, tmp_path):
+    """Interrupt a boot at random points by everything that must not change the run.
+
+    These are stops, reads, snapshots in memory and on disk, marks, single steps, and the engine's
+    slow path. Left out are given turns, calls and writes, which are inputs.
+    """
     machine = booting(kernel, cpus)
     machine.run(PROMPT)
     end = machine.instructions + 10_000_000
@@ -69,32 +72,32 @@ def test_a_boot_cut_anywhere_is_the_same_boot(kernel, cpus, tmp_path):
     machine, path = booting(kernel, cpus), tmp_path / "cut.kinst"
     for number, count in enumerate(sorted(chosen.randrange(1, end) for _ in range(CUTS))):
         machine.run(Until(instructions=max(count, machine.instructions)))
-        what = chosen.choice(("stop", "look", "snapshot", "mark", "step", "file", "slow"))
-        if what == "look":
+        action = chosen.choice(("stop", "look", "snapshot", "mark", "step", "file", "slow"))
+        if action == "look":
             machine.state()
-        elif what == "snapshot":
+        elif action == "snapshot":
             kept = machine.snapshot()
             machine.run(Until(instructions=machine.instructions + chosen.randrange(1, 200_000)))
             machine.restore(kept)
-        elif what == "mark":
+        elif action == "mark":
             mark = machine.mark()
             for _ in range(2):
                 machine.run(Until(instructions=machine.instructions + chosen.randrange(1, 50_000)))
                 machine.back_to(mark)
-        elif what == "step":
+        elif action == "step":
             for _ in range(chosen.randrange(1, 30)):
                 machine.step()
-        elif what == "file" and number % 8 == 0:
+        elif action == "file" and number % 8 == 0:
             snapshot.save(machine, path)
             machine = snapshot.restore(path, on(kernel, cpus))
-        elif what == "slow":
+        elif action == "slow":
             machine.engine.slow = not machine.engine.slow
     machine.engine.slow = False
     machine.run(Until(instructions=end))
     assert machine.digest() == want, f"KINST_SEED={SEED}"
 
 
-def test_a_recording_of_two_cpus_is_played_from_anywhere(kernel, tmp_path):
+def test_a_recording_of_two_cpus_is_replayed_from_any_position(kernel, tmp_path):
     chosen = random.Random(SEED)
     machine = booting(kernel, 2)
     machine.run(Until(instructions=30_000_000))
@@ -105,7 +108,7 @@ def test_a_recording_of_two_cpus_is_played_from_anywhere(kernel, tmp_path):
         if chosen.random() < 0.2:
             machine.type(b"?\n")
         if chosen.random() < 0.2:
-            machine.give_turn(chosen.choice([one.number for one in machine.cpus if one.on]))
+            machine.give_turn(chosen.choice([cpu.number for cpu in machine.cpus if cpu.on]))
         machine.step()
         places.append((position_of(machine), machine.digest()))
     recorder.end()
@@ -119,8 +122,8 @@ def test_a_recording_of_two_cpus_is_played_from_anywhere(kernel, tmp_path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_two_cpus_in_the_same_probed_loop_fire_each_as_often_as_it_executes(kernel, path):
-    """Every instruction of crc32_z() is probed: they are copied, rewritten and emulated."""
+def test_probes_in_a_loop_fire_equally_often_on_two_cpus(kernel, path):
+    """Probe every instruction of crc32_z(), some copied, some rewritten, some emulated."""
     runs = Runs((f"crc32_z(0, p, {BYTES})",) * 2, f"p = malloc({BYTES}, &M_TEMP, 258)")
     stage, _judge = stage_of(for_runs(kernel, 2), runs, MEMORY)
     machine = stage.machine
@@ -158,7 +161,7 @@ def test_two_cpus_in_the_same_probed_loop_fire_each_as_often_as_it_executes(kern
     assert "Copy" in fired and len(fired) > 1, fired
 
 
-def test_commands_take_a_number_of_cpus(kernel):
+def test_commands_accept_a_number_of_cpus(kernel):
     name = str(kernel.path)
     for arguments in (("kinst", "call", "-k", name, "--cpus", "2", "strlen(\"hello\")"),
                       ("kinst", "explain", "-k", name, "--cpus", "2", "strlen:4", "-c",
@@ -170,6 +173,6 @@ def test_commands_take_a_number_of_cpus(kernel):
         assert ran.returncode == 0, (arguments, ran.stderr)
     assert {line.split()[0] for line in ran.stdout.splitlines() if line.count(" ") > 4} >= {
         "0", "1"}
-    for cpus, said in (("0", "1 to 8"), ("9", "1 to 8"), ("two", "1 to 8")):
+    for cpus, message in (("0", "1 to 8"), ("9", "1 to 8"), ("two", "1 to 8")):
         ran = run("kinst", "boot", "-k", name, "--cpus", cpus)
-        assert ran.returncode != 0 and said in ran.stderr
+        assert ran.returncode != 0 and message in ran.stderr

@@ -1,4 +1,4 @@
-"""GENERIC kernels on our machine and on QEMU."""
+"""GENERIC kernels run the same on our machine and on QEMU."""
 
 import os
 import random
@@ -53,10 +53,10 @@ def test_random_system_calls_of_a_program_agree(arch):
     entries = call_table.available(image, system_call_table.ENTRIES)
     assert len(entries) > 100
     for entry in generator.sample(entries, min(CALLS, len(entries))):
-        (one,) = carry_out(CrosscheckTask(pair), [call_table.call(entry, generator)])
-        assert one.word in (AGREES, NOT_COMPARED), (one, f"KINST_SEED={SEED}")
-        assert one.word == AGREES or "more than" in one.problem, one.problem
-        agreed.add(one.agreed)
+        (result,) = carry_out(CrosscheckTask(pair), [call_table.call(entry, generator)])
+        assert result.word in (AGREES, NOT_COMPARED), (result, f"KINST_SEED={SEED}")
+        assert result.word == AGREES or "more than" in result.problem, result.problem
+        agreed.add(result.agreed)
     assert agreed.calls > 0.9 * CALLS and agreed.distinct() > 300
 
 
@@ -64,7 +64,7 @@ def test_random_system_calls_of_a_program_agree(arch):
     ("strlen(\"a\")", "not a system call"), ("sys_read(0, buf(4096), 1)", "4096 bytes of argument"),
     ("sys_read(1, 2, 3, 4, 5, 6, 7, 8, 9)", "at most"),
 ])
-def test_what_is_no_system_call_is_refused(call, says):
+def test_an_invalid_system_call_is_refused(call, says):
     done = run("kinst", "xval", "-k", str(real_kernel("amd64").path), "--system", "-c", call)
     assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1
 
@@ -84,6 +84,6 @@ def test_the_kernel_boots_on_qemu_to_its_prompt(arch):
 def test_a_fault_is_found_at_its_instruction(arch, fault):
     machine = boots.booted(real_kernel(arch))
     crosscheck = FaultyCrosscheck(machine, fault)
-    with pytest.raises(Divergence) as found:
+    with pytest.raises(Divergence) as raised:
         crosscheck.check(workload_of('snprintf(buf(64), 64, "%d-%s", 42, "xyz")'))
-    assert found.value.address == crosscheck.faulty
+    assert raised.value.address == crosscheck.faulty

@@ -1,6 +1,6 @@
-"""GENERIC kernels of FreeBSD, cut at 2,000 random points: $KINST_KERNELS/<arch>/kernel.
+"""FreeBSD GENERIC kernels whose runs are cut at 2,000 random points.
 
-$KINST_SEED repeats a choice that a failure has printed.
+$KINST_SEED repeats the choices of a failed run, which prints its seed.
 """
 
 import os
@@ -42,10 +42,10 @@ def kernel(request):
 
 
 def cutting(machine, every, directory, start=0):
-    found = [f for f in machine.image.symbols.functions() if f.size > 8]
+    functions = [f for f in machine.image.symbols.functions() if f.size > 8]
     print(f"KINST_SEED={SEED}")
-    choice = random.Random(SEED).sample(found, 300)
-    # Functions of which it is known that they run are among them.
+    choice = random.Random(SEED).sample(functions, 300)
+    # These functions certainly run.
     choice += [machine.symbol(name) for name in ("strlen", "malloc", "strcmp", "uma_zalloc_arg")]
     return Cutting(machine, SEED, every, choice, directory, start=start)
 
@@ -56,7 +56,7 @@ def fresh(kernel):
     return machine
 
 
-def test_a_boot_cut_at_2000_points_is_the_boot_in_one_piece(kernel, tmp_path):
+def test_a_boot_cut_at_2000_points_ends_like_an_uncut_boot(kernel, tmp_path):
     machine = fresh(kernel)
     boots.at_start(machine)
     start = machine.instructions
@@ -69,7 +69,7 @@ def test_a_boot_cut_at_2000_points_is_the_boot_in_one_piece(kernel, tmp_path):
     assert sum(cut.cuts.values()) >= CUTS * 0.8 and all(cut.cuts.values())
 
 
-def test_twenty_calls_cut_at_2000_points_are_the_calls_in_one_piece(kernel, tmp_path):
+def test_twenty_calls_cut_at_2000_points_end_like_uncut_calls(kernel, tmp_path):
     assert len(CALLS) == 20
     machine = boots.booted(kernel)
     plain = machine.snapshot()
@@ -91,7 +91,7 @@ def evaluate(machine, text):
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 1])
-def test_the_raw_context_of_a_restored_machine_is_that_of_one_that_went_on(
+def test_a_restored_machine_has_the_raw_context_of_one_that_ran_on(
     kernel, tmp_path, share
 ):
     machine = fresh(kernel)

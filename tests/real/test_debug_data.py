@@ -1,4 +1,4 @@
-"""The index of inline copies on GENERIC kernels, against llvm-dwarfdump."""
+"""Inline copies, lines and call frames of GENERIC kernels agree with LLVM's tools."""
 
 import bisect
 import os
@@ -35,11 +35,11 @@ BOUND = re.compile(r"\s+DW_AT_(low|high)_pc\t\(0x([0-9a-f]+)\)")
 
 
 def by_dwarfdump(path):
-    """Name -> the pieces of every inline copy, as llvm-dwarfdump prints them."""
+    """Return the ranges of every inline copy by function name, as llvm-dwarfdump prints them."""
     tool = next((t for t in TOOLS if shutil.which(t)), None)
     if tool is None:
-        pytest.skip("no llvm-dwarfdump: apt-get install llvm")
-    found = defaultdict(set)
+        pytest.skip("llvm-dwarfdump is not installed: apt-get install llvm")
+    ranges = defaultdict(set)
     source = str(debug_file(elf_file(path)).path)
     with subprocess.Popen([tool, "--debug-info", source], stdout=subprocess.PIPE,
                           text=True) as process:
@@ -47,7 +47,7 @@ def by_dwarfdump(path):
         for line in process.stdout:
             if line == "\n":
                 if inside and name and pieces:
-                    found[name].add(tuple(pieces))
+                    ranges[name].add(tuple(pieces))
                 inside = False
             elif inside:
                 if match := ORIGIN.match(line):
@@ -61,7 +61,7 @@ def by_dwarfdump(path):
                         pieces.append((low, int(match[2], 16)))
             elif ENTRY.match(line):
                 name, pieces, low, inside = None, [], None, True
-    return found
+    return ranges
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -78,15 +78,17 @@ def test_500_inline_functions_have_the_copies_that_dwarfdump_prints(arch):
         for copy in index.copies(name):
             name, offset = entered_in(kernel, index, copy, entrances)
             assert name is None or kernel.symbols.named(name)
-            assert offset >= 0, "no part of this kernel's functions is without a symbol"
+            assert offset >= 0, "every part of this kernel's functions has a symbol"
 
 
 def symbolized(path, addresses):
-    """What llvm-symbolizer says: for each address the frames, innermost first, as
-    (function, file's name, line)."""
+    """Yield llvm-symbolizer's frames for each address, the innermost first.
+
+    A frame is (function, name of the file, line).
+    """
     tool = next((t for t in ("llvm-symbolizer", "llvm-symbolizer-19") if shutil.which(t)), None)
     if tool is None:
-        pytest.skip("no llvm-symbolizer: apt-get install llvm")
+        pytest.skip("llvm-symbolizer is not installed: apt-get install llvm")
     text = "\n".join(f"{address:#x}" for address in addresses)
     source = debug_file(elf_file(path)).path
     output = subprocess.run([tool, f"--obj={source}", "--inlines", "--output-style=LLVM"],
@@ -98,11 +100,11 @@ def symbolized(path, addresses):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_lines_and_inline_frames_of_10000_addresses_are_llvm_symbolizers(arch):
+def test_lines_and_inline_frames_of_10000_addresses_match_llvm_symbolizer(arch):
     kernel = real_kernel(arch)
     index, sources = DebugIndex(build(kernel.file), kernel.path), Sources(kernel)
     table = LineTable(FileSources(kernel.file).section(".debug_line"))
-    rows = []  # (begin, end, program, file, line), of all programs
+    rows = []  # (begin, end, line number program, file, line)
     for start, _first, _end in table.programs():
         before = None
         for address, file, line, ends in table.rows(start):
@@ -121,7 +123,7 @@ def test_lines_and_inline_frames_of_10000_addresses_are_llvm_symbolizers(arch):
         at = bisect.bisect_right(starts, address) - 1
         begin, end, program, file, line = rows[at] if at >= 0 else (0, 0, 0, 0, 0)
         if not begin <= address < end:
-            continue  # no line, alignment between functions
+            continue  # padding between functions has no line
         where = f"{sources.files(program).get(file, '?')}:{line}"
         if number < 40:
             assert sources.line(address) == (where if line else "?")
@@ -130,7 +132,7 @@ def test_lines_and_inline_frames_of_10000_addresses_are_llvm_symbolizers(arch):
             ours.append((function.name, where.rpartition(":")[0].rpartition("/")[2],
                          int(where.rpartition(":")[2])))
             where = sources.call(index, function) if function.inlined else where
-        # The outermost name is taken from the symbol table there: another alias, a mapping symbol.
+        # llvm-symbolizer takes the outermost name from the symbol table, where it may differ.
         names = [frame[0] for frame in ours[:-1]], [frame[0] for frame in theirs[:-1]]
         lines = [frame[1:] for frame in ours], [frame[1:] for frame in theirs]
         if names[0] != names[1] or lines[0] != lines[1]:
@@ -139,14 +141,16 @@ def test_lines_and_inline_frames_of_10000_addresses_are_llvm_symbolizers(arch):
 
 
 class Watched:
-    """Inline copies as a plain look at each instruction sees them: entered at the first one, left
-    with the last one before an instruction outside of all pieces.  Not of functions that call
-    themselves within a copy."""
+    """Counts entries and exits of inline copies with a hook on every instruction.
+
+    A copy is entered at its first instruction, and left after the last one before an instruction
+    outside its ranges. Functions that call themselves within a copy are not supported.
+    """
 
     def __init__(self, machine, copies):
         self._machine, self._inside = machine, {}
         self.ends = {"entry": Counter(), "return": Counter()}
-        self._of = {}  # a function: its copies
+        self._of = {}  # copies by function
         entrances = Entrances(machine.image)
         for copy in copies:
             begins = entrances.of(copy)
@@ -174,15 +178,15 @@ class Watched:
 
 @pytest.mark.parametrize("end", ["entry", "return"])
 @pytest.mark.parametrize("arch", ARCHES)
-def test_inline_probes_fire_where_a_plain_count_says(arch, end):
-    """The count is of Unicorn's own hooks at each instruction, without breakpoints."""
+def test_inline_probes_fire_as_often_as_unicorn_hooks_count(arch, end):
+    """Compare the probes' counts with those of Unicorn's hooks on a run without breakpoints."""
     machine = boots.booted(real_kernel(arch))
     program = parse('p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP); pause_sbt("x", 10000000, 0, 0)')
     check(machine.image, program)
     breakpoints = Breakpoints(machine, path="direct")
     index = DebugIndex(build(machine.image.file), machine.image.path)
-    made = inline.create(breakpoints, index, "critical_enter", end)
-    assert len(made.numbers) > 100 and not made.reports
+    probes = inline.create(breakpoints, index, "critical_enter", end)
+    assert len(probes.numbers) > 100 and not probes.reports
     plain = machine.snapshot()
     watched = Watched(machine, index.copies("critical_enter"))
     machine.engine.flush_translations()
@@ -195,16 +199,16 @@ def test_inline_probes_fire_where_a_plain_count_says(arch, end):
     Evaluation(Caller(machine)).run(program)
     breakpoints.disable()
     fired = {address: count for address, _c, _f, _k, count, _r in
-             (breakpoints.dispatcher.probe(n) for n in set(made.numbers)) if count}
+             (breakpoints.dispatcher.probe(n) for n in set(probes.numbers)) if count}
     assert fired == dict(watched.ends[end]) and sum(fired.values()) > 10
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
-    """At a function's first instruction it is where every architecture puts it.
+    """Check the caller against the return address at each function's first instruction.
 
-    Not behind the point where a function has given its frame pointer back: LLVM describes epilogues
-    for amd64 only.
+    Instructions after a function has restored its frame pointer are skipped except on amd64, since
+    LLVM describes epilogues only for amd64.
     """
     machine = boots.booted(real_kernel(arch))
     stacks, callers, seen = Stacks(machine), [], Counter()
@@ -217,12 +221,12 @@ def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
                         else machine.read_u64(state.get(machine.arch.sp)))
             callers.append([probe.function, expected, sp, pointer, False])
         while callers[-1][0] != probe.function or callers[-1][2] < sp:
-            callers.pop()  # it returned
+            callers.pop()  # this function has returned
         callers[-1][4] |= pointer != callers[-1][3]
         if arch != "amd64" and callers[-1][4] and pointer == callers[-1][3]:
             return
         if callers[-1][1] == machine.guest.entry_address(machine.image):
-            callers[-1][1] = None  # our own call's
+            callers[-1][1] = None  # the machine's own call has no caller
         assert caller == callers[-1][1], f"{probe.function}+{probe.instruction.offset}"
         seen[probe.function] += 1
 
@@ -238,8 +242,8 @@ def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_the_stack_of_a_panic_goes_on_behind_the_trap(arch):
-    """To the instruction that faulted: an address that is not mapped."""
+def test_the_stack_of_a_panic_includes_frames_from_before_the_trap(arch):
+    """Check that the backtrace includes the instruction that accessed an unmapped address."""
     machine = boots.booted(real_kernel(arch))
     with pytest.raises(CallError, match="panicked"):
         Caller(machine).call(machine.symbol("strlen").address, [16], "strlen")

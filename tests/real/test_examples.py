@@ -1,4 +1,4 @@
-"""The D examples do what their first lines say, as they say it."""
+"""The D examples run with the options in their first lines and print the expected output."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from tests.conftest import real_kernel
 from tests.dtrace.programs import command
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# What the output has, by the example.
+# Patterns that the output of each example matches.
 SHOWS = {
     "inline_returns": r"\d+ +malloc:\d+ ",
     "inline_entries": r"\n  malloc +\d+ +\d+\n",
@@ -19,8 +19,8 @@ SHOWS = {
     "latency": r"nanoseconds in malloc +\n +value(?s:.)*@@@@",
     "list": r"[0-9a-f]{16} \w+.*\n[0-9a-f]{16} .*\n[0-9a-f]{16} ",
     "memory_map": r"TYPE +CALLS +BYTES(?s:.)*\nbus +\d+ +\d+ +\d+ +\d+\n",
-    "locks": r"PLACES\n(?s:.)*\n  Giant +\n +kernel`module_register_init\+0x(?s:.)*"
-             r"SLOW WAYS\n\n  __mtx_lock_sleep +\d+",
+    "locks": r"CALLERS\n(?s:.)*\n  Giant +\n +kernel`module_register_init\+0x(?s:.)*"
+             r"SLOW PATHS\n\n  __mtx_lock_sleep +\d+",
     "callers": r"(\n +kernel`\w+\+0x[0-9a-f]+){2,5}(\n +0x[0-9a-f]+)?\n +\d+\n",
     "argument": r"memcmp\+\d+ +[0-9a-f]+\nmemcmp\+\d+ +[0-9a-f]+\n",
     "timeline": r"milliseconds +\n(?s:.)*@@@",
@@ -43,7 +43,7 @@ SHOWS = {
     "faults": r"\nwork +work`main +20\n",
     "contention": r"\n__mtx_lock_sleep +Giant +\d+ +\d+\n(?s:.)*\n  Giant +\n +kernel`",
     "vfscache": r"\nhit +cat +\d+\n(?s:.)*\nMISSED\n(?s:.)*\nnope +1\n",
-    "pathlookup": r"\ncat +/etc/motd +there\nA userland .*\ncat +/nope +error\n/nope: No such",
+    "pathlookup": r"\ncat +/etc/motd +found\nA userland .*\ncat +/nope +error\n/nope: No such",
     "onecall": r"sys_open +\d+ instructions\n(?s:.)*\[inlined\]  \S+\.c:\d+\n",
     "ufunctions": r"CALLS\n(?s:.)*\n  main +1\nNANOSECONDS\n(?s:.)*\n  main +\d+\n",
     "throughcalls": r"-> main +\n(?s:.)* => open +\n(?s:.)* -> namei +\n(?s:.)* <= open +\n",
@@ -55,19 +55,19 @@ SHOWS = {
 }
 
 
-def test_every_example_is_shown_to_work():
+def test_every_example_has_an_expected_output():
     assert {path.stem for path in EXAMPLES.glob("*.d")} == set(SHOWS)
 
 
 @pytest.mark.parametrize("name", SHOWS)
-def test_an_example_runs_as_it_says(arch, name):
+def test_an_example_prints_the_expected_output(arch, name):
     path = EXAMPLES / f"{name}.d"
     text = path.read_text()
     assert text.startswith("#!/usr/bin/env -S kdtrace -s\n")
     line = re.search(rf"^ \*\t{name}\.d (.*)$", text, re.MULTILINE)[1]
     words = [str(real_kernel(arch).path) if word == "KERNEL" else word
              for word in shlex.split(line)]
-    status, out, said = command("-s", str(path), *words)
-    assert status == 0, said
+    status, out, errors = command("-s", str(path), *words)
+    assert status == 0, errors
     assert re.search(SHOWS[name], out), out[-2000:]
-    assert "error on enabled probe" not in said
+    assert "error on enabled probe" not in errors

@@ -1,4 +1,4 @@
-"""Explanations of real kernels' instructions say what the machine recorded."""
+"""Explanations of instructions and system calls of FreeBSD kernels match the recorded runs."""
 
 import json
 import random
@@ -25,36 +25,36 @@ from tests.conftest import ARCHES, real_kernel
 PAIRS = 100
 MEMORY = 512 << 20
 SEED = 15
-LARGEST = 400 << 10  # bytes of a page
+LARGEST = 400 << 10  # size limit of a page in bytes
 
 
 def tables(step):
     return [part for part in step.parts if isinstance(part, Table)]
 
 
-def told(step, *wanted):
-    """Whether a step's paragraphs or cells have all of it."""
+def missing(step, *wanted):
+    """Return the wanted texts that a step's paragraphs and cells do not contain."""
     cells = {cell for table in tables(step) for row in table.rows for cell in row}
     words = " ".join(part for part in step.parts if isinstance(part, str))
     return [one for one in wanted if one not in cells and one not in words]
 
 
 def check(firing, table, words):
-    """Hold what is told to what was recorded; the steps."""
+    """Compare an explanation with the recorded firing and return its steps."""
     arch, trap = words.arch, TRAPS[firing.architecture]
-    found = steps(firing, table, words)
-    by_name = {step.name: step for step in found}
+    explanation = steps(firing, table, words)
+    by_name = {step.name: step for step in explanation}
     first, last = firing.rows[0], firing.rows[-1]
     instruction, code = firing.instruction, firing.instruction.code
-    absent = told(by_name["function"], f"{instruction.address:#x}", code.hex(" "),
+    absent = missing(by_name["function"], f"{instruction.address:#x}", code.hex(" "),
                   arch.disassemble(code, instruction.address), summary(instruction.verdict))
-    absent += told(by_name["patch"], firing.original.hex(" "), firing.patched.hex(" "))
-    absent += told(by_name["exception"], f"{first.address:#x}", f"{firing.rows[1].address:#x}")
+    absent += missing(by_name["patch"], firing.original.hex(" "), firing.patched.hex(" "))
+    absent += missing(by_name["exception"], f"{first.address:#x}", f"{firing.rows[1].address:#x}")
     frame = firing.frames[0]
     for name in trap.saved:
         offset, size = words.guest.traps.trap_frame.fields[name]
         value = int.from_bytes(frame.before[offset : offset + size], "little")
-        absent += told(by_name["exception"], f"{value:#x}")
+        absent += missing(by_name["exception"], f"{value:#x}")
     (vector,) = tables(by_name["vector"])
     assert [row[0] for row in vector.rows] == [
         words.where(row.address) for row in firing.rows[1 : frame.row]]
@@ -68,14 +68,14 @@ def check(firing, table, words):
             after = int.from_bytes(frame.after[offset : offset + size], "little")
             assert row[3] == f"{after:#x}"
             assert (fields.rows.index(row) in fields.marked) == (after != before)
-    absent += told(by_name["lookup"], f"{frame.breakpoint:#x}")
+    absent += missing(by_name["lookup"], f"{frame.breakpoint:#x}")
     if firing.slot:
         rows = tables(by_name["trampoline"])[0].rows
         assert rows[0][0] == f"{firing.slot:#x}"
-        held = bytes.fromhex("".join(row[1] for row in rows).replace(" ", ""))
-        assert firing.trampoline.startswith(held) and len(held) > 0
+        content = bytes.fromhex("".join(row[1] for row in rows).replace(" ", ""))
+        assert firing.trampoline.startswith(content) and len(content) > 0
     after, *pushed = tables(by_name["after"])
-    for table in pushed:  # what an emulated instruction has stored
+    for table in pushed:  # memory that an emulated instruction has written
         assert not firing.slot
         (store,) = firing.memory.stores[len(firing.rows) - 1]
         (number,) = table.marked
@@ -86,11 +86,11 @@ def check(firing, table, words):
     assert {after.rows[n][0] for n in after.marked} == {
         name for name, value in first.registers.items() if last.registers[name] != value}
     assert not absent, absent
-    return found
+    return explanation
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_100_seeded_instructions_are_told_as_they_were_recorded(arch):
+def test_explanations_of_100_random_instructions_match_the_recording(arch):
     image = real_kernel(arch)
     machine = booted(image, MEMORY)
     experimenter, generator = Experimenter(machine), random.Random(SEED)
@@ -105,10 +105,10 @@ def test_100_seeded_instructions_are_told_as_they_were_recorded(arch):
             assert kinds[f"{word}, not to its end"] < PAIRS // 10
             continue
         firing = experiment.firing
-        found = check(firing, experiment.table, words)
-        lines = list(text(found))
-        assert all(f"{n}. {step.title}" in lines for n, step in enumerate(found, 1))
-        largest = max(largest, len(page("title", "about", found).encode()))
+        explanation = check(firing, experiment.table, words)
+        lines = list(text(explanation))
+        assert all(f"{n}. {step.title}" in lines for n, step in enumerate(explanation, 1))
+        largest = max(largest, len(page("title", "about", explanation).encode()))
         kinds[word] += 1
     assert set(verdicts) <= set(kinds) and largest < LARGEST, (kinds, largest)
 
@@ -120,10 +120,10 @@ def test_a_refused_instruction_is_refused_with_the_reason(arch):
     experimenter = Experimenter(machine)
     for seed in range(10):
         function, instruction = experimenter.instruction(random.Random(seed), "refuse")
-        with pytest.raises(KinstError, match="cannot be probed") as said:
+        with pytest.raises(KinstError, match="cannot be probed") as error:
             FiringRecorder(machine, ChosenPlace(function, instruction.offset, 1))
-        assert instruction.verdict.reason in str(said.value)
-        assert f"{function.name}:{instruction.offset}" in str(said.value)
+        assert instruction.verdict.reason in str(error.value)
+        assert f"{function.name}:{instruction.offset}" in str(error.value)
 
 
 def explained(kernel, *words):
@@ -134,8 +134,8 @@ def explained(kernel, *words):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_system_call_is_a_chapter_from_the_program_into_the_kernel_and_back(arch, tmp_path):
-    """The numbers in it agree with each other, and with what D says of the same run."""
+def test_a_system_call_is_explained_from_the_program_into_the_kernel_and_back(arch, tmp_path):
+    """Check that the numbers in the explanation agree with each other and with D's output."""
     kernel, page_file = real_kernel(arch), tmp_path / "page.html"
     command = "$ cat /etc/motd /nothing"
     done = explained(kernel, "open", "-c", command, "--hit", "2", "--json", "--html",
@@ -144,23 +144,23 @@ def test_a_system_call_is_a_chapter_from_the_program_into_the_kernel_and_back(ar
     chapter = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
     assert list(chapter) == ["instruction", "exception", "entry", "frame", "dispatch", "work",
                            "result", "leaving", "after"]
-    asked, code = (part for part in chapter["instruction"]["parts"] if isinstance(part, dict))
-    number, path = asked["rows"][0][1], asked["rows"][1][1]
+    arguments, code = (part for part in chapter["instruction"]["parts"] if isinstance(part, dict))
+    number, path = arguments["rows"][0][1], arguments["rows"][1][1]
     assert number == "0x5"
     (at,) = code["marked"]
-    before, behind = code["rows"][at][0], code["rows"][at + 1][0]
+    before, following = code["rows"][at][0], code["rows"][at + 1][0]
     frame = {row[1]: row[2] for row in chapter["frame"]["parts"][1]["rows"]}
     pc = {"amd64": "rip", "arm64": "elr", "riscv64": "sepc"}[arch]
-    assert frame[pc] == behind and path in frame.values()
+    assert frame[pc] == following and path in frame.values()
     after = {row[0]: row[1:] for row in chapter["after"]["parts"][1]["rows"]}
     counter = {"amd64": "rip"}.get(arch, "pc")
-    assert after[counter] == [before, behind]
+    assert after[counter] == [before, following]
     result = {"amd64": "rax", "arm64": "x0", "riscv64": "a0"}[arch]
     assert after[result][1] == "0x2" and "the error number, 2" in chapter["after"]["parts"][0]
     assert "returns 2" in chapter["work"]["parts"][-1]
     assert "copyinstr" in str(chapter["work"]["parts"]) and "namei" in str(chapter["work"]["parts"])
     assert chapter["exception"]["title"] in page_file.read_text()
-    # D, on the run without anybody who looks, has the same path at the same call.
+    # D sees the same path at the same call in a run without a recorder.
     traced = subprocess.run(
         [sys.executable, "-m", "kinst_emu.commands.kdtrace", "-k", str(kernel.path), "-qn",
          'fbt::sys_open:entry { printf("%x %s\\n", (uintptr_t)args[1]->path, execname); }',
@@ -179,6 +179,6 @@ def test_a_system_call_is_a_chapter_from_the_program_into_the_kernel_and_back(ar
     (["context-switch", "-c", "$ sleep 100", "--limit", "9"], "number 1 of the context switches"),
     (["open", "-c", "$ "], "a command must be one line"),
 ])
-def test_a_system_call_that_cannot_be_explained_is_told_in_a_line(words, says):
+def test_a_system_call_that_cannot_be_explained_causes_a_one_line_error(words, says):
     done = explained(real_kernel("amd64"), *words)
     assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1

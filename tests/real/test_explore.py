@@ -1,5 +1,7 @@
-"""Orders of calls on GENERIC kernels: what is known to go wrong does, what is right does not, and a
-lock that is taken out of a function is missed."""
+"""Interleavings of calls and programs on GENERIC kernels.
+
+Known races are found, correct code has no findings, and removing a function's lock is detected.
+"""
 
 import io
 import itertools
@@ -43,14 +45,14 @@ def kernel(request):
 
 
 def compare_and_swaps_amd64(code, address):
-    """(Where, what is to be there): each ``lock cmpxchg`` succeeds and changes nothing."""
-    for one in capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64).disasm(code, address):
-        if one.mnemonic == "lock cmpxchg":
-            yield one.address - address, SET_ZF + b"\x90" * (one.size - len(SET_ZF))
+    """Yield patches (offset, bytes) that make each ``lock cmpxchg`` succeed without a store."""
+    for instruction in capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64).disasm(code, address):
+        if instruction.mnemonic == "lock cmpxchg":
+            yield instruction.address - address, SET_ZF + b"\x90" * (instruction.size - len(SET_ZF))
 
 
 def compare_and_swaps_arm64(code, address):
-    """The same of LDXR, CMP, B.NE, STXR: no branch, and a status of 0 in place of the store."""
+    """Yield patches that make each LDXR, CMP, B.NE, STXR sequence succeed without a store."""
     words = struct.unpack(f"<{len(code) // 4}I", code[: len(code) // 4 * 4])
     for n in range(len(words) - 3):
         load, compare, branch, store = words[n : n + 4]
@@ -61,21 +63,21 @@ def compare_and_swaps_arm64(code, address):
 
 
 def compare_and_swaps_riscv64(code, address):
-    """The same of LR.D, BNE or C.BNEZ, SC.D."""
+    """Yield patches that make each LR.D, BNE or C.BNEZ, SC.D sequence succeed without a store."""
     for at in range(0, len(code) - 11, 2):
         load, branch, store = struct.unpack("<3I", code[at : at + 12])
         if load & 0xF9F0707F != 0x1000302F:
             continue
         if branch & 0xE003 == 0xE001:
             yield at + 4, struct.pack("<H", 1)
-            store, behind = int.from_bytes(code[at + 6 : at + 10], "little"), at + 6
+            store, after = int.from_bytes(code[at + 6 : at + 10], "little"), at + 6
         elif branch & 0x707F == 0x1063:
             yield at + 4, struct.pack("<I", 0x13)
-            behind = at + 8
+            after = at + 8
         else:
             continue
         assert store & 0xF800707F == 0x1800302F, "a store-conditional"
-        yield behind, struct.pack("<I", 0x13 | store & 31 << 7)
+        yield after, struct.pack("<I", 0x13 | store & 31 << 7)
 
 
 COMPARE_AND_SWAPS = {"amd64": compare_and_swaps_amd64, "arm64": compare_and_swaps_arm64,
@@ -83,8 +85,11 @@ COMPARE_AND_SWAPS = {"amd64": compare_and_swaps_amd64, "arm64": compare_and_swap
 
 
 def without_locks(image, function, directory, arch):
-    """A copy of the kernel's file in which the compare-and-swaps of a function, which take its
-    locks and let them go, always succeed, and change nothing; its debug data is the kernel's."""
+    """Copy a kernel's file, with a function patched so that its locks have no effect.
+
+    The function's compare-and-swaps, which take and release locks, always succeed and change
+    nothing. The copy uses the debug data of the original kernel.
+    """
     raw, symbol = bytearray(Path(image.path).read_bytes()), image.symbols.find(function)
     segment = next(s for s in ELFFile(io.BytesIO(bytes(raw))).iter_segments()
                    if s["p_type"] == "PT_LOAD"
@@ -94,7 +99,7 @@ def without_locks(image, function, directory, arch):
         at += segment["p_offset"] + symbol.address - segment["p_vaddr"]
         raw[at : at + len(new)] = new
         taken += 1
-    assert taken >= 2, "one takes the lock, one lets it go"
+    assert taken >= 2, "at least one to take the lock and one to release it"
     (directory / "kernel").write_bytes(raw)
     debug = image.path.with_name("kernel.debug")
     if debug.exists():
@@ -108,33 +113,33 @@ def runs_of(function):
 
 
 @pytest.mark.parametrize("function", TWICE)
-def test_a_lock_that_is_taken_out_is_missed_and_one_that_is_there_is_not(
+def test_removing_a_lock_is_detected_and_the_original_kernel_has_no_findings(
         kernel, function, tmp_path):
     setup, runs = runs_of(function)
     assert explore(kernel, *runs, setup=setup, limit=600).findings == []
     patched = without_locks(kernel, function, tmp_path, arch_of(kernel).name)
-    found = explore(patched, *runs, setup=setup, limit=600)
-    assert found.findings and found.results, found
+    result = explore(patched, *runs, setup=setup, limit=600)
+    assert result.findings and result.results, result
 
 
-def test_two_that_register_one_hook_both_succeed_in_one_order_and_in_no_serial_one(kernel):
-    """docs/races.md"""
+def test_two_registrations_of_a_hook_both_succeed_only_in_a_concurrent_run(kernel):
+    """Reproduce the race that docs/races.md describes."""
     call = "hhook_head_register(9, 5, 0, 1)"
-    found = explore(kernel, call, call)
-    assert found.results == {(0, 17), (17, 0)}
-    assert [(one.kind, one.preemptions) for one in found.findings] == [("result", 1)]
-    again = explore(kernel, call, call, schedule=found.findings[0].schedule)
-    assert [one.kind for one in again.findings] == ["result"]
+    result = explore(kernel, call, call)
+    assert result.results == {(0, 17), (17, 0)}
+    assert [(finding.kind, finding.preemptions) for finding in result.findings] == [("result", 1)]
+    again = explore(kernel, call, call, schedule=result.findings[0].schedule)
+    assert [finding.kind for finding in again.findings] == ["result"]
 
 
 @pytest.mark.parametrize("runs", [('kern_setenv("a_b", "1")', 'kern_unsetenv("a_b")'),
                                   ("uifind(77)", "uifind(77)"), ("if_alloc(6)", "if_alloc(6)")])
-def test_calls_that_are_right_give_nothing(kernel, runs):
-    found = explore(kernel, *runs, limit=400)
-    assert found.findings == [] and found.tried > 10
+def test_correct_calls_have_no_findings(kernel, runs):
+    result = explore(kernel, *runs, limit=400)
+    assert result.findings == [] and result.tried > 10
 
 
-def test_a_recorded_order_is_played_with_probes(kernel, tmp_path):
+def test_a_recorded_schedule_is_replayed_with_probes(kernel, tmp_path):
     path = tmp_path / "order.rec"
     runs = ("--run", 'kern_setenv("a_b", "1")', "--run", 'kern_unsetenv("a_b")')
     ran = run("kinst", "explore", "-k", str(kernel.path), *runs, "--schedule", "A40 B20 A B",
@@ -162,28 +167,28 @@ main(int argc, char **argv, char **environment)
 
 
 @pytest.mark.parametrize("cpus", [1, 2])
-def test_a_program_that_looks_and_then_acts_is_found_with_one_preemption(kernel, cpus, tmp_path):
+def test_a_check_then_act_race_is_found_with_one_preemption(kernel, cpus, tmp_path):
     source = tmp_path / "once.c"
     source.write_text(LOOK_THEN_MAKE)
     run_ = f"{source} /tmp/x"
-    found = explore(kernel, run_, run_, cpus=cpus, races=False, preemptions=1, limit=4000)
-    assert found.results == {(0, 1), (1, 0)}
-    assert [(one.kind, one.preemptions) for one in found.findings] == [("result", 1)]
-    again = explore(kernel, run_, run_, cpus=cpus, schedule=found.findings[0].schedule)
-    assert {"result"} <= {one.kind for one in again.findings}
+    result = explore(kernel, run_, run_, cpus=cpus, races=False, preemptions=1, limit=4000)
+    assert result.results == {(0, 1), (1, 0)}
+    assert [(finding.kind, finding.preemptions) for finding in result.findings] == [("result", 1)]
+    again = explore(kernel, run_, run_, cpus=cpus, schedule=result.findings[0].schedule)
+    assert {"result"} <= {finding.kind for finding in again.findings}
 
 
 @pytest.mark.parametrize("cpus", [1, 2])
-def test_programs_that_are_right_give_nothing(kernel, cpus):
-    found = explore(kernel, "$ mkdir /tmp/d/a", "$ rmdir /tmp/d", setup="$ mkdir /tmp/d",
+def test_correct_programs_have_no_findings(kernel, cpus):
+    result = explore(kernel, "$ mkdir /tmp/d/a", "$ rmdir /tmp/d", setup="$ mkdir /tmp/d",
                     check="$ ls /tmp", cpus=cpus, races=False, limit=150)
-    assert found.findings == [] and found.results == {(0, 1), (1, 0)} and found.tried == 150
+    assert result.findings == [] and result.results == {(0, 1), (1, 0)} and result.tried == 150
 
 
 def test_three_programs_take_turns(kernel, tmp_path):
     programs = "$ echo 1", "$ cat /etc/motd", "$ ls /"
-    found = explore(kernel, *programs, races=False, limit=20)
-    assert found.findings == [] and found.tried == 20 and len(found.results) == 1
+    result = explore(kernel, *programs, races=False, limit=20)
+    assert result.findings == [] and result.tried == 20 and len(result.results) == 1
     words = [word for text in programs for word in ("--run", text)]
     traced = run("kdtrace", "-k", str(kernel.path), *words, "--schedule", "A5000 B5000 C A B",
                  "-o", str(tmp_path / "rows"), "-qn",
@@ -191,23 +196,23 @@ def test_three_programs_take_turns(kernel, tmp_path):
     assert traced.returncode == 0, traced.stderr
     rows = re.findall(r"^(\d) (echo|cat|ls)$", (tmp_path / "rows").read_text(), re.MULTILINE)
     assert {name for _cpu, name in rows} == {"echo", "cat", "ls"} and len(set(rows)) == 3
-    # Each has a CPU of its own, and the first goes on in the midst of the others.
+    # Each program has a CPU, and the first one resumes between the others.
     turns = [cpu for cpu, _rows in itertools.groupby(cpu for cpu, _name in rows)]
     assert turns[0] == "0" and turns.count("0") > 1 and set(turns) == {"0", "1", "2"}
     assert dict(rows[::-1]) == {"0": "echo", "1": "cat", "2": "ls"}
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_each_of_three_programs_has_a_result_of_its_own(kernel, place):
-    """With a CPU each, they need not begin in the order in which they were given."""
+def test_each_of_three_programs_has_a_separate_result(kernel, place):
+    """With one CPU each, the programs may begin in another order than that of the arguments."""
     programs = ["$ echo 1", "$ ls /"]
     programs.insert(place, "$ false")
-    found = explore(kernel, *programs, races=False, limit=6)
-    assert found.results == {tuple(int(number == place) for number in range(3))}
+    result = explore(kernel, *programs, races=False, limit=6)
+    assert result.results == {tuple(int(number == place) for number in range(3))}
 
 
 @pytest.mark.parametrize("cpus", ["1", "2"])
-def test_an_order_of_programs_is_recorded_and_traced(kernel, cpus, tmp_path):
+def test_a_schedule_of_programs_is_recorded_and_traced(kernel, cpus, tmp_path):
     path, both = tmp_path / "order.rec", ("--run", "$ mkdir /tmp/a") * 2
     where = ("-k", str(kernel.path), *(("--cpus", "1") if cpus == "1" else ()))
     ran = run("kinst", "explore", *where, *both, "--no-races", "--schedule", "A5000 B A",
@@ -222,7 +227,7 @@ def test_an_order_of_programs_is_recorded_and_traced(kernel, cpus, tmp_path):
     assert len({row[2] for row in rows}) == 2
 
 
-def test_pairs_of_programs_are_found_by_themselves(tmp_path):
+def test_pairs_of_programs_with_common_memory_are_found_in_a_corpus(tmp_path):
     corpus = tmp_path / "corpus"
     corpus.write_text("$ mkdir /tmp/a\n$ rmdir /tmp/a\nuifind(77)\n")
     ran = run("kinst", "explore", "-k", str(real_kernel("amd64").path), "--pairs", str(corpus),
@@ -230,8 +235,8 @@ def test_pairs_of_programs_are_found_by_themselves(tmp_path):
     assert "4 pairs of 3 calls access common memory; 4 were tried now" in ran.stdout
 
 
-def test_programs_that_cannot_begin_are_refused_in_one_line(kernel):
-    for runs, said in ((("$ nothing", "$ ls /"), "program nothing not found;"),
+def test_programs_that_cannot_start_cause_a_one_line_error(kernel):
+    for runs, message in ((("$ nothing", "$ ls /"), "program nothing not found;"),
                        (("$ ls | cat", "$ ls /"), "one program with its arguments"),
                        (("$ ls", "uifind(3)"), "give only one kind"),
                        (("/nowhere.c", "$ ls"), "no such file"),
@@ -240,11 +245,11 @@ def test_programs_that_cannot_begin_are_refused_in_one_line(kernel):
                        (("$ ls", "$ ls", "--probe", "strlen:0"), "--probe")):
         ran = run("kinst", "explore", "-k", str(kernel.path), "--run", runs[0], "--run", *runs[1:])
         assert ran.returncode == 1 and ran.stdout == "", runs
-        assert said in ran.stderr and ran.stderr.count("\n") == 1, (runs, ran.stderr)
+        assert message in ran.stderr and ran.stderr.count("\n") == 1, (runs, ran.stderr)
 
 
-def test_a_kernel_without_types_is_refused_in_one_line(kernel, tmp_path):
-    """A copy of the kernel alone, in which the names of the sections that tell types are others."""
+def test_a_kernel_without_types_causes_a_one_line_error(kernel, tmp_path):
+    """Rename the sections with type data in a copy of the kernel's file."""
     bare = tmp_path / "kernel"
     bare.write_bytes(kernel.path.read_bytes().replace(b".debug_info\0", b".other_info\0")
                      .replace(b".SUNW_ctf\0", b".SUNW_xxx\0"))
@@ -253,24 +258,24 @@ def test_a_kernel_without_types_is_refused_in_one_line(kernel, tmp_path):
     assert "has no types: there is no DWARF or CTF in it" in ran.stderr
 
 
-# -- on one CPU, and with breakpoints in the way ---------------------------------------------------
+# -- one CPU, and trampolines ----------------------------------------------------------------------
 
-def test_two_that_register_one_hook_both_succeed_on_one_cpu_too(kernel):
+def test_two_registrations_of_a_hook_both_succeed_on_one_cpu_too(kernel):
     call = "hhook_head_register(9, 5, 0, 1)"
-    found = explore(kernel, call, call, cpus=1)
-    assert [(one.kind, one.preemptions) for one in found.findings] == [("result", 1)]
+    result = explore(kernel, call, call, cpus=1)
+    assert [(finding.kind, finding.preemptions) for finding in result.findings] == [("result", 1)]
 
 
 @pytest.mark.parametrize("runs", [('kern_setenv("a_b", "1")', 'kern_unsetenv("a_b")'),
                                   ("uifind(77)", "uifind(77)"), ("if_alloc(6)", "if_alloc(6)")])
-def test_calls_that_are_right_give_nothing_on_one_cpu(kernel, runs):
-    found = explore(kernel, *runs, limit=400, cpus=1)
-    assert found.findings == [] and found.tried > 10
+def test_correct_calls_have_no_findings_on_one_cpu(kernel, runs):
+    result = explore(kernel, *runs, limit=400, cpus=1)
+    assert result.findings == [] and result.tried > 10
 
 
 @pytest.mark.parametrize("cpus", [1, 2])
 @pytest.mark.parametrize("trampolines", ["thread", "shared"])
-def test_a_shared_trampoline_panics_and_one_for_each_thread_does_not(trampolines, cpus):
+def test_a_shared_trampoline_panics_and_per_thread_trampolines_do_not(trampolines, cpus):
     where = ("-k", str(real_kernel("amd64").path), "--run", 'strlen("abc")', "--run",
              'strlen("defgh")', "--probe", "strlen:0", "--probe", "strlen:1", "--no-races")
     ran = run("kinst", "explore", *where, "--trampolines", trampolines, "--cpus", str(cpus))

@@ -1,4 +1,4 @@
-"""Flows of real kernels: what is said of instructions, calls and origins is what happens."""
+"""Instruction effects, call trees and value origins of recorded FreeBSD boots match execution."""
 
 import io
 import random
@@ -26,7 +26,7 @@ from kinst.providers.fbt import create
 from tests.conftest import ARCHES, real_kernel
 from tests.dtrace.flow.test_outputs import perfetto_slices
 
-NEAR = 1_000_000  # instructions: what was made before is left out, for its time
+NEAR = 1_000_000  # origins farther away (in instructions) are skipped to save time
 
 
 @pytest.fixture(scope="module", params=ARCHES)
@@ -48,13 +48,16 @@ def player(recorded):
 
 def places(player, seed, count, room):
     chosen = random.Random(seed)
-    low = player.recording.last.instructions // 5  # the MMU is on, and a thread runs
+    low = player.recording.last.instructions // 5  # by then the MMU is on and a thread runs
     return [chosen.randrange(low, player.recording.last.instructions - room) for _ in range(count)]
 
 
-def test_an_effect_says_all_that_an_instruction_does_with_registers_and_memory(player):
-    """Of every instruction of some windows: what it changes it writes, what it copies, loads or
-    stores is what was there."""
+def test_declared_effects_of_instructions_match_their_execution(player):
+    """Check each instruction in some windows of a boot.
+
+    It must write only the registers that its effect names, and a copied, loaded or stored value
+    must be the value of its source.
+    """
     machine = player.machine
     arch, effect = machine.arch, EFFECTS[machine.arch.name]
     code = KernelCode(machine.image)
@@ -74,7 +77,7 @@ def test_an_effect_says_all_that_an_instruction_does_with_registers_and_memory(p
             e = effect(instruction)
             after = registers | step.registers
             changed = {n for n in step.registers if n in followed and n != arch.pc}
-            jumped = not 0 <= done[number + 1].pc - step.pc <= 15  # an exception, or a jump
+            jumped = not 0 <= done[number + 1].pc - step.pc <= 15  # by an exception or a jump
             if not changed <= e.writes and not jumped:
                 odd.append((hex(step.pc), arch.disassemble(instruction, step.pc), changed))
             for name, sources in e.copies.items():
@@ -95,7 +98,7 @@ def test_an_effect_says_all_that_an_instruction_does_with_registers_and_memory(p
     assert not odd[:10]
 
 
-def test_what_single_steps_show_is_what_the_native_look_shows(player):
+def test_single_steps_and_native_tracing_show_the_same_changes(player):
     (at,) = places(player, 2, 1, 3_000)
     player.seek(at + 1_000)
     end = player.position
@@ -118,7 +121,7 @@ def test_what_single_steps_show_is_what_the_native_look_shows(player):
         before = after
 
 
-def test_a_function_is_called_as_often_as_fbt_counts_it(recorded, player):
+def test_the_call_tree_counts_as_many_calls_as_fbt(recorded, player):
     names = ("malloc", "uma_zalloc_arg", "strcmp", "device_probe", "spinlock_enter", "kvprintf")
     path, kernel = recorded
     traced = played(path, kernel)
@@ -149,7 +152,7 @@ def test_a_function_is_called_as_often_as_fbt_counts_it(recorded, player):
 
 
 class Counting(CallTree):
-    """Counts calls; inline copies are none, whatever they are called."""
+    """A call tree that also counts calls by function, except calls of inline copies."""
 
     def __init__(self):
         super().__init__()
@@ -160,8 +163,8 @@ class Counting(CallTree):
         self.calls[name] += how != INLINE
 
 
-def test_perfetto_s_classes_read_what_fbt_counts(recorded, player):
-    """A window: its slices are nested and closed (``perfetto_slices``), and as many as FBT says."""
+def test_perfetto_slices_match_the_calls_that_fbt_counts(recorded, player):
+    """In a part of the boot, there must be as many closed slices as FBT counts calls."""
     path, kernel = recorded
     (at,) = places(player, 5, 1, 3_000_000)
     names = ("malloc", "strcmp", "uma_zalloc_arg", "free")
@@ -183,15 +186,17 @@ def test_perfetto_s_classes_read_what_fbt_counts(recorded, player):
         out.take(entries)
     out.finish()
     slices, _instants, _tracks = perfetto_slices(
-        file.getvalue(), apart=(INLINE, ROOT))  # what was entered before is no call here
-    found = Counter(name for name, *_rest in slices)
-    assert {name: found[name] for name in names} == {name: counts[name] for name in names}
+        file.getvalue(), apart=(INLINE, ROOT))  # functions entered earlier are not calls here
+    slice_counts = Counter(name for name, *_rest in slices)
+    assert {name: slice_counts[name] for name in names} == {name: counts[name] for name in names}
     assert sum(counts.values()) > 10
 
 
-def test_an_origin_is_right_its_change_changes_the_value(player):
-    """Fifty seeded cases: the value that an origin made is changed there, and then the register has
-    another value where it was asked for."""
+def test_changing_a_value_at_its_origin_changes_the_register(player):
+    """Change the value at its origin in fifty random cases.
+
+    The register that was asked about must then have another value.
+    """
     machine = player.machine
     arch = machine.arch
     chosen = random.Random(3)
@@ -214,7 +219,7 @@ def test_an_origin_is_right_its_change_changes_the_value(player):
         if last.how is not How.MADE or at - last.count > NEAR:
             continue
         seen = changed_value(player, last, name, at, pc, value)
-        machine.restore(kept)  # nothing goes on from a changed run
+        machine.restore(kept)  # discard the changed run
         if seen:
             right += 1
         else:
@@ -222,7 +227,7 @@ def test_an_origin_is_right_its_change_changes_the_value(player):
 
 
 def changed_value(player, last, name, at, pc, value):
-    """Whether a change of what the origin made is seen in the register."""
+    """Return whether a changed bit at a value's origin changes the register."""
     machine = player.machine
     for bit in (0, 1, 3, 7, 12, 20, 31):
         player.seek(last.count)

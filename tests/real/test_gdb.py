@@ -1,4 +1,4 @@
-"""gdb on recordings of FreeBSD: source lines, locals, backwards over a call and over a trap."""
+"""gdb on recordings of FreeBSD: source lines, locals, threads and reverse execution."""
 
 import re
 import shutil
@@ -33,7 +33,10 @@ def recording(arch, calls, name, call):
 
 
 def driven(arch, path, commands):
-    """What gdb says to commands on a recording; what monitor commands say comes last."""
+    """Return gdb's answer to each command on a recording, and its standard error.
+
+    The output of monitor commands is in standard error.
+    """
     kernel = str(real_kernel(arch).path)
     with subprocess.Popen([*KINST, "replay", str(path), "-k", kernel, "--gdb", "0"],
                           stderr=subprocess.PIPE, text=True) as server:
@@ -50,54 +53,54 @@ def driven(arch, path, commands):
     return [*(part.strip() for part in parts[1:]), done.stderr]
 
 
-def test_source_lines_locals_threads_and_backwards_over_a_call(arch, calls):
+def test_gdb_shows_lines_locals_and_threads_and_runs_backwards_over_a_call(arch, calls):
     path = recording(arch, calls, "malloc", "malloc(100, &M_TEMP, 2)")
-    said = driven(arch, path, [
+    output = driven(arch, path, [
         "break malloc", "continue", "info args", "print mtp->ks_shortdesc", "info threads",
         "break *uma_zalloc_arg", "continue", "backtrace 2", "finish", "reverse-finish",
         "delete", "continue", "monitor position"])
     assert re.search(r"Breakpoint 1, malloc \(size=100, mtp=0x\w+ <M_TEMP>, flags=2\) at "
-                     r".*kern_malloc\.c:\d+", said[1])
-    assert "size = 100" in said[2] and '"temp"' in said[3]
-    assert "syncer" in said[4] and "running" in said[4]
-    assert "uma_zalloc_arg (" in said[6]
-    assert re.search(r"#1 .* in malloc .*kern_malloc\.c:\d+", said[7])
-    assert "malloc" in said[8] and "Value returned" in said[8]
-    assert "uma_zalloc_arg" in said[9]  # at its beginning again
-    assert "No more reverse-execution history" in said[11]
-    assert "the state matches the recorded one" in said[-1]
+                     r".*kern_malloc\.c:\d+", output[1])
+    assert "size = 100" in output[2] and '"temp"' in output[3]
+    assert "syncer" in output[4] and "running" in output[4]
+    assert "uma_zalloc_arg (" in output[6]
+    assert re.search(r"#1 .* in malloc .*kern_malloc\.c:\d+", output[7])
+    assert "malloc" in output[8] and "Value returned" in output[8]
+    assert "uma_zalloc_arg" in output[9]  # at its first instruction again
+    assert "No more reverse-execution history" in output[11]
+    assert "the state matches the recorded one" in output[-1]
 
 
-def test_backwards_by_a_line_behind_a_call_comes_to_what_was_called(arch, calls):
+def test_reverse_next_after_a_call_stops_in_the_called_function(arch, calls):
     path = recording(arch, calls, "malloc", "malloc(100, &M_TEMP, 2)")
-    said = driven(arch, path, [
+    output = driven(arch, path, [
         "break *uma_zalloc_arg", "continue", "finish", "print $pc", "reverse-next",
         "print $pc", "backtrace 1"])
-    # On amd64 to the breakpoint at its begin, on the others to a line in the midst of it.
-    assert "<malloc+" in said[3] and "<uma_zalloc_arg" in said[5]
-    assert "uma_zalloc_arg (" in said[4]
+    # amd64 stops at the breakpoint on the first instruction, the others at a line in the function.
+    assert "<malloc+" in output[3] and "<uma_zalloc_arg" in output[5]
+    assert "uma_zalloc_arg (" in output[4]
 
 
-# A call that traps, and lives: a byte is fetched from an address of the user's that is not mapped.
+# A call that traps and continues: it fetches a byte from an unmapped user address.
 TRAP = "fubyte(4096)"
 HANDLER = {"amd64": "trap", "arm64": "data_abort", "riscv64": "page_fault_handler"}
 FETCH = {"amd64": "fubyte_nosmap", "arm64": "fubyte", "riscv64": "fubyte"}
 
 
-def test_backwards_over_a_trap(arch, calls):
+def test_gdb_runs_backwards_over_a_trap(arch, calls):
     path = recording(arch, calls, "trap", TRAP)
-    said = driven(arch, path, [
+    output = driven(arch, path, [
         f"break *{HANDLER[arch]}", "continue", "delete", f"break *{FETCH[arch]}",
         "reverse-continue", f"print $pc == (unsigned long){FETCH[arch]}", "delete",
         f"break *{HANDLER[arch]}", "continue", "delete", "continue", "monitor position"])
-    assert HANDLER[arch] in said[1]
-    assert "fubyte" in said[4] and said[5].endswith("= 1")
-    assert HANDLER[arch] in said[8]
-    assert "the state matches the recorded one" in said[-1]
+    assert HANDLER[arch] in output[1]
+    assert "fubyte" in output[4] and output[5].endswith("= 1")
+    assert HANDLER[arch] in output[8]
+    assert "the state matches the recorded one" in output[-1]
 
 
-def test_the_threads_of_all_processes_and_the_memory_of_each(arch, calls):
-    """While `check` runs, the shell's memory is read, where `check` has other code in its own."""
+def test_gdb_shows_the_threads_of_all_processes_and_the_memory_of_each(arch, calls):
+    """Read an address of the shell's while `check` runs, which has other code at that address."""
     kernel, path = real_kernel(arch), calls / f"check-{arch}.rec"
     done = subprocess.run([*KINST, "record", "-q", "-k", str(kernel.path), "-o", str(path),
                            "$ check memory"], capture_output=True, text=True, timeout=300)
@@ -106,17 +109,17 @@ def test_the_threads_of_all_processes_and_the_memory_of_each(arch, calls):
     check = program(catalog.userland(arch).with_name("check"))
     at = max(shell.segments[0].virtual, check.segments[0].virtual)
     at = next(a for a in range(at, at + 4096) if code(shell, a) != code(check, a))
-    said = driven(arch, path, [
+    output = driven(arch, path, [
         "break sys_mmap", "continue", "info threads", f"x/8xb {at:#x}", "monitor process 1",
         "maintenance flush dcache", f"x/8xb {at:#x}", "monitor process", "monitor process 0",
         f"x/8xb {at:#x}", "monitor process 99999", "monitor process x"])
     for who in (r"check/check \(pid \d+\), running on CPU 0", r"init/init \(pid 1\)",
                 r"kernel/swapper \(pid 0\)"):
-        assert re.search(who, said[2]), said[2]
-    assert shown(said[3]) == shown(said[9]) == code(check, at)
-    assert shown(said[6]) == code(shell, at)
-    assert "refer to init (pid 1)" in said[-1] and "the chosen process" in said[-1]
-    assert "no process 99999" in said[-1] and "number of a process" in said[-1]
+        assert re.search(who, output[2]), output[2]
+    assert shown(output[3]) == shown(output[9]) == code(check, at)
+    assert shown(output[6]) == code(shell, at)
+    assert "refer to init (pid 1)" in output[-1] and "the chosen process" in output[-1]
+    assert "no process 99999" in output[-1] and "number of a process" in output[-1]
 
 
 def program(path):
@@ -124,10 +127,10 @@ def program(path):
 
 
 def code(file, address):
-    """Eight bytes of a program's file, by their address."""
-    one = next(s for s in file.segments if s.kind == PT_LOAD
+    """Return eight bytes of a program's file at a virtual address."""
+    segment = next(s for s in file.segments if s.kind == PT_LOAD
                and s.virtual <= address < s.virtual + s.in_file - 8)
-    return bytes(file.piece(one.offset + address - one.virtual, 8))
+    return bytes(file.piece(segment.offset + address - segment.virtual, 8))
 
 
 def shown(text):

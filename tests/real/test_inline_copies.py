@@ -1,4 +1,4 @@
-"""Over a boot and a program, every inline copy that is entered is left; what is not is known."""
+"""During a boot and a program's run, every entered inline copy is left, with known exceptions."""
 
 from collections import Counter
 
@@ -15,11 +15,11 @@ from kinst.probes.kinds import ProbeKind
 from kinst.probes.probed_code import ProbeError
 from kinst.providers import fbt, inline
 from tests.conftest import ARCHES, real_kernel
-from tests.real.test_boundaries import LAST, only_told
+from tests.real.test_boundaries import LAST, report_only
 
 
 class Followed:
-    """A machine with probes on all inline functions, that has booted and run our test program."""
+    """A machine with probes on all inline functions, which has booted and run the test program."""
 
     def __init__(self, arch):
         self.machine = machine = UnicornMachine(with_userland(real_kernel(arch)))
@@ -27,11 +27,11 @@ class Followed:
         at_start(machine)
         self.breakpoints = breakpoints = Breakpoints(machine, fire=self._ended, path="direct")
         self.dispatcher = breakpoints.dispatcher
-        self.functions = {}  # a copy's number: (function, kind of probe)
-        self.probes = {"entry": {}, "return": {}}  # a probe's number: function
-        self.alone = []  # functions of copies of which an end has no probe
+        self.functions = {}  # (function, kind of probe) by number of the copy
+        self.probes = {"entry": {}, "return": {}}  # function by number of the probe
+        self.alone = []  # functions with a copy that lacks a probe at one end
         self.reports = []
-        self.gone = Counter()  # copies that threads were in which have ended
+        self.gone = Counter()  # copies that ended threads were in
         index = debug_index(machine.image)
         for name in index.names():
             if name and index.copies(name):
@@ -39,19 +39,19 @@ class Followed:
                     self._probe(index, name, kind)
         throw = fbt.create(breakpoints, LAST, "entry")[0]
         self.dispatcher.act_by(None, lambda: None)
-        only_told(breakpoints, throw)
+        report_only(breakpoints, throw)
         breakpoints.enable()
         boot_to_prompt(machine, LIMIT)
         run_command(machine, "check", LIMIT)
 
     def _probe(self, index, name, kind):
         try:
-            made = inline.create(self.breakpoints, index, name, kind, whole=False)
+            created = inline.create(self.breakpoints, index, name, kind, whole=False)
         except ProbeError as error:
             self.reports.append(str(error))
             return
-        self.reports += made.reports
-        for number in made.numbers:
+        self.reports += created.reports
+        for number in created.numbers:
             followed = self.dispatcher.copy_of(number)
             if followed is not None:
                 self.probes[kind][number] = name
@@ -63,19 +63,19 @@ class Followed:
         self.gone.update(self._inside(lambda thread: thread == thread_of(self.machine)))
 
     def _inside(self, chosen):
-        """(function, kind) for each copy that one of the threads is in."""
+        """Return (function, kind) for each copy that a chosen thread is in."""
         return [self.functions[copy] for thread, copy in self.dispatcher.copies_entered()
                 if copy in self.functions and chosen(thread)]
 
     def counted(self, kind):
-        """How often the copies of each function were entered, or left."""
-        found = Counter()
+        """Count the entries or the returns of each function's copies."""
+        counts = Counter()
         for number, name in self.probes[kind].items():
-            found[name] += self.dispatcher.probe(number)[4]
-        return found
+            counts[name] += self.dispatcher.probe(number)[4]
+        return counts
 
     def inside(self):
-        """The copies in which threads stand, or stood when they ended."""
+        """Count the copies that live threads are in, and those that ended threads were in."""
         alive = {thread.address for thread in Threads(self.machine).all()}
         return Counter(self._inside(lambda thread: thread in alive)) + self.gone
 
@@ -85,7 +85,7 @@ def followed(request):
     return Followed(request.param)
 
 
-def test_every_copy_that_is_entered_is_left_but_where_a_thread_is_inside_or_has_ended(followed):
+def test_every_entered_copy_is_left_unless_a_thread_is_inside_or_ended_there(followed):
     entered, left = followed.counted("entry"), followed.counted("return")
     inside = followed.inside()
     probed = set(followed.probes["entry"].values()) & set(followed.probes["return"].values())
@@ -98,14 +98,14 @@ def test_every_copy_that_is_entered_is_left_but_where_a_thread_is_inside_or_has_
     assert len(unequal) < 15
 
 
-def test_a_copy_that_is_entered_and_has_an_end_without_a_probe_is_reported(followed):
+def test_a_copy_with_an_end_that_has_no_probe_is_reported(followed):
     assert followed.alone
     for name in set(followed.alone):
-        assert any(f":{name}:return: " in one for one in followed.reports), name
+        assert any(f":{name}:return: " in report for report in followed.reports), name
 
 
-def test_kinds_of_probes_are_entries_and_returns_of_the_functions_named(followed):
-    """The test above would hold of no probes at all."""
+def test_copies_have_many_entry_and_return_probes(followed):
+    """Check that the tests above ran with many probes."""
     kinds = Counter(followed.dispatcher.probe(number)[3] for number in followed.probes["entry"])
     assert ProbeKind.ENTRY not in kinds
     assert len(followed.probes["return"]) > len(followed.probes["entry"]) > 10_000

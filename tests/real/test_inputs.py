@@ -1,23 +1,22 @@
-"""Kernels, modules and disks that are changed while they are used: a boot is that of the bytes that
-were opened."""
+"""Kernels, modules and disks that change while they are in use; a boot uses the opened contents."""
 
 import random
 
 from tests.changing_files import Files
 from tests.conftest import real_kernel
 
-SIZE = 1 << 20  # bytes of a disk
+SIZE = 1 << 20  # size of a disk in bytes
 OPERATIONS = 150
 
 
-def test_a_boot_with_disks_is_that_of_the_bytes_that_were_opened(tmp_path, monkeypatch):
+def test_a_boot_uses_the_file_contents_at_the_time_of_opening(tmp_path, monkeypatch):
     source = real_kernel("amd64").path
     plain = source.read_bytes()
-    assert plain.count(b"Copyright (c) 1992-") == 1  # of the first line that it writes
+    assert plain.count(b"Copyright (c) 1992-") == 1  # in the first line that the kernel prints
     generator = random.Random(54)
     monkeypatch.setenv("KINST_CACHE", str(tmp_path / "cache"))
     kernels = [plain, plain.replace(b"Copyright (c) 1992-", b"Copyright (c) 1993-")]
-    modules = [source.with_name("opensolaris.ko").read_bytes()]  # which depends on no other
+    modules = [source.with_name("opensolaris.ko").read_bytes()]  # has no dependencies
     disks = [generator.randbytes(4096) + bytes(SIZE - 4096) for _ in range(2)]
     files = Files(tmp_path, kernels, modules, disks, 512 << 20)
     assert len(files.digests) == 12

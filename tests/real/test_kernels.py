@@ -1,4 +1,4 @@
-"""On GENERIC kernels of FreeBSD: $KINST_KERNELS/<arch>/kernel."""
+"""FreeBSD GENERIC kernels boot, run calls and are traced without changes to the run."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def evaluate(machine, text):
     return Evaluation(Caller(machine)).run(program)
 
 
-def test_it_boots_to_the_mountroot_prompt_and_lists_the_empty_devices(kernel):
+def test_a_kernel_boots_to_the_mountroot_prompt_and_lists_devices(kernel):
     result = kinst("boot", "-k", str(kernel.path), "--type", r"?\r")
     assert result.returncode == 0, result.stderr
     assert "mountroot> ?" in result.stdout
@@ -60,7 +60,7 @@ def test_two_boots_in_two_processes_are_equal(kernel):
     assert len(digests) == 1
 
 
-def test_a_snapshot_is_small_and_goes_on_as_the_machine_itself(machine, tmp_path):
+def test_a_snapshot_is_small_and_the_restored_machine_runs_the_same(machine, tmp_path):
     path = tmp_path / "s.kinst"
     snapshot.save(machine, path)
     assert path.stat().st_size < 48 << 20
@@ -88,11 +88,11 @@ CALLS = [
 
 
 @pytest.mark.parametrize("text, value", CALLS, ids=lambda v: str(v)[:30])
-def test_calls_give_the_right_answer(machine, text, value):
+def test_calls_return_the_correct_values(machine, text, value):
     assert evaluate(machine, text) & 0xFFFFFFFF == value
 
 
-def test_a_call_unbooted_gives_the_right_answer(kernel):
+def test_a_call_on_an_unbooted_machine_returns_the_correct_value(kernel):
     assert evaluate(boots.unbooted(kernel), 'strlen("hello")') == 5
 
 
@@ -128,7 +128,7 @@ def test_tracing_every_instruction_changes_nothing(machine, function, text):
     assert machine.digest() == untraced
 
 
-# Run by other threads and in interrupts, too: their stacks keep the remains of trap frames.
+# Other threads and interrupts run these, too; their stacks contain the remains of trap frames.
 ELSEWHERE = ["spinlock_enter", "spinlock_exit", "sched_switch", "callout_process", "tc_windup",
              "sleepq_add", "critical_exit_preempt", "mi_switch"]
 
@@ -151,7 +151,7 @@ def test_probes_in_the_scheduler_change_neither_clock_nor_registers(machine, fun
 
 
 @pytest.mark.parametrize("function", ["malloc", "kvprintf", "snprintf", "strlen", "uma_zalloc_arg"])
-def test_function_boundaries_balance_and_change_nothing(machine, function):
+def test_entry_and_return_probes_balance_and_change_nothing(machine, function):
     text = 'p = malloc(100, &M_TEMP, 2); snprintf(p, 50, "%s %d", "x", 42); strlen(p)'
     plain = machine.snapshot()
     value = evaluate(machine, text)
@@ -167,19 +167,19 @@ def test_function_boundaries_balance_and_change_nothing(machine, function):
     assert machine.digest() == untraced
 
 
-def test_a_boot_in_pieces_and_from_snapshots_is_the_boot_in_one(kernel, tmp_path):
-    whole = UnicornMachine(kernel, 256 << 20)
-    whole.boot()
-    boots.boot_to_prompt(whole)
+def test_a_boot_in_pieces_and_from_snapshots_ends_like_an_uncut_boot(kernel, tmp_path):
+    uncut = UnicornMachine(kernel, 256 << 20)
+    uncut.boot()
+    boots.boot_to_prompt(uncut)
     pieces = UnicornMachine(kernel, 256 << 20)
     pieces.boot()
     generator = random.Random(15)
-    for point in sorted(generator.randrange(1, whole.instructions) for _ in range(4)):
+    for point in sorted(generator.randrange(1, uncut.instructions) for _ in range(4)):
         assert pieces.run(Until(instructions=point)).reason is StopReason.INSTRUCTIONS
         snapshot.save(pieces, tmp_path / "s.kinst")
         pieces = snapshot.restore(tmp_path / "s.kinst", kernel)
     boots.boot_to_prompt(pieces)
-    assert pieces.digest() == whole.digest()
+    assert pieces.digest() == uncut.digest()
 
 
 def test_every_executed_instruction_of_strlen_fires_in_order(machine):
@@ -190,7 +190,7 @@ def test_every_executed_instruction_of_strlen_fires_in_order(machine):
 
 
 @pytest.mark.parametrize("memory", [128, 2048])
-def test_it_boots_with_memory_of_another_size(kernel, memory):
+def test_a_kernel_boots_with_other_memory_sizes(kernel, memory):
     machine = UnicornMachine(kernel, memory << 20)
     machine.boot()
     assert boots.boot_to_prompt(machine).reason is StopReason.CONSOLE

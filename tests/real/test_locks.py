@@ -1,4 +1,4 @@
-"""What D says of the kernel's locks is what the kernel's own functions say of them."""
+"""D's subroutines for locks agree with the kernel's own functions."""
 
 import pytest
 
@@ -23,7 +23,7 @@ PROGRAM = """
     BEGIN { trace(mutex_owned((struct mtx *)0)); }
     END { printa("sched %d %d %d %d %@d\\n", @); printa("%s %d %d %d %@d\\n", @tree); }
 """
-# A lock of each class that is known, its word, and the kernel's own function.
+# Locks of each class: the member with the lock word, and the kernel's function for its owner.
 LOCKS = {"proctree_lock": ("sx_lock", "owner_sx"), "Giant": ("mtx_lock", "owner_mtx"),
          "blocked_lock": ("mtx_lock", "owner_mtx"), "uma_rwlock": ("rw_lock", "owner_rw"),
          "in_ifaddr_lock": ("rw_lock", "owner_rw")}
@@ -35,7 +35,7 @@ def kernel(request):
     return with_userland(real_kernel(request.param))
 
 
-def test_a_threads_lock_is_a_spin_mutex_of_its_own_and_the_process_tree_is_locked_to_change(kernel):
+def test_a_threads_lock_is_an_owned_spin_mutex_and_proctree_is_locked_for_changes(kernel):
     ran = run("kdtrace", "-k", str(kernel.path), "-qn", PROGRAM, "-c", "$ cat /etc/motd | wc")
     assert ran.returncode == 0, ran.stderr
     assert "invalid address (0x" in ran.stderr, "no lock is at 0"
@@ -46,8 +46,8 @@ def test_a_threads_lock_is_a_spin_mutex_of_its_own_and_the_process_tree_is_locke
     assert [row[1:4] for row in rows if row[0] == "fork1"] == [["0", "0", "0"]]
 
 
-def test_owners_are_those_that_the_kernels_own_functions_find(kernel):
-    """Of words as locks have them: free, owned with each flag, shared by some."""
+def test_lock_owners_match_those_that_the_kernels_functions_return(kernel):
+    """Try the words of free locks, of owned locks with each flag, and of shared locks."""
     machine, types = boots.booted(kernel), kernel_types(kernel)
     thread = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
     locks = Locks(types, machine.guest.threads.locks, lambda address, size: int.from_bytes(
@@ -62,15 +62,15 @@ def test_owners_are_those_that_the_kernels_own_functions_find(kernel):
         for value in (0, thread, *(thread | 1 << bit for bit in range(3)), *shared,
                       machine.read_u64(at)):
             if word != "mtx_lock" and value == thread | 1:
-                continue  # no such lock is both
+                continue  # such a lock cannot be owned and shared
             machine.write_u64(at, value)
-            found = locks.state(lock.address)
-            room = machine.sp - 4096 & ~15
-            machine.write_u64(room, 0)
-            held = Caller(machine).call(own.address, [lock.address, room], function) & 0xFFFFFFFF
-            owner = machine.read_u64(room)
+            state = locks.state(lock.address)
+            area = machine.sp - 4096 & ~15
+            machine.write_u64(area, 0)
+            is_held = Caller(machine).call(own.address, [lock.address, area], function) & 0xFFFFFFFF
+            owner = machine.read_u64(area)
             machine.restore(kept)
-            assert (found.held, found.owner) == (bool(held), owner), (name, hex(value))
-            seen.add((word, found.held, bool(found.owner)))
+            assert (state.held, state.owner) == (bool(is_held), owner), (name, hex(value))
+            seen.add((word, state.held, bool(state.owner)))
     assert {("mtx_lock", True, True), ("mtx_lock", False, False), ("sx_lock", True, True),
             ("sx_lock", True, False), ("sx_lock", False, False)} <= seen

@@ -1,4 +1,4 @@
-"""FreeBSD's own modules behind real kernels: linked by the kernel, called and traced."""
+"""FreeBSD's modules in FreeBSD kernels: linked by the kernel, called and traced."""
 
 import json
 
@@ -31,19 +31,19 @@ def loaded(request):
     return image, booted(image)
 
 
-def test_the_kernel_has_linked_what_we_have_laid_out(loaded):
+def test_the_kernel_links_the_modules_as_expected(loaded):
     image, machine = loaded
     assert {m.name for m in image.modules} == set(MODULES)
     for module in image.modules:
         same = sum(machine.read(module.address + at, len(data)) == data
                    for at, data in module.links)
-        assert same > len(module.links) * 0.9, module.name  # ifuncs and variables are others'
+        assert same > len(module.links) * 0.9, module.name  # ifuncs and changed variables differ
     seam = machine.read_u64(machine.symbol("dtrace_invop_jump_addr").address)
     assert image.symbols.where(seam) == "dtrace_invop_start+0x0"
 
 
 def called(machine, path):
-    """The machine's digest after a call of the module's function, and the probes that fired."""
+    """Return the digest after a call of kinst_excluded(), and the probes that fired."""
     caller, fired = Caller(machine), []
     name = caller.place(b"cpu_switch\0")
     probes = Breakpoints(machine, lambda probe, state: fired.append(probe), path or "guest")
@@ -55,7 +55,7 @@ def called(machine, path):
     return machine.digest(), [(probe.module, probe.function, probe.name) for probe in fired]
 
 
-def test_its_functions_are_called_and_traced(loaded):
+def test_functions_of_a_module_are_called_and_traced(loaded):
     _image, machine = loaded
     kept = machine.snapshot()
     digests = set()
@@ -70,7 +70,7 @@ def test_its_functions_are_called_and_traced(loaded):
     machine.restore(kept)
 
 
-def test_its_types_lines_and_inline_copies_are_known(loaded):
+def test_types_lines_and_inline_copies_of_a_module_are_known(loaded):
     image, _machine = loaded
     types, index, sources = kernel_types(image), debug_index(image), Sources(image)
     assert types.named("struct kinst_probe") and types.named("struct thread")
@@ -101,7 +101,7 @@ def test_a_recording_names_its_modules_and_replays(loaded, tmp_path):
         played(path, str(catalog.find("teaching/amd64").path))
 
 
-def test_the_commands_take_modules(loaded):
+def test_commands_accept_modules(loaded):
     image, _machine = loaded
     words = ["-k", str(image.path), "--module", "kinst.ko"]
     result = run("kinst", "call", *words, 'kinst_excluded("dtrace_probe")', "--json")

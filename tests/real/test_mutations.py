@@ -1,4 +1,4 @@
-"""The laboratory sees wrong relocations: of each kind of instruction in the GENERIC kernels."""
+"""The laboratory detects wrong relocations of every kind of instruction in GENERIC kernels."""
 
 import pytest
 
@@ -7,9 +7,9 @@ from tests.mutation import MUTATIONS, encodings, missed
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_wrong_relocation_of_each_kind_is_seen(arch):
-    found = encodings(real_kernel(arch), arch)
+def test_a_wrong_relocation_of_each_kind_is_detected(arch):
+    codes = encodings(real_kernel(arch), arch)
     for mutation in MUTATIONS:
-        lost, kinds = missed(arch, found, mutation, 4, 40)
+        lost, kinds = missed(arch, codes, mutation, 4, 40)
         print(arch, mutation, kinds)
         assert lost == {}, mutation

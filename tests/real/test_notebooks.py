@@ -1,4 +1,4 @@
-"""The notebooks of examples/ on GENERIC kernels."""
+"""The notebooks in examples/ work on GENERIC kernels."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from tests.kinst_emu.shell.test_notebooks import NOTEBOOKS, execute, held
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_does_what_it_says_on_a_real_kernel(name, arch, monkeypatch):
+def test_a_notebook_has_the_expected_results_on_a_real_kernel(name, arch, monkeypatch):
     real_kernel(arch)
     held(name, execute(name, str(REAL[arch]), monkeypatch))

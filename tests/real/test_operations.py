@@ -1,5 +1,7 @@
-"""Vnode operations that the kernel calls without coming to their tracepoints, held to the functions
-of file systems that carry them out."""
+"""Probes on vnode operations match the file system functions that carry the operations out.
+
+The kernel calls these operations without executing their tracepoints.
+"""
 
 import re
 from collections import Counter
@@ -23,7 +25,7 @@ COMMAND = ("cat /etc/motd; ls /; echo x > /tmp/y; cat /tmp/y | wc; rm /tmp/y; mk
            "rmdir /tmp/d; cat /nope")
 LIMIT = 4_000_000_000
 VECTOR = re.compile(r"\w+_(vnodeops\d?|specops|fifoops\d?)")
-# Their functions are called by nobody else.
+# The functions that implement these operations have no other callers.
 OPERATIONS = ("vop_lookup vop_cachedlookup vop_create vop_mkdir vop_rmdir vop_remove vop_getattr "
               "vop_readdir vop_inactive vop_open vop_close vop_read vop_write").split()
 
@@ -41,7 +43,7 @@ def untraced(kernel):
 
 
 def functions(machine, types, operation):
-    """The names of those that file systems have for an operation."""
+    """Return the names of the functions that implement an operation in all file systems."""
     at = offset_of(types, "struct vop_vector", operation)
     with machine.image.path.open("rb") as file:
         symbols = ELFFile(file).get_section_by_name(".symtab")
@@ -51,7 +53,7 @@ def functions(machine, types, operation):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_operations_fire_as_often_as_the_functions_of_file_systems_and_return_as_often(
+def test_vop_entry_and_return_probes_fire_as_often_as_file_system_functions(
         kernel, untraced, path):
     machine = boots.booted(kernel)
     types = kernel_types(kernel)
@@ -67,7 +69,7 @@ def test_operations_fire_as_often_as_the_functions_of_file_systems_and_return_as
             try:
                 for number in fbt.create(breakpoints, name, fbt.ENTRY):
                     carried_out[number] = operation
-            except ProbeError:  # it has no place for one: it does nothing
+            except ProbeError:  # an empty function has no site for a probe
                 pass
     breakpoints.enable()
     run_command(machine, COMMAND, LIMIT)
@@ -88,8 +90,8 @@ def test_operations_fire_as_often_as_the_functions_of_file_systems_and_return_as
     assert breakpoints.dispatcher.probe(probes["vop_lookup", "entry"])[3] == ProbeKind.STATIC
 
 
-def test_their_arguments_are_those_that_the_file_systems_function_is_given(kernel):
-    """At an entry it comes next, at a return it came before."""
+def test_vop_arguments_match_those_of_the_file_system_functions(kernel):
+    """Compare each probe with the function that runs just after an entry or before a return."""
     ran = run("kdtrace", "-k", str(kernel.path), "-qn", """
         vfs:vop:vop_getattr:entry, vfs:vop:vop_lookup:entry { trace(arg0); trace(arg1); }
         fbt::ufs_getattr:entry, fbt::vfs_cache_lookup:entry {

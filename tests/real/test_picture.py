@@ -1,4 +1,4 @@
-"""Pictures of seeded firings on GENERIC kernels: each word and register is the recording's."""
+"""Pictures of random firings on GENERIC kernels show the recorded words and registers."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from tests.kinst_emu.explain.test_picture import held_to_the_recording, pictures
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
 FIRINGS = int(os.environ.get("KINST_FIRINGS") or 20)
-MOMENTS = 20  # of each
+MOMENTS = 20  # checked pictures of each firing
 CALLS = (("strlen", 'strlen("hello")'), ("strtoul", 'strtoul("-0x12zz", 0, 16)'),
          ("malloc", "malloc(100, &M_TEMP, 2)"), ("uifind", "uifind(7)"), ("crget", "crget()"),
          ("kern_setenv", 'kern_setenv("a", "b")'))
@@ -26,25 +26,25 @@ def kernel(request):
     return real_kernel(request.param)
 
 
-def test_pictures_of_seeded_firings_are_the_recordings(kernel):
+def test_pictures_of_random_firings_match_the_recordings(kernel):
     chosen, done, seen = random.Random(SEED), 0, 0
     for _ in range(50 * FIRINGS):
         function, call = chosen.choice(CALLS)
         offset = chosen.randrange(min(300, kernel.symbols.find(function).size))
         try:
-            one = explain(kernel, Asked(f"{function}:{offset}", call))
-        except KinstError as error:  # no instruction begins there, or the call does not come to it
+            explained = explain(kernel, Asked(f"{function}:{offset}", call))
+        except KinstError as error:  # no instruction at the offset, or not executed by the call
             assert any(text in str(error) for text in (
                 "no instruction begins", "needs another call", "cannot be probed")), error
             continue
-        pictures = pictures_of(one)
+        pictures = pictures_of(explained)
         numbers = range(len(pictures.moments))
         for number in chosen.sample(numbers, min(MOMENTS, len(numbers))):
-            seen += held_to_the_recording(one.firing, pictures.svg(number),
+            seen += held_to_the_recording(explained.firing, pictures.svg(number),
                                           pictures.moments[number])
-        written = page(one.title, one.about, one.steps, pictures.with_data(),
+        written = page(explained.title, explained.about, explained.steps, pictures.with_data(),
                        alone(film(pictures)))
-        assert len(written.encode()) < LARGEST, f"{one.title}: KINST_SEED={SEED}"
+        assert len(written.encode()) < LARGEST, f"{explained.title}: KINST_SEED={SEED}"
         done += 1
         if done == FIRINGS:
             break

@@ -1,4 +1,4 @@
-"""Probes in programs: on every instruction, held to a machine that looks at each."""
+"""Probes on every instruction of user programs match the instructions that a run executes."""
 
 import os
 import re
@@ -35,13 +35,13 @@ def kernel(request):
 
 
 def in_first_process(kernel, machine, name):
-    """The process that the shell makes next."""
+    """Return the program of the process that the shell will create next."""
     last = int.from_bytes(machine.read(machine.symbol("lastpid").address, 4), "little")
     return TracedProgram(last + 1, name, UserPrograms(program_files(kernel)).file(name), True)
 
 
 def looked_at(kernel, begin, end):
-    """(instructions before it, address) of each instruction of the first process's program."""
+    """Return (instruction count, address) of the instructions in an address range, by thread."""
     machine = boots.booted(kernel)
     word, steps = thread_word(machine), bytearray()
     before = thread_of(machine)
@@ -94,19 +94,19 @@ def test_every_instruction_of_a_program_fires_where_and_when_it_is_executed(kern
              for record in breakpoints.firings() if record.probe.id - 1 in offsets]
     breakpoints.disable()
     assert len(fired) > 100
-    # The process is made as a copy of the shell, whose code it executes first.
+    # The process begins as a copy of the shell, whose code it executes first.
     start = program.file.symbols.find("_start").address
     truth = [rows[[a for _b, a in rows].index(start) :]
              for rows in looked_at(kernel, begin, end).values() if start in {a for _b, a in rows}]
     known = {breakpoints.probe(n).instruction.address for n in offsets}
-    # What faults, or repeats itself, is seen to begin again, and fires once.
+    # A faulting or repeating instruction is recorded again when it restarts, but fires once.
     wanted = [[row for before, row in zip([(0, 0), *rows], rows, strict=False)
                if row[1] in known and row[1] != before[1]] for rows in truth]
     assert fired in wanted, "the program's instructions, each before it is executed"
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nothing_changes_by_probes_on_every_instruction_and_all_others(kernel, path):
+def test_probes_on_every_instruction_and_all_static_probes_change_nothing(kernel, path):
     plain = boots.booted(kernel)
     ran = run_command(plain, COMMAND, LIMIT)
     machine = boots.booted(kernel)
@@ -116,8 +116,8 @@ def test_nothing_changes_by_probes_on_every_instruction_and_all_others(kernel, p
     numbers = probes_of(breakpoints, program, kernel)
     shell = {t.pid: t.process for t in Threads(machine).all()}
     (shell_pid,) = [pid for pid, name in shell.items() if name == "init"]
-    more = TracedProgram(shell_pid, "init", UserPrograms(program_files(kernel)).file("init"), False)
-    numbers += probes_of(breakpoints, more, kernel)
+    init = TracedProgram(shell_pid, "init", UserPrograms(program_files(kernel)).file("init"), False)
+    numbers += probes_of(breakpoints, init, kernel)
     static = [breakpoints.add_static(n, lambda: types) for n in range(len(breakpoints.declared))]
     breakpoints.enable()
     again = run_command(machine, COMMAND, LIMIT)
@@ -129,7 +129,7 @@ def test_nothing_changes_by_probes_on_every_instruction_and_all_others(kernel, p
     assert {f"pid{program.process}", f"pid{shell_pid}", "syscall", "proc"} <= counts.keys()
 
 
-def test_d_traces_a_program_by_its_number_and_its_command(kernel, tmp_path):
+def test_d_traces_a_program_given_as_the_target_command(kernel, tmp_path):
     source = tmp_path / "sum.c"
     source.write_text(
         '#include "system.h"\n'
@@ -147,8 +147,8 @@ def test_d_traces_a_program_by_its_number_and_its_command(kernel, tmp_path):
     assert traced.stdout.split()[:4] == ["sum", "1", "45", "285"]
 
 
-def test_a_function_that_another_goes_back_past_has_not_returned(kernel):
-    """Its tail call is forgotten, and so is not taken for a return by the next one from there."""
+def test_a_function_skipped_by_a_long_jump_has_not_returned(kernel):
+    """A later return from the same place must not be taken for the skipped function's."""
     traced = run(
         "kdtrace", "-k", str(kernel.path), "-q", "-c", str(Path(__file__).parent / "jump.c"), "-n",
         "pid$target::by_tail:entry, pid$target::target:entry { @entries = count(); }"
@@ -165,7 +165,7 @@ END { printa("%s %@d\\n", @entries); printa("%s %@d\\n", @returns); }
 """
 
 
-def test_a_function_without_a_frame_takes_no_return_from_its_callers(kernel):
+def test_the_return_of_a_caller_is_not_attributed_to_a_frameless_function(kernel):
     traced = run("kdtrace", "-k", str(kernel.path), "-q", "-c",
                  str(Path(__file__).parent / "frameless.c"), "-n", FRAMELESS)
     assert traced.returncode == 0, traced.stderr
@@ -174,7 +174,7 @@ def test_a_function_without_a_frame_takes_no_return_from_its_callers(kernel):
 
 
 @pytest.mark.parametrize("cpus", ["1", "2", "4"])
-def test_what_one_cpu_calls_takes_no_return_from_another(kernel, cpus):
+def test_a_return_on_one_cpu_is_not_attributed_to_a_call_on_another(kernel, cpus):
     traced = run(
         "kdtrace", "-k", str(kernel.path), "--cpus", cpus, "-q", "-c",
         str(Path(__file__).parent / "beside.c"), "-n",
@@ -200,7 +200,7 @@ static void __attribute__((noinline)) fill(void)
 static long __attribute__((noinline)) ask(void)
 {
 	unsigned long word = 0;
-#if defined(__aarch64__) /* the kernel answers, and steps over it */
+#if defined(__aarch64__) /* the kernel emulates this instruction */
 	__asm__ volatile("mrs %0, id_aa64isar0_el1" : "=r"(word));
 #endif
 	return CALL0(SYS_getpid) + (word & 1);
@@ -210,20 +210,22 @@ int main(int argc, char **argv)
 """
 
 
-def test_an_instruction_that_the_kernel_is_entered_in_fires_once_for_each_execution(
+def test_an_instruction_that_enters_the_kernel_fires_once_per_execution(
         kernel, tmp_path):
-    """A repeated one broken by interrupts and faults, a system call, one the kernel steps over:
-    probed alone, each is seen 40 times."""
+    """Count instructions that fault, repeat, or are emulated by the kernel, and system calls.
+
+    Each must fire 40 times, whether it is probed alone or with the others.
+    """
     source = tmp_path / "odd.c"
     source.write_text(ODD)
 
     def counts(places):
-        found = run("kdtrace", "-k", str(kernel.path), "-q", "-c", str(source), "-n",
+        traced = run("kdtrace", "-k", str(kernel.path), "-q", "-c", str(source), "-n",
                     ",".join(f"pid$target:a.out:{place}" for place in places)
                     + ' { @[probefunc, probename] = count(); }'
                     ' END { printa("%s:%s %@d\\n", @); }')
-        assert found.returncode == 0, found.stderr
-        return dict(row.split() for row in found.stdout.split("\n") if row)
+        assert traced.returncode == 0, traced.stderr
+        return dict(row.split() for row in traced.stdout.split("\n") if row)
 
     together = counts(["fill:[0-9a-f]*", "ask:[0-9a-f]*"])
     assert set(together.values()) == {"40"} and len(together) > 5
@@ -231,8 +233,8 @@ def test_an_instruction_that_the_kernel_is_entered_in_fires_once_for_each_execut
         assert counts([place]) == {place: "40"}
 
 
-def test_what_is_no_place_in_a_program_is_said_in_one_line(kernel):
-    for wanted, said in (
+def test_an_invalid_probe_in_a_program_causes_a_one_line_error(kernel):
+    for wanted, message in (
             ("pid$target::man:entry", "has no function 'man'; did you mean main"),
             ("pid$target::main:nowhere", "is an invalid probe name"),
             ("pid$target::main:fffff", "outside of function 'main'"),
@@ -241,11 +243,11 @@ def test_what_is_no_place_in_a_program_is_said_in_one_line(kernel):
             ("pid1:::none", "is an invalid probe name"),
             ("pid:::entry", "pid needs the number of a process")):
         refused = run("kdtrace", "-k", str(kernel.path), "-n", wanted, "-c", "$ cat /etc/motd")
-        assert refused.returncode == 1 and said in refused.stderr, (wanted, refused.stderr)
+        assert refused.returncode == 1 and message in refused.stderr, (wanted, refused.stderr)
         assert len(refused.stderr.splitlines()) == 1
 
 
-def test_the_wrong_file_of_a_program_ends_the_run_in_one_line(kernel, tmp_path):
+def test_the_wrong_file_of_a_program_ends_the_run_with_an_error(kernel, tmp_path):
     files = program_files(kernel)
     wrong = tmp_path / "cat"
     wrong.write_bytes(files["work"].read_bytes())
@@ -255,12 +257,12 @@ def test_the_wrong_file_of_a_program_ends_the_run_in_one_line(kernel, tmp_path):
     assert re.search(r"process \d+ \(cat\): the code at 0x[0-9a-f]+ differs", refused.stderr)
 
 
-def test_every_instruction_of_freebsds_shell_can_be_probed_and_it_does_the_same(kernel, tmp_path):
-    """``KINST_PROGRAMS/ARCH/sh`` is that of a FreeBSD tree, linked statically."""
+def test_probing_every_instruction_of_freebsds_shell_does_not_change_its_run(kernel, tmp_path):
+    """The shell is ``$KINST_PROGRAMS/ARCH/sh``, built statically from a FreeBSD source tree."""
     arch = re.search(r"amd64|arm64|riscv64", str(kernel.path))[0]
     program = Path(os.environ.get("KINST_PROGRAMS", "/nonexistent")) / arch / "sh"
     if not program.is_file():
-        pytest.skip(f"no $KINST_PROGRAMS/{arch}/sh: FreeBSD's own, linked statically")
+        pytest.skip(f"$KINST_PROGRAMS/{arch}/sh is missing: a statically linked FreeBSD sh")
     shutil.copy(program, tmp_path / "sh")
     digests = []
     for wanted in ("BEGIN { }", "pid$target::: { @n = count(); }"):
@@ -273,7 +275,7 @@ def test_every_instruction_of_freebsds_shell_can_be_probed_and_it_does_the_same(
     assert int(re.search(r"^ +(\d+)$", ran.stdout, re.MULTILINE)[1]) > 100_000, "instructions"
 
 
-def test_destructive_actions_are_the_guests(kernel):
+def test_destructive_actions_affect_the_guest(kernel):
     words = ("kdtrace", "-k", str(kernel.path), "-wq", "-n")
     killed = run(*words, "pid$target::main:entry { raise(9); } proc:::exit { trace(arg0); }", "-c",
                  "$ cat /etc/motd; echo status $?")
@@ -300,15 +302,15 @@ def test_system_runs_commands_in_the_guest(kernel):
               'END { system("echo last"); }', "-c", "$ cat /etc/motd; echo target")
     assert ran.stdout.split("\n")[:7] == [
         "A userland of a few hundred lines.", "target", "first", "cat", "motd", "last", ""]
-    for words, said in (
+    for words, message in (
             (("BEGIN { system(\"true\"); }", "-c", "strlen(0)"), "needs the guest's shell"),
             (("proc:::exec-success { system(\"cat /etc/motd\"); }", "-c", "$ cat /etc/motd"),
              "more than 1000 commands")):
         refused = run("kdtrace", "-k", str(kernel.path), "-wqn", *words)
-        assert refused.returncode == 1 and said in refused.stderr
+        assert refused.returncode == 1 and message in refused.stderr
 
 
-def test_a_threads_variables_are_not_those_of_the_next_process_with_its_place(kernel):
+def test_thread_local_variables_are_not_inherited_by_a_new_process_at_the_same_address(kernel):
     ran = run("kdtrace", "-k", str(kernel.path), "-qn",
               "syscall:::entry /!self->mine/ { self->mine = pid; @new = count(); }"
               "syscall:::entry /self->mine != pid/ { @wrong[self->mine, pid] = count(); }",
@@ -316,17 +318,17 @@ def test_a_threads_variables_are_not_those_of_the_next_process_with_its_place(ke
     assert ran.stdout.split("\n")[1:] == ["", f"{5:17}", ""], ran.stdout
 
 
-def test_reports_and_listings_have_probes_of_programs(kernel, tmp_path):
+def test_reports_and_listings_include_probes_in_programs(kernel, tmp_path):
     words = ("kdtrace", "-k", str(kernel.path), "-c", "$ cat /etc/motd", "-n")
     page = tmp_path / "page.html"
-    made = run(*words, "pid$target:::entry, fbt::vn_read:entry { @[ustack()] = count(); }",
+    reported = run(*words, "pid$target:::entry, fbt::vn_read:entry { @[ustack()] = count(); }",
                "--report", str(page))
-    assert made.returncode == 0 and "pid" in page.read_text() and "cat`main" in made.stdout
-    assert "cat`0x" not in made.stdout, "where a program begins, it has no caller"
+    assert reported.returncode == 0 and "pid" in page.read_text() and "cat`main" in reported.stdout
+    assert "cat`0x" not in reported.stdout, "where a program begins, it has no caller"
     listed = run(*words, "pid$target::main:", "-l", "-v")
     assert listed.returncode == 0 and " main entry" in listed.stdout
     faulted = run(*words[:4], "$ work faults 40", "-qn",
                   "pid$target::main: { @[probename] = count(); }")
     counts = [int(line.split()[1]) for line in faulted.stdout.splitlines() if line.strip()]
-    # The loop's instructions, several stores in a turn; each store faults, and fires once.
+    # The loop's instructions with several stores per iteration; a faulting store fires once.
     assert max(counts) in (10, 20, 40) and counts.count(max(counts)) > 3

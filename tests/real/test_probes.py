@@ -1,6 +1,6 @@
-"""Probes on GENERIC kernels of FreeBSD, by the hundred: $KINST_KERNELS/<arch>/kernel.
+"""Hundreds of probes on FreeBSD GENERIC kernels do not change the boot.
 
-Functions are chosen at random; $KINST_SEED repeats a choice that a failure has printed.
+Functions are chosen at random; $KINST_SEED repeats the choice of a failed run.
 """
 
 import os
@@ -18,7 +18,7 @@ from kinst.providers import fbt, kinst_provider
 from tests.conftest import ARCHES, real_kernel
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
-HOT = 20_000  # calls during a boot: such functions make the guest path take minutes
+HOT = 20_000  # calls during a boot that make the guest path too slow
 
 
 @pytest.fixture(params=ARCHES, scope="module")
@@ -28,8 +28,11 @@ def kernel(request):
 
 @pytest.fixture(scope="module")
 def boot(kernel):
-    """A machine about to start its devices, its state there, the digest and console of its boot,
-    and how often each function is called in it."""
+    """Prepare a machine at the start of its devices, and boot it for comparison.
+
+    Return the machine, its state, the digest and the console after the boot, and the number of
+    calls of each function during the boot.
+    """
     machine = UnicornMachine(kernel, 512 << 20)
     machine.boot()
     boots.at_start(machine)
@@ -48,7 +51,7 @@ def boot(kernel):
 
 
 def traced_boot(boot, functions, path):
-    """Boot with every instruction of the functions traced; gives how often one fired."""
+    """Boot with every instruction of some functions traced; return the number of firings."""
     machine, start, digest, console, _calls = boot
     machine.restore(start)
     breakpoints = Breakpoints(machine, path=path)
@@ -67,7 +70,7 @@ def traced_boot(boot, functions, path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_tracing_200_functions_that_run_leaves_the_boot_as_it_is(boot, path):
+def test_tracing_200_executed_functions_does_not_change_the_boot(boot, path):
     calls = boot[4]
     ran = sorted(name for name, count in calls.items() if 0 < count < HOT)
     chosen = random.Random(SEED).sample(ran, 200)
@@ -76,7 +79,7 @@ def test_tracing_200_functions_that_run_leaves_the_boot_as_it_is(boot, path):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_boot_works_with_500_functions_traced(kernel, boot, path):
+def test_tracing_500_functions_does_not_change_the_boot(kernel, boot, path):
     exclusions = boot[0].guest.traps.exclusions
     names = sorted({s.name for s in kernel.symbols.functions() if not exclusions.reason(s.name)
                     and boot[4].get(s.name, 0) < HOT})
@@ -84,7 +87,7 @@ def test_the_boot_works_with_500_functions_traced(kernel, boot, path):
     traced_boot(boot, random.Random(SEED).sample(names, 500), path)
 
 
-def test_the_native_decoder_and_function_boundaries_are_those_of_the_tables(kernel, boot):
+def test_the_native_decoder_and_boundaries_match_the_instruction_tables(kernel, boot):
     machine = boot[0]
     breakpoints = Breakpoints(machine)
     machine.restore(boot[1])
@@ -93,7 +96,7 @@ def test_the_native_decoder_and_function_boundaries_are_those_of_the_tables(kern
         table = breakpoints.instructions(function)
         code = breakpoints.code(function)
         lengths = breakpoints.dispatcher.lengths(code)
-        # The decoder alone does not know what data is: it is asked up to there.
+        # The native decoder does not recognize literal data: compare the code before it.
         data = literals(breakpoints.trap, code, function.address)
         known = [len(i.code) for i in table if not data or i.offset < data[0][0]]
         assert lengths[: len(known)] == known, function.name
@@ -105,7 +108,7 @@ def test_the_native_decoder_and_function_boundaries_are_those_of_the_tables(kern
         assert left == [i.offset for i in returns], function.name
 
 
-def test_all_memory_of_the_probes_is_given_back(boot):
+def test_disabling_probes_frees_all_their_memory(boot):
     machine = boot[0]
     machine.restore(boot[1])
     before = machine.digest()
@@ -115,11 +118,11 @@ def test_all_memory_of_the_probes_is_given_back(boot):
     assert breakpoints.dispatcher.slots_used > 1000
     assert machine.digest() != before
     breakpoints.disable()
-    assert breakpoints.dispatcher.slots_used == 2  # the page's first, and the seam
+    assert breakpoints.dispatcher.slots_used == 2  # the first slot of the page, and the hook's slot
     assert machine.digest() == before
 
 
-def test_an_excluded_function_is_probed_when_asked_to_on_the_direct_path(boot):
+def test_an_excluded_function_can_be_probed_unsafely_on_the_direct_path(boot):
     machine, start, _digest, console, _calls = boot
     machine.restore(start)
     names = [n for n in ("trap", "do_el1h_sync", "do_trap_supervisor")
@@ -132,7 +135,7 @@ def test_an_excluded_function_is_probed_when_asked_to_on_the_direct_path(boot):
         kinst_provider.create(breakpoints, names[0], "", unsafe=True)
         fbt.create(breakpoints, "malloc", "entry")
         breakpoints.enable()
-        if path == DIRECT or machine.arch.link is None:  # amd64's trap() is not on INT3's way
+        if path == DIRECT or machine.arch.link is None:  # on amd64, INT3 does not reach trap()
             boots.boot_to_prompt(machine)
             assert bytes(machine.console.text) == console
         else:

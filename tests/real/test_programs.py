@@ -1,4 +1,4 @@
-"""D programs on FreeBSD: its types, its lists, its times; and its boot is the same with them."""
+"""D programs on FreeBSD kernels read types, lists, times and stacks and do not change the boot."""
 
 import pytest
 
@@ -10,13 +10,13 @@ ALLOCATE = "malloc(100, &M_TEMP, 2)"
 
 def traced(arch, program, workload=ALLOCATE, *words):
     kernel = real_kernel(arch).path
-    status, out, said = command("-k", str(kernel), "-q", "--trap-path", "direct", *words, "-n",
+    status, out, errors = command("-k", str(kernel), "-q", "--trap-path", "direct", *words, "-n",
                                 program, "-c", workload)
-    assert status == 0, said
+    assert status == 0, errors
     return out
 
 
-def test_arguments_have_the_kernel_s_types(arch):
+def test_arguments_have_the_kernels_types(arch):
     assert traced(arch, """
         fbt::malloc:entry { printf("%d %s", args[0], stringof(args[1]->ks_shortdesc)); }
         fbt::malloc:return { printf(" %d", args[1] != NULL); }""") == "100 temp 1\n"
@@ -36,7 +36,7 @@ def test_the_libraries_translate_a_thread_and_its_process(arch):
         BEGIN { sp = uregs[R_SP]; } ERROR { printf("error"); }""") == "1 1 1 O 1\n"
 
 
-def test_arguments_of_inline_functions_are_where_the_compiler_keeps_them(arch):
+def test_arguments_of_inline_functions_are_readable(arch):
     zone, kind, size, item, result = traced(arch, """
         kinst::malloc_type_zone_allocated:entry {
             kind = stringof(args[0]->ks_shortdesc); size = args[1]; }
@@ -45,25 +45,25 @@ def test_arguments_of_inline_functions_are_where_the_compiler_keeps_them(arch):
     assert (zone, kind, size) == ("malloc-128", "temp", "128") and item == result
 
 
-def test_where_the_compiler_does_not_keep_an_argument_is_said(arch):
-    _status, _out, said = command(
+def test_an_error_names_the_instructions_where_an_argument_is_available(arch):
+    _status, _out, errors = command(
         "-k", str(real_kernel(arch).path), "-q", "-n",
         "kinst::item_ctor:entry { trace(args[2]); }", "-c", ALLOCATE)
-    assert "args[2] ('size' of item_ctor) is available at " in said
+    assert "args[2] ('size' of item_ctor) is available at " in errors
 
 
-def test_a_module_s_variable_has_the_value_of_its_file(arch):
+def test_a_variable_of_an_unloaded_module_has_the_value_in_its_file(arch):
     kernel = real_kernel(arch).path
     if not (kernel.parent / "dtrace.ko").exists():
-        pytest.skip("there is no dtrace.ko beside the kernel")
-    _status, out, said = command("-k", str(kernel), "-q", "-c", ALLOCATE, "-n", """
+        pytest.skip("dtrace.ko is not beside the kernel")
+    _status, out, errors = command("-k", str(kernel), "-q", "-c", ALLOCATE, "-n", """
         BEGIN { tracemem(`dtrace_zero, 4); trace(sizeof (dtrace`dtrace_zero));
                 print(`dtrace_err_verbose); exit(0); }""")
     assert "00 00 00 00 " in out and out.endswith("256int 0\n\n")
-    assert "dtrace: `dtrace_zero: using the value in dtrace.ko, which is not loaded" in said
+    assert "dtrace: `dtrace_zero: using the value in dtrace.ko, which is not loaded" in errors
 
 
-def test_a_list_of_the_kernel_is_walked(arch):
+def test_a_d_program_can_walk_a_list_of_the_kernel(arch):
     out = traced(arch, """
         fbt::malloc:entry { this->m = `kmemstatistics; n = 0; }
         fbt::malloc:entry /this->m != NULL/ { printf("%s ", stringof(this->m->ks_shortdesc));
@@ -88,20 +88,20 @@ def test_latencies_are_in_virtual_nanoseconds(arch):
 
 
 @pytest.mark.parametrize("path", ["guest", "direct"])
-def test_a_boot_that_is_traced_is_the_same_boot(arch, path):
+def test_tracing_a_boot_does_not_change_it(arch, path):
     kernel = str(real_kernel(arch).path)
     plain = command("-k", kernel, "-q", "--digest", "-n", "BEGIN{}", "-c", "boot")[1]
-    status, out, said = command(
+    status, out, errors = command(
         "-k", kernel, "-q", "--digest", "--trap-path", path, "-c", "boot", "-n", """
         fbt::malloc:entry { @[stringof(args[1]->ks_shortdesc)] = quantize(arg0);
             @s[stack(3)] = count(); self->size = arg0; sizes[arg0] = timestamp; }
         fbt::malloc:return { @r[self->size] = count(); }""")
-    assert status == 0, said
+    assert status == 0, errors
     assert plain.splitlines()[-1].startswith("digest")
     assert out.splitlines()[-1] == plain.splitlines()[-1]
 
 
-def test_a_stack_shows_inline_functions_where_it_is_asked_to(arch):
+def test_a_stack_shows_inline_functions_with_the_option_stackinline(arch):
     program = "kinst::item_ctor:entry { stack(2); @[stack(2)] = count(); }"
     plain, shown = traced(arch, program), traced(arch, program, ALLOCATE, "-x", "stackinline")
     assert "inlined" not in plain and plain.count("kernel`malloc+0x") == 2

@@ -1,4 +1,4 @@
-"""Recordings of FreeBSD: its boot again, from anywhere, whatever is traced in it."""
+"""Recordings of FreeBSD boots replay exactly from any position, with and without probes."""
 
 import json
 import random
@@ -38,35 +38,35 @@ def player(boot):
     return Player(recording, machine_at(recording.start, boot[0]))
 
 
-def test_a_boot_plays_to_the_recorded_state_from_any_position(boot):
+def test_a_boot_replays_to_the_recorded_state_from_any_position(boot):
     played = player(boot)
     assert boot[1].stat().st_size < 8 << 20
     choose = random.Random(1)
     last = played.recording.last.instructions
     for _ in range(5):
-        place = choose.randrange(last)
-        played.seek(place)
-        assert played.position.instructions == place
+        position = choose.randrange(last)
+        played.seek(position)
+        assert played.position.instructions == position
         played.advance_to_end()
         assert played.difference() == ""
 
 
 @pytest.mark.parametrize("path", [GUEST, DIRECT])
 @pytest.mark.parametrize("functions", [1, 100, 1000])
-def test_probes_change_nothing_of_a_boot(boot, path, functions):
+def test_probes_do_not_change_a_replayed_boot(boot, path, functions):
     played = player(boot)
     from_start(played)
     breakpoints = Breakpoints(played.machine, path=path)
     names = [s.name for s in boot[0].symbols.functions()]
-    made = 0
+    created = 0
     for name in ("malloc", *random.Random(functions).sample(names, len(names))):
-        if made >= functions:
+        if created >= functions:
             break
         try:
-            made += len(create(breakpoints, name, "entry"))
-        except ProbeError:  # DTrace itself may run through it, or it has no entry
+            created += len(create(breakpoints, name, "entry"))
+        except ProbeError:  # an excluded function, or one without a site for an entry probe
             continue
-    assert made >= functions
+    assert created >= functions
     breakpoints.enable()
     played.advance_to_end()
     breakpoints.disable()
@@ -74,22 +74,22 @@ def test_probes_change_nothing_of_a_boot(boot, path, functions):
     assert breakpoints.dispatcher.firings > 100
 
 
-def test_a_program_sees_the_recorded_boot(boot):
+def test_a_d_program_traces_the_recorded_boot(boot):
     plain = UnicornMachine(boot[0])
     plain.boot()
     boot_to_prompt(plain)
-    digest, found = plain.digest(), []
+    digest, outputs = plain.digest(), []
     for more in ("", "fbt:::return { @f[probefunc] = count(); }"):
-        status, out, said = command(
+        status, out, errors = command(
             "--replay", str(boot[1]), "-k", str(boot[0].path), "-q", "--trap-path", "direct",
             "--digest", "-n", "fbt::uma_zalloc_arg:entry { @s = sum(timestamp); @n = count(); }"
             f"{more}" 'END { printa("\\nsum %@d\\n", @s); printa("count %@d\\n", @n); trunc(@n); }')
-        assert status == 0 and f"digest {digest}" in out, said
-        found.append([line for line in out.splitlines() if line.startswith(("sum ", "count "))])
-    assert found[0] == found[1] and len(found[0]) == 2
+        assert status == 0 and f"digest {digest}" in out, errors
+        outputs.append([line for line in out.splitlines() if line.startswith(("sum ", "count "))])
+    assert outputs[0] == outputs[1] and len(outputs[0]) == 2
 
 
-def test_a_call_s_registers_are_those_of_before_after_going_back(boot):
+def test_seeking_back_to_a_call_restores_its_registers(boot):
     played = player(boot)
     address = boot[0].symbols.find("uma_zalloc_arg").address
     seen = []
@@ -109,17 +109,17 @@ def kinst(*words, **options):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
-def test_twenty_new_processes_come_to_the_recorded_state_from_twenty_positions(boot):
+def test_twenty_new_processes_replay_to_the_recorded_state_from_random_positions(boot):
     last, choose = Recording(boot[1]).last.instructions, random.Random(20)
     for _ in range(20):
         process = kinst("replay", str(boot[1]), "-k", str(boot[0].path), "--from",
                         str(choose.randrange(last)), "--json")
-        out, said = process.communicate(timeout=300)
-        assert process.returncode == 0 and json.loads(out)["same"] is True, said
+        out, errors = process.communicate(timeout=300)
+        assert process.returncode == 0 and json.loads(out)["same"] is True, errors
 
 
-def test_a_recording_whose_process_is_killed_plays_to_where_it_ends(arch, tmp_path):
-    """At 34 random moments: with the three kernels, over a hundred."""
+def test_a_recording_of_a_killed_process_replays_to_its_last_position(arch, tmp_path):
+    """Kill a process at 34 random moments; with the three kernels, over a hundred."""
     image, choose, ended = real_kernel(arch), random.Random(34), []
     for number in range(34):
         path = tmp_path / f"{number}.rec"

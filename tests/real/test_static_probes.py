@@ -1,4 +1,4 @@
-"""The kernel's linker sets, read once more by pyelftools from its file."""
+"""Static probes match the linker sets in the kernel's file, as pyelftools reads them."""
 
 import struct
 
@@ -23,6 +23,8 @@ RELATIVE = {"EM_X86_64": 8, "EM_AARCH64": 1027, "EM_RISCV": 3}
 
 
 class File:
+    """A kernel's file with the members of its linker sets."""
+
     def __init__(self, path):
         self.elf = ELFFile(path.open("rb"))
         self.sections = {s.name: s for s in self.elf.iter_sections()}
@@ -50,7 +52,7 @@ class File:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_every_probe_that_the_kernel_declares_is_known_with_its_arguments_and_tracepoints(arch):
+def test_all_static_probes_are_found_with_their_arguments_and_tracepoints(arch):
     kernel = real_kernel(arch)
     file = File(kernel.path)
     probes = [file.word(at) for at in file.members("probes")]
@@ -97,9 +99,9 @@ def untraced(kernel):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_all_together_leave_the_run_as_it_is_and_fire_as_often_as_kinst_at_their_tracepoints(
+def test_static_probes_change_nothing_and_fire_as_often_as_kinst_probes(
         kernel, untraced, path):
-    """kinst's probes take the same breakpoints another way: no argument is made for them."""
+    """Compare with kinst probes on the same instructions, which compute no arguments."""
     machine = boots.booted(kernel)
     breakpoints, numbers = every_probe(machine, path=path)
     beside = {}
@@ -126,15 +128,15 @@ def test_all_together_leave_the_run_as_it_is_and_fire_as_often_as_kinst_at_their
 
 
 def guarded(breakpoints, number):
-    """Whether the kernel executes a probe's tracepoint only where probes are enabled."""
+    """Return whether the kernel executes a probe's tracepoint only while probes are enabled."""
     static = breakpoints.static(number)
     return (static.provider, static.name) in breakpoints.machine.guest.probes.guard[1]
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_processes_exit_as_often_and_for_the_reason_that_the_kernels_own_tracepoint_says(
+def test_proc_exit_fires_as_often_as_the_kernel_executes_its_tracepoint(
         kernel, path):
-    """In another run the kernel is told that probes are enabled, and executes it itself."""
+    """In a second run the kernel believes that probes are enabled and executes the tracepoint."""
     command = "cat /etc/motd | wc; sh -c \"kill -9 $$\"; work faults 3"
     machine = boots.booted(kernel)
     breakpoints = Breakpoints(machine, path=path, records=True)
@@ -157,9 +159,11 @@ def test_processes_exit_as_often_and_for_the_reason_that_the_kernels_own_tracepo
     assert reasons[:2] == [1, 1] and set(reasons) == {1, 2}  # CLD_EXITED, CLD_KILLED
 
 
-def test_privileges_and_policies_fire_as_often_as_the_functions_that_decide_return(kernel):
-    """Their code looks whether probes are enabled.  What priv(9) grants for lookups without asking
-    returns by another way."""
+def test_priv_and_mac_probes_fire_as_often_as_the_deciding_functions_return(kernel):
+    """Count probes whose code the kernel executes only while probes are enabled.
+
+    Lookup privileges that priv(9) grants without a check return by another path.
+    """
     ran = run("kdtrace", "-k", str(kernel.path), "-qn", """
         mac_framework:::mac-check-ok, mac_framework:::mac-check-err {
             @mac[strjoin("mac_", probefunc)] = sum(1); }
@@ -172,7 +176,8 @@ def test_privileges_and_policies_fire_as_often_as_the_functions_that_decide_retu
     assert ran.returncode == 0, ran.stderr
     rows = [row.split() for row in ran.stdout.splitlines()]
     differ = {row[1]: int(row[2]) for row in rows if row[:1] == ["mac"] and row[2] != "0"}
-    # The one has no such probe; the other returns at once where there is no policy.
+    # mac_inet_check_add_addr() has no such probe; mac_inpcb_check_deliver() returns at once
+    # if no policy is loaded.
     assert differ.keys() <= {"mac_inet_check_add_addr", "mac_inpcb_check_deliver"}, differ
     assert sum(1 for row in rows if row[:1] == ["every"]) > 8
     assert ["priv", "0"] in rows
@@ -185,8 +190,8 @@ def instruction(breakpoints, address):
     return ProbedInstruction(0, address, code[:length], verdict)
 
 
-def test_arguments_are_those_that_the_kernel_makes_on_a_machine_that_is_stopped_there(kernel):
-    """The slow way: stop before a tracepoint, go where its jump would lead, look, and go back."""
+def test_probe_arguments_match_those_that_the_kernel_computes(kernel):
+    """Stop before each tracepoint, jump to its target, compare the arguments, and restore."""
     machine = boots.booted(kernel)
     breakpoints, numbers = every_probe(machine, path="direct", records=True)
     breakpoints.enable()
@@ -211,8 +216,8 @@ def test_arguments_are_those_that_the_kernel_makes_on_a_machine_that_is_stopped_
         kept = machine.snapshot()
         machine.pc = point.target
         machine.run(Until(addresses=list(gates)))
-        found = [machine.read_register(name) for name in machine.arch.arguments[1:6]]
-        assert machine.pc in gates and tuple(found) == record.registers, by_number[number]
+        registers = [machine.read_register(name) for name in machine.arch.arguments[1:6]]
+        assert machine.pc in gates and tuple(registers) == record.registers, by_number[number]
         machine.restore(kept)
         looked += 1
     assert looked == len(first)

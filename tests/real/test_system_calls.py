@@ -1,4 +1,4 @@
-"""System calls' probes, held to the kernel's own hook, systrace_probe_func, in another run."""
+"""System call probes match the calls that the kernel's hook systrace_probe_func receives."""
 
 import re
 import struct
@@ -25,7 +25,7 @@ from tests.kinst_emu.commands.test_commands import run
 
 COMMAND = "cat /etc/motd; cat /nope; work calls 5; work faults 3; rm /tmp/x; echo y > /tmp/x"
 LIMIT = 4_000_000_000
-HOOK = "bus_null_rescan"  # a function that does nothing: the kernel's hook is sent there
+HOOK = "bus_null_rescan"  # an empty function that the kernel calls as its hook
 ENTRY, RETURN = 0, 1
 
 
@@ -40,7 +40,7 @@ def types(kernel):
 
 
 class Thread:
-    """The current thread, read by the kernel's types."""
+    """The current thread, whose members are read with the kernel's types."""
 
     def __init__(self, machine, types):
         self.machine, self.types = machine, types
@@ -59,7 +59,10 @@ class Thread:
 
 
 def by_the_kernels_hook(kernel, types):
-    """For each process what its calls were: (name, arguments) and (name, value, errno)."""
+    """Return each process's calls as the kernel's hook receives them.
+
+    An entry is (module, name, arguments), a return (module, name, value, errno).
+    """
     machine = boots.booted(kernel)
     symbols = machine.image.symbols
     entries = {}
@@ -70,7 +73,7 @@ def by_the_kernels_hook(kernel, types):
             machine.write(at + 20, struct.pack("<II", 1, 1))  # sy_entry, sy_return
     machine.write_u64(symbols.find("systrace_probe_func").address, symbols.find(HOOK).address)
     machine.write(symbols.find("systrace_enabled").address, b"\1")
-    found = defaultdict(list)
+    calls = defaultdict(list)
     machine.type(f"{COMMAND}\r".encode())
     prompt = machine.guest.boot.shell_prompt.encode()
     prompts = machine.console.text.count(prompt)
@@ -84,15 +87,15 @@ def by_the_kernels_hook(kernel, types):
         if kind == ENTRY:
             members = system_calls.arguments(types, machine.image, probe.call.function)
             words = struct.unpack("<8Q", machine.read(call + 16, 64))
-            found[thread.pid].append((probe.module, probe.function, tuple(
+            calls[thread.pid].append((probe.module, probe.function, tuple(
                 cut(word, system_calls.width(m)) for word, m in zip(words, members, strict=False))))
         else:
             assert kind == RETURN
             value = value & 0xFFFFFFFF
             value = value - (1 << 32) if value >> 31 else value
-            found[thread.pid].append((probe.module, probe.function, value,
+            calls[thread.pid].append((probe.module, probe.function, value,
                                       thread.number(thread.at.error)))
-    return found
+    return calls
 
 
 def cut(word, width):
@@ -136,13 +139,13 @@ def untraced(kernel):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_they_fire_as_the_kernels_own_hook_and_leave_the_run_as_it_is(
+def test_system_call_probes_match_the_kernels_hook_and_change_nothing(
         kernel, types, untraced, path):
     machine, breakpoints, numbers, found = probed(kernel, types, path)
     assert machine.digest() == untraced
     wanted = by_the_kernels_hook(kernel, types)
     commands = [pid for pid in wanted if any(
-        call[1] == "execve" for call in wanted[pid])]  # the shell itself waits for the end
+        call[1] == "execve" for call in wanted[pid])]  # not the shell, which waits for them
     assert len(commands) >= 4
     for pid in commands:
         assert found[pid] == wanted[pid]
@@ -152,7 +155,7 @@ def test_they_fire_as_the_kernels_own_hook_and_leave_the_run_as_it_is(
     assert sum(breakpoints.dispatcher.probe(n)[4] for n in numbers) == sum(map(len, found.values()))
 
 
-def test_every_system_call_is_listed_with_arguments_by_its_prototype(kernel, types):
+def test_every_system_call_is_listed_with_the_arguments_of_its_prototype(kernel, types):
     machine = boots.booted(kernel)
     probes = KernelProbes(Breakpoints(machine), False, lambda: debug_index(kernel), lambda: types)
     listed = probes.match(("syscall", "freebsd", "", ""))
@@ -177,8 +180,8 @@ fbt::vm_fault_trap:entry /execname == "work"/ { @["faults"] = count(); }
 """
 
 
-def test_what_a_program_says_it_did_is_counted_exactly_and_the_digest_stays(kernel):
-    """1,000 calls; 50 pages touched; 35 bytes; four programs, and SIGCHLD for each."""
+def test_the_work_of_programs_is_counted_exactly_without_changing_the_digest(kernel):
+    """Expect 1,000 calls, 50 touched pages, 35 bytes, and four programs with a SIGCHLD each."""
     words = ("kdtrace", "-k", str(kernel.path), "-q", "--digest", "-c",
              "$ work calls 1000; work faults 50; cat /etc/motd; kill -15 99999", "-n")
     traced, plain = run(*words, COUNTED), run(*words, "BEGIN { }")
@@ -190,9 +193,9 @@ def test_what_a_program_says_it_did_is_counted_exactly_and_the_digest_stays(kern
     assert traced.stdout.splitlines()[-1] == plain.stdout.splitlines()[-1]
 
 
-def test_a_disks_requests_are_those_of_io(kernel, monkeypatch):
-    """What the device is asked for, in order, is what io:::start has told before."""
-    asked = []
+def test_io_probes_see_every_request_to_a_disk(kernel, monkeypatch):
+    """Compare the requests that the device carries out with the firings of io:::start."""
+    requests = []
     carry_out = VirtioBlock._carry_out
 
     def counted(device, chain):
@@ -200,7 +203,7 @@ def test_a_disks_requests_are_those_of_io(kernel, monkeypatch):
         if kind in (IN, OUT):
             length = (len(chain.readable) - 16 if kind == OUT
                       else sum(size for _at, size in chain.writable) - 1)
-            asked.append((1 if kind == IN else 2, sector * 512, length))
+            requests.append((1 if kind == IN else 2, sector * 512, length))
         return carry_out(device, chain)
 
     disk = catalog.userland(guest_arch(kernel))
@@ -213,9 +216,9 @@ def test_a_disks_requests_are_those_of_io(kernel, monkeypatch):
         ran = machine.command("cat /etc/motd; echo x > /tmp/x; cat /bin/check > /tmp/y; sync; "
                               "sleep 2")
     assert ran.status == 0
-    told = [tuple(record.values) for record in traced.records]
-    assert len(told) > 20 and {1, 2} == {command for command, _at, _length in told}
-    assert sorted(told) == sorted(asked)
+    firings = [tuple(record.values) for record in traced.records]
+    assert len(firings) > 20 and {1, 2} == {command for command, _at, _length in firings}
+    assert sorted(firings) == sorted(requests)
 
 
 def guest_arch(kernel):

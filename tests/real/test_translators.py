@@ -1,4 +1,4 @@
-"""Arguments that FreeBSD's providers declare translated: a program's connection to itself."""
+"""Translated arguments of FreeBSD's network probes describe a program's local connection."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ PATH = ["syn-sent", "syn-received", "established", "fin-wait-1", "close-wait", "
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_connection_is_told_by_its_addresses_flags_and_states(arch):
+def test_translated_arguments_have_the_addresses_flags_and_states_of_a_connection(arch):
     kernel = real_kernel(arch)
     done = run("kdtrace", "-k", str(kernel.path), "-q", "-n", TCP, "-c", "$ check")
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def test_a_connection_is_told_by_its_addresses_flags_and_states(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_what_is_listed_has_the_translated_types_and_what_has_no_translator_is_said(arch):
+def test_listings_show_translated_types_and_a_missing_translator_is_an_error(arch):
     kernel = real_kernel(arch)
     listed = run("kdtrace", "-k", str(kernel.path), "-l", "-v", "-n", "tcp:::state-change")
     assert "\t\targs[3]: tcpsinfo_t *\n" in listed.stdout

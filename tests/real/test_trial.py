@@ -1,4 +1,4 @@
-"""FreeBSD's own kinst in real kernels, judged by execution."""
+"""The trial of FreeBSD's kinst module finds instructions that it mishandles, by executing them."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.commands.test_front import run
 
-# Encodings that the module mishandles, by reading or by execution; and good neighbours of them.
+# Encodings that the module mishandles (found by reading or execution), and similar good ones.
 WRONG = {
     "amd64": "41ff542408 ff542408 e205 e0fe e105 ff142510000000",
     "arm64": "88008037 0800f837 8800c0b7 88000058 41000018 00013fd6 c0035fd6 88000034",
@@ -36,54 +36,54 @@ def judged(arch, codes, tmp_path, *more):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_what_the_module_mishandles_is_found_and_located(arch, tmp_path):
+def test_instructions_that_the_module_mishandles_are_found_and_located(arch, tmp_path):
     if not WRONG[arch]:
-        pytest.skip(f"nothing that {arch}'s module mishandles in states of a kernel is known")
-    found = judged(arch, WRONG[arch], tmp_path)
-    assert not found["unproven"]
-    assert {one["bytes"] for one in found["mishandled"]} == set(WRONG[arch].split()) - {"88008037"}
-    for one in found["mishandled"]:
-        assert "kinst_" in one["source"] and ".c:" in one["source"] and one["differences"]
-        assert " written by kinst_" in one["source"]  # what it keeps of the instruction
+        pytest.skip(f"no encoding is known that {arch}'s module mishandles in kernel states")
+    report = judged(arch, WRONG[arch], tmp_path)
+    assert not report["unproven"]
+    assert {row["bytes"] for row in report["mishandled"]} == set(WRONG[arch].split()) - {"88008037"}
+    for row in report["mishandled"]:
+        assert "kinst_" in row["source"] and ".c:" in row["source"] and row["differences"]
+        assert " written by kinst_" in row["source"]  # the module's copy of the instruction
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_what_the_module_does_right_is_no_alarm(arch, tmp_path):
-    found = judged(arch, GOOD[arch], tmp_path, "--states", "8")
-    assert not found["mishandled"] and not found["unproven"]
-    assert sum(found["executed"].values()) == len(GOOD[arch].split())
+def test_instructions_that_the_module_handles_correctly_are_not_reported(arch, tmp_path):
+    report = judged(arch, GOOD[arch], tmp_path, "--states", "8")
+    assert not report["mishandled"] and not report["unproven"]
+    assert sum(report["executed"].values()) == len(GOOD[arch].split())
 
 
-def test_what_the_module_reads_otherwise_is_found_whatever_the_states(tmp_path):
-    """saparamsetlist calls through 0x10(%r12), for which the module takes an index of %rsp."""
+def test_a_misread_instruction_is_found_with_any_states(tmp_path):
+    """The module takes the displacement of the call through 0x10(%r12) for an index of %rsp."""
     for seed in range(1, 5):
-        found = judged("amd64", "41ff542410", tmp_path, "--states", "1", "--seed", str(seed))
-        assert [one["bytes"] for one in found["mishandled"]] == ["41ff542410"]
+        report = judged("amd64", "41ff542410", tmp_path, "--states", "1", "--seed", str(seed))
+        assert [row["bytes"] for row in report["mishandled"]] == ["41ff542410"]
 
 
-def test_what_writes_to_what_may_only_be_read_and_jumps_that_lead_to_one_place_are_shown(tmp_path):
-    """orb relative to itself, near code; jne to the next instruction."""
-    found = judged("amd64", "800d5c8effff10 7500", tmp_path)
-    assert not found["mishandled"] and not found["unproven"]
+def test_writes_near_code_and_jumps_to_the_next_instruction_are_proven(tmp_path):
+    """Judge an ``orb`` with a PC-relative operand near code, and a ``jne`` to its successor."""
+    report = judged("amd64", "800d5c8effff10 7500", tmp_path)
+    assert not report["mishandled"] and not report["unproven"]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_what_is_emulated_or_rewritten_is_shown(arch):
-    """Also what reads and writes relative to itself, and jumps to where nothing is from there."""
+def test_emulated_and_rewritten_instructions_are_proven(arch):
+    """Include instructions with PC-relative operands and jumps to unmapped addresses."""
     result = run("kinst", "trial", "-k", kernel(arch), "--random", "1500", "--part", "execution",
                  "--json")
-    found = json.loads(result.stdout)
-    assert found["executed"]["emulate"] > 100
-    assert found["executed"].get("rewrite", 0) > 100 or arch != "amd64"
-    assert not [one for one in found["unproven"] if one["verdict"] != "copy"]
+    report = json.loads(result.stdout)
+    assert report["executed"]["emulate"] > 100
+    assert report["executed"].get("rewrite", 0) > 100 or arch != "amd64"
+    assert not [row for row in report["unproven"] if row["verdict"] != "copy"]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_verdicts_on_functions_are_compared(arch):
     result = run("kinst", "trial", "-k", kernel(arch), "malloc", "strlen", "vm_fault", "--part",
                  "verdicts", "--json")
-    found = json.loads(result.stdout)["verdicts"]
-    assert found["functions"] == 3 and found["agreed"]["copy"] > 100
-    assert not [d for d in found["differences"]
+    report = json.loads(result.stdout)["verdicts"]
+    assert report["functions"] == 3 and report["agreed"]["copy"] > 100
+    assert not [d for d in report["differences"]
                 if d["kind"] in ("different length", "different target", "different operands",
                                  "probe where kinst-emu finds no instruction")]

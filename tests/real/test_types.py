@@ -1,4 +1,4 @@
-"""Types of GENERIC kernels, from DWARF and from CTF, against llvm-dwarfdump and ctfdump."""
+"""Types of GENERIC kernels from DWARF and CTF match llvm-dwarfdump and ctfdump."""
 
 import os
 import random
@@ -27,15 +27,18 @@ _dumped = {}
 
 
 def dumped(path):
-    """Structure's name -> {(size, ((member, bit, width), ...))}, as llvm-dwarfdump prints them."""
+    """Return the layouts of all structures and unions by name, as llvm-dwarfdump prints them.
+
+    A layout is (size, ((member, bit offset, bit width), ...)).
+    """
     path = debug_file(elf_file(path)).path
     if path in _dumped:
         return _dumped[path]
     tool = next((t for t in DUMPERS if shutil.which(t)), None)
     if tool is None:
-        pytest.skip("no llvm-dwarfdump: apt-get install llvm")
-    found = defaultdict(set)
-    open_ = []  # [indentation, attributes, members] of the structures around
+        pytest.skip("llvm-dwarfdump is not installed: apt-get install llvm")
+    layouts = defaultdict(set)
+    open_ = []  # (indentation, attributes, members) of the enclosing structures
     current = {}
     with subprocess.Popen([tool, "--debug-info", str(path)], stdout=subprocess.PIPE,
                           text=True) as process:
@@ -46,7 +49,7 @@ def dumped(path):
                     continue
                 indentation, tag, current = len(match[1]), match[2], {}
                 while open_ and open_[-1][0] >= indentation:
-                    finish(open_.pop(), found)
+                    finish(open_.pop(), layouts)
                 if tag in ("structure_type", "union_type"):
                     open_.append((indentation, current, []))
                 elif tag == "member" and open_ and open_[-1][0] + 2 == indentation:
@@ -54,9 +57,9 @@ def dumped(path):
             elif open_ and (match := VALUE.match(line)) and match[1] in WANTED:
                 current[match[1]] = match[3] if match[2] else match[3] == "true" or int(match[3], 0)
     while open_:
-        finish(open_.pop(), found)
-    _dumped[path] = found
-    return found
+        finish(open_.pop(), layouts)
+    _dumped[path] = layouts
+    return layouts
 
 
 def finish(entry, found):
@@ -76,7 +79,7 @@ def ours(types, name):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_300_random_structs_from_dwarf_are_those_that_dwarfdump_prints(arch):
+def test_300_random_structs_from_dwarf_match_dwarfdump(arch):
     path = real_kernel(arch).path
     theirs = dumped(path)
     types = DwarfTypes(debug_file(elf_file(path)), DebugIndex(build(elf_file(path)), path))
@@ -85,9 +88,12 @@ def test_300_random_structs_from_dwarf_are_those_that_dwarfdump_prints(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_300_random_structs_from_ctf_are_those_that_dwarfdump_prints(arch):
-    """CTF is made from the same DWARF; but an enumeration's bit-field loses its width there, and
-    one that fills its type is none."""
+def test_300_random_structs_from_ctf_match_dwarfdump(arch):
+    """Compare CTF with the DWARF that it was made from.
+
+    In CTF, a bit-field of an enumeration has no width, and a bit-field that fills its type is an
+    ordinary member.
+    """
     path = real_kernel(arch).path
     theirs = dumped(path)
     types = ctf_types(elf_file(path))
@@ -108,11 +114,11 @@ def test_300_random_structs_from_ctf_are_those_that_dwarfdump_prints(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_every_struct_from_ctf_is_as_ctfdump_prints_it(arch):
+def test_every_struct_from_ctf_matches_ctfdump(arch):
     path = real_kernel(arch).path
     tool = shutil.which(os.environ.get("KINST_CTFDUMP", "ctfdump"))
     if tool is None:
-        pytest.skip("no ctfdump, a tool of FreeBSD's: $KINST_CTFDUMP names it")
+        pytest.skip("FreeBSD's ctfdump is not installed: set $KINST_CTFDUMP to its path")
     output = subprocess.run([tool, "-t", str(path)], capture_output=True, text=True, check=True)
     theirs, members = defaultdict(list), None
     for line in output.stdout.splitlines():
@@ -125,13 +131,13 @@ def test_every_struct_from_ctf_is_as_ctfdump_prints_it(arch):
     types = ctf_types(elf_file(path))
     assert len(theirs) > 1000
     for name, expected in theirs.items():
-        found = [(k.size, [(m.name, m.offset) for m in k.members]) for k in types.named(name)]
-        assert found == expected, name
+        layouts = [(k.size, [(m.name, m.offset) for m in k.members]) for k in types.named(name)]
+        assert layouts == expected, name
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_functions_and_variables_have_the_same_types_in_dwarf_and_in_ctf(arch):
-    """As far as names of structures, integers and numbers of parameters go."""
+    """Compare kinds of types, names and sizes of structures, and sizes of integers."""
     kernel = real_kernel(arch)
     path = kernel.path
     file = elf_file(path)
@@ -163,13 +169,13 @@ def brief(kind):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_function_that_takes_its_arguments_otherwise_is_not_called(arch):
+def test_a_function_with_a_changed_calling_convention_is_not_called(arch):
     kernel = real_kernel(arch)
     known = Prototypes(kernel)
-    found = next((f for f in kernel.symbols.functions()
+    function = next((f for f in kernel.symbols.functions()
                   if known.of(f.name, f.address) and known.changed(f.name, f.address)), None)
-    assert found is not None
-    count = len(known.of(found.name, found.address).parameters)
-    call = f"{found.name}({', '.join('0' * count)})"
+    assert function is not None
+    count = len(known.of(function.name, function.address).parameters)
+    call = f"{function.name}({', '.join('0' * count)})"
     refused(run("kinst", "call", "-k", str(kernel.path), call),
-            f"{found.name}: the compiler has changed how it takes its arguments")
+            f"{function.name}: the compiler has changed how it takes its arguments")

@@ -1,6 +1,6 @@
-"""Programs of our userland on GENERIC kernels: $KINST_KERNELS/<arch>/kernel.
+"""Programs of our userland run on FreeBSD GENERIC kernels.
 
-$KINST_SEED repeats a choice that a failure has printed.
+$KINST_SEED repeats the random choices of a failed run.
 """
 
 import json
@@ -39,7 +39,7 @@ COMMAND = ("echo one > /tmp/a; cat /tmp/a /etc/motd | wc; mkdir /tmp/d && ls /tm
            "wait; rm /tmp/a; nothing || echo failed; false")
 OUTPUT = b"2 39\r\na\r\nd/\r\nnothing: not found\r\nfailed\r\n"
 LIMIT = 5_000_000_000
-CHECKS = 11  # that the program has which asks for each facility from inside
+CHECKS = 11  # number of checks in the test program `check`, one for each facility of the kernel
 # The functions through which a program enters the kernel.
 ENTRIES = {"amd64": "amd64_syscall", "arm64": "do_el0_sync", "riscv64": "cpu_fetch_syscall_args"}
 
@@ -52,7 +52,7 @@ def kernel(request):
 @pytest.fixture(params=[(arch, disk) for arch in ARCHES for disk in ("memory", "virtio")],
                 ids=lambda param: "-".join(param), scope="module")
 def attached(request):
-    """Our userland on a disk that the loader puts in memory, and on one of the computer's."""
+    """Return a kernel with our userland on a disk in memory, or on a virtio disk."""
     arch, disk = request.param
     image = with_userland(real_kernel(arch))
     if disk == "memory":
@@ -67,11 +67,11 @@ def at_prompt(kernel):
 
 
 def said(ran):
-    """Without what the kernel says meanwhile."""
+    """Return a command's output without messages of the kernel."""
     return b"".join(line for line in ran.output.splitlines(True) if not line.startswith(b"random:"))
 
 
-def test_commands_give_their_output_and_their_status_and_two_runs_are_one(attached):
+def test_commands_return_output_and_status_and_two_runs_are_equal(attached):
     machine, start = at_prompt(attached)
     digests = []
     for _ in range(2):
@@ -83,16 +83,16 @@ def test_commands_give_their_output_and_their_status_and_two_runs_are_one(attach
 
 
 def checked(ran):
-    """Every check of the program went well."""
+    """Assert that every check of the test program passed."""
     lines = [line for line in said(ran).splitlines() if line.endswith((b": ok", b": failed"))]
     assert ran.status == 0 and len(lines) == CHECKS, ran
     assert all(line.endswith(b": ok") for line in lines), ran
 
 
-def test_every_facility_works_as_a_program_sees_it_and_the_machine_is_switched_off(attached):
+def test_every_check_of_the_test_program_passes_and_poweroff_works(attached):
     machine, start = at_prompt(attached)
     digests = []
-    for slow in (False, False, True):  # and exceptions in Python
+    for slow in (False, False, True):  # the slow path handles exceptions in Python
         machine.restore(start)
         machine.engine.slow = slow
         checked(run_command(machine, "check", LIMIT))
@@ -102,7 +102,7 @@ def test_every_facility_works_as_a_program_sees_it_and_the_machine_is_switched_o
     assert run_command(machine, "poweroff", 20_000_000_000).status is None
 
 
-def test_a_recording_of_the_checks_is_the_same_from_twenty_positions(attached, tmp_path):
+def test_a_recording_of_the_checks_replays_from_twenty_positions(attached, tmp_path):
     disk = () if attached.options.memory_disk else (
         "--disk", str(attached.options.disks[0].path))
     path = tmp_path / "check.rec"
@@ -119,7 +119,7 @@ def test_a_recording_of_the_checks_is_the_same_from_twenty_positions(attached, t
     assert done.returncode == 0 and "the state matches the recording" in done.stdout
 
 
-def test_what_is_written_to_a_disk_is_kept_in_its_file_when_that_is_asked_for(kernel, tmp_path):
+def test_the_option_write_saves_changes_to_the_disk_image(kernel, tmp_path):
     path = tmp_path / "disk.ufs"
     path.write_bytes(kernel.options.memory_disk.content)
     before = path.read_bytes()
@@ -132,7 +132,7 @@ def test_what_is_written_to_a_disk_is_kept_in_its_file_when_that_is_asked_for(ke
     done = run("kinst", "run", *words, "--", "cat /tmp/x")
     assert done.stdout == "kept\n"
     done = run("kinst", "run", *words, "--write", "--", "echo again > /tmp/y; cat /tmp/x")
-    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr  # it was left clean
+    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr  # was unmounted cleanly
     link = tmp_path / "link"
     link.symlink_to(path)
     path.chmod(0o600)
@@ -147,7 +147,7 @@ def test_what_is_written_to_a_disk_is_kept_in_its_file_when_that_is_asked_for(ke
     assert path.read_bytes() == before
 
 
-def test_a_disk_that_is_full_is_the_programs_error_and_nobody_elses(attached):
+def test_a_full_disk_is_an_error_of_the_guest_program_only(attached):
     machine, _start = at_prompt(attached)
     fill = [f"cat {'/bin/ls ' * 16}> /tmp/1"]
     fill += [f"cat /tmp/{i} /tmp/{i} > /tmp/{i + 1}" for i in range(1, 6)]
@@ -155,7 +155,7 @@ def test_a_disk_that_is_full_is_the_programs_error_and_nobody_elses(attached):
     assert b"write: No space left on device" in ran.output and ran.output.endswith(b"over\r\n")
 
 
-def test_errors_are_told_in_words_and_ls_l_tells_what_a_file_is(attached):
+def test_programs_print_error_texts_and_ls_l_prints_file_attributes(attached):
     machine, _start = at_prompt(attached)
     ran = run_command(
         machine, "mkdir /tmp; cat /nowhere; ls -l /etc/motd /dev/console; ls /etc/motd", LIMIT)
@@ -166,7 +166,7 @@ def test_errors_are_told_in_words_and_ls_l_tells_what_a_file_is(attached):
     assert lines[3].startswith("crw") and lines[4:] == ["/etc/motd"]
 
 
-def test_a_file_of_c_has_the_usual_names_with_and_without_the_usual_headers(attached, tmp_path):
+def test_a_c_file_can_use_libc_functions_with_and_without_headers(attached, tmp_path):
     body = """
 int main(int argc, char **argv)
 {
@@ -204,7 +204,7 @@ int main(int argc, char **argv)
             "35 [  -42] [7   ] [00ff] one", "/nowhere: No such file or directory", "35", "piped"]
 
 
-def test_printf_of_our_headers_prints_what_a_c_library_prints(attached, tmp_path):
+def test_our_printf_prints_the_same_as_the_hosts_c_library(attached, tmp_path):
     calls = ['"%.3d|%s", 5, "x"', '"%5.1s|%d", "abc", 7', '"%o %X %x", 8, 255, 255',
              '"%hd %hhd %hu", 70000, 300, -1', '"[%*d] [%-*d] [%.*s]", 5, 42, 4, 7, 2, "abc"',
              '"%5s|%-5s|%c|%%", "ab", "cd", 65', '"%ld %lu %zu %lld", -5L, 5UL, (size_t)9, -1LL',
@@ -220,14 +220,14 @@ def test_printf_of_our_headers_prints_what_a_c_library_prints(attached, tmp_path
     assert (ran.returncode, ran.stdout) == (0, wanted), ran.stderr
 
 
-def test_a_file_of_c_that_mixes_both_ways_is_told_what_to_do(attached, tmp_path):
+def test_a_c_file_that_mixes_both_interfaces_causes_an_error_with_advice(attached, tmp_path):
     source = tmp_path / "mixed.c"
     source.write_text('#include "system.h"\nint main(void) { return open("/tmp", 0); }\n')
     ran = run("kinst", "run", "-k", str(attached.path), str(source))
     assert ran.returncode == 1 and "Without this header, open(), printf()" in ran.stderr
 
 
-def test_a_command_cut_at_500_points_is_the_command_in_one_piece(attached, tmp_path):
+def test_a_command_cut_at_500_points_ends_like_an_uncut_command(attached, tmp_path):
     kernel = attached
     machine, start = at_prompt(kernel)
     begin = machine.instructions
@@ -235,8 +235,8 @@ def test_a_command_cut_at_500_points_is_the_command_in_one_piece(attached, tmp_p
     end, digest = machine.instructions, machine.digest()
     machine.restore(start)
     print(f"KINST_SEED={SEED}")
-    found = [f for f in kernel.symbols.functions() if f.size > 8]
-    choice = random.Random(SEED).sample(found, 300)
+    functions = [f for f in kernel.symbols.functions() if f.size > 8]
+    choice = random.Random(SEED).sample(functions, 300)
     choice += [machine.symbol(name) for name in ("vm_fault", "exit1", "fork1", "sys_pipe2",
                                                  ENTRIES[machine.arch.name])
                if kernel.symbols.find(name) is not None]
@@ -268,7 +268,7 @@ def test_probes_where_programs_enter_the_kernel_change_nothing(kernel, path):
     assert machine.digest() == digest and fired > 100_000
 
 
-def test_a_program_that_never_ends_is_given_up_and_the_machine_goes_on(kernel):
+def test_a_command_that_never_ends_is_abandoned_and_the_machine_still_works(kernel):
     machine, _start = at_prompt(kernel)
     with pytest.raises(CommandError, match="has not ended after 50,000,000 instructions"):
         run_command(machine, "sleep 1000000", 50_000_000)
@@ -283,7 +283,7 @@ SCRIPT = ("fbt::sys_pipe2:entry, fbt::sys_fork:entry { @[execname, probefunc] = 
           "fbt::exec_copyin_args:entry { printf(\"%s\\n\", copyinstr(arg1)); }")
 
 
-def test_a_d_program_counts_what_programs_ask_for_and_the_digest_stays(kernel):
+def test_a_d_program_counts_system_calls_without_changing_the_digest(kernel):
     words = ("-k", str(kernel.path), "-q", "--digest")
     traced = run("kdtrace", *words, "-n", SCRIPT, "-c", "$ cat /etc/motd | wc; false")
     assert traced.returncode == 0, traced.stderr
@@ -307,7 +307,7 @@ syscall::nanosleep:return /self->ran/ {
 
 
 @pytest.mark.parametrize("options", [(), ("--cpus", "2")], ids=["one", "two"])
-def test_vtimestamp_is_the_time_between_on_cpu_and_off_cpu_and_the_switches(kernel, options):
+def test_vtimestamp_is_the_time_on_the_cpu_including_context_switches(kernel, options):
     done = run("kdtrace", "-k", str(kernel.path), "-q", *options, "-n", ON_CPU, "-c", "$ sleep 1")
     assert done.returncode == 0, done.stderr
     ran, between, passed = map(int, done.stdout.split())
@@ -331,18 +331,18 @@ def test_vtimestamp_of_a_thread_never_goes_back(kernel, options):
     assert steps[0] == 1 and len(steps) == 2 and steps[1] > 50 and longest < 10**6
 
 
-def test_vtimestamp_by_a_counter_that_is_not_the_machines_is_an_error(kernel, tmp_path):
+def test_vtimestamp_is_an_error_if_the_kernel_does_not_use_the_tsc(kernel, tmp_path):
     if kernel.machine != "X86_64":
-        pytest.skip("only amd64 has another counter that GENERIC can be told to use")
-    made = run("kinst", "record", "-k", str(kernel.path), "--env", "machdep.disable_tsc=1", "-o",
+        pytest.skip("only amd64 has another time counter that GENERIC can use")
+    result = run("kinst", "record", "-k", str(kernel.path), "--env", "machdep.disable_tsc=1", "-o",
                str(tmp_path / "run"), "$ true")
-    assert made.returncode == 0, made.stderr
+    assert result.returncode == 0, result.stderr
     done = run("kdtrace", "--replay", str(tmp_path / "run"), "-k", str(kernel.path), "-q", "-n",
                "fbt::sys__exit:entry { trace(vtimestamp); }")
     assert "illegal operation in action #1" in done.stderr
 
 
-def test_vtimestamp_of_a_program_stands_still_while_it_sleeps(kernel):
+def test_vtimestamp_of_a_program_stops_while_it_sleeps(kernel):
     done = run("kdtrace", "-k", str(kernel.path), "-q", "-n",
                "pid$target::main:entry { self->ran = vtimestamp; self->began = timestamp; } "
                'pid$target::main:return { printf("%d %d\\n", vtimestamp - self->ran, '
@@ -352,7 +352,7 @@ def test_vtimestamp_of_a_program_stands_still_while_it_sleeps(kernel):
     assert passed > 10**9 and 1_000 < ran < 100_000
 
 
-def test_vtimestamp_is_refused_on_qemu_and_not_guessed(kernel):
+def test_vtimestamp_is_an_error_on_qemu(kernel):
     done = run("kdtrace", "-k", str(kernel.path), "--machine", "qemu", "-q", "-n",
                "fbt::strlen:entry { trace(vtimestamp); }", "-c", 'strlen("abc")')
     assert "variables not available: vtimestamp (" in done.stderr
@@ -360,7 +360,7 @@ def test_vtimestamp_is_refused_on_qemu_and_not_guessed(kernel):
     assert not done.stdout.strip()
 
 
-def test_target_is_the_process_that_the_shell_makes_first(kernel):
+def test_target_is_the_process_that_the_shell_creates_first(kernel):
     script = ('fbt::exec_copyin_args:entry /pid == $target/ { printf("%s\\n", copyinstr(arg1)); }')
     done = run("kdtrace", "-k", str(kernel.path), "-q", "-n", script, "-c",
                "$ cat /etc/motd | wc; ls /nothing")
@@ -369,14 +369,14 @@ def test_target_is_the_process_that_the_shell_makes_first(kernel):
     assert "/bin/ls" not in done.stdout
 
 
-def test_a_process_is_named_for_its_program_and_a_failure_is_told(kernel):
+def test_execname_is_the_program_and_a_failed_command_is_reported(kernel):
     done = run("kdtrace", "-k", str(kernel.path), "-n",
                "fbt::vm_fault:entry { @[execname] = count(); }", "-c", "$ wc < /etc/motd; false")
     assert done.returncode == 0 and "exited with status 1" in done.stderr
     assert {"wc", "init"} <= {line.split()[0] for line in done.stdout.splitlines() if line}
 
 
-def test_files_of_the_host_are_run_and_what_does_not_go_together_is_refused(kernel, tmp_path):
+def test_host_files_are_run_and_conflicting_options_are_refused(kernel, tmp_path):
     (tmp_path / "prog").write_bytes(
         kernel.options.memory_disk.path.with_name("shell").read_bytes())
     (tmp_path / "prog").chmod(0o755)
@@ -402,7 +402,7 @@ main(int argc, char **argv, char **environment)
 """
 
 
-def test_a_file_of_c_is_compiled_and_run(kernel, tmp_path):
+def test_a_c_file_is_compiled_and_run(kernel, tmp_path):
     (tmp_path / "prog.c").write_text(PROGRAM)
     words = ("kinst", "run", "-k", str(kernel.path), str(tmp_path / "prog.c"))
     done = run(*words, "one", "two")
@@ -420,7 +420,7 @@ def test_a_file_of_c_is_compiled_and_run(kernel, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_python_gives_commands_to_a_machine_with_our_userland(kernel):
+def test_python_runs_commands_on_a_machine_with_our_userland(kernel):
     machine = kinst_emu.open(kernel.path, userland=True).boot()
     with machine.probe("fbt::sys_read:entry") as probes:
         ran = machine.command("cat /etc/motd | wc")
@@ -429,24 +429,24 @@ def test_python_gives_commands_to_a_machine_with_our_userland(kernel):
         kinst_emu.open(kernel.path).boot().command("ls")
 
 
-def test_switching_off_ends_the_machine(kernel):
+def test_poweroff_ends_the_machine(kernel):
     machine, _start = at_prompt(kernel)
     ran = run_command(machine, "poweroff", 20_000_000_000)
     assert ran.status is None and b"Uptime: " in ran.output
 
 
-def test_a_state_in_user_mode_is_saved_and_goes_on(kernel, tmp_path):
+def test_a_snapshot_in_user_mode_is_saved_and_restored(kernel, tmp_path):
     machine, start = at_prompt(kernel)
     run_command(machine, "cat /etc/motd | wc", LIMIT)
     end, digest = machine.instructions, machine.digest()
     machine.restore(start)
     machine.type(b"cat /etc/motd | wc\r")
-    while machine.pc >> 40:  # a program of ours lies in the first GiBs
+    while machine.pc >> 40:  # until a program runs; our programs have low addresses
         machine.run(Until(instructions=machine.instructions + 997))
-        assert machine.instructions < end, "no program was met"
+        assert machine.instructions < end, "the command ended without a stop in user mode"
     snapshot.save(machine, tmp_path / "s")
     in_user_mode = machine.snapshot()
-    machine.restore(start)  # the privilege level goes with the state, in both directions
+    machine.restore(start)  # the privilege level is restored, too
     assert run_command(machine, "cat /etc/motd | wc", LIMIT).status == 0
     assert machine.digest() == digest
     machine.restore(in_user_mode)
@@ -455,7 +455,7 @@ def test_a_state_in_user_mode_is_saved_and_goes_on(kernel, tmp_path):
         assert (one.instructions, one.digest()) == (end, digest)
 
 
-def test_a_disk_that_is_damaged_is_told_in_a_line(kernel, tmp_path):
+def test_a_damaged_disk_causes_an_error_without_a_traceback(kernel, tmp_path):
     path = tmp_path / "root.ufs"
     path.write_bytes(bytes(1 << 20))
     for option in ("--memory-disk", "--disk"):
@@ -468,14 +468,14 @@ def test_a_disk_that_is_damaged_is_told_in_a_line(kernel, tmp_path):
     ({"bin/nothing": File(b"")}, "no init"),
     ({"sbin/init": File(b"\x7fELF" + bytes(60), 0o100755)}, "no init"),
 ])
-def test_a_disk_without_a_first_program_is_told_in_a_line(kernel, tmp_path, files, says):
+def test_a_disk_without_init_causes_an_error_without_a_traceback(kernel, tmp_path, files, says):
     path = tmp_path / "root.ufs"
     path.write_bytes(ufs.image(ufs.tree(files | {"dev": ufs.Folder()})))
     done = run("kinst", "run", "-k", str(kernel.path), "--memory-disk", str(path), "--", "ls")
     assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_program_for_another_architecture_is_refused_by_name(kernel):
+def test_a_program_for_another_architecture_is_refused(kernel):
     machine = kernel.machine
     other = {"X86_64": "arm64", "AARCH64": "riscv64", "RISCV": "amd64"}[machine]
     foreign = with_userland(real_kernel(other)).options.memory_disk.path.with_name("shell")
@@ -488,7 +488,7 @@ def test_a_program_for_another_architecture_is_refused_by_name(kernel):
     assert ran.status == 126 and b"not a program for this machine" in ran.output
 
 
-def test_stacks_of_programs_have_their_functions(kernel):
+def test_user_stacks_show_function_names(kernel):
     program = ('fbt::sys_open:entry /execname == "cat"/ { ustack(); printf("%d %x", ustackdepth, '
                'ucaller); } fbt::sys_read:entry /execname == "cat"/ { @[ustack(2)] = count(); }')
     done = run("kdtrace", "-k", str(kernel.path), "-qn", program, "-c", "$ cat /etc/motd")
@@ -501,28 +501,31 @@ def test_stacks_of_programs_have_their_functions(kernel):
     assert lines[-1] == "1"
 
 
-def test_where_a_programs_values_came_from_and_who_wrote_its_memory(kernel, tmp_path):
-    """The path that `cat` opens: from the system call through its own code to where the kernel put
-    its arguments; and its buffer, which the kernel filled."""
+def test_origin_and_who_wrote_follow_values_through_a_program(kernel, tmp_path):
+    """Trace the path that `cat` opens and the contents of its buffer back to their origins.
+
+    The path leads through the program's code to the kernel function that stored the program's
+    arguments; the kernel has filled the buffer.
+    """
     path = str(tmp_path / "cat.rec")
     assert run("kinst", "record", "-q", "-k", str(kernel.path), "-o", path,
                "$ cat /etc/motd").returncode == 0
     program = ('fbt::openatfp:entry /execname == "cat"/ { printf("path %x\\n", arg2); } '
                'fbt::sys_write:entry /execname == "cat"/ { printf("write %x %d\\n", '
                '(uintptr_t)args[1]->buf, pid); }')
-    said = dict(re.findall(r"^(path|write) ([0-9a-f]+)", run(
+    addresses = dict(re.findall(r"^(path|write) ([0-9a-f]+)", run(
         "kdtrace", "--replay", path, "-qn", program).stdout, re.M))
     register = {"X86_64": "rdx", "AARCH64": "x2", "RISCV": "a2"}[kernel.machine]
     done = run("kinst", "replay", path, "--origin", f"{register}@openatfp", "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["value"] == int(said["path"], 16)
-    own = [n for n, link in enumerate(found["links"]) if "cat`cat+0x" in link["at"]]
-    assert own and "(pid 16)" in found["links"][own[0]]["at"]
-    assert found["links"][own[0]]["instruction"]
-    assert "exec_copyout_strings" in found["links"][-1]["at"]
-    where = f"0x{said['write']}:8"
-    for nth in range(1, 4):  # the shell writes, too
+    origin = json.loads(done.stdout)
+    assert origin["value"] == int(addresses["path"], 16)
+    own = [n for n, link in enumerate(origin["links"]) if "cat`cat+0x" in link["at"]]
+    assert own and "(pid 16)" in origin["links"][own[0]]["at"]
+    assert origin["links"][own[0]]["instruction"]
+    assert "exec_copyout_strings" in origin["links"][-1]["at"]
+    where = f"0x{addresses['write']}:8"
+    for nth in range(1, 4):  # the shell writes to the console, too
         done = run("kinst", "replay", path, "--who-wrote", where, "--process", "16", "--before",
                    f"sys_write#{nth}", "--json")
         if done.returncode == 0 and json.loads(done.stdout)["writes"]:
@@ -561,7 +564,7 @@ main(int argc, char **argv, char **environment)
 """
 
 
-def test_the_counters_that_a_program_reads_are_virtual(kernel, tmp_path):
+def test_cpu_counters_read_by_a_program_are_virtual(kernel, tmp_path):
     source = tmp_path / "counters.c"
     source.write_text(COUNTERS)
     machine, start = at_prompt(with_program(kernel, source))
@@ -572,16 +575,16 @@ def test_the_counters_that_a_program_reads_are_virtual(kernel, tmp_path):
     assert (run_command(machine, "/files/counters", LIMIT), machine.digest()) == plain
     machine.restore(start)
     print(f"KINST_SEED={SEED}")
-    found = [f for f in kernel.symbols.functions() if f.size > 8]
-    cut = Cutting(machine, SEED, (end - begin) // 100, random.Random(SEED).sample(found, 50),
+    functions = [f for f in kernel.symbols.functions() if f.size > 8]
+    cut = Cutting(machine, SEED, (end - begin) // 100, random.Random(SEED).sample(functions, 50),
                   tmp_path)
     cut.machine.type(b"/files/counters\r")
     cut.run(Until(instructions=end))
     assert cut.machine.digest() == plain[1] and sum(cut.cuts.values()) > 50
 
 
-def test_what_looked_at_instructions_leaves_nothing_behind_in_a_program(kernel):
-    """Unicorn's own way to forget a hook looks the code up as the program would."""
+def test_removing_instruction_hooks_does_not_change_a_program(kernel):
+    """Unicorn's own removal of a hook would look up the code like an access of the program."""
     machine = boots.booted(kernel)
     at_system_call(machine)
     begin = machine.snapshot()
@@ -602,8 +605,10 @@ def test_what_looked_at_instructions_leaves_nothing_behind_in_a_program(kernel):
 
 @pytest.fixture
 def fetched(kernel, tmp_path, monkeypatch):
-    """A kernel with a base system beside it, as ``kinst images fetch --base`` leaves them: a small
-    set of ours."""
+    """Return the name of a kernel with a small base system of ours beside it.
+
+    The files are arranged as ``kinst images fetch --base`` does.
+    """
     arch = kernel.options.memory_disk.path.parent.name
     folder = tmp_path / "images" / "15.0-RELEASE" / arch
     folder.mkdir(parents=True)
@@ -630,7 +635,7 @@ def test_a_base_system_is_booted_to_its_shell(fetched, tmp_path):
     assert done.returncode == 1 and "leave out --disk" in done.stderr
 
 
-def test_a_base_system_that_was_not_fetched_is_told_in_a_line(kernel):
+def test_a_missing_base_system_causes_a_one_line_error(kernel):
     done = run("kinst", "boot", "-k", str(kernel.path), "--base")
     assert done.returncode == 1 and "kinst images fetch RELEASE/ARCH --base" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -1,5 +1,4 @@
-"""The walks through kernel bugs (docs/panic.md, docs/panic-program.md): their commands, on a real
-kernel."""
+"""The commands of docs/panic.md and docs/panic-program.md find the bugs on FreeBSD kernels."""
 
 import json
 import re
@@ -16,23 +15,23 @@ NAMES = {"kinst": "kinst_emu.commands.kinst", "kdtrace": "kinst_emu.commands.kdt
 
 
 def blocks(page):
-    """(command, lines shown) of a page, in order."""
-    found = []
+    """Return the commands on a page, each with its output lines, in order."""
+    commands = []
     for line in (ROOT / "docs" / page).read_text().splitlines():
         if line.startswith("    $ "):
-            found.append((line[6:], []))
-        elif line.startswith("    ") and found:
-            found[-1][1].append(line.strip())
-    return found
+            commands.append((line[6:], []))
+        elif line.startswith("    ") and commands:
+            commands[-1][1].append(line.strip())
+    return commands
 
 
 def comparable(line):
-    """What of a line is the same on every kernel of its architecture: its words, no numbers."""
+    """Return a line without its numbers, which differ between kernels of an architecture."""
     return re.sub(r"\s+", " ", re.sub(r"\b(0x[0-9a-f]+|\d[\d.]*)\b", "N", line)).strip()
 
 
 @pytest.mark.parametrize("page", ["panic.md", "panic-program.md"])
-def test_the_walk_finds_the_bug(page, tmp_path):
+def test_the_commands_of_the_page_find_the_bug(page, tmp_path):
     kernel = real_kernel("arm64").path
     (tmp_path / "kernel").symlink_to(kernel)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -42,7 +41,7 @@ def test_the_walk_finds_the_bug(page, tmp_path):
     commands = blocks(page)
     assert len(commands) > 4
     for command, shown in commands:
-        # Where the page has a number that is this kernel's, the walk's own output gives it.
+        # Replace the page's numbers with those that earlier commands printed on this kernel.
         for name, value in seen.items():
             command = command.replace(name, value)
         program, _space, rest = command.partition(" ")
@@ -55,22 +54,22 @@ def test_the_walk_finds_the_bug(page, tmp_path):
         for line in shown:
             if line != "..." and not re.match(r"^x\d+ 0x", line):
                 assert comparable(line) in words, (command, line, output[-30:])
-        for there, here in zip(numbers(shown), numbers(output), strict=False):
-            seen.setdefault(there, here)
+        for theirs, ours in zip(numbers(shown), numbers(output), strict=False):
+            seen.setdefault(theirs, ours)
 
 
 def numbers(lines):
-    """The numbers of lines that say where something is, in order."""
+    """Return the first large number of each line with a position or the register x0, in order."""
     return [n for line in lines if re.match(r"^\d{6,} |^x0 ", line)
             for n in re.findall(r"\b(?:0xffff[0-9a-f]{12}|\d{6,12})\b", line)[:1]]
 
 
 @pytest.mark.parametrize("word", ["who-wrote", "origin", "gdb", "trace-insns"])
-def test_the_page_or_the_readme_names_what_is_used(word):
+def test_the_readme_or_the_replay_page_names_the_option(word):
     assert f"--{word}" in (ROOT / "README.md").read_text() + (ROOT / "docs/replay.md").read_text()
 
 
-def test_the_fault_behind_a_panic_is_a_position(arch, tmp_path):
+def test_replay_goes_to_the_fault_that_caused_a_panic(arch, tmp_path):
     kernel = str(real_kernel(arch).path)
     path = str(tmp_path / "bug.rec")
     words = [sys.executable, "-m", "kinst_emu.commands.kinst"]
@@ -78,14 +77,16 @@ def test_the_fault_behind_a_panic_is_a_position(arch, tmp_path):
                     str(ROOT / "examples" / "overflow.py")], capture_output=True, timeout=300)
     done = subprocess.run([*words, "replay", path, "-k", kernel, "--to", "fault", "--json"],
                           capture_output=True, text=True, timeout=300)
-    found = json.loads(done.stdout)
-    assert found["at"].startswith("eventhandler_prune_list+"), done.stderr
-    assert 0x4141414141414141 in found["registers"].values()
+    replayed = json.loads(done.stdout)
+    assert replayed["at"].startswith("eventhandler_prune_list+"), done.stderr
+    assert 0x4141414141414141 in replayed["registers"].values()
 
 
-def test_a_panic_that_only_a_program_triggers_is_followed_to_its_cause(arch, tmp_path):
-    """The walk of docs/panic-program.md, on each architecture: the null pointer was cleared by the
-    system call of the program."""
+def test_a_panic_triggered_by_a_program_is_traced_to_its_cause(arch, tmp_path):
+    """Follow docs/panic-program.md on each architecture.
+
+    The program's system call has cleared the pointer that causes the panic.
+    """
     kernel = str(real_kernel(arch).path)
     path = str(tmp_path / "bug.rec")
 
@@ -99,15 +100,15 @@ def test_a_panic_that_only_a_program_triggers_is_followed_to_its_cause(arch, tmp
     empty = [name for name, value in fault["registers"].items() if value == 0 and name != "zero"]
     causes = {}
     for name in empty:
-        found = run("kinst", "replay", path, "-k", kernel, "--origin", f"{name}@fault").stdout
-        causes[name] = found.splitlines()[-1].split()
+        origin = run("kinst", "replay", path, "-k", kernel, "--origin", f"{name}@fault").stdout
+        causes[name] = origin.splitlines()[-1].split()
     cleared = [words for words in causes.values() if words[1].startswith(("memset", "bzero"))]
     assert cleared, causes
-    there = run("kinst", "replay", path, "-k", kernel, "-q", "--to", cleared[0][0],
+    stopped = run("kinst", "replay", path, "-k", kernel, "-q", "--to", cleared[0][0],
                 "--reverse-to", "sys_semget")
-    assert "kernel`sys_semget+0x0" in there.stdout, there.stderr
-    asked = run("kdtrace", "--replay", path, "-qn", "fbt::sys_semget:entry { "
+    assert "kernel`sys_semget+0x0" in stopped.stdout, stopped.stderr
+    traced = run("kdtrace", "--replay", path, "-qn", "fbt::sys_semget:entry { "
                 "printf(\"%s wants %d\\n\", execname, args[1]->nsems); }")
-    assert "semaphores wants 14000" in asked.stdout
+    assert "semaphores wants 14000" in traced.stdout
     wrote = run("kinst", "replay", path, "-k", kernel, "--who-wrote", "seminfo.semmns").stdout
     assert "from outside  0x154 -> 0x7530" in wrote

@@ -1,4 +1,4 @@
-"""A page fault and a context switch of a real kernel, told and drawn as they were."""
+"""Explanations and pictures of page faults and context switches match the recorded runs."""
 
 import json
 import re
@@ -25,7 +25,7 @@ MEMORY = 512 << 20
 LIMIT = 4_000_000_000
 LARGEST = 400 << 10
 COMMAND = "cat /etc/motd"
-SIZES = {"amd64": 16, "arm64": 16, "riscv64": 15}  # general registers that a program has
+SIZES = {"amd64": 16, "arm64": 16, "riscv64": 15}  # smallest number of saved general registers
 
 
 @pytest.fixture(params=ARCHES, scope="module")
@@ -39,13 +39,15 @@ def machine(kernel):
 
 
 def operands(arch, row):
-    """Addresses that an instruction may want, by its text and the registers before it: what it
-    writes on the way (a pair, an index before it) within 32 bytes."""
+    """Return the addresses that an instruction may access, computed from its text and registers.
+
+    They include 32 bytes on each side of an operand, for pairs and pre-indexed addresses.
+    """
     text = arch.disassemble(row.code, row.address)
     registers = dict(row.registers) | {f"e{name[1:]}": value & 0xFFFFFFFF
                                        for name, value in row.registers.items()}
     inside = re.search(r"\[(.*?)\]|(-?\w+)\((\w+)\)", text)
-    if inside is None:  # a push, or a string's
+    if inside is None:  # a push or a string instruction
         places = [registers.get(name, 0) for name in (arch.sp, "rdi", "rsi")]
     elif inside.group(1) is not None:
         total = 0
@@ -64,49 +66,49 @@ def operands(arch, row):
 
 
 @pytest.mark.parametrize("hit", [1, 2])
-def test_a_page_fault_ends_in_the_same_instruction_which_then_finds_its_page(machine, hit):
+def test_a_page_fault_returns_to_its_instruction_with_the_page_mapped(machine, hit):
     arch = machine.arch
     recorder = FaultRecorder(machine, COMMAND, hit, LIMIT, RunningThread(machine))
     seen = recorder.record()
     first, last = seen.entry.rows[0], seen.leaving.rows[-1]
     assert first.address == last.address and first.code == last.code
-    # Of the fault the program sees nothing: no general register has changed.
+    # The program cannot see the fault: no general register has changed.
     same = {name: value for name, value in first.registers.items() if name != "pstate"}
     assert {name: last.registers[name] for name in same} == same
     need = {0: 0, 1: 0, 2: 1, 4: 0}[recorder.access & ~1 or recorder.access]
     before, after = recorder.before, recorder.after
     assert before is None or (need and not before.writable)
     assert after is not None and (after.writable or not need)
-    # The address is the instruction's own, not its page's; the machine's tables have it now.
+    # The recorded address is that of the operand, not of its page, and it is mapped now.
     assert arch.translate(machine, recorder.address) == after.physical
     if recorder.access & ~1 <= 2 and recorder.access != 4:
         assert recorder.address in operands(arch, first)
-    # It is a program's, and the kernel comes by its vectors; its C code is C in both directions.
+    # The fault occurs in user mode and enters the kernel at its vectors; C code runs in between.
     assert not first.address >> 63 and seen.entry.rows[1].address >> 63
     assert 0 < seen.entry.boundary < len(seen.entry.rows)
     assert 0 < seen.leaving.boundary < len(seen.leaving.rows) - 1
 
 
-def test_the_trap_frame_of_a_fault_has_the_program_s_registers(machine):
+def test_the_trap_frame_of_a_fault_has_the_programs_registers(machine):
     recorder = FaultRecorder(machine, COMMAND, 1, LIMIT, RunningThread(machine))
     seen = recorder.record()
     first, layout = seen.entry.rows[0], machine.guest.traps.trap_frame.fields
-    held = {name: int.from_bytes(seen.before[at : at + size], "little")
+    frame = {name: int.from_bytes(seen.before[at : at + size], "little")
             for name, (at, size) in layout.items()}
-    names = [name for name in first.registers if name in held]
+    names = [name for name in first.registers if name in frame]
     assert len(names) >= SIZES[machine.arch.name]
     assert {name: first.registers[name] for name in names if name != "rflags"} == {
-        name: held[name] for name in names if name != "rflags"}
-    # What the picture shows where the handler begins is that frame.
+        name: frame[name] for name in names if name != "rflags"}
+    # The picture shows the same frame when the handler begins.
     words: dict[int, int] = {}
-    for more in seen.entry.stored[: seen.entry.boundary + 1]:
-        words |= more
+    for stored in seen.entry.stored[: seen.entry.boundary + 1]:
+        words |= stored
     content = b"".join(words[at].to_bytes(8, "little") for at in sorted(words))
     assert content == seen.before
 
 
 @pytest.mark.parametrize("hit", [1, 2, 5])
-def test_a_switch_keeps_the_registers_of_one_and_loads_those_of_the_other(machine, hit):
+def test_a_context_switch_saves_the_old_threads_registers_and_loads_the_new_ones(machine, hit):
     recorder = SwitchRecorder(machine, COMMAND, hit, LIMIT, RunningThread(machine))
     seen = recorder.record()
     arch, first, last = machine.arch, seen.rows[0].registers, seen.rows[-1].registers
@@ -123,7 +125,7 @@ def test_a_switch_keeps_the_registers_of_one_and_loads_those_of_the_other(machin
     assert last[arch.sp] - kept[seen.after.kept[arch.sp]] in (0, 8)
     assert RunningThread(machine).address == seen.after.address != seen.before.address
     assert 0 < saved(seen) <= loading(seen) <= seen.loaded < len(seen.rows) - 1
-    # The stacks are those of these very instructions.
+    # The stacks contain the first and the last recorded instruction.
     words = words_of(machine.image)
     for stack, row in ((seen.before.stack, seen.rows[0]), (seen.after.stack, seen.rows[-1])):
         assert any(words.where(row.address) in line for line in stack[:3]), (stack[:3], row)
@@ -133,7 +135,7 @@ def test_a_switch_keeps_the_registers_of_one_and_loads_those_of_the_other(machin
 
 @pytest.mark.parametrize("command, hits", [("check memory", 6), ("check fault", 3)])
 def test_faults_of_the_kernel_itself_are_not_counted(kernel, command, hits):
-    """It makes new programs, and copies from and to them, and what it wants then may be away."""
+    """The kernel may fault, too, when it creates programs or copies from and to them."""
     for hit in range(1, hits + 1):
         machine = booted(with_userland(kernel), MEMORY)
         recorder = FaultRecorder(machine, command, hit, LIMIT, RunningThread(machine))
@@ -150,17 +152,17 @@ def test_faults_of_the_kernel_itself_are_not_counted(kernel, command, hits):
 
 
 @pytest.mark.parametrize("name", ["open", "execve", PAGE_FAULT, CONTEXT_SWITCH])
-def test_a_way_moves_as_it_stands_and_is_a_small_page(kernel, name, tmp_path):
-    one = explain_way(kernel, name, COMMAND, 1, LIMIT, MEMORY)
-    pictures = way_pictures(one)
-    found = film(pictures)
-    values = values_in(found.first)
-    for number, change in enumerate(found.changes):
+def test_the_animation_matches_the_still_pictures_and_the_page_is_small(kernel, name, tmp_path):
+    result = explain_way(kernel, name, COMMAND, 1, LIMIT, MEMORY)
+    pictures = way_pictures(result)
+    animation = film(pictures)
+    values = values_in(animation.first)
+    for number, change in enumerate(animation.changes):
         for place, string in zip(change[::2], change[1::2], strict=True):
-            values[found.places[place]] = found.strings[string]
+            values[animation.places[place]] = animation.strings[string]
         if number % 7 == 0:
             assert values == values_in(whole(pictures, number))
-    assert [step for _moment, step, _own in found.steps] == [step.name for step in one.steps]
+    assert [step for _moment, step, _own in animation.steps] == [step.name for step in result.steps]
     numbers = [moment for moment, _step in pictures.steps]
     assert numbers == sorted(numbers) and numbers[-1] == len(pictures.moments) - 1
     path = tmp_path / "way.html"
@@ -168,15 +170,15 @@ def test_a_way_moves_as_it_stands_and_is_a_small_page(kernel, name, tmp_path):
         [sys.executable, "-m", "kinst_emu.commands.kinst", "explain", "-k", str(kernel.path), name,
          "-c", f"$ {COMMAND}", "--html", str(path), "--json"], capture_output=True, text=True,
         timeout=300, check=True)
-    assert path.stat().st_size < LARGEST and path.read_text().count("<svg") == len(one.steps) + 1
+    assert path.stat().st_size < LARGEST and path.read_text().count("<svg") == len(result.steps) + 1
     assert [step["name"] for step in json.loads(done.stdout)["steps"]] == [
-        step.name for step in one.steps]
+        step.name for step in result.steps]
 
 
 @pytest.mark.parametrize("what", ["open", "page-fault"])
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_field_of_the_trap_frame_has_a_value_when_this_entry_has_stored_it(arch, what, tmp_path):
-    """Before, the words hold what the frame of an earlier entry has left there."""
+def test_a_trap_frame_field_has_a_value_only_after_this_entry_has_stored_it(arch, what, tmp_path):
+    """Until then, the words contain the frame of an earlier entry."""
     kernel, path = real_kernel(arch), tmp_path / "way.svg"
     unwritten = {}
     for at in ("2", "frame"):

@@ -1,4 +1,4 @@
-"""Who wrote, on FreeBSD: held to watchpoints that QEMU sets through gdb's protocol."""
+"""The writes that replay finds match QEMU's watchpoints, set through gdb's protocol."""
 
 import random
 
@@ -19,7 +19,7 @@ VARIABLES = 20
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_the_writes_to_twenty_variables_are_those_of_qemu_s_watchpoints(arch, tmp_path):
+def test_the_writes_to_twenty_variables_match_qemus_watchpoints(arch, tmp_path):
     image, path = real_kernel(arch), tmp_path / "call.rec"
     machine = boots.booted(image)
     machine.console.text.clear()
@@ -34,13 +34,13 @@ def test_the_writes_to_twenty_variables_are_those_of_qemu_s_watchpoints(arch, tm
     stored = {address & -8 for piece in steps(player, recording.last, False, True)
               if not isinstance(piece, bytes) for s in piece
               for address, _physical, _data in s.stores if address is not None}
-    # The kernel's variables, in its image or its memory; its stack holds other things by the end.
+    # Variables in the kernel's image or heap; at the end, the stack's words hold other values.
     low = machine.sp - (16 << 10)
     variables = sorted(a for a in stored if not low <= a < low + (32 << 10))
     chosen = sorted(random.Random(7).sample(variables, min(VARIABLES, len(variables))))
-    if len(chosen) < VARIABLES:  # and of the stack, what is written often
-        more = sorted(stored - set(variables))
-        chosen += random.Random(8).sample(more, VARIABLES - len(chosen))
+    if len(chosen) < VARIABLES:  # add words of the stack that are written often
+        extra = sorted(stored - set(variables))
+        chosen += random.Random(8).sample(extra, VARIABLES - len(chosen))
     player.advance_to_end()
     ours = []
     for address in chosen:
@@ -58,19 +58,20 @@ def test_the_writes_to_twenty_variables_are_those_of_qemu_s_watchpoints(arch, tm
     assert len({address for _count, _pc, address, _new in ours}) >= VARIABLES // 2
     assert [(address, new) for _count, _pc, address, new in ours] == [
         (address, new) for _pc, address, new in theirs]
-    for (_count, pc, _address, _new), (there, _at, _value) in zip(ours, theirs, strict=True):
-        assert 0 <= there - pc <= 15  # QEMU stands at the store, or behind it
+    for (_count, pc, _address, _new), (their_pc, _at, _value) in zip(ours, theirs, strict=True):
+        assert 0 <= their_pc - pc <= 15  # QEMU stops at the store or after it
 
 
 def contents(qemu, addresses):
-    found = {address: qemu.read_u64(address) for address in addresses}
+    values = {address: qemu.read_u64(address) for address in addresses}
+    """Return the current 64-bit values at some addresses of QEMU's guest."""
     qemu._qemu.gdb.physical(False)
-    return found
+    return values
 
 
 def watched(machine, function, arguments, addresses):
-    """(pc, address, value) of each change that QEMU's watchpoints see in a call."""
-    arch, found = machine.arch, []
+    """Return (pc, address, value) for each change that QEMU's watchpoints report in a call."""
+    arch, changes = machine.arch, []
     with QemuMachine.carry(machine) as qemu:
         back = machine.guest.entry_address(machine.image)
         caller = Caller(qemu)
@@ -89,7 +90,7 @@ def watched(machine, function, arguments, addresses):
                 break
             pc = qemu.pc
             now = contents(qemu, addresses)
-            if now == known:  # it stands before the store (arm64, riscv64)
+            if now == known:  # arm64 and riscv64 stop before the store
                 for address in addresses:
                     gdb.ask(f"z2,{address:x},8")
                 gdb.step()
@@ -97,8 +98,8 @@ def watched(machine, function, arguments, addresses):
                 now = contents(qemu, addresses)
                 for address in addresses:
                     gdb.ask(f"Z2,{address:x},8")
-            found += [(pc, address, value) for address, value in now.items()
+            changes += [(pc, address, value) for address, value in now.items()
                       if value != known[address]]
             known = now
-        assert qemu.pc == back, (reply, len(found), machine.image.symbols.where(qemu.pc))
-    return found
+        assert qemu.pc == back, (reply, len(changes), machine.image.symbols.where(qemu.pc))
+    return changes
