@@ -1,5 +1,6 @@
 """The parts of a release agree: version, manuals, options and commands."""
 
+import argparse
 import importlib.util
 import re
 import shutil
@@ -30,6 +31,8 @@ def options(parser):
     """Return the long options of a parser and of all its subcommands."""
     names = set()
     for action in parser._actions:
+        if action.help == argparse.SUPPRESS:
+            continue  # an old name of an option, which the manual does not mention
         names |= {option for option in action.option_strings if option.startswith("--")}
         if isinstance(action.choices, dict):
             for command in action.choices.values():
