@@ -1,4 +1,4 @@
-"""A user's file that has the name of a package of ours is named in one line."""
+"""User files that hide one of our packages are reported in one line."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def test_a_file_that_hides_a_package_is_named_in_one_line(tmp_path, name):
     assert said.startswith(f"kinst-emu: {line}: rename that file")
 
 
-def test_a_folder_without_python_in_it_hides_nothing(tmp_path):
+def test_a_folder_without_python_files_hides_nothing(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "script.py").write_text("import kinst_emu\nprint(kinst_emu.PROMPTS)\n")
     ran = python(tmp_path, "script.py")
@@ -40,5 +40,5 @@ def test_a_folder_without_python_in_it_hides_nothing(tmp_path):
 def test_the_pytest_plugin_leaves_other_projects_alone(tmp_path):
     (tmp_path / "images.py").write_text("")
     (tmp_path / "test_other.py").write_text("import images\n\ndef test_it():\n    pass\n")
-    ran = python(tmp_path, "-m", "pytest", "-q", "test_other.py")  # the plugin is installed
+    ran = python(tmp_path, "-m", "pytest", "-q", "test_other.py")  # with the plugin installed
     assert ran.returncode == 0 and "1 passed" in ran.stdout, ran.stdout + ran.stderr

@@ -27,7 +27,7 @@ PROJECT = """
 
 
 def pytest_of(directory, *arguments):
-    """The project's own pytest run, which loads no plugins by itself."""
+    """Run pytest in a project, loading no plugins except ours."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "kinst_emu.pytest_plugin", "-q", "-p",
@@ -43,14 +43,14 @@ def write(directory, text):
     (directory / "test_it.py").write_text("\n".join(line[4:] for line in lines) + "\n")
 
 
-def test_each_test_has_the_kernel_as_it_was_booted(tmp_path):
+def test_each_test_gets_a_freshly_booted_kernel(tmp_path):
     write(tmp_path, PROJECT)
     kernels = [f"--kinst-kernel=teaching/{arch}" for arch in ARCHES]
     result = pytest_of(tmp_path, *kernels)
     assert "7 passed" in result.stdout, result.stdout + result.stderr
 
 
-def test_a_kernel_that_is_not_there_is_one_line(tmp_path):
+def test_a_missing_kernel_is_reported_in_one_line(tmp_path):
     write(tmp_path, PROJECT)
     result = pytest_of(tmp_path, "--kinst-kernel", "nowhere", "-k", "other")
     assert result.returncode == 1
@@ -58,7 +58,7 @@ def test_a_kernel_that_is_not_there_is_one_line(tmp_path):
     assert "Traceback" not in result.stdout + result.stderr
 
 
-def test_a_relocation_that_goes_wrong_shows_both_states(monkeypatch):
+def test_a_wrong_relocation_shows_both_states(monkeypatch):
     from kinst.relocation.trap import TRAPS
     from kinst.relocation.verdict import Copy
     from kinst_emu import assert_relocates
@@ -79,14 +79,14 @@ def test_a_relocation_that_goes_wrong_shows_both_states(monkeypatch):
     ("0f", "not a complete amd64 instruction"),
     ("nonsense %rax", "is not an instruction"),
 ])
-def test_what_is_no_instruction_is_said(code, says):
+def test_code_that_is_not_an_instruction_is_refused(code, says):
     from kinst_emu import KinstError, assert_relocates
 
     with pytest.raises(KinstError, match=says):
         assert_relocates("amd64", code)
 
 
-def test_an_architecture_that_there_is_not_is_said():
+def test_an_unknown_architecture_is_refused():
     from kinst_emu import KinstError, assert_relocates
 
     with pytest.raises(KinstError, match="unknown architecture 'mips': choose one of amd64"):

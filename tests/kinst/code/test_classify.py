@@ -27,7 +27,7 @@ def dispatcher(arch):
 
 
 class State:
-    """Registers and memory a test sets; what it does not set is an error."""
+    """Registers and memory that a test sets; reading any others is an error."""
 
     def __init__(self, memory=None, **registers):
         self.registers, self.memory = registers, dict(memory or {})
@@ -51,7 +51,7 @@ def next_pc(classify, code, state):
 
 
 @pytest.mark.parametrize("code", ["55", "4889e5", "c3", "e800000000", "0f05"])
-def test_amd64_lengths_are_the_instructions_own(code):
+def test_amd64_instruction_lengths_are_correct(code):
     raw = bytes.fromhex(code)
     assert amd64(raw + b"\x90" * 8, PC)[0] == len(raw)
 
@@ -64,12 +64,12 @@ def test_amd64_lengths_are_the_instructions_own(code):
     ("8ed0", "inhibits interrupts"), ("488e10", "inhibits interrupts"),  # MOV SS
     ("0fff00", "exception"), ("d6", "exception"), ("8ec8", "exception"),  # UD0, UDB, MOV CS
     ("0f22c8", "exception"), ("440f20c8", "exception"), ("440f23c0", "exception"),  # CR1 CR9 DR8
-    ("f00200", "exception"), ("f00f1f00", "exception"),  # LOCK, and no memory is written
-    ("66c5f877", "exception"), ("660f38c8c0", "exception"),  # a prefix where none may be
-    ("660f78c80408", "exception"),  # EXTRQ is /0
-    ("62f1fd8858c3", "exception"), ("62f17c6858c3", "exception"),  # zeroing without mask; L'L
+    ("f00200", "exception"), ("f00f1f00", "exception"),  # LOCK without a memory destination
+    ("66c5f877", "exception"), ("660f38c8c0", "exception"),  # a prefix that is not allowed here
+    ("660f78c80408", "exception"),  # EXTRQ requires a ModRM reg field of 0
+    ("62f1fd8858c3", "exception"), ("62f17c6858c3", "exception"),  # zeroing, no mask; invalid L'L
 ])
-def test_amd64_refuses_what_it_cannot_carry_out_elsewhere(code, reason):
+def test_amd64_refuses_instructions_that_cannot_run_elsewhere(code, reason):
     verdict = amd64(bytes.fromhex(code), PC)[1]
     assert isinstance(verdict, Refuse) and reason in verdict.reason
 
@@ -79,7 +79,7 @@ def test_amd64_refuses_what_it_cannot_carry_out_elsewhere(code, reason):
     "8ed8", "8cd0", "0fb200", "c4e2798e00",  # MOV DS, MOV from SS, LSS, VPMASKMOVD
     "0f22d8", "440f22c0", "0f23e0", "f00010", "c5f877", "0f38c8c0", "62f17c7858c3", "62f17cc958c3",
 ])
-def test_amd64_copies_what_does_not_depend_on_its_place(code):
+def test_amd64_copies_position_independent_instructions(code):
     assert isinstance(amd64(bytes.fromhex(code), PC)[1], Copy)
 
 
@@ -89,7 +89,7 @@ def test_amd64_copies_what_does_not_depend_on_its_place(code):
     ("4883250800000001", PC + 8 + 8),  # and qword [rip + 8], 1
     ("488d05f0ffffff", PC + 7 - 16),  # lea rax, [rip - 16]
 ])
-def test_amd64_rip_relative_operands_are_moved_with_their_target(code, target):
+def test_amd64_rip_relative_operands_keep_their_target(code, target):
     verdict = amd64(bytes.fromhex(code), PC)[1]
     assert isinstance(verdict, Rewrite) and verdict.displacement[1] == target
 
@@ -103,7 +103,7 @@ TRUTHS = [  # condition code, flags that make it true, flags that make it false
 
 @pytest.mark.parametrize("code, true, false", TRUTHS)
 @pytest.mark.parametrize("short", [True, False])
-def test_amd64_conditions(code, true, false, short):
+def test_amd64_conditional_jumps_test_the_flags(code, true, false, short):
     text = f"7{code:x}10" if short else f"0f8{code:x}10000000"
     size = len(text) // 2
     assert next_pc(amd64, text, State(rflags=true)) == PC + size + 16
@@ -119,14 +119,14 @@ def test_amd64_calls_push_the_original_return_address():
 @pytest.mark.parametrize("code, registers, address", [
     ("ff10", {"rax": 0x5000}, 0x5000),  # call [rax]
     ("ff5008", {"rax": 0x5000}, 0x5008),  # call [rax + 8]
-    ("ff542408", {"rsp": 0x1000}, 0x1008),  # call [rsp + 8]: SIB index 4 is none
+    ("ff542408", {"rsp": 0x1000}, 0x1008),  # call [rsp + 8]: SIB index 4 means no index
     ("ff14c500000010", {"rax": 2}, 0x10000010),  # call [rax * 8 + disp32]: base 5, mod 0
     ("ff54c508", {"rbp": 0x2000, "rax": 1}, 0x2010),  # call [rbp + rax * 8 + 8]: base 5, mod 1
     ("41ff55f8", {"r13": 0x2000}, 0x1FF8),  # call [r13 - 8]
     ("ff1510000000", {}, PC + 6 + 16),  # call [rip + 16]
     ("65ff142510000000", {"gs_base": 0x7000}, 0x7010),  # call gs:[16]
 ])
-def test_amd64_calls_through_memory_find_the_operand(code, registers, address):
+def test_amd64_indirect_calls_compute_the_operand_address(code, registers, address):
     state = State({address: 0x1234}, **{"rsp": 0x1000, **registers})
     assert next_pc(amd64, code, state) == 0x1234
     assert state.memory[state.registers["rsp"]] == PC + len(code) // 2
@@ -140,20 +140,20 @@ def test_amd64_calls_through_memory_find_the_operand(code, registers, address):
     ("e310", 1 << 32, 0, False, 1 << 32),
     ("67e310", 1 << 32, 0, True, 1 << 32),
 ])
-def test_amd64_counted_jumps(code, rcx, flags, taken, left):
+def test_amd64_loops_and_jrcxz_test_the_counter(code, rcx, flags, taken, left):
     state = State(rcx=rcx, rflags=flags)
     size = len(code) // 2
     assert next_pc(amd64, code, state) == PC + size + (16 if taken else 0)
     assert state.registers["rcx"] == left
 
 
-def test_amd64_returns_pop_their_arguments_too():
+def test_amd64_ret_with_an_immediate_pops_the_arguments():
     state = State({0x1000: 0x77}, rsp=0x1000)
     assert next_pc(amd64, "c20800", state) == 0x77 and state.registers["rsp"] == 0x1010
 
 
 @given(st.binary(min_size=15, max_size=15))
-def test_amd64_gives_every_byte_string_a_verdict(code):
+def test_amd64_classifies_every_byte_string(code):
     length, verdict = amd64(code, PC)
     assert 0 <= length <= 15 and verdict is not None
 
@@ -163,14 +163,14 @@ def test_amd64_gives_every_byte_string_a_verdict(code):
     "d6", "660f78d00408", "f20f78c00408", "6648c20800", "66480f8000000000",
     "6648e800000000",
 ])
-def test_amd64_a_length_that_the_decoder_has_wrong_is_the_manuals(text):
+def test_amd64_lengths_that_the_decoder_gets_wrong_follow_the_manual(text):
     code = bytes.fromhex(text)
     assert amd64(code + b"\x90\xc3", PC)[0] == len(code)
     assert dispatcher("amd64").lengths(code + b"\x90\xc3") == [len(code), 1, 1]
 
 
-def test_amd64_undefined_instructions_have_their_operands_where_code_is_split():
-    """Of ``-fsanitize-trap``: ud1 2(%eax), %eax"""
+def test_amd64_splitting_code_keeps_the_operands_of_ud1():
+    """Split ``ud1 2(%eax), %eax``, which ``-fsanitize-trap`` generates, with its operands."""
     code = ["55", "670fb94002", "4889e5", "c3"]
     raw = [bytes.fromhex(c) for c in code]
     assert ARCHITECTURES["amd64"].split(b"".join(raw)) == raw
@@ -178,10 +178,10 @@ def test_amd64_undefined_instructions_have_their_operands_where_code_is_split():
 
 
 @pytest.mark.parametrize("text", [
-    "0fff00", "0fffc0",  # UD0 has a ModRM byte on Intel's only
+    "0fff00", "0fffc0",  # UD0 has a ModRM byte only on Intel CPUs
     "660f8000000000", "66e800000000", "66e900000000", "66f20f8000000000",
 ])
-def test_amd64_what_has_another_length_on_another_vendors_cpu_ends_what_is_known(text):
+def test_amd64_lengths_that_depend_on_the_vendor_end_the_listing(text):
     code = bytes.fromhex(text)
     length, verdict = amd64(code + b"\x90\xc3", PC)
     assert length == 0 and isinstance(verdict, Refuse)
@@ -202,19 +202,19 @@ def word(code):
     (0x54000080, State(pstate=0), PC + 4),
     (0x5400008E, State(pstate=0), PC + 16),  # b.al
     (0x5400008B, State(pstate=1 << 31), PC + 16),  # b.lt
-    (0x34000085, State(x5=0xFFFFFFFF00000000), PC + 16),  # cbz w5: the upper half is not looked at
+    (0x34000085, State(x5=0xFFFFFFFF00000000), PC + 16),  # cbz w5 ignores the upper half
     (0xB4000085, State(x5=0xFFFFFFFF00000000), PC + 4),  # cbz x5
     (0xB400009F, State(), PC + 16),  # cbz xzr
     (0x37F80085, State(x5=1 << 31), PC + 16),  # tbnz w5, #31
     (0xB7000085, State(x5=1 << 32), PC + 16),  # tbnz x5, #32
     (0xB7000085, State(x5=1), PC + 4),
 ])
-def test_arm64_branches(code, state, target):
+def test_arm64_branches_reach_their_target(code, state, target):
     assert next_pc(arm64, word(code), state) == target
 
 
 @pytest.mark.parametrize("code", [0x94000004, 0xD63F0060])  # bl, blr x3
-def test_arm64_calls_set_the_original_link(code):
+def test_arm64_calls_set_the_original_return_address(code):
     state = State(x3=PC + 16)
     assert next_pc(arm64, word(code), state) == PC + 16
     assert state.registers["x30"] == PC + 4
@@ -225,7 +225,7 @@ def test_arm64_calls_set_the_original_link(code):
     (0xB0000000, (PC & ~0xFFF) + 0x1000),  # adrp x0, .+0x1000
     (0xF0FFFFF3, (PC & ~0xFFF) - 0x1000),  # adrp x19, .-0x1000
 ])
-def test_arm64_addresses_become_constants(code, value):
+def test_arm64_adr_and_adrp_become_constants(code, value):
     verdict = arm64(bytes.fromhex(word(code)), PC)[1]
     assert isinstance(verdict, Rewrite)
     assert int.from_bytes(verdict.data, "little") == value
@@ -248,7 +248,7 @@ def test_arm64_addresses_become_constants(code, value):
     (0x895F7FE9, "exclusive"), (0xC95FFFE9, "exclusive"),  # LDTXR, LDATXR
     (0x89017FE9, "exclusive"), (0xC901FFE9, "exclusive"),  # STTXR, STLTXR
 ])
-def test_arm64_refuses(code, reason):
+def test_arm64_refuses_unsafe_instructions(code, reason):
     verdict = arm64(bytes.fromhex(word(code)), PC)[1]
     assert isinstance(verdict, Refuse) and reason in verdict.reason
 
@@ -258,7 +258,7 @@ def test_arm64_refuses(code, reason):
                                   # CAST, CASPT, CFINV, MSR UAO, MRS ALLINT, MRS SPSR_EL12
                                   0xC9A17C41, 0x49827C84, 0xD500401F, 0xD500407F, 0xD5384301,
                                   0xD53D4000])
-def test_arm64_copies(code):
+def test_arm64_copies_position_independent_instructions(code):
     assert isinstance(arm64(bytes.fromhex(word(code)), PC)[1], Copy)
 
 
@@ -269,16 +269,16 @@ def test_arm64_copies(code):
     (0xD53B4229, 0x600003C5, 0x600003C5, 0x3C0),  # mrs x9, daif
     (0xD51B4229, 0x600003C5, 0x60000005, 0),  # msr daif, x9
     (0xD503245F, 0x405, 0x5, None),  # bti c
-    (0xD8000080, 0x5, 0x5, None),  # prfm from beside it
+    (0xD8000080, 0x5, 0x5, None),  # prfm (literal)
 ])
-def test_arm64_interrupt_masks_are_those_of_the_interrupted_code(code, before, after, x9):
+def test_arm64_emulated_instructions_use_the_saved_pstate(code, before, after, x9):
     state = State(pstate=before, x9=0)
     assert next_pc(arm64, word(code), state) == PC + 4
     assert state.registers["pstate"] == after
     assert x9 is None or state.registers["x9"] == x9
 
 
-def test_arm64_casp_is_no_exclusive_access():
+def test_arm64_casp_is_not_an_exclusive_access():
     assert not starts_exclusive(bytes.fromhex(word(0x48607C82)))
     assert starts_exclusive(bytes.fromhex(word(0x885F7C41)))
     assert ends_exclusive(bytes.fromhex(word(0x88037C41)))
@@ -288,8 +288,8 @@ def test_arm64_casp_is_no_exclusive_access():
     (0x895F7FE9, 0x89017FE9), (0xC95F7D6A, 0xC9017D6A), (0x895FFFE9, 0x8901FFE9),
     (0xC95FFFE9, 0xC901FFE9),
 ])
-def test_arm64_nothing_is_probed_inside_an_unprivileged_exclusive_access(load, store):
-    """FEAT_LSUI: LDTXR or LDATXR; add; STTXR or STLTXR; ret"""
+def test_arm64_unprivileged_exclusive_sequences_are_not_probed(load, store):
+    """Probe only the RET of LDTXR or LDATXR; add; STTXR or STLTXR; ret (FEAT_LSUI)."""
     code = b"".join(w.to_bytes(4, "little") for w in (load, 0x11000529, store, 0xD65F03C0))
     listed = instructions(TRAPS["arm64"], code, Symbol("f", PC, len(code), 2))
     assert [i.offset for i in listed if not isinstance(i.verdict, Refuse)] == [12]
@@ -297,14 +297,14 @@ def test_arm64_nothing_is_probed_inside_an_unprivileged_exclusive_access(load, s
     assert [native.probe(n)[0] - PC for n in native.add_all(PC, code, 0, 16, 0, 0)] == [12]
 
 
-def test_arm64_compare_and_swap_unprivileged_is_no_exclusive_access():
+def test_arm64_unprivileged_compare_and_swap_is_not_exclusive():
     for code in (0xC9A17C41, 0x49827C84):  # CAST, CASPT
         raw = bytes.fromhex(word(code))
         assert not starts_exclusive(raw) and not ends_exclusive(raw)
 
 
 @given(st.integers(0, (1 << 32) - 1))
-def test_arm64_gives_every_word_a_verdict(code):
+def test_arm64_classifies_every_word(code):
     assert arm64(code.to_bytes(4, "little"), PC)[0] == 4
 
 
@@ -319,28 +319,28 @@ def test_arm64_gives_every_word_a_verdict(code):
     ("63685000", State(t0=MASK), PC + 16),  # bltu zero, t0
     ("01c9", State(a0=0), PC + 16),  # c.beqz a0
     ("01e9", State(a0=0), PC + 2),  # c.bnez a0
-    ("8280", State(ra=0x1235), 0x1234),  # ret: the lowest bit is cleared
+    ("8280", State(ra=0x1235), 0x1234),  # ret clears the lowest bit of its target
     ("67804500", State(a1=0x1000), 0x1004),  # jr 4(a1)
 ])
-def test_riscv64_jumps(code, state, target):
+def test_riscv64_jumps_reach_their_target(code, state, target):
     assert next_pc(riscv64, code, state) == target
 
 
 @pytest.mark.parametrize("code, size", [("ef000001", 4), ("e7800500", 4), ("8295", 2)])
-def test_riscv64_calls_set_the_original_link(code, size):
+def test_riscv64_calls_set_the_original_return_address(code, size):
     state = State(a1=PC + 16)
     assert next_pc(riscv64, code, state) == PC + 16
     assert state.registers["ra"] == PC + size
 
 
-def test_riscv64_jalr_reads_its_base_before_it_writes_the_link():
+def test_riscv64_jalr_reads_its_base_before_writing_the_link_register():
     state = State(ra=0x4000)
     assert next_pc(riscv64, "e7804000", state) == 0x4004  # jalr ra, 4(ra)
     assert state.registers["ra"] == PC + 4
 
 
-def test_riscv64_a_landing_pad_is_left_alone():
-    """LPAD is AUIPC into no register; elsewhere its state would be lost."""
+def test_riscv64_landing_pads_are_refused():
+    """Refuse LPAD, an AUIPC to x0 that would lose its landing pad state elsewhere."""
     assert riscv64(bytes.fromhex("17100000"), PC)[1] == Refuse(
         "is a landing pad (LPAD) or a hint")
 
@@ -356,13 +356,13 @@ def test_riscv64_auipc_sets_its_register():
     ("0290", "breakpoint"), ("2f250510", "load-reserved"), ("2f25b518", "load-reserved"),
     ("0000", "not an instruction"),
 ])
-def test_riscv64_refuses(code, reason):
+def test_riscv64_refuses_unsafe_instructions(code, reason):
     verdict = riscv64(bytes.fromhex(code), PC)[1]
     assert isinstance(verdict, Refuse) and reason in verdict.reason
 
 
 @given(st.binary(min_size=4, max_size=4))
-def test_riscv64_gives_every_word_a_verdict(code):
+def test_riscv64_classifies_every_word(code):
     assert riscv64(code, PC)[0] in (2, 4)
 
 
@@ -370,7 +370,7 @@ def test_riscv64_gives_every_word_a_verdict(code):
     ("66e2fe", "operand-size"), ("66e310", "operand-size"), ("67ff142500000080", "32-bit address"),
     ("67ff10", "32-bit address"),
 ])
-def test_amd64_refuses_jumps_of_unusual_sizes(code, reason):
+def test_amd64_refuses_jumps_with_unusual_sizes(code, reason):
     verdict = amd64(bytes.fromhex(code), PC)[1]
     assert isinstance(verdict, Refuse) and reason in verdict.reason
 
@@ -383,7 +383,7 @@ def test_amd64_refuses_jumps_of_unusual_sizes(code, reason):
     "f20f01ca", "f30f01ca",  # ERETS, ERETU
     "0f01c1", "0f01d4", "0f01d6", "0f37", "8fe97812c0",  # VMCALL VMFUNC XTEST GETSEC LLWPCB
 ])
-def test_amd64_what_is_in_no_list_is_not_copied(text):
+def test_amd64_unlisted_instructions_are_refused(text):
     code = bytes.fromhex(text)
     length, verdict = TRAPS["amd64"].instructions.classify(code, PC)
     assert length == len(code) and isinstance(verdict, Refuse), (text, verdict)
@@ -396,7 +396,7 @@ def test_amd64_what_is_in_no_list_is_not_copied(text):
     "d500a10102030405060708", "62f4fc1801c8", "62f4f41083c805", "62f4f41081c805060708",
     "62f47d0881c80506", "62f47c08f6c005", "62f4fc0824c805", "62f47c08f000", "62f4fc088fc0",
 ])
-def test_amd64_an_instruction_of_which_only_the_length_is_known_ends_nothing(text):
+def test_amd64_instructions_of_known_length_do_not_end_the_listing(text):
     code = bytes.fromhex(text)
     length, verdict = TRAPS["amd64"].instructions.classify(code + b"\x90\xc3", PC)
     assert length == len(code), text
@@ -409,13 +409,13 @@ def test_amd64_an_instruction_of_which_only_the_length_is_known_ends_nothing(tex
     "d50070ff", "d500e800000000", "d580800000", "d5803840", "d500660000", "48d5188b00",
     "62f47c08eac0",
 ])
-def test_amd64_what_apx_forbids_is_no_instruction(text):
+def test_amd64_encodings_that_apx_forbids_are_invalid(text):
     length, verdict = TRAPS["amd64"].instructions.classify(bytes.fromhex(text), PC)
     assert length == 0 and verdict.reason == "is not an instruction"
 
 
-def test_amd64_xop_instructions_have_their_own_lengths():
-    """Two of one opcode with operands of different sizes: the second is not given the first's."""
+def test_amd64_xop_lengths_depend_on_the_operands():
+    """Decode two XOP instructions of one opcode whose operands differ in size."""
     code = bytes.fromhex("8fe878c0c101" "8fe878c044240801" "90" "c3")
     assert dispatcher("amd64").lengths(code) == [6, 8, 1, 1]
 
@@ -424,7 +424,7 @@ def test_amd64_xop_instructions_have_their_own_lengths():
     ("643eff10", "fs_base"), ("653eff20", "gs_base"), ("642eff10", "fs_base"),
     ("643eff20", "fs_base"), ("3eff20", None), ("6465ff20", "gs_base"),
 ])
-def test_amd64_a_segment_without_effect_leaves_the_one_before_it(text, segment):
+def test_amd64_ignored_segment_prefixes_keep_the_earlier_prefix(text, segment):
     _length, verdict = TRAPS["amd64"].instructions.classify(bytes.fromhex(text), PC)
     assert verdict.memory.segment == segment
 
@@ -436,7 +436,7 @@ def test_amd64_a_segment_without_effect_leaves_the_one_before_it(text, segment):
     (riscv64_dataflow.WIDE[:-1], riscv64_dataflow.WIDE_OVERLAPS),
     (riscv64_dataflow.NARROW[:-1], riscv64_dataflow.NARROW_OVERLAPS),
 ])
-def test_rows_overlap_only_where_it_is_declared(rows, declared):
+def test_table_rows_overlap_only_where_declared(rows, declared):
     found = {}
     for j, (mask, value, _verdict) in enumerate(rows):
         earlier = tuple((m, v) for m, v, _verdict in rows[:j] if (v ^ value) & m & mask == 0)
@@ -445,7 +445,7 @@ def test_rows_overlap_only_where_it_is_declared(rows, declared):
     assert found == declared
 
 
-def test_the_last_row_of_what_riscv64_does_with_values_takes_all_others():
+def test_the_last_riscv64_dataflow_row_matches_everything():
     for rows in (riscv64_dataflow.WIDE, riscv64_dataflow.NARROW):
         assert rows[-1][:2] == (0, 0)
 
@@ -455,12 +455,12 @@ def test_the_last_row_of_what_riscv64_does_with_values_takes_all_others():
     0x19010440, 0x19410440, 0x19810440, 0x1D010440, 0x19C10440,  # CPYFP CPYFM CPYFE CPYP SETP
     0xD5031000, 0xD5031021, 0xD5233060, 0xD503307F, 0xD6BF03E0,  # WFET WFIT TSTART TCOMMIT DRPS
 ])
-def test_arm64_what_does_not_survive_being_moved_alone_is_refused(word):
+def test_arm64_instructions_that_cannot_be_displaced_alone_are_refused(word):
     _length, verdict = TRAPS["arm64"].instructions.classify(word.to_bytes(4, "little"), PC)
     assert isinstance(verdict, Refuse), hex(word)
 
 
-def test_arm64_drps_is_no_authenticated_branch():
+def test_arm64_drps_is_not_an_authenticated_branch():
     _length, verdict = TRAPS["arm64"].instructions.classify((0xD6BF03E0).to_bytes(4, "little"), PC)
     assert verdict == Refuse("returns from an exception")
 
@@ -472,7 +472,7 @@ def test_riscv64_zcb_loads_and_stores_are_copied(text):
 
 @pytest.mark.parametrize("code", [0xD503245F, 0xD503249F, 0xD50342DF, 0xD50342FF, 0xD51B4220,
                                   0xD53B4220, 0x14000002, 0xD65F03C0])
-def test_an_arm64_verdict_ends_a_block_where_the_cpu_model_does(code):
-    """Else time would be told apart behind a probe, and another CPU have its turn there."""
+def test_arm64_verdicts_end_blocks_where_the_cpu_model_does(code):
+    """End blocks as the CPU model does, so that probes change neither time nor CPU scheduling."""
     raw = code.to_bytes(4, "little")
     assert arm64(raw, PC)[1].ends_block is ArmCpu._block_ends(raw)

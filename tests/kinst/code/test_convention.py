@@ -1,4 +1,4 @@
-"""Where a function's arguments are, from its prototype alone."""
+"""Locations of arguments, computed from a function's prototype alone."""
 
 import pytest
 
@@ -16,13 +16,13 @@ def structure(*offsets, size):
 RESULTS = {"nothing": Void(), "number": LONG, "pointer": Pointer(lambda: LONG),
            "small": structure(0, 8, size=16), "large": structure(0, 8, 16, size=24),
            "packed": structure(1, size=9), "empty": structure(size=0)}
-# How many argument registers the address of a result takes.
+# Number of argument registers that hold the address of the result.
 FIRST = {"amd64": {"large": 1, "packed": 1}, "arm64": {}, "riscv64": {"large": 1}}
 
 
 @pytest.mark.parametrize("arch", FIRST)
 @pytest.mark.parametrize("result", RESULTS)
-def test_the_address_that_a_result_goes_to_is_the_first_argument_where_it_is_one(arch, result):
+def test_arguments_follow_the_hidden_result_address(arch, result):
     procedure = Procedure((Parameter("a", lambda: LONG), Parameter("b", lambda: LONG)), False,
                           lambda: RESULTS[result])
     convention = CONVENTIONS[arch]
@@ -32,7 +32,7 @@ def test_the_address_that_a_result_goes_to_is_the_first_argument_where_it_is_one
 
 
 @pytest.mark.parametrize("arch", FIRST)
-def test_behind_a_result_of_an_unknown_size_no_argument_has_a_known_place(arch):
+def test_a_result_of_unknown_size_makes_argument_locations_unknown(arch):
     procedure = Procedure((Parameter("a", lambda: LONG),), False, lambda: Incomplete("struct", "s"))
     known = words(CONVENTIONS[arch], procedure) != [None]
     assert known == (arch == "arm64")

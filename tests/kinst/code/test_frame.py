@@ -1,4 +1,4 @@
-"""Frames found in the code of prologues and epilogues."""
+"""Stack frames found by decoding prologues and epilogues."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from kinst.code.frame import CodeFrame, FrameFollower
 from kinst.relocation.trap import TRAPS
 
 BASE = 0x1000
-# Instruction by instruction: a function that saves the frame pointer and, where there is one, the
-# link register, lowers the stack pointer and undoes it all.
+# A function that saves the frame pointer (and the link register, if there is one), lowers the
+# stack pointer, and undoes all of this; one instruction per string.
 CODE = {
     "amd64": ["55", "4889e5", "4883ec20", "90", "4883c420", "5d", "c3"],
     "arm64": ["fd7bbea9", "fd030091", "ff8300d1", "1f2003d5", "ff830091", "fd7bc2a8", "c0035fd6"],
@@ -27,14 +27,14 @@ def follower(arch, pieces):
 
 
 def places(pieces):
-    at, found = BASE, []
+    address, addresses = BASE, []
     for piece in pieces:
-        found.append(at)
-        at += len(piece) // 2
-    return found
+        addresses.append(address)
+        address += len(piece) // 2
+    return addresses
 
 
-def test_at_a_return_the_link_register_is_the_answer():
+def test_at_a_return_the_return_address_is_found():
     for arch, link in (("arm64", "x30"), ("riscv64", "ra")):
         walk, function = follower(arch, CODE[arch])
         found = walk.in_epilogue(function, places(CODE[arch])[-1])
@@ -52,13 +52,13 @@ def test_at_a_return_the_link_register_is_the_answer():
     ("riscv64", 5, CodeFrame("sp", 64, (("s0", -16), ("pc", -8)))),
     ("riscv64", 7, CodeFrame("sp", 64, (), "ra")),
 ])
-def test_in_an_epilogue_what_is_still_saved_is_read_from_the_stack(arch, index, wanted):
+def test_in_an_epilogue_saved_registers_are_read_from_the_stack(arch, index, wanted):
     walk, function = follower(arch, CODE[arch])
     assert walk.in_epilogue(function, places(CODE[arch])[index]) == wanted
 
 
 @pytest.mark.parametrize("arch", CODE)
-def test_in_a_prologue_nothing_is_read_that_is_not_saved_yet(arch):
+def test_a_prologue_is_not_mistaken_for_an_epilogue(arch):
     walk, function = follower(arch, CODE[arch])
     assert walk.in_epilogue(function, BASE) is None
 
@@ -75,13 +75,13 @@ def test_in_a_prologue_the_stack_pointer_leads_to_the_caller(arch, index, wanted
 
 
 @pytest.mark.parametrize("arch", CODE)
-def test_behind_the_prologue_the_frame_record_is_the_answer(arch):
+def test_the_function_body_is_not_mistaken_for_a_prologue(arch):
     walk, function = follower(arch, CODE[arch])
     middle = places(CODE[arch])[4]
     assert walk.in_prologue(function, middle) is None
 
 
-# A frame is set up; then the code jumps to an address, 0x7000 behind the jump.
+# The code sets up a frame, then jumps to BASE + 0x7000, outside the function.
 JUMPS_OUT = {
     "amd64": (["55", "4889e5", "90", "e9f66f0000"], 2),  # push rbp; mov rbp, rsp; nop; jmp
     "arm64": (["fd7bbea9", "fd030091", "1f2003d5", "fd1b0014"], 2),  # stp; mov x29, sp; nop; b
@@ -90,15 +90,15 @@ JUMPS_OUT = {
 
 
 @pytest.mark.parametrize("arch", JUMPS_OUT)
-def test_a_jump_to_a_cold_part_is_no_return(arch):
+def test_a_jump_to_a_cold_part_is_not_a_return(arch):
     pieces, number = JUMPS_OUT[arch]
-    found, function = follower(arch, pieces)
+    walk, function = follower(arch, pieces)
     last = places(pieces)[-1]
     known = TRAPS[arch].instructions
     target = known.jump_target(None, known.classify(bytes.fromhex(pieces[-1]), last)[1])
     assert target is not None and not BASE <= target < BASE + function.size
     for cold in (False, True):
-        code = FrameFollower(ARCHITECTURES[arch], TRAPS[arch], found._read,
+        code = FrameFollower(ARCHITECTURES[arch], TRAPS[arch], walk._read,
                              lambda _target, cold=cold: not cold)
         frame = code.in_epilogue(function, places(pieces)[number])
         assert (frame is None) == cold

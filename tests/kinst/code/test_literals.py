@@ -1,4 +1,4 @@
-"""Data that a function's instructions read is not probed."""
+"""Data inside a function is recognized by the instructions that read it, and is not probed."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ from kinst.relocation.verdict import Refuse
 
 PC = 0x40001000
 RET = {"amd64": "c3", "arm64": "c0035fd6", "riscv64": "8280"}
-# A load of what lies behind the return, or before the load; what is read, in bytes.
+# Instructions that load data placed after the return, with the number of bytes they read.
 LOADS = {
     "amd64": [("488b0501000000", 8), ("8b0501000000", 4), ("660f6f0501000000", 16),
               ("ff1501000000", 8), ("480b0501000000", 8)],
@@ -28,7 +28,7 @@ def listing(arch, code):
 
 
 def native(arch, code):
-    """(offsets with probes, pieces of data), by the native core."""
+    """Return the offsets of probes and the number of data ranges, from the native core."""
     dispatcher, _templates = new_dispatcher(
         ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].traps.trap_frame, None)
     numbers = dispatcher.add_all(PC, code, 0, len(code), 0, 0)
@@ -41,7 +41,7 @@ CASES = [(arch, bytes.fromhex(load), size) for arch, loads in LOADS.items() for 
 
 
 def behind(arch, load, size):
-    """The load, a return, the data."""
+    """Return a load and a return, without and with the data that follows them."""
     code = load + bytes.fromhex(RET[arch])
     if arch == "riscv64":
         target = TRAPS[arch].instructions.literal(load + bytes(8), PC)
@@ -50,7 +50,7 @@ def behind(arch, load, size):
 
 
 @pytest.mark.parametrize("arch, load, size", CASES)
-def test_what_an_instruction_reads_is_data(arch, load, size):
+def test_memory_that_an_instruction_reads_is_data(arch, load, size):
     code, whole = behind(arch, load, size)
     assert TRAPS[arch].instructions.literal(whole[:16], PC) == (PC + len(code), size)
     table = listing(arch, whole)
@@ -65,7 +65,7 @@ def test_what_an_instruction_reads_is_data(arch, load, size):
 
 @pytest.mark.parametrize("arch", ["arm64"])
 def test_data_before_the_instruction_that_reads_it_is_found(arch):
-    """b .+12; .quad; ldr x0, .-8; ret"""
+    """Find the data in ``b .+12; .quad; ldr x0, .-8; ret``."""
     code = bytes.fromhex("03000014" "4142434445464748" "c0ffff58" "c0035fd6")
     assert literals(TRAPS[arch], code, PC) == [(4, 12)]
     assert [(i.offset, i.verdict == Refuse(DATA)) for i in listing(arch, code)] == [
@@ -77,33 +77,33 @@ def test_data_before_the_instruction_that_reads_it_is_found(arch):
     ("amd64", "488d0500000000c3"), ("arm64", "4000001010000014c0035fd6"),
     ("riscv64", "170500001305a5008280"),
 ])
-def test_where_only_the_address_is_taken_nothing_is_known(arch, code):
+def test_taking_an_address_does_not_mark_data(arch, code):
     code = bytes.fromhex(code)
     assert literals(TRAPS[arch], code, PC) == [] and native(arch, code)[1] == 0
 
 
 DAMAGED = [
-    # VMPTRLD and a far jump through RIP, both refused: what they read is data all the same
+    # VMPTRLD and a far jump through RIP are refused, but what they read is still data.
     ("amd64", "0fc73501000000c3" + "41" * 8 + "90c3"),
     ("amd64", "ff2d01000000c3" + "41" * 10 + "90c3"),
-    # data that would be a load of real code: b .+12; ldr x0, .+12; .word 0; ldr x0, .-8; add; add
+    # Data that looks like a load of code: b .+12; ldr x0, .+12; .word 0; ldr x0, .-8; add; add
     ("arm64", "03000014" "60000058" "00000000" "c0ffff58" "0004009100040091c0035fd6"),
-    # each round finds more
+    # Each pass finds more data.
     ("amd64", ("0f100502000000eb10" + "90" * 14 + "48b8") * 6 + "90c3" + "90" * 8),
-    # UD1 with operands, as clang's -fsanitize-trap has it; relative to itself
+    # UD1 with operands, as clang's -fsanitize-trap emits it, and with a RIP-relative operand.
     ("amd64", "55670fb940024889e5c3"), ("amd64", "550fb90500000000" + "41" * 8 + "c3"),
-    # what has two lengths: UD0, near jumps with an operand-size prefix
+    # Encodings whose length depends on the CPU: UD0, near jumps with an operand-size prefix.
     ("amd64", "550fff00c3"), ("amd64", "55660f800000000090c3"), ("amd64", "5566e8000090c3"),
     ("amd64", "55660f78d00408c3"),
-    # LDR (literal) of a vector, opc 3: unallocated
+    # LDR (literal) of a vector with opc 3, which is unallocated.
     ("arm64", "5f2003d5" "400000dc" + "1f2003d5" * 9 + "c0035fd6"),
-    # a byte that is no instruction, shortly before data
+    # An invalid byte shortly before data.
     ("amd64", "488b050600000006" + "90" * 5 + "41" * 8 + "c3"),
 ]
 
 
 @pytest.mark.parametrize("arch, code", DAMAGED)
-def test_python_and_the_native_core_agree_where_it_is_hard(arch, code):
+def test_python_and_the_native_core_agree_on_hard_cases(arch, code):
     code = bytes.fromhex(code)
     table = listing(arch, code)
     probed, data = native(arch, code)
@@ -111,37 +111,37 @@ def test_python_and_the_native_core_agree_where_it_is_hard(arch, code):
     assert data == len(literals(TRAPS[arch], code, PC))
 
 
-def test_what_a_refused_instruction_reads_is_data():
+def test_memory_that_a_refused_instruction_reads_is_data():
     code = bytes.fromhex(DAMAGED[0][1])
     assert literals(TRAPS["amd64"], code, PC) == [(8, 16)]
 
 
-def test_what_only_data_seems_to_read_is_none():
+def test_data_that_decodes_as_a_load_marks_no_data():
     assert literals(TRAPS["arm64"], bytes.fromhex(DAMAGED[2][1]), PC) == [(4, 12)]
 
 
-def test_what_is_no_instruction_is_not_called_data():
+def test_an_invalid_byte_is_not_reported_as_data():
     table = listing("amd64", bytes.fromhex(DAMAGED[-1][1]))
     assert table[-1].offset == 7 and table[-1].verdict == Refuse("is not an instruction")
 
 
-def test_behind_what_has_two_lengths_nothing_is_known_and_the_reason_is_told():
+def test_an_instruction_of_ambiguous_length_ends_the_listing():
     table = listing("amd64", bytes.fromhex("55660f800000000090c3"))
     assert [(i.offset, i.verdict) for i in table[1:]] == [
         (1, Refuse("is a jump with an operand-size prefix"))]
 
 
-def test_an_unallocated_load_reads_nothing():
+def test_an_unallocated_load_reads_no_data():
     assert TRAPS["arm64"].instructions.literal(bytes.fromhex("a00a00dc"), PC) is None
 
 
 @pytest.mark.parametrize("code", ["0f180d00000000", "0fae3d00000000"])
-def test_what_is_only_prefetched_or_flushed_may_be_code(code):
+def test_prefetched_or_flushed_memory_is_not_marked_as_data(code):
     assert TRAPS["amd64"].instructions.literal(bytes.fromhex(code), PC) is None
 
 
 @given(st.sampled_from(CASES), st.binary(max_size=60), st.integers(0, 20))
-def test_python_and_the_native_core_see_the_same(case, noise, cut):
+def test_python_and_the_native_core_find_the_same_data(case, noise, cut):
     arch, load, size = case
     _code, whole = behind(arch, load, size)
     code = noise[:cut] + whole + noise[cut:]

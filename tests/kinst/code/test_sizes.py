@@ -1,4 +1,4 @@
-"""Functions of any size, as a damaged symbol may claim."""
+"""Functions of unusual size, as a damaged symbol may declare."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_a_function_that_is_too_large_is_refused(words, tmp_path):
     assert f"'f' has {MAX_FUNCTION + 1} bytes" in done.stderr
 
 
-def test_the_list_of_a_large_function_is_whole_json(tmp_path):
+def test_the_json_listing_of_a_large_function_is_complete(tmp_path):
     path = file_of(tmp_path / "kernel", 5000)
     done = completed("kinst_emu.commands.kinst", ["disas", "-k", path, "f", "g", "--json"])
     rows = json.loads(done.stdout)

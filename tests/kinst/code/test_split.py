@@ -1,4 +1,4 @@
-"""The native splitters: one template for a branch, wherever it leads."""
+"""Native splitters: branches that differ only in their target share one template."""
 
 import random
 
@@ -21,7 +21,7 @@ ROWS = {"arm64": ARM64, "riscv64": (*WIDE, *COMPRESSED)}
 DISPATCHERS = {arch: new_dispatcher(
         ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].traps.trap_frame, None)[0]
                for arch in ("amd64", "arm64", "riscv64")}
-# What the instruction is, the bits that are its displacement, bytes.
+# (Architecture, encoding, mask of the displacement bits, length in bytes).
 BRANCHES = [
     ("arm64", 0x14000000, 0x03FFFFFF, 4), ("arm64", 0x94000000, 0x03FFFFFF, 4),
     ("arm64", 0x54000000, 0x00FFFFE0, 4), ("arm64", 0x5400000B, 0x00FFFFE0, 4),
@@ -34,8 +34,8 @@ BRANCHES = [
 
 
 @pytest.mark.parametrize("arch, word, field, size", BRANCHES)
-def test_a_branch_is_one_template_and_leads_where_it_does_in_place(arch, word, field, size):
-    """In place by the CPU model, displaced by the native core, emulated by the verdict."""
+def test_branches_share_one_template_and_keep_their_target(arch, word, field, size):
+    """Compare execution in place (CPU model), displaced (native core) and emulated (verdict)."""
     generator = random.Random(word)
     laboratory = Laboratory(LABORATORIES[arch](), TRAPS[arch], 1)
     extremes = [0, field, field & -field, field ^ 1 << field.bit_length() - 1]
@@ -47,7 +47,7 @@ def test_a_branch_is_one_template_and_leads_where_it_does_in_place(arch, word, f
 
 
 def _template(arch, code):
-    """The key of an instruction with its length, and the template that the tables make of it."""
+    """Return the key of an instruction, the template that the tables make, and the true length."""
     length, key, relative = DISPATCHERS[arch].key(code)
     true, verdict = TRAPS[arch].instructions.classify(code, HERE)
     made = template(TRAPS[arch], code[:true], relative, verdict) if length and true else None
@@ -55,7 +55,7 @@ def _template(arch, code):
 
 
 def _hold(arch, codes):
-    """Instructions of one key have one template."""
+    """Assert that instructions with equal keys have equal templates, and return them by key."""
     seen = {}
     for code in codes:
         key, made = _template(arch, code)
@@ -66,7 +66,10 @@ def _hold(arch, codes):
 
 
 def _seen_relative(arch, code):
-    """How a target follows its instruction, seen by asking for the verdict at two addresses."""
+    """Return a lowered verdict and how its target depends on the instruction's address.
+
+    The dependency is measured by classifying the code at two addresses.
+    """
     low = []
     for address in (HERE, HERE + 0x5804):
         _length, verdict = TRAPS[arch].instructions.classify(code, address)
@@ -85,7 +88,7 @@ BEGINS = {"amd64": ["", "e9", "e8", "eb", "e3", "ff25", "ff15", "ff20", "ff9510"
 
 @pytest.mark.parametrize("arch", ["amd64", "arm64", "riscv64"])
 @given(data=st.data(), rest=st.binary(min_size=15, max_size=15))
-def test_a_verdict_says_how_its_target_follows_the_instruction(arch, data, rest):
+def test_a_verdict_records_how_its_target_depends_on_the_address(arch, data, rest):
     code = bytes.fromhex(data.draw(st.sampled_from(BEGINS[arch]))) + rest
     low, seen = _seen_relative(arch, code)
     assert low.relative is seen, (code.hex(), low)
@@ -99,7 +102,7 @@ def test_a_verdict_says_how_its_target_follows_the_instruction(arch, data, rest)
     ("arm64", "00000058", Relative.RELATIVE), ("riscv64", "17050000", Relative.RELATIVE),
     ("riscv64", "67000500", Relative.ABSOLUTE), ("riscv64", "01a0", Relative.RELATIVE),
 ])
-def test_targets_of_each_kind(arch, text, relative):
+def test_targets_of_each_kind_are_recognized(arch, text, relative):
     low, seen = _seen_relative(arch, bytes.fromhex(text).ljust(16, b"\0"))
     assert low.relative is seen is relative
 
@@ -108,7 +111,7 @@ PREFIXES = (b"", b"\x66", b"\xf2", b"\xf3", b"\x48", b"\x66\x48", b"\xf3\x45", b
 
 
 @pytest.mark.parametrize("prefix", PREFIXES, ids=lambda p: p.hex() or "none")
-def test_of_amd64_registers_are_left_out_only_where_they_decide_nothing(prefix):
+def test_amd64_keys_omit_only_registers_that_the_verdict_ignores(prefix):
     generator = random.Random(int.from_bytes(prefix, "little"))
     codes = [prefix + escape + bytes([opcode, generator.getrandbits(8)]) + generator.randbytes(10)
              for escape in (b"", b"\x0f") for opcode in range(256) for _ in range(16)]
@@ -117,7 +120,7 @@ def test_of_amd64_registers_are_left_out_only_where_they_decide_nothing(prefix):
 
 @pytest.mark.parametrize("arch", ["arm64", "riscv64"])
 @given(word=st.integers(0, 2**32 - 1), other=st.integers(0, 2**32 - 1), data=st.data())
-def test_a_row_stands_for_its_instructions_only_where_it_decides_alone(arch, word, other, data):
+def test_instructions_of_a_row_with_one_key_share_one_template(arch, word, other, data):
     mask, value, _verdict = data.draw(st.sampled_from(ROWS[arch]))
     codes = [w & ~mask & 0xFFFFFFFF | value for w in (word, other)]
     _hold(arch, [code.to_bytes(4, "little") for code in codes])
@@ -127,8 +130,8 @@ def test_a_row_stands_for_its_instructions_only_where_it_decides_alone(arch, wor
     ("arm64", 0x90000000, [(0x1000, 0x1000), (0x7FFFF000, 0x7FFFF000), (-0x80000000, -0x80000000)]),
     ("arm64", 0x10000000, [(4, 4), (0xFFFFF, 0xFFFFF), (-0x100000, -0x100000)]),
 ])
-def test_an_address_relative_to_its_place_is_one_template(arch, code, leads):
-    """ADR and ADRP of one register; ADRP beyond 2 GB keeps its displacement in the key."""
+def test_pc_relative_addresses_share_one_template(arch, code, leads):
+    """Share one template among ADR or ADRP displacements; ADRP beyond 2 GB has its own key."""
     generator = random.Random(code)
     laboratory = Laboratory(LABORATORIES[arch](), TRAPS[arch], 1)
     for lead, expected in leads:

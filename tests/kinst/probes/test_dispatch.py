@@ -1,4 +1,4 @@
-"""The native core, held to its twins in Python."""
+"""The native probe core, compared with its Python counterparts."""
 
 import pytest
 import unicorn
@@ -34,7 +34,7 @@ def dispatcher(arch):
     return new_dispatcher(ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].traps.trap_frame, None)[0]
 
 
-def test_the_decoder_sees_the_instructions_the_tables_see(booted):
+def test_the_native_decoder_agrees_with_the_tables(booted):
     breakpoints = Breakpoints(booted)
     for function in booted.image.symbols.functions():
         table = [i for i in breakpoints.instructions(function)
@@ -45,17 +45,17 @@ def test_the_decoder_sees_the_instructions_the_tables_see(booted):
 
 @settings(max_examples=3000, deadline=None)
 @given(st.binary(min_size=15, max_size=15))
-def test_amd64_lengths_are_those_of_capstone(code):
+def test_amd64_lengths_agree_with_capstone(code):
     length, verdict = TRAPS["amd64"].instructions.classify(code, 0x1000)
     native = dispatcher("amd64").lengths(code)
     assert (native[0] if native else 0) == length, code.hex()
     theirs = ARCHITECTURES["amd64"].instruction_length(code)
-    if theirs not in (0, length):  # UD0, and jumps with an operand-size prefix
+    if theirs not in (0, length):  # UD0 and jumps with an operand-size prefix differ
         assert isinstance(verdict, Refuse) and verdict.reason in (
             "raises an exception", "is a jump with an operand-size prefix"), code.hex()
 
 
-def test_function_boundaries_are_those_of_the_tables(booted):
+def test_native_function_boundaries_agree_with_the_tables(booted):
     breakpoints = Breakpoints(booted)
     for function in booted.image.symbols.functions():
         table = breakpoints.instructions(function)
@@ -67,7 +67,7 @@ def test_function_boundaries_are_those_of_the_tables(booted):
         assert framed == any(breakpoints.trap.instructions.is_prologue(i.code) for i in table)
 
 
-def test_trampolines_are_those_the_architecture_describes(booted):
+def test_trampolines_match_the_architecture_description(booted):
     breakpoints = Breakpoints(booted)
     for function in booted.image.symbols.functions():
         if function.name in ("strlen", "classify", "cnputs", "print_number", "clock_interrupt"):
@@ -89,10 +89,10 @@ def test_trampolines_are_those_the_architecture_describes(booted):
     assert seen or booted.arch.name == "riscv64"
 
 
-def test_records_tell_what_a_callback_is_told(booted):
+def test_records_and_callbacks_report_the_same_firings(booted):
     plain = booted.snapshot()
-    told = []
-    breakpoints = Breakpoints(booted, lambda probe, state: told.append(
+    called = []
+    breakpoints = Breakpoints(booted, lambda probe, state: called.append(
         (probe.id, state.get(booted.arch.arguments[0]))))
     fbt.create(breakpoints, "fibonacci", "")
     breakpoints.enable()
@@ -105,7 +105,7 @@ def test_records_tell_what_a_callback_is_told(booted):
     run(booted, "fibonacci", [5])
     recorded.disable()
     firings = list(recorded.firings())
-    assert [f.probe.id for f in firings] == [number for number, _argument in told]
+    assert [f.probe.id for f in firings] == [number for number, _argument in called]
     times = [f.instructions for f in firings]
     assert times == sorted(times) and len(set(times)) == len(times)
     assert not list(recorded.firings())
@@ -118,7 +118,7 @@ def test_records_tell_what_a_callback_is_told(booted):
 
 
 @pytest.mark.parametrize("name, arguments", CALLS[::3], ids=lambda v: str(v))
-def test_trampolines_of_threads_come_to_the_same(name, arguments):
+def test_per_thread_trampolines_change_nothing(name, arguments):
     machine = machine_with("amd64", "strlen", b"")
     plain = machine.snapshot()
     value = run(machine, name, arguments)
@@ -131,22 +131,23 @@ def test_trampolines_of_threads_come_to_the_same(name, arguments):
         assert run(machine, name, arguments) == value
         assert breakpoints.dispatcher.firings
         breakpoints.disable()
-        # Not the digest: to read the thread's number sets an accessed bit in a page table.
+        # The digest would differ: reading the thread ID sets an accessed bit in a page table.
         assert (machine.registers(), machine.instructions, bytes(machine.console.text)) == left
 
 
 @pytest.mark.parametrize("arch", ["arm64", "riscv64"])
-def test_trampolines_of_threads_are_amd64s(arch):
+def test_per_thread_trampolines_exist_only_on_amd64(arch):
     with pytest.raises(ProbeError, match="supports only --trampolines=probe"):
         Breakpoints(machine_with(arch, "strlen", b""), trampolines="thread")
 
 
-def test_an_interrupt_comes_between_the_repetitions_of_a_displaced_instruction():
+def test_a_displaced_rep_instruction_can_be_interrupted():
     machine = machine_with("amd64", "strtoul", b"")
-    machine.run(Until(time=machine.now // 10_000_000 * 10_000_000 + 9_000_000))  # 1 ms to a tick
+    # Run until 1 ms before a tick.
+    machine.run(Until(time=machine.now // 10_000_000 * 10_000_000 + 9_000_000))
     machine.write_code(machine.symbol("strtoul").address, assemble(
         "amd64", "push rbp; mov rbp, rsp; mov ecx, 3000000; rep stosb; mov rax, rdi; pop rbp; ret"))
-    at = 0xFFFFFFFF80000000 + (24 << 20)  # memory that nothing uses
+    at = 0xFFFFFFFF80000000 + (24 << 20)  # unused memory
     plain, ticks = machine.snapshot(), machine.symbol("ticks").address
     begin = machine.read_u64(ticks)
     run(machine, "strtoul", [at])
@@ -162,8 +163,8 @@ FAULTING = {
 }
 
 
-def test_a_fault_in_a_displaced_instruction_is_seen_where_it_belongs(arch):
-    """By the guest's handler, to the last bit; on amd64 the instruction is an emulated call."""
+def test_a_fault_in_a_displaced_instruction_reports_the_original_address(arch):
+    """Compare the guest's fault report and digest; on amd64 the instruction is an emulated call."""
     machine = machine_with(arch, "strtoul", FAULTING[arch])
     plain = machine.snapshot()
     with pytest.raises(CallError) as error:
@@ -174,7 +175,7 @@ def test_a_fault_in_a_displaced_instruction_is_seen_where_it_belongs(arch):
     said = str(error.value)
     for name, way in WAYS.items():
         if arch == "amd64" and name == "python":
-            continue  # the twin in Python leaves faults of emulated instructions to the native one
+            continue  # the Python core leaves faults of emulated instructions to the native core
         machine.restore(plain)
         breakpoints = Breakpoints(machine, **way)
         kinst_provider.create(breakpoints, "strtoul", "")
@@ -186,10 +187,10 @@ def test_a_fault_in_a_displaced_instruction_is_seen_where_it_belongs(arch):
         assert machine.digest() == digest
 
 
-def test_a_probe_on_the_breakpoints_own_way_is_told_and_works_directly(booted, arch):
+def test_a_probe_on_the_trap_path_works_only_with_the_direct_path(booted, arch):
     name = {"arm64": "do_el1h_sync", "riscv64": "do_trap_supervisor"}.get(arch)
     if name is None:
-        return  # amd64: the jump to the seam comes before any function with a size
+        return  # amd64 jumps to the seam before it enters a function with a size
     plain = booted.snapshot()
     for way, fails in (("guest", True), ("double", True), ("direct", False)):
         booted.restore(plain)
@@ -205,7 +206,7 @@ def test_a_probe_on_the_breakpoints_own_way_is_told_and_works_directly(booted, a
         breakpoints.disable()
 
 
-def test_code_that_the_guest_has_changed_meanwhile_is_left_alone(booted):
+def test_disabling_probes_keeps_code_that_the_guest_has_changed(booted):
     breakpoints = Breakpoints(booted)
     kinst_provider.create(breakpoints, "strlen", "0")
     breakpoints.enable()
@@ -215,7 +216,7 @@ def test_code_that_the_guest_has_changed_meanwhile_is_left_alone(booted):
     assert booted.read(address, 4) == b"\x55\x55\x55\x55"
 
 
-def test_code_that_has_changed_since_the_probe_was_made_is_not_patched(booted):
+def test_code_changed_after_a_probe_was_created_is_not_patched(booted):
     breakpoints = Breakpoints(booted)
     kinst_provider.create(breakpoints, "strlen", "0")
     booted.write(booted.symbol("strlen").address, b"\x90\x90\x90\x90")
@@ -246,14 +247,14 @@ def test_removed_probes_neither_fire_nor_patch(booted):
     ("[ms]*cmp", {"strcmp", "memcmp"}, {"strlen"}), ("fibonacc?", {"fibonacci"}, {"collatz"}),
     ("", {"strlen", "memcmp"}, {"trap", "do_el1h_sync", "do_trap_supervisor"}),
 ])
-def test_patterns_match_as_a_shells_do(booted, pattern, some, others):
+def test_patterns_match_like_shell_patterns(booted, pattern, some, others):
     breakpoints = Breakpoints(booted)
     fbt.create(breakpoints, pattern, "entry")
     names = {p.function for p in breakpoints.probes}
     assert some <= names and not others & names
 
 
-def test_a_pattern_leaves_functions_without_a_frame_to_those_who_name_them(booted):
+def test_patterns_skip_functions_without_a_frame(booted):
     breakpoints = Breakpoints(booted)
     kinst_provider.create(breakpoints, "*", "")
     patterned = {p.function for p in breakpoints.probes}
@@ -265,7 +266,7 @@ def test_a_pattern_leaves_functions_without_a_frame_to_those_who_name_them(boote
     assert {p.function for p in insisting.probes} >= patterned
 
 
-def test_a_slot_is_used_again_when_its_probe_is_gone(booted):
+def test_trampoline_slots_are_freed_when_probes_are_disabled(booted):
     before = booted.digest()
     for _ in range(3):
         breakpoints = Breakpoints(booted)
@@ -289,7 +290,7 @@ def test_a_survey_counts_every_instruction_once(image, arch):
     assert 0.9 * every < good <= every
 
 
-def test_a_snapshot_from_before_the_probes_waits_until_they_are_gone(booted, tmp_path):
+def test_an_earlier_snapshot_cannot_be_restored_while_probes_are_enabled(booted, tmp_path):
     before = booted.snapshot()
     breakpoints = Breakpoints(booted)
     kinst_provider.create(breakpoints, "strlen", "")
@@ -306,7 +307,7 @@ def test_a_snapshot_from_before_the_probes_waits_until_they_are_gone(booted, tmp
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_second_breakpoint_comes_to_the_seam_where_that_is_asked_for(booted, arch, path):
+def test_the_trap_path_decides_how_often_the_seam_is_reached(booted, arch, path):
     probes = Breakpoints(booted, path=path)
     kinst_provider.create(probes, "strlen", "")
     copied = next(p for p in probes.probes if isinstance(p.instruction.verdict, Copy | Rewrite))
@@ -324,7 +325,7 @@ def test_the_second_breakpoint_comes_to_the_seam_where_that_is_asked_for(booted,
     assert len(seen) == times * probes.dispatcher.firings
 
 
-def test_two_sets_of_probes_are_not_enabled_at_once(booted):
+def test_two_sets_of_probes_cannot_be_enabled_at_once(booted):
     one, other = Breakpoints(booted), Breakpoints(booted)
     kinst_provider.create(one, "strlen", "")
     kinst_provider.create(other, "strcmp", "")
@@ -342,7 +343,7 @@ def test_two_sets_of_probes_are_not_enabled_at_once(booted):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_callback_that_fails_leaves_the_guest_before_the_instruction(booted, path):
+def test_a_failing_callback_stops_the_guest_before_the_instruction(booted, path):
     def fail(probe, state):
         raise KeyError(probe.name)
 
@@ -364,7 +365,7 @@ def test_a_callback_that_fails_leaves_the_guest_before_the_instruction(booted, p
     lambda b: b.disable(), lambda b: b.dispatcher.clear(), lambda b: b.dispatcher.remove(0),
     lambda b: kinst_provider.create(b, "strcmp", ""),
 ])
-def test_probes_are_not_changed_while_one_fires(booted, change):
+def test_probes_cannot_be_changed_while_one_fires(booted, change):
     breakpoints = Breakpoints(booted)
     breakpoints.fire = lambda probe, state: change(breakpoints)
     kinst_provider.create(breakpoints, "strlen", "0")
@@ -380,13 +381,13 @@ def test_probes_are_not_changed_while_one_fires(booted, change):
 
 @pytest.mark.parametrize("options", [{"path": "direct"}, {"records": True},
                                      {"trampolines": "thread"}])
-def test_python_answers_the_double_path_only(options):
+def test_the_python_core_supports_only_the_double_path(options):
     with pytest.raises(ProbeError, match="double path only"):
         Breakpoints(machine_with("amd64", "strlen", b""), python=True, **options)
 
 
-def test_a_wait_for_an_interrupt_ends_where_it_does_unprobed(booted, image):
-    """riscv64's WFI does not end a block of the CPU model's."""
+def test_waiting_for_an_interrupt_is_the_same_with_probes(booted, image):
+    """Probe the idle function; riscv64's WFI does not end a translation block of the CPU model."""
     function = booted.symbol("machine_idle")
     machine = UnicornMachine(image, 64 << 20)
     machine.boot()
@@ -417,7 +418,7 @@ CALLS_OF_IT = {
 
 
 @pytest.mark.parametrize("target", [NOWHERE, 0x10])
-def test_a_call_into_nowhere_has_been_executed_when_that_faults(arch, target):
+def test_a_call_to_an_invalid_address_fails_alike_with_probes(arch, target):
     machine = machine_with(arch, "strtoul", CALLS_OF_IT[arch])
     plain = machine.snapshot()
     ends = []
@@ -437,8 +438,8 @@ def test_a_call_into_nowhere_has_been_executed_when_that_faults(arch, target):
 
 
 @pytest.mark.parametrize("behind", [1, 5, 6, 7])
-def test_a_run_that_ends_by_count_ends_alike_with_probes(booted, behind):
-    """At every instruction of the function, the probed ones among them."""
+def test_an_instruction_limit_stops_in_the_same_state_with_probes(booted, behind):
+    """Stop after a number of instructions while every instruction of the function is probed."""
     plain = booted.snapshot()
 
     def stop():
@@ -460,8 +461,8 @@ def test_a_run_that_ends_by_count_ends_alike_with_probes(booted, behind):
 
 
 @pytest.mark.parametrize("arch", ["arm64"], indirect=True)
-def test_blocks_begin_at_every_page_of_the_cpu_models(booted):
-    """arm64's is 1 KiB: a probe on the last instruction before it."""
+def test_a_probe_at_the_end_of_a_cpu_model_page_changes_nothing(booted):
+    """Probe the last instruction of a 1 KiB page, the page size of the arm64 CPU model."""
     address = (booted.symbol("strtoul").address + 1023) & ~1023
     # add x0, x0, 1 (four times) around the boundary, then ret
     booted.write_code(address - 8, words(*[0x91000400] * 4, 0xD65F03C0))
@@ -479,7 +480,7 @@ def test_blocks_begin_at_every_page_of_the_cpu_models(booted):
     assert booted.digest() == digest
 
 
-def test_a_stack_at_the_edge_of_memory_keeps_cr2():
+def test_probes_on_a_stack_at_the_edge_of_memory_keep_cr2():
     machine = machine_with("amd64", "fibonacci", assemble("amd64", "push rbp; nop; pop rbp; ret"))
     machine.write_register("cr2", 0x1234)
     breakpoints = Breakpoints(machine)

@@ -1,4 +1,4 @@
-"""Where inline copies are entered, in functions of a few instructions."""
+"""Entry addresses of inline copies, computed in functions of a few instructions."""
 
 import dataclasses
 
@@ -15,7 +15,8 @@ from kinst.relocation.trap import trap_of
 from tests.elfwriter import Elf
 
 BASE = 0x1000
-# Comments: offsets in hexadecimal.  The copy is what adds to edi, a0 or x0, and padding before it.
+# The comments give offsets in hexadecimal.  An inline copy consists of the instructions that add to
+# edi, a0 or x0, and of the padding before them.
 CASES = {
     "padding": ("amd64", """
         83ff01      # 0 cmp edi, 1
@@ -36,7 +37,7 @@ CASES = {
         83c702      # 5 add edi, 2
         83c703      # 8 add edi, 3
         c3""", [(5, 11)], [5, 8]),
-    "a piece behind another one": ("amd64", """
+    "a second piece after other code": ("amd64", """
         83c701      # 0 add edi, 1
         83c601      # 3 add esi, 1
         83c702      # 6 add edi, 2
@@ -73,7 +74,7 @@ CASES = {
         c3          # 8 ret
         83c703      # 9 add edi, 3
         c3""", [(0, 8), (9, 12)], [0]),
-    "behind what nothing leads to": ("amd64", """
+    "after unreachable code": ("amd64", """
         c3 90       # 0 ret; nop
         83c701      # 2 add edi, 1
         c3""", [(1, 5)], [2]),
@@ -115,19 +116,19 @@ def copy_of(pieces, begins=None):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_copy_is_entered_where_control_comes_to_it(tmp_path, case):
+def test_an_inline_copy_is_entered_where_control_reaches_it(tmp_path, case):
     arch, text, pieces, wanted = CASES[case]
     found = Entrances(image_of(tmp_path, arch, text)).of(copy_of(pieces))
     assert [at - BASE for at in found] == wanted
 
 
-def test_where_the_debug_data_says_it_a_copy_is_entered_there_alone(tmp_path):
+def test_an_entry_address_in_the_debug_data_is_the_only_entry(tmp_path):
     arch, text, pieces, _wanted = CASES["two ways in"]
     found = Entrances(image_of(tmp_path, arch, text)).of(copy_of(pieces, begins=8))
     assert [at - BASE for at in found] == [8]
 
 
-def test_a_cold_part_is_entered_anywhere(tmp_path):
+def test_a_cold_part_is_entered_at_each_of_its_pieces(tmp_path):
     text = """
         83c701      # 0 add edi, 1
         c3          # 3 ret
@@ -138,7 +139,7 @@ def test_a_cold_part_is_entered_anywhere(tmp_path):
         assert [at - BASE for at in found] == wanted
 
 
-def test_the_stack_pointer_s_depth_is_known_on_all_ways_from_the_begin(tmp_path):
+def test_stack_depths_are_known_on_all_paths_from_the_start(tmp_path):
     text = """
         7407            # 0 je 9
         55              # 2 push rbp

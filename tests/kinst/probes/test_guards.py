@@ -1,8 +1,8 @@
-"""Static probes on the teaching kernels whose code is executed only where probes are enabled.
+"""Static probes in code that the kernel executes only while probes are enabled.
 
-``describe`` is overwritten: it looks at a variable, which is 0, and returns what it was given.
-What the variable guards has the tracepoint, but for the argument 7.  ``note_letters`` is the way
-to the gate, as in ``test_tracepoint``.
+The tests overwrite ``describe`` with code that reads a variable, which is 0, and returns its
+argument.  The code guarded by the variable contains the tracepoint, but skips it for the argument
+7.  ``note_letters`` is the way to the gate, as in ``test_tracepoint``.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ ARGUMENTS = [99, 7, 8]
 
 
 def looks(arch, site, variable):
-    """The code of ``describe``, and where in it the tracepoint is."""
+    """Return the code of ``describe`` and the offset of its tracepoint."""
     distance = variable - site
     if arch == "amd64":  # cmpb $0, variable(%rip); jne; mov %edi, %eax; ret
         return (b"\x80\x3d" + struct.pack("<i", distance - 7) + bytes.fromhex(
@@ -69,7 +69,7 @@ def calls(machine):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("beside", ["", "describe", "note_letters", "machine_off"])
-def test_what_is_guarded_fires_as_if_it_were_enabled_and_nothing_is_left_of_it(
+def test_guarded_probes_fire_as_if_enabled_and_leave_no_trace(
         machine, path, beside):
     plain = machine.snapshot()
     values = calls(machine)
@@ -85,13 +85,13 @@ def test_what_is_guarded_fires_as_if_it_were_enabled_and_nothing_is_left_of_it(
     assert machine.digest() == untraced
     fired = [record for record in breakpoints.firings() if record.probe.id - 1 == number]
     assert [record.registers[:2] for record in fired] == [(99, 42), (8, 42)]
-    if beside == "describe":  # what an untraced run does not execute has not fired
+    if beside == "describe":  # instructions that an untraced run skips have not fired
         counts = [breakpoints.dispatcher.probe(n)[4] for n in others]
         executed = 4 if machine.arch.name == "amd64" else 5
         assert set(counts) == {0, 3} and counts.count(3) == executed
 
 
-def test_a_kernel_that_has_enabled_its_probes_comes_to_the_tracepoint_by_itself(machine):
+def test_a_kernel_with_enabled_probes_reaches_the_tracepoint_itself(machine):
     machine.write(machine.symbol(VARIABLE).address, b"\1")
     breakpoints = Breakpoints(machine, records=True)
     breakpoints.add_static(0)
@@ -107,7 +107,7 @@ def table(machine, code=None):
         symbol.address, symbol.size), symbol))
 
 
-def test_a_branch_that_tests_another_variable_is_no_guard(machine):
+def test_a_branch_on_another_variable_is_not_a_guard(machine):
     site, variable = machine.symbol("describe").address, machine.symbol(VARIABLE).address
     _code, at = looks(machine.arch.name, site, variable)
     trap = TRAPS[machine.arch.name]
@@ -117,8 +117,8 @@ def test_a_branch_that_tests_another_variable_is_no_guard(machine):
     assert guards.guard(trap, table(machine), variable, site, machine.read_u64) is None
 
 
-def test_code_that_does_more_than_make_arguments_is_not_guarded(machine):
-    """The last jump, back to where both ways lead, is a return instead."""
+def test_code_that_does_more_than_set_up_arguments_has_no_guard(machine):
+    """Replace the last jump, which returns to the common code, with a return."""
     site, variable = machine.symbol("describe").address, machine.symbol(VARIABLE).address
     code, at = looks(machine.arch.name, site, variable)
     trap = TRAPS[machine.arch.name]

@@ -1,4 +1,4 @@
-"""The illumos way: the kernel's vectors are told what was there, and do it themselves."""
+"""The illumos trap path: the kernel's vectors emulate the instruction that a probe replaced."""
 
 import shutil
 
@@ -30,13 +30,13 @@ def machine(kernel):
 
 
 def counted(machine, wanted="fbt:::"):
-    """Firings by probe, the results of the calls and the digest afterwards."""
+    """Return the number of firings of each probe, the results of the calls and the digest."""
     with machine.trace(f"{wanted} {{ @[probefunc, probename] = count(); }}") as traced:
         results = [machine.evaluate(call) for call in CALLS]
     return traced.aggregations.get("@", {}), results, machine.digest()
 
 
-def test_all_of_fbt_fires_as_on_the_kernel_with_freebsds_vectors_and_disturbs_nothing(machine):
+def test_all_fbt_probes_fire_as_on_the_freebsd_kernel_and_change_nothing(machine):
     state = machine.keep()
     plain = [machine.evaluate(call) for call in CALLS]
     untouched = machine.digest()
@@ -47,7 +47,7 @@ def test_all_of_fbt_fires_as_on_the_kernel_with_freebsds_vectors_and_disturbs_no
     expected, freebsd, _digest = counted(other)
     assert [one for one in freebsd if not isinstance(one, kinst_emu.CPointer)] == [
         one for one in plain if not isinstance(one, kinst_emu.CPointer)]
-    # A jump to another function is no place for a probe here, as on illumos.
+    # As on illumos, a jump to another function cannot carry a probe.
     entries = {key: count for key, count in expected.items() if key[1] == "entry"
                and machine.kernel.instructions(key[0])[0].text == "push rbp"}
     assert len(entries) > 8
@@ -58,7 +58,7 @@ def test_all_of_fbt_fires_as_on_the_kernel_with_freebsds_vectors_and_disturbs_no
     assert returns["strlen", "return"] == expected["strlen", "return"]
 
 
-def test_the_prompt_works_with_all_of_fbt_enabled_and_the_clock_ticking(machine):
+def test_the_prompt_works_with_all_fbt_probes_and_a_ticking_clock(machine):
     state = machine.keep()
 
     def session():
@@ -79,7 +79,7 @@ def test_the_prompt_works_with_all_of_fbt_enabled_and_the_clock_ticking(machine)
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_a_run_cut_anywhere_is_the_same_run(kernel, size):
+def test_running_in_small_steps_changes_nothing(kernel, size):
     def session(size, probed):
         machine = kernel.boot("64M")
         machine.type("strings\r")
@@ -109,8 +109,8 @@ CODE = bytes.fromhex("55 4889e5 90 488d4701 c9 c3")
 
 @pytest.mark.parametrize("python", [False, True])
 @pytest.mark.parametrize("offset", [0, 4, 9, 10])
-def test_each_of_the_four_instructions_is_done_by_the_kernel(offset, python):
-    """push %rbp, nop, leave, ret; answered natively, and by the truth in Python."""
+def test_the_kernel_emulates_each_of_the_four_instructions(offset, python):
+    """Probe push %rbp, nop, leave and ret with the native core and the Python reference."""
     def machine():
         found = boots.booted(catalog.find(NAME), MEMORY)
         found.write_code(found.symbol("note_letters").address, CODE)
@@ -133,7 +133,7 @@ def test_each_of_the_four_instructions_is_done_by_the_kernel(offset, python):
     assert probed.digest() == plain.digest()
 
 
-def test_what_the_vectors_cannot_do_is_not_probed(machine):
+def test_instructions_that_the_vectors_cannot_emulate_are_refused(machine):
     with pytest.raises(kinst_emu.KinstError, match="not one that this kernel's vectors do"):
         machine.probe("kinst::strlen:1")
     with machine.probe("kinst::strlen:") as probes:
@@ -145,7 +145,7 @@ def test_what_the_vectors_cannot_do_is_not_probed(machine):
             "cannot be probed")
 
 
-def test_the_ways_there_are_not_probed():
+def test_the_trap_path_is_excluded_from_probes():
     machine = boots.booted(catalog.find(NAME), MEMORY)
     table = Breakpoints(machine)
     create(table, "*", "")
@@ -155,7 +155,7 @@ def test_the_ways_there_are_not_probed():
         create(table, "dtrace_invop", "entry")
 
 
-def test_a_breakpoint_that_is_nobodys_is_the_kernels_own_affair():
+def test_the_kernel_handles_breakpoints_without_a_probe():
     machine = boots.booted(catalog.find(NAME), MEMORY)
     machine.write_code(machine.symbol("note_letters").address, b"\xcc")
     with pytest.raises(kinst_emu.CallError) as failed:
@@ -169,8 +169,8 @@ def test_a_breakpoint_that_is_nobodys_is_the_kernels_own_affair():
     assert b"invalid opcode at " in bytes(other.console.text)
 
 
-def test_an_invalid_opcode_is_not_taken_for_a_breakpoint(machine):
-    """dtrace_invop is asked about it, too; its address is none of a probe's."""
+def test_an_invalid_opcode_is_not_mistaken_for_a_breakpoint(machine):
+    """Execute UD2, which also calls dtrace_invop, at an address without a probe."""
     with machine.probe("fbt::strlen:") as probes:
         machine.emulated.write_code(machine.kernel.symbol("note_letters"), b"\x0f\x0b")
         with pytest.raises(kinst_emu.CallError):
@@ -178,7 +178,7 @@ def test_an_invalid_opcode_is_not_taken_for_a_breakpoint(machine):
     assert probes.count == 0
 
 
-def test_it_is_explained_with_its_own_stack_frame_and_way_back(tmp_path):
+def test_an_explanation_shows_the_illumos_stack_frame_and_return(tmp_path):
     page = tmp_path / "x.html"
     done = run("kinst", "explain", "-k", NAME, "strlen:0", "-c", 'strlen("hi")', "-n",
                "{ trace(arg0); }", "--html", str(page))
@@ -191,7 +191,7 @@ def test_it_is_explained_with_its_own_stack_frame_and_way_back(tmp_path):
     assert "The trampoline</a>" not in text
 
 
-def test_the_direct_path_gives_the_same(machine):
+def test_the_direct_path_fires_the_same_probes(machine):
     state = machine.keep()
     fired, results, digest = counted(machine)
     machine.restore(state)
@@ -201,7 +201,7 @@ def test_the_direct_path_gives_the_same(machine):
     assert traced.aggregations["@"] == fired and machine.digest() == digest
 
 
-def test_until_a_place_behind_a_return_that_is_probed(machine):
+def test_a_run_stops_at_an_address_after_a_probed_return(machine):
     machine.type("strings\r")
     with machine.probe("fbt::strlen:return") as probes:
         machine.emulated.run(Until(addresses=[machine.kernel.symbol("crc32")]))
@@ -209,7 +209,7 @@ def test_until_a_place_behind_a_return_that_is_probed(machine):
 
 
 @pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="there is no QEMU")
-def test_qemu_takes_the_same_way(machine):
+def test_qemu_fires_the_same_probes(machine):
     wanted = "fbt::strtoul:"
     call = 'strtoul(" -0x12zz", 0, 16)'
     with machine.on_qemu() as other, other.probe(wanted) as there:
@@ -227,12 +227,12 @@ def test_qemu_takes_the_same_way(machine):
      "so there are no trampolines"),
     (("explain", "-k", NAME, "strlen:0", "--run", 'strlen("a")', "--run", 'strlen("b")',
       "--schedule", "A B"), "no trampolines to share")])
-def test_what_is_about_trampolines_is_refused(words, says):
+def test_commands_about_trampolines_are_refused(words, says):
     refused(run("kinst", *words), says)
 
 
 @pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="there is no QEMU")
-def test_calls_agree_with_qemu_step_by_step_and_a_fault_is_seen():
+def test_calls_agree_with_qemu_in_lockstep_and_a_fault_is_found():
     done = run("kinst", "xval", "-k", NAME, "-c", 'strlen("hello")')
     assert done.returncode == 0 and "1 calls agree" in done.stdout, done
     assert "2 firings on both machines" in done.stdout

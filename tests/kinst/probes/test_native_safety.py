@@ -1,4 +1,4 @@
-"""Nothing called from Python crashes the process: it works, or it is an exception with one line."""
+"""Calls from Python into native code succeed or raise a one-line error, but never crash."""
 
 import inspect
 import json
@@ -27,9 +27,9 @@ from tests.conftest import ARCHES
 ODD = [0, 1, -1, 7, 255, 256, 4096, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 62, (1 << 63) - 1,
        (1 << 64) - 1, 1 << 64, None, "x", b"", b"\x90" * 16, [], object()]
 
-# Every public method of the native classes is called in a process of its own, with odd arguments,
-# on an object without a machine, one with a machine, and from inside a firing.  A crash ends the
-# process; whatever is raised is counted.
+# Each test calls the public methods of the native classes with odd arguments in a new process: on
+# an object without a machine, on one with a machine, or inside a firing.  A crash ends the process;
+# exceptions are counted.
 CALLER = r"""
 import random, sys
 sys.path.insert(0, {root!r})
@@ -37,13 +37,13 @@ from tests.kinst.probes.test_native_safety import hammer
 hammer({arch!r}, {where!r}, {seed})
 print("alive")
 """
-# What is left out, and why.
+# Methods that are not called, and why.
 LEFT_OUT = {
     "run": "runs for ever from an odd address; called from inside a run below",
 }
-# The same in a firing: the machine is to run on.
+# Methods that are not called inside a firing, because the machine must continue.
 ENDLESS = {
-    name: "the clock would stand still for ever, or the guest be somewhere else"
+    name: "the clock would stop for ever, or the guest would continue somewhere else"
     for name in ("freeze", "thaw", "thaw_at", "thaw_if_at", "use_trampoline", "abandon", "settle",
                  "set_flat", "set_page_walk", "write", "write_bytes", "write_system", "write_msr",
                  "set_interrupt_mask", "set_interrupt_gate", "set_breakpoint_exception",
@@ -69,7 +69,7 @@ def shake(things, rng, rounds, but=()):
             getattr(thing, name)(*arguments(rng, rng.randrange(rng.choice((3, 7, 13)))))
         except RecursionError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is no crash
+        except Exception as error:  # noqa: BLE001 - any exception is allowed, a crash is not
             assert "\n" not in str(error), (name, error)
             raised += 1
     assert raised
@@ -108,14 +108,14 @@ def hammer(arch, where, seed):
         caller = Caller(machine, 100_000)
         try:
             caller.call(machine.symbol("strlen").address, [caller.place(b"ab\0")], "strlen")
-        except Exception as error:  # noqa: BLE001 - odd values were written: anything may be said
+        except Exception as error:  # noqa: BLE001 - odd values may cause any exception
             print(type(error).__name__)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("where", ["none", "machine", *PATHS])
 @pytest.mark.parametrize("seed", [1])
-def test_odd_arguments_are_refused_and_crash_nothing(arch, where, seed):
+def test_odd_arguments_do_not_crash_the_process(arch, where, seed):
     from tests import conftest
 
     root = conftest.__file__.rsplit("/", 2)[0]
@@ -124,12 +124,12 @@ def test_odd_arguments_are_refused_and_crash_nothing(arch, where, seed):
         result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
                                 check=False, timeout=120, cwd=root)
     except subprocess.TimeoutExpired:
-        pytest.fail("it hangs")
+        pytest.fail("the process hangs")
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.splitlines()[-1] == "alive"
 
 
-def test_there_are_public_methods_to_call(booted):
+def test_native_objects_have_public_methods_to_call(booted):
     assert len(methods(booted.engine)) > 30
     probes = Breakpoints(booted)
     assert {"get", "set", "changed", "enable"} <= set(methods(probes.dispatcher))
@@ -147,13 +147,13 @@ def shaped():
     lambda d: d.disable(), lambda d: d.listen(0, 0, 0), lambda d: d.deafen(),
     lambda d: d.use_slots(0, 0, 4096, 0, False),
 ])
-def test_a_dispatcher_without_a_machine_says_so(shaped, call):
+def test_a_dispatcher_without_a_machine_raises_an_error(shaped, call):
     with pytest.raises(RuntimeError, match="has no machine"):
         call(shaped)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_vector_register_is_refused_in_a_firing(path):
+def test_vector_registers_cannot_be_accessed_in_a_firing(path):
     from images import boots, catalog
     from tests.conftest import MEMORY
 
@@ -177,8 +177,8 @@ def test_a_vector_register_is_refused_in_a_firing(path):
     assert len(said) == 2
 
 
-def test_every_register_that_the_return_path_forgets_can_be_set_at_once():
-    """Eleven of them on arm64."""
+def test_all_registers_that_the_return_path_loses_can_be_set():
+    """Set the eleven registers x18 to x28 of arm64 in one firing."""
     from images import boots, catalog
     from tests.conftest import MEMORY
 
@@ -207,7 +207,7 @@ def test_every_register_that_the_return_path_forgets_can_be_set_at_once():
     assert {name: machine.read_register(name) for name in wanted} == wanted != plain
 
 
-def test_the_sink_cannot_change_what_a_firing_uses(booted):
+def test_the_record_sink_cannot_change_probes_during_a_firing(booted):
     probes = Breakpoints(booted, records=True, path=DIRECT)
     kinst_provider.create(probes, "strlen", "")
     probes.enable()
@@ -231,7 +231,7 @@ def test_the_sink_cannot_change_what_a_firing_uses(booted):
     assert refused
 
 
-def test_run_from_inside_a_callback_is_refused(booted):
+def test_running_the_machine_from_a_callback_is_refused(booted):
     said = []
 
     def fire(_probe, _state):
@@ -250,7 +250,7 @@ def test_run_from_inside_a_callback_is_refused(booted):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_listening_twice_answers_once(booted, path):
+def test_listening_twice_fires_each_probe_once(booted, path):
     probes = Breakpoints(booted, path=path)
     kinst_provider.create(probes, "strlen", "")
     probes.enable()
@@ -270,8 +270,8 @@ def test_listening_twice_answers_once(booted, path):
     assert not booted.engine.frozen
 
 
-def test_the_breakpoint_exception_is_told_once_and_whole():
-    """A wrong place in a context would be written to at every firing."""
+def test_the_breakpoint_exception_must_be_set_once_and_completely():
+    """Refuse wrong context offsets, to which every firing would write, and a second call."""
     import emu.unicorn.riscv64._cpu as _cpu
 
     def fresh():

@@ -1,8 +1,8 @@
-"""System calls on the teaching kernels, which have none: a dispatcher of them is written here.
+"""System call probes on the teaching kernels, with a dispatcher that the tests write.
 
-``describe`` is overwritten with what a kernel has there: it makes the address of the arguments in
-the thread, and calls the function whose address the thread begins with: ``note_letters``,
-overwritten, which returns the thread's fifth word.
+The tests overwrite ``describe`` with a dispatcher like that of a kernel: it computes the address of
+the arguments in the thread and calls the function whose address is the thread's first word.  That
+function overwrites ``note_letters`` and returns the thread's fifth word.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from kinst.probes.probed_code import ProbeError
 from kinst.providers.kinst_provider import create
 from kinst.relocation.trap import TRAPS
 
-# The dispatcher; the function it calls; the register that leads to the thread.
+# The dispatcher, the function that it calls, and the register that leads to the thread.
 CODE = {
     "amd64": ("488db740000000" "ff17" "90" "c3", "8b4720" "c3", "gs_base"),
     "arm64": ("fd7bbfa9" "01000191" "090040f9" "20013fd6" "1f2003d5" "fd7bc1a8" "c0035fd6",
@@ -80,7 +80,7 @@ def thread(entry, function, error, flags=0, value=7):
 
 
 def called(machine, content, times=1):
-    """Call the dispatcher with a thread; what is in the thread afterwards."""
+    """Call the dispatcher with a thread and return the thread's memory afterwards."""
     caller = Caller(machine)
     at, head = caller.place(content), None
     head = caller.place(struct.pack("<Q", at))
@@ -92,7 +92,7 @@ def called(machine, content, times=1):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("beside", ["", "describe"])
-def test_arguments_value_and_error_are_told_and_nothing_is_left_of_it(machine, path, beside):
+def test_probes_report_arguments_value_and_error_and_leave_no_trace(machine, path, beside):
     function = machine.symbol("note_letters").address
     good, bad, own, other = (thread(0x5000 + 32 * index, function, error, flags) for
                              index, error, flags in ((1, 0, 0), (2, 9, 0), (2, 9, KEPT), (0, 0, 0)))
@@ -100,14 +100,14 @@ def test_arguments_value_and_error_are_told_and_nothing_is_left_of_it(machine, p
     kept = [called(machine, one) for one in (good, bad, own, other)]
     untraced = machine.digest()
     machine.restore(plain)
-    told = []
+    reported = []
 
     def fire(probe, state):
         static = breakpoints.static(probe.id - 1)
         if static is not None:
             at = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
             error = int.from_bytes(machine.read(at + ERROR, 4), "little", signed=True)
-            told.append((static.function, static.name, breakpoints.dispatcher.made[:3], error))
+            reported.append((static.function, static.name, breakpoints.dispatcher.made[:3], error))
 
     breakpoints = Breakpoints(machine, fire=fire, path=path)
     numbers = [breakpoints.add_static(n, Types) for n in range(4)]
@@ -118,15 +118,15 @@ def test_arguments_value_and_error_are_told_and_nothing_is_left_of_it(machine, p
     breakpoints.disable()
     assert machine.digest() == untraced
     minus = (1 << 64) - 1
-    given = (minus - 1, 1 << 40, 3)  # the first is an int
-    assert told == [("read", "entry", given, 55), ("read", "return", (7, 7, 0), 0),
+    given = (minus - 1, 1 << 40, 3)  # the first argument is an int
+    assert reported == [("read", "entry", given, 55), ("read", "return", (7, 7, 0), 0),
                     ("write", "entry", given, 55), ("write", "return", (minus, minus, 0), 9),
                     ("write", "entry", given, 55), ("write", "return", (minus, minus, 0), 55)]
     counts = [breakpoints.dispatcher.probe(n)[4] for n in others]
     assert set(counts) <= {0, 4} and (not others or counts.count(4) >= 4)  # the rest is dead code
 
 
-def test_a_kernel_whose_types_or_code_are_others_is_refused(machine):
+def test_a_kernel_with_unexpected_types_or_code_is_refused(machine):
     with pytest.raises(ProbeError, match="need the kernel's types"):
         Breakpoints(machine).add_static(0)
     types = Types()
@@ -145,11 +145,11 @@ def test_a_kernel_whose_types_or_code_are_others_is_refused(machine):
     ("arm64", "01a11091", 1064), ("arm64", "00a11091", None), ("arm64", "01a150d1", None),
     ("riscv64", "93858c42", 1064), ("riscv64", "93858cff", -8),
     ("riscv64", "13858c42", None), ("riscv64", "a145", None)])
-def test_what_is_added_for_a_second_argument_is_read_from_the_instruction(arch, code, wanted):
+def test_the_offset_of_the_second_argument_is_decoded(arch, code, wanted):
     assert TRAPS[arch].instructions.second_argument(bytes.fromhex(code)) == wanted
 
 
-def test_tables_of_system_calls_are_bounded(machine):
+def test_system_call_tables_are_bounded(machine):
     dispatcher = Breakpoints(machine).dispatcher
     for count, size in ((0, 32), (1 << 20, 32), (3, 4), (3, 1 << 20)):
         with pytest.raises(ValueError, match="invalid table of"):

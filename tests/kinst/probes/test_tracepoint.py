@@ -1,8 +1,9 @@
-"""Static probes on the teaching kernels, which declare none: one is declared here.
+"""Static probes on the teaching kernels, with a probe that the tests declare.
 
-``describe`` is overwritten with a tracepoint and a return, ``note_letters`` with the way to the
-gate: it spills a register above the stack pointer, loses others, has a frame, and makes two
-arguments: what it was given, and 42.  The gate is ``machine_off``, which would end the machine.
+The tests overwrite ``describe`` with a tracepoint and a return, and ``note_letters`` with the way
+to the gate.  The way to the gate spills a register above the stack pointer, overwrites others, has
+a frame, and passes two arguments: its own argument and 42.  The gate is ``machine_off``, which
+would turn off the machine.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst.providers.kinst_provider import create
 from tests.kinst.providers.test_provider import run
 
-# The tracepoint; what follows it; the way to the gate; the call, for the distance to it.
+# The tracepoint, the code after it, the way to the gate, and the call encoded for a distance.
 CODE = {
     "amd64": ("660f1f0400", "89f8c3",  # mov %edi, %eax; ret
               "48897c2410" "4889fe" "48c7c22a000000" "31ff" "53" "48c7c307000000",
@@ -59,8 +60,8 @@ def calls(machine):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("beside", ["", "describe", "note_letters", "machine_off"])
-def test_the_guest_makes_the_arguments_and_nothing_is_left_of_it(machine, path, beside):
-    """Also with breakpoints of others at the tracepoint, on the way to the gate, and on it."""
+def test_static_probes_report_arguments_and_leave_no_trace(machine, path, beside):
+    """Repeat with other breakpoints at the tracepoint, on the way to the gate, and on the gate."""
     plain = machine.snapshot()
     values = calls(machine)
     assert values[0] == 99
@@ -80,13 +81,13 @@ def test_the_guest_makes_the_arguments_and_nothing_is_left_of_it(machine, path, 
         (99, 42, *fired[0].registers[2:]), (7, 42, *fired[1].registers[2:])]
     count = [breakpoints.dispatcher.probe(n)[4] for n in (number, never, *others)]
     assert count[:2] == [2, 0]
-    assert any(count[2:]) == (beside == "describe")  # on the way to a gate nothing fires
+    assert any(count[2:]) == (beside == "describe")  # probes on the way to a gate do not fire
     assert breakpoints.names(number) == ("lesson", "kernel", "none", "start")
     assert breakpoints.probe(never).name == "never"
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_function_that_is_told_of_a_firing_sees_the_tracepoint_s_registers(machine, path):
+def test_a_callback_sees_the_registers_at_the_tracepoint(machine, path):
     plain = machine.snapshot()
     calls(machine)
     untraced = machine.digest()
@@ -108,7 +109,7 @@ def test_a_function_that_is_told_of_a_firing_sees_the_tracepoint_s_registers(mac
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_gate_to_which_no_tracepoint_leads_ends_the_run(machine, path):
+def test_reaching_the_gate_without_a_tracepoint_ends_the_run(machine, path):
     breakpoints = Breakpoints(machine, path=path)
     breakpoints.add_static(0)
     breakpoints.enable()
@@ -116,19 +117,19 @@ def test_a_gate_to_which_no_tracepoint_leads_ends_the_run(machine, path):
         run(machine, "machine_off", [])
 
 
-def test_a_tracepoint_that_another_has_patched_is_refused(machine):
+def test_a_tracepoint_that_is_already_patched_is_refused(machine):
     machine.write(machine.symbol("describe").address, b"\x01\x02\x03\x04\x05")
     with pytest.raises(ProbeError, match=r"describe.*the code has been patched"):
         Breakpoints(machine).add_static(0)
 
 
-def test_what_cannot_answer_static_probes_has_none_or_says_so(machine):
+def test_unsupported_cores_and_machines_have_no_static_probes(machine):
     with pytest.raises(ProbeError, match="does not support static probes"):
         Breakpoints(machine, lambda probe, state: None, python=True).add_static(0)
     assert SeamBreakpoints(machine).declared == []
 
 
-def test_a_static_probe_is_not_taken_away_alone(machine):
+def test_a_static_probe_cannot_be_removed_alone(machine):
     breakpoints = Breakpoints(machine)
     number = breakpoints.add_static(0)
     with pytest.raises(ValueError, match="removed alone"):

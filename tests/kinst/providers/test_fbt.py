@@ -37,12 +37,12 @@ def test_entries_and_returns_of_a_recursion_balance(booted):
         assert depth >= 0
 
 
-STEPS_INTO_TAIL = 40  # instructions: it has left tail_even by then, and not returned
+STEPS_INTO_TAIL = 40  # instructions that leave tail_even but do not return
 TAILS = ("tail_even", "tail_odd", "refund", "audit")
 
 
 @pytest.mark.parametrize("argument", [7, 12, 0, 9])
-def test_a_tail_call_returns_with_the_callee_result_inner_functions_first(booted, argument):
+def test_a_tail_call_reports_the_callee_result_innermost_first(booted, argument):
     makes = [lambda b, name=name: fbt.create(b, name, "") for name in TAILS]
     seen, value = trace(booted, makes, "tail_even", [argument])
     entered = [p.function for p, _, _ in seen if p.name == "entry"]
@@ -53,7 +53,7 @@ def test_a_tail_call_returns_with_the_callee_result_inner_functions_first(booted
 
 
 @pytest.mark.parametrize("path", ["guest", "direct", "double", "python"])
-def test_returns_by_tail_calls_are_the_same_on_every_path(booted, path):
+def test_tail_call_returns_are_the_same_on_every_trap_path(booted, path):
     seen = []
     breakpoints = Breakpoints(
         booted, lambda probe, state: seen.append((probe.function, probe.name)),
@@ -71,9 +71,9 @@ def test_returns_by_tail_calls_are_the_same_on_every_path(booted, path):
         (function, "return") for function, name in reversed(seen) if name == "entry"]
 
 
-def test_a_tail_call_into_the_middle_of_a_function_is_no_return(booted):
+def test_a_jump_into_the_middle_of_a_function_is_not_a_return(booted):
     breakpoints = Breakpoints(booted)
-    breakpoints._starts = frozenset()  # no function begins anywhere
+    breakpoints._starts = frozenset()  # no address is the start of a function
     fbt.create(breakpoints, "tail_even", "")
     found = [breakpoints.probe(n) for n in range(len(breakpoints.probes))]
     assert all(breakpoints.trap.instructions.is_return(p.instruction.code)
@@ -81,8 +81,8 @@ def test_a_tail_call_into_the_middle_of_a_function_is_no_return(booted):
     assert "where no function begins" in breakpoints.not_followed["tail_even"][0]
 
 
-def test_a_stale_tail_call_is_dropped_when_time_goes_back(booted):
-    """A run that is left in the middle of a tail call, and begun again from a snapshot."""
+def test_restoring_a_snapshot_drops_pending_tail_calls(booted):
+    """Restore a snapshot after a run that stopped between a tail call and the return."""
     seen = []
     breakpoints = Breakpoints(booted, lambda probe, state: seen.append(probe.name))
     fbt.create(breakpoints, "tail_even", "return")
@@ -97,7 +97,7 @@ def test_a_stale_tail_call_is_dropped_when_time_goes_back(booted):
     assert seen == ["return"]
 
 
-def test_fbt_and_kinst_share_an_instruction(booted):
+def test_fbt_and_kinst_probes_can_share_an_instruction(booted):
     makes = [lambda b: fbt.create(b, "crc32", "entry"), lambda b: kinst(b, "crc32", "")]
     seen, value = trace(booted, makes, "crc32", [0, "hello", 5])
     assert value == 0x3610A686
@@ -110,7 +110,7 @@ def test_fbt_and_kinst_share_an_instruction(booted):
 
 
 @pytest.mark.parametrize("name", ["strlen", "classify", "cnputs", "spin_lock", "describe"])
-def test_every_call_enters_and_returns_once_and_nothing_changes(booted, name):
+def test_every_call_enters_and_returns_once_and_changes_nothing(booted, name):
     arguments = {"strlen": ["hello"], "classify": [5, 27], "cnputs": ["x"],
                  "spin_lock": [b"\0" * 8], "describe": [2]}[name]
     plain = booted.snapshot()

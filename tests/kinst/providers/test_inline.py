@@ -1,4 +1,4 @@
-"""Probes on inline copies, with an index made up for the test."""
+"""Probes on inline copies, with an index that the tests construct."""
 
 import dataclasses
 import random
@@ -16,7 +16,7 @@ from tests.kinst.providers.test_provider import run
 
 
 class Index:
-    """Stands for a DebugIndex: the copies of one function, and whether it is one by itself."""
+    """Stand-in for a DebugIndex with inline and out-of-line copies of one function."""
 
     def __init__(self, copies, whole=()):
         self.all = [Function(i, "tiny", tuple(pieces), None, True, 0, 0, 0, 0)
@@ -33,12 +33,12 @@ class Index:
 
 @pytest.fixture
 def table(booted):
-    """The instructions of crc32, to put copies into."""
+    """Return the instructions of crc32, in which the tests place copies."""
     return Breakpoints(booted).instructions(booted.symbol("crc32"))
 
 
 def span(table, first, last):
-    """The code of instructions, both ends included."""
+    """Return the start and end addresses of a sequence of instructions."""
     return table[first].address, table[last].address + len(table[last].code)
 
 
@@ -49,37 +49,37 @@ def made(booted, index, end):
     return breakpoints, found, offsets
 
 
-def test_a_contiguous_copy_begins_and_ends_once(booted, table):
+def test_a_contiguous_copy_has_one_entry_and_one_return(booted, table):
     index = Index([[span(table, 2, 4)]])
     assert made(booted, index, "entry")[2] == [table[2].offset]
     assert made(booted, index, "return")[2] == [table[4].offset]
     assert made(booted, index, "entry")[1].text == [f"kinst::crc32:{table[2].offset}"]
 
 
-def test_a_copy_of_one_instruction_begins_where_it_ends(booted, table):
+def test_a_copy_of_one_instruction_enters_and_returns_there(booted, table):
     index = Index([[span(table, 3, 3)]])
     assert made(booted, index, "entry")[2] == made(booted, index, "return")[2] == [table[3].offset]
 
 
-def test_a_split_copy_begins_at_its_lowest_piece_and_may_be_left_at_each(booted, table):
+def test_a_split_copy_is_entered_at_its_lowest_piece_and_left_at_each(booted, table):
     index = Index([[span(table, 5, 6), span(table, 1, 2)]])
     assert made(booted, index, "entry")[2] == [table[1].offset]
     assert {table[2].offset, table[6].offset} <= set(made(booted, index, "return")[2])
 
 
-def test_a_copy_that_ends_its_caller_ends_with_its_last_instruction(booted, table):
+def test_a_copy_at_the_end_of_its_caller_returns_at_the_last_instruction(booted, table):
     index = Index([[span(table, len(table) - 2, len(table) - 1)]])
     assert made(booted, index, "return")[2] == [table[-1].offset]
 
 
-def test_two_copies_at_one_address_are_one_probe(booted, table):
+def test_two_copies_at_one_address_share_one_probe(booted, table):
     index = Index([[span(table, 2, 4)], [span(table, 2, 3)]])
     assert made(booted, index, "entry")[2] == [table[2].offset]
     alone = made(booted, Index([[span(table, 2, 4)]]), "return")[2]
     assert made(booted, index, "return")[2] == alone == sorted(set(alone))
 
 
-def test_a_copy_with_more_pieces_than_can_be_followed_is_reported(booted, table):
+def test_a_copy_with_too_many_pieces_is_reported(booted, table):
     pieces = [(table[2].address + 4096 * n, table[2].address + 4096 * n + 1)
               for n in range(inline.MAX_PIECES + 1)]
     _b, found, offsets = made(booted, Index([pieces, [span(table, 3, 4)]]), "entry")
@@ -88,7 +88,7 @@ def test_a_copy_with_more_pieces_than_can_be_followed_is_reported(booted, table)
     assert f"it has {len(pieces)} pieces of code" in report
 
 
-def test_a_function_that_is_both_has_fbt_probes_too(booted, table):
+def test_an_inline_function_with_its_own_code_also_gets_fbt_probes(booted, table):
     symbol = booted.symbol("strlen")
     index = Index([[span(table, 2, 4)]], [[(symbol.address, symbol.address + symbol.size)]])
     breakpoints = Breakpoints(booted)
@@ -97,7 +97,7 @@ def test_a_function_that_is_both_has_fbt_probes_too(booted, table):
     assert found.text == [f"kinst::crc32:{table[2].offset}", "fbt::strlen:entry"]
 
 
-def test_what_cannot_be_probed_is_reported_and_does_not_stop_the_others(booted, table):
+def test_copies_that_cannot_be_probed_are_reported_and_skipped(booted, table):
     long = next(i for i in table if len(i.code) > 2 and i.offset)
     inside = long.address + 1
     excluded = booted.symbol("cpu_switch")
@@ -109,19 +109,19 @@ def test_what_cannot_be_probed_is_reported_and_does_not_stop_the_others(booted, 
     assert any("is not in a function" in report for report in found.reports)
 
 
-def test_a_function_without_a_copy_and_without_code_is_told(booted):
+def test_a_function_without_copies_or_code_is_refused(booted):
     with pytest.raises(ProbeError, match="no function 'tiny'"):
         inline.create(Breakpoints(booted), Index([]), "tiny", "entry")
 
 
 def events(machine, pieces, entries, name, arguments):
-    """Entries and returns of a copy by its definition, from a run that is stepped through."""
+    """Return the entries and returns of a copy, found by single-stepping a call."""
     trap = trap_of(machine.guest, machine.arch.name)
     caller = Caller(machine)
     values = [caller.place(a) if isinstance(a, bytes) else a for a in arguments]
     seen, active, waiting = [], [], []
     inside = frozenset(at for low, high in pieces for at in range(low, high))
-    before = None  # the instruction before, where it lies in the copy of the frame in progress
+    before = None  # the previous instruction, if it is in the copy of the current frame
 
     def step(pc):
         nonlocal before
@@ -130,7 +130,7 @@ def events(machine, pieces, entries, name, arguments):
         if before is not None and before != "in a call" and (over or pc not in inside) and active:
             active.pop()
             seen.append("return")
-        if over:  # control is behind the call
+        if over:  # the call has returned
             waiting.pop()
             if pc not in inside and active:
                 active.pop()
@@ -152,7 +152,7 @@ def events(machine, pieces, entries, name, arguments):
 
 
 def follow(machine, caller, address, values, step):
-    """Call a function; ``step`` is given the address of each instruction before it is executed."""
+    """Call a function, passing each instruction's address to ``step`` before it executes."""
     back = machine.guest.entry_address(machine.image)
     machine.arch.prepare_call(machine, tuple(values), back)
     machine.pc = address
@@ -163,8 +163,11 @@ def follow(machine, caller, address, values, step):
 
 
 def first_reached(trap, table, pieces):
-    """The instructions of some pieces that can be the first of them, from a function's begin on,
-    and, where a jump leads to an address of a table, from whatever nothing else leads to."""
+    """Return the addresses at which control can first enter the pieces.
+
+    The search starts at the beginning of the function.  If it finds a jump through a table, it
+    continues at the instructions that no other instruction leads to.
+    """
     ways, elsewhere = {}, set()
     for number, one in enumerate(table):
         after = one.address + len(one.code)
@@ -202,8 +205,8 @@ CALLS = {"crc32": [0, b"abcdefg", 7], "fibonacci": [5], "classify": [5, 27], "ta
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("seed", range(12))
-def test_a_copy_fires_once_for_each_time_it_is_entered_and_left(booted, name, seed):
-    """Random pieces of a function as a copy: loops, branches and calls in and out of it."""
+def test_a_copy_fires_once_for_each_entry_and_return(booted, name, seed):
+    """Use random pieces of a function as a copy, with loops, branches and calls."""
     rng = random.Random(f"{name} {seed}")
     breakpoints = Breakpoints(booted)
     table = breakpoints.instructions(booted.symbol(name))
@@ -235,7 +238,7 @@ def test_a_copy_fires_once_for_each_time_it_is_entered_and_left(booted, name, se
 
 
 def depth_of(seen):
-    """The least number of entries that are open at any time."""
+    """Return the smallest number of open entries at any time."""
     depth = least = 0
     for end in seen:
         depth += 1 if end == "entry" else -1
@@ -243,16 +246,16 @@ def depth_of(seen):
     return least
 
 
-def test_the_debug_data_says_where_a_copy_is_entered(booted, table):
+def test_the_debug_data_determines_where_a_copy_is_entered(booted, table):
     low, high = span(table, 1, 6)
     index = Index([[(low, high)]])
     index.all[0] = dataclasses.replace(index.all[0], begins=table[4].address)
     assert made(booted, index, "entry")[2] == [table[4].offset]
-    index.all[0] = dataclasses.replace(index.all[0], begins=high)  # it is none of its own
+    index.all[0] = dataclasses.replace(index.all[0], begins=high)  # outside the copy
     assert made(booted, index, "entry")[2] == [table[1].offset]
 
 
-def test_the_copy_that_is_entered_is_known(booted, table):
+def test_an_entry_probe_knows_its_copies(booted, table):
     index = Index([[span(table, 2, 4)], [span(table, 2, 3)], [span(table, 5, 6)]])
     _b, found, _offsets = made(booted, index, "entry")
     assert [found.copies[n] for n in found.numbers] == [index.all[:2], index.all[2:3]]

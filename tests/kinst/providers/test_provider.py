@@ -11,7 +11,7 @@ from kinst.providers.kinst_provider import create
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Refuse
 
-# Functions of the teaching kernel with arguments that take every way through them.
+# Functions of the teaching kernel, with arguments that cover every path through them.
 CALLS = [
     ("strlen", ["hello"]), ("strcmp", ["abc", "abd"]), ("memcmp", ["abc", "abc", 3]),
     ("strtoul", [" -0x1fg", 0, 0]), ("strtoul", ["0755", 0, 0]), ("crc32", [0, "hello", 5]),
@@ -41,14 +41,14 @@ def listed(machine, name):
     return list(instructions(TRAPS[machine.arch.name], image_code(machine.image, symbol), symbol))
 
 
-# The ways a firing can go: all must come to the same.
+# The ways to handle a firing, which must all have the same effect.
 WAYS = {"guest": {"path": "guest"}, "direct": {"path": "direct"},
         "double": {"path": "double"}, "python": {"path": "double", "python": True}}
 
 
 @pytest.mark.parametrize("name, arguments", CALLS, ids=lambda v: str(v))
-def test_tracing_every_instruction_changes_nothing_whichever_way_it_goes(booted, name, arguments):
-    """The digest is of memory, registers, devices, clock and console: all of the machine."""
+def test_tracing_every_instruction_changes_nothing_on_any_trap_path(booted, name, arguments):
+    """Compare digests, which cover memory, registers, devices, clock and console."""
     machine = booted
     plain = machine.snapshot()
     value = run(machine, name, arguments)
@@ -70,7 +70,7 @@ def test_tracing_every_instruction_changes_nothing_whichever_way_it_goes(booted,
 
 
 def executed(machine, function, work):
-    """Offsets of a function as they are executed, by Unicorn's own hook on every instruction."""
+    """Return the executed offsets of a function, recorded by a Unicorn hook."""
     symbol = machine.symbol(function)
     seen = []
     hook = machine.uc.hook_add(
@@ -99,14 +99,14 @@ def fired(machine, function, work):
     ("strlen", ["hello"]), ("fibonacci", [5]), ("crc32", [0, "abc", 3]), ("classify", [5, 27]),
     ("strtoul", ["0x1f", 0, 0]), ("spin_lock", [b"\0" * 8]),
 ], ids=lambda v: str(v))
-def test_every_executed_instruction_that_can_be_probed_fires_in_order(booted, name, arguments):
+def test_every_executed_probe_site_fires_in_order(booted, name, arguments):
     truth = executed(booted, name, lambda: run(booted, name, arguments))
     order, probes = fired(booted, name, lambda: run(booted, name, arguments))
     assert order == [offset for offset in truth if offset in probes]
     assert len(order) > 3
 
 
-def test_the_registers_of_a_firing_are_those_before_the_instruction(booted):
+def test_a_firing_sees_the_registers_before_the_instruction(booted):
     kinst = Breakpoints(booted)
     seen = []
     first = booted.arch.arguments[0]
@@ -118,7 +118,7 @@ def test_the_registers_of_a_firing_are_those_before_the_instruction(booted):
     assert seen[0] == (3, begin) and seen[1] == (2, begin)
 
 
-def test_disabling_leaves_memory_as_it_was(booted):
+def test_disabling_probes_restores_memory(booted):
     before = booted.digest()
     kinst = Breakpoints(booted)
     for name in ("strlen", "crc32", "classify"):
@@ -129,7 +129,7 @@ def test_disabling_leaves_memory_as_it_was(booted):
     assert booted.digest() == before
 
 
-def test_probes_of_several_functions_work_together(booted):
+def test_probes_in_several_functions_work_together(booted):
     kinst = Breakpoints(booted)
     names = set()
     kinst.fire = lambda probe, state: names.add(probe.function)
@@ -140,10 +140,10 @@ def test_probes_of_several_functions_work_together(booted):
     assert names == {"classify", "fibonacci"}
 
 
-def test_an_exclusive_access_is_left_alone(booted, arch):
+def test_instructions_of_an_exclusive_access_are_refused(booted, arch):
     if arch == "amd64":
         kinst = Breakpoints(booted)
-        assert create(kinst, "spin_lock", "")  # lock-prefixed: nothing to leave alone
+        assert create(kinst, "spin_lock", "")  # amd64 uses a lock prefix, which can be displaced
         return
     kinst = Breakpoints(booted)
     refused = [i for i in listed(booted, "spin_lock")
@@ -160,12 +160,12 @@ def test_an_exclusive_access_is_left_alone(booted, arch):
     ("strlen", "two", "not a decimal byte offset"),
     ("cpu_switch", "", "excluded"),
 ])
-def test_a_probe_that_cannot_be_says_why(booted, function, name, says):
+def test_an_impossible_probe_is_refused_with_the_reason(booted, function, name, says):
     with pytest.raises(ProbeError, match=says):
         create(Breakpoints(booted), function, name)
 
 
-def test_an_offset_inside_an_instruction_names_the_nearest_boundaries(booted):
+def test_an_offset_inside_an_instruction_reports_the_nearest_boundaries(booted):
     kinst = Breakpoints(booted)
     table = listed(booted, "crc32")
     long = next(i for i in table if len(i.code) > 2 and i.offset)
@@ -174,7 +174,7 @@ def test_an_offset_inside_an_instruction_names_the_nearest_boundaries(booted):
         create(kinst, "crc32", str(long.offset + 1))
 
 
-def test_the_same_probe_asked_for_twice_is_one(booted):
+def test_creating_the_same_probe_twice_adds_it_once(booted):
     kinst = Breakpoints(booted)
     one = create(kinst, "strlen", "0")
     every = create(kinst, "strlen", "")
@@ -182,17 +182,17 @@ def test_the_same_probe_asked_for_twice_is_one(booted):
 
 
 @pytest.mark.parametrize("fails", ["write_u64", "patch", "read_u64"])
-def test_what_fails_while_probes_are_enabled_leaves_nothing_behind(booted, monkeypatch, fails):
+def test_a_failure_while_enabling_probes_restores_memory(booted, monkeypatch, fails):
     before = booted.digest()
     kinst = Breakpoints(booted)
     create(kinst, "strlen", "")
 
     def broken(*_arguments):
-        raise MachineError("it breaks here")
+        raise MachineError("simulated failure")
 
     with monkeypatch.context() as patched:
         patched.setattr(booted, fails, broken)
-        with pytest.raises(MachineError, match="it breaks here"):
+        with pytest.raises(MachineError, match="simulated failure"):
             kinst.enable()
     assert not kinst.enabled and booted.digest() == before
     kinst.enable()
@@ -200,8 +200,8 @@ def test_what_fails_while_probes_are_enabled_leaves_nothing_behind(booted, monke
     kinst.disable()
 
 
-def test_a_breakpoint_path_that_uses_more_stack_than_is_kept_is_seen(booted):
-    """As if the kernel's way to the seam had written further down."""
+def test_a_trap_path_that_uses_too_much_stack_is_reported(booted):
+    """Simulate a trap path that writes too far down the stack."""
     def deep(_address, _frame):
         address, content = booted.engine.detour.kept_stack
         booted.write(address + 16, bytes([content[16] ^ 1]))
@@ -215,8 +215,8 @@ def test_a_breakpoint_path_that_uses_more_stack_than_is_kept_is_seen(booted):
         run(booted, "strlen", ["hello"])
 
 
-def test_the_breakpoint_path_stays_within_the_stack_that_is_kept(booted):
-    """With room to spare: what it leaves there is looked at, byte by byte, at each firing."""
+def test_the_trap_path_stays_within_the_saved_stack(booted):
+    """Check at each firing that the trap path used less than half of the saved stack."""
     used = []
 
     def measure(_address, _frame):

@@ -1,7 +1,7 @@
-"""Mistakes of relocation engines, found by reading FreeBSD's: each would fail here.
+"""Mistakes found in FreeBSD's relocation engine, none of which ours may make.
 
-Single instructions go through the laboratory (in place, by the verdict, and displaced by the native
-dispatcher).  The rest are functions of the teaching kernel with other code in them.
+The laboratory tests single instructions: in place, by the verdict, and displaced by the native
+dispatcher.  The other tests overwrite functions of the teaching kernel.
 """
 
 import keystone
@@ -30,12 +30,12 @@ def assemble(arch, text, address=0):
 
 
 def words(*codes):
-    """RISC-V and Arm instructions of four bytes."""
+    """Encode RISC-V or Arm instructions of four bytes each."""
     return b"".join(code.to_bytes(4, "little") for code in codes)
 
 
 def same(arch, *codes, states=24):
-    """The laboratory finds no difference, and nothing was refused."""
+    """Assert that the laboratory accepts all encodings and finds no difference."""
     lab = Laboratory(LABORATORIES[arch](), TRAPS[arch], 5)
     for code in codes:
         verdict, mismatch = lab.test(code, states)
@@ -44,7 +44,7 @@ def same(arch, *codes, states=24):
 
 
 def machine_with(arch, function, code):
-    """The booted teaching kernel with ``code`` at the start of a function."""
+    """Return a booted teaching kernel with ``code`` at the start of a function."""
     machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     symbol = machine.symbol(function)
     assert len(code) <= symbol.size
@@ -58,7 +58,7 @@ def call(machine, function, *arguments):
 
 
 def the_same_on_every_path(machine, function, *arguments, offset=""):
-    """Traced, the function gives the same and leaves the same behind; the value is returned."""
+    """Return the result of a call after checking that probes on any trap path change nothing."""
     plain = machine.snapshot()
     value = call(machine, function, *arguments)
     untraced = machine.digest()
@@ -79,31 +79,31 @@ def the_same_on_every_path(machine, function, *arguments, offset=""):
 # -- amd64 -------------------------------------------------------------------------------------
 
 
-def test_amd64_a_sib_index_of_none_is_not_rsp():
+def test_amd64_sib_index_4_means_no_index():
     same("amd64", *(assemble("amd64", text) for text in (
         "call qword ptr [rsp]", "call qword ptr [rsp + 8]", "jmp qword ptr [r12 + 0x40]",
     )))
 
 
-def test_amd64_base_five_without_displacement_has_one_of_four_bytes():
+def test_amd64_base_5_with_mod_0_has_a_four_byte_displacement():
     same("amd64", bytes.fromhex("ff14c508000050"), bytes.fromhex("ff142500000050"),
          bytes.fromhex("ff24f508000050"))
 
 
-def test_amd64_rbp_and_r13_are_bases_with_a_displacement():
+def test_amd64_rbp_and_r13_work_as_bases_with_a_displacement():
     same("amd64", *(assemble("amd64", text) for text in (
         "call qword ptr [rbp + 8]", "call qword ptr [r13 - 8]", "call qword ptr [rbp + rax*8 + 8]",
         "call qword ptr [r13 + rcx*2 + 0x1000]",
     )))
 
 
-def test_amd64_a_segment_override_is_part_of_the_address():
+def test_amd64_segment_overrides_are_part_of_the_address():
     same("amd64", *(assemble("amd64", text) for text in (
         "call qword ptr gs:[rax]", "call qword ptr fs:[rbx + 8]", "jmp qword ptr gs:[rip + 16]",
     )))
 
 
-def test_amd64_loops_do_not_take_their_displacement_along():
+def test_amd64_displaced_loops_reach_their_original_target():
     same("amd64", *(bytes.fromhex(text) for text in
                     ("e210", "e110", "e010", "e2f0", "67e210", "e310", "67e310")))
 
@@ -117,7 +117,7 @@ FAULT = "push rbp; mov rbp, rsp; mov rax, qword ptr [rdi]; pop rbp; ret"
 
 
 def fault_with(trampolines, path):
-    """What the guest says of a fault in a displaced instruction, with probes in its handler."""
+    """Return the console after a fault in a displaced instruction with probes in the handler."""
     machine = machine_with("amd64", "fibonacci", assemble("amd64", FAULT))
     breakpoints = Breakpoints(machine, path=path, trampolines=trampolines)
     for function in ("fibonacci", "cnputs", "print_number", "panic"):
@@ -131,18 +131,18 @@ def fault_with(trampolines, path):
 
 
 @pytest.mark.parametrize("path", ["guest", "direct"])
-def test_amd64_a_fault_in_a_trampoline_survives_probes_in_its_handler(path):
+def test_amd64_probes_in_the_fault_handler_keep_the_faulting_trampoline(path):
     machine = machine_with("amd64", "fibonacci", assemble("amd64", FAULT))
     with pytest.raises(CallError) as error:
         call(machine, "fibonacci", 0x100_0000_0000)
     at = machine.symbol("fibonacci").address + 4
     assert f"trap 12 at {at:x}".encode() in error.value.console
     assert fault_with("probe", path) == error.value.console
-    # FreeBSD's own scheme: the handler's probes write over the trampoline that has faulted.
+    # As in FreeBSD, probes in the handler overwrite a per-thread trampoline that has faulted.
     assert fault_with("thread", path) != error.value.console
 
 
-def test_amd64_sti_keeps_its_shadow():
+def test_amd64_sti_keeps_its_interrupt_shadow():
     code = assemble("amd64", "cli; push rbp; nop; sti; hlt; pop rbp; ret")
     machine = machine_with("amd64", "fibonacci", code)
     the_same_on_every_path(machine, "fibonacci")
@@ -159,24 +159,24 @@ def test_arm64_tbz_tests_bits_31_and_above():
                     for name in ("tbz", "tbnz") for bit in (0, 30, 31, 32, 33, 62, 63)))
 
 
-def test_arm64_cbz_looks_at_its_width_only():
+def test_arm64_cbz_tests_only_its_operand_width():
     same("arm64", *(assemble("arm64", f"{name} {register}, #16")
                     for name in ("cbz", "cbnz") for register in ("w4", "x4")), states=60)
 
 
-def test_arm64_registers_30_and_31_are_no_others():
+def test_arm64_registers_30_and_31_are_decoded_correctly():
     same("arm64", *(assemble("arm64", text) for text in (
         "cbz x30, #16", "cbz xzr, #16", "cbnz wzr, #16", "tbnz xzr, #3, #16", "tbz x30, #40, #16",
         "br x30", "blr x30", "ret x30", "ret", "adr x30, #16", "adrp xzr, #0x1000",
     )))
 
 
-def test_arm64_literal_loads_load_from_beside_the_original():
+def test_arm64_displaced_literal_loads_read_the_original_address():
     same("arm64", words(0x18000080), words(0x58000080), words(0x98000080), words(0x1C000080),
          words(0x5C000080), words(0x9C000080), words(0xD8000080), words(0x5800009F))
 
 
-def test_arm64_returns_and_calls_leave_interrupts_as_they_were():
+def test_arm64_returns_and_calls_keep_the_interrupt_masks():
     code = words(0xAA1E03E2, 0x10000061, 0xD63F0020, 0x14000003, 0x91000400, 0xD65F03C0,
                  0xAA0203FE, 0xD65F03C0)
     # mov x2, x30; adr x1, 16; blr x1; b 24; (16:) add x0, x0, 1; ret; (24:) mov x30, x2; ret
@@ -197,7 +197,7 @@ def test_arm64_returns_and_calls_leave_interrupts_as_they_were():
     assert the_same_on_every_path(machine, "strtoul", 41) == 42
 
 
-def test_arm64_casp_is_no_load_exclusive():
+def test_arm64_casp_is_not_a_load_exclusive():
     trap = TRAPS["arm64"]
     for code in (words(0x48207C82), words(0x08207C82), words(0x48607C82)):
         assert isinstance(trap.instructions.classify(code, 0)[1], Copy)
@@ -208,8 +208,8 @@ def test_arm64_casp_is_no_load_exclusive():
 # -- riscv64 -----------------------------------------------------------------------------------
 
 
-def test_riscv64_auipc_into_x0_writes_nothing():
-    """It is LPAD, and is not probed; what lies before a trap frame stays what it is."""
+def test_riscv64_auipc_to_x0_writes_nothing():
+    """Refuse LPAD, and leave the memory before a trap frame unchanged."""
     machine = machine_with("riscv64", "strtoul", words(0x00001017, 0x00008067))
     assert the_same_on_every_path(machine, "strtoul", 7) == 7
     _length, verdict = TRAPS["riscv64"].instructions.classify(words(0x00001017), 0)
@@ -217,7 +217,7 @@ def test_riscv64_auipc_into_x0_writes_nothing():
 
 
 @pytest.mark.parametrize("register", [2, 3, 4], ids=["sp", "gp", "tp"])
-def test_riscv64_what_is_written_to_sp_gp_and_tp_is_there(register):
+def test_riscv64_writes_to_sp_gp_and_tp_take_effect(register):
     same("riscv64", words(0x17 | register << 7 | 1 << 12), words(0x6F | register << 7))
     code = words(
         0x00000293 | register << 15,  # mv t0, REGISTER
@@ -231,10 +231,10 @@ def test_riscv64_what_is_written_to_sp_gp_and_tp_is_there(register):
     assert the_same_on_every_path(machine, "strtoul", offset="4") == at + 0x1000
 
 
-# -- everywhere ----------------------------------------------------------------------------------
+# -- all architectures -------------------------------------------------------------------------
 
 
-def test_one_offset_and_then_all_makes_all(booted):
+def test_adding_all_probes_after_one_completes_the_function(booted):
     breakpoints = Breakpoints(booted)
     one = kinst_provider.create(breakpoints, "strlen", "0")
     later = breakpoints.instructions(booted.symbol("strlen"))[3].offset
@@ -246,7 +246,7 @@ def test_one_offset_and_then_all_makes_all(booted):
                        if not isinstance(i.verdict, Refuse)]
 
 
-def test_all_functions_of_a_name_are_probed(booted):
+def test_all_functions_with_the_same_name_are_probed(booted):
     symbols = booted.image.symbols
     first, other = booted.symbol("strlen"), booted.symbol("strcmp")
     named = symbols.named

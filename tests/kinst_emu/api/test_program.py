@@ -1,4 +1,4 @@
-"""D programs on a machine: what happens around them."""
+"""D programs on a machine, combined with probes, calls, snapshots and runs."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def machine(image):
     return kinst_emu.open(image.path).boot()
 
 
-def test_closing_while_the_machine_runs_is_refused_and_loses_nothing(machine):
+def test_closing_a_program_during_a_run_is_refused_and_loses_nothing(machine):
     programs = []
     with machine.probe("fbt::strlen:return", lambda firing: programs[0].close()):
         programs.append(machine.trace("fbt::strlen:entry { trace(1); } END { trace(2); }"))
@@ -33,7 +33,7 @@ def test_probes_and_programs_may_be_closed_in_any_order(machine):
     program.close()
     machine.call("strlen", "a")
     assert seen == ["entry"] and program.aggregations == {"@": {(): 2}}
-    assert machine.digest() != plain  # the calls
+    assert machine.digest() != plain  # the calls changed the state
 
 
 def test_a_program_leaves_no_trace_in_the_machine(machine):
@@ -47,7 +47,7 @@ def test_a_program_leaves_no_trace_in_the_machine(machine):
     assert machine.digest() == plain and program.firings >= 2
 
 
-def test_timers_count_from_where_a_machine_is_put(machine):
+def test_timers_continue_from_the_time_of_a_restored_state(machine):
     early = machine.keep()
     machine.run(nanoseconds=50_000_000)
     late = machine.keep()
@@ -59,7 +59,7 @@ def test_timers_count_from_where_a_machine_is_put(machine):
         assert 8 <= program.aggregations["@"][()] <= 11
 
 
-def test_what_goes_wrong_leaves_the_probes_of_before(machine):
+def test_failed_programs_leave_existing_probes_enabled(machine):
     with machine.probe("fbt::strlen:entry") as probes:
         for wrong in ("BEGIN {", "fbt::nosuch:entry {}", 'BEGIN { system("x"); }'):
             with pytest.raises(kinst_emu.KinstError):

@@ -8,7 +8,7 @@ from dwarf.types import Parameter, Procedure, Structure, Void
 from tests.pythondoc import DOC, first_example, typed_in
 
 
-def test_the_examples_do_what_the_page_says(image, tmp_path, monkeypatch):
+def test_the_examples_produce_the_output_on_the_page(image, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert typed_in(image, freebsd=False) == ""
 
@@ -23,19 +23,19 @@ def test_fifteen_lines_boot_a_kernel_and_print_a_register_at_each_firing(
     assert last.startswith(f"5 characters, {len(rows)} firings of ")
 
 
-def test_every_public_name_is_on_the_page():
+def test_every_public_name_is_documented():
     text = DOC.read_text()
     for name in kinst_emu.__all__:
         assert f"kinst_emu.{name}" in text or f"`{name}`" in text, name
 
 
-def test_public_names_are_those_that_there_are():
+def test_every_public_name_exists():
     assert sorted(kinst_emu._MODULES) == sorted(kinst_emu.__all__)
     for name in kinst_emu.__all__:
         assert getattr(kinst_emu, name) is not None
 
 
-# -- machines that are asked for what they cannot do ----------------------------------------------
+# -- invalid uses of machines --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def machine(image):
     return kinst_emu.open(image.path).boot(memory="64M")
 
 
-def test_a_machine_without_its_page_tables_goes_back_with_its_probes():
+def test_a_machine_with_broken_page_tables_can_be_restored_with_probes():
     machine = kinst_emu.open("teaching/amd64").boot(memory="64M")
     state, digest = machine.keep(), machine.digest()
     probes = machine.probe("kinst::strlen:0")
@@ -62,7 +62,7 @@ def test_a_machine_without_its_page_tables_goes_back_with_its_probes():
     lambda m, p: m.probe("kinst::strlen:"),
 ], ids=range(9))
 @pytest.mark.parametrize("where", ["ours", "QEMU"])
-def test_a_firing_only_looks(machine, change, where):
+def test_callbacks_cannot_change_the_machine(machine, change, where):
     said = []
 
     def look(_firing):
@@ -77,7 +77,7 @@ def test_a_firing_only_looks(machine, change, where):
         assert len(said) == 1 and here.call("strlen", "again") == 5
 
 
-def test_an_exception_in_a_probe_on_qemu_leaves_the_guest_at_the_instruction(machine):
+def test_an_exception_in_a_callback_on_qemu_stops_at_the_instruction(machine):
     def fail(_firing):
         raise ValueError("mine")
 
@@ -87,7 +87,7 @@ def test_an_exception_in_a_probe_on_qemu_leaves_the_guest_at_the_instruction(mac
         assert other.where(other.pc) == "strlen+0x0"
 
 
-def test_a_state_is_for_its_own_machine(machine):
+def test_a_state_of_another_machine_is_refused(machine):
     larger = kinst_emu.open(machine.kernel.path).boot(memory="96M")
     before = machine.digest()
     with pytest.raises(kinst_emu.KinstError, match="belongs to another kernel, or to a machine"):
@@ -95,7 +95,7 @@ def test_a_state_is_for_its_own_machine(machine):
     assert machine.digest() == before
 
 
-def test_probes_that_cannot_be_where_a_machine_goes_back_to_are_closed(arch):
+def test_probes_that_a_restored_state_cannot_have_are_closed(arch):
     machine = kinst_emu.open(f"teaching/{arch}").reset(memory="64M")
     first = machine.keep()
     machine.run(console=kinst_emu.PROMPTS)
@@ -110,7 +110,7 @@ def test_probes_that_cannot_be_where_a_machine_goes_back_to_are_closed(arch):
     machine.probe("kinst::uart_put:0").close()
 
 
-def test_what_was_placed_is_where_the_machine_stands(machine):
+def test_placed_data_is_kept_on_qemu_and_stays_below_the_stack(machine):
     first = machine.place("first")
     with machine.on_qemu() as other:
         assert other.call("strlen", "hello") == 5 and other.string(first) == "first"
@@ -120,18 +120,18 @@ def test_what_was_placed_is_where_the_machine_stands(machine):
 
 
 @pytest.mark.parametrize("name", ["a" * 5000, "a\0b", "", "no/such/folder/a.rec"])
-def test_a_recording_of_an_odd_name_is_refused_in_one_line(machine, tmp_path, name):
+def test_an_invalid_recording_path_raises_a_one_line_error(machine, tmp_path, name):
     with pytest.raises(kinst_emu.KinstError) as error, machine.record(tmp_path / name):
         pass
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
-def test_options_of_a_program_are_a_dictionary(machine):
+def test_program_options_must_be_a_dictionary(machine):
     with pytest.raises(TypeError, match="must be a dictionary"):
         machine.trace("BEGIN { exit(0); }", options="strsize=64")
 
 
-def test_odd_places_and_paths_are_refused(machine):
+def test_invalid_addresses_and_trap_paths_are_refused(machine):
     for place in (-1, 1 << 70, "strlen+x", "nowhere"):
         with pytest.raises(kinst_emu.KinstError):
             machine.run(place)
@@ -142,7 +142,7 @@ def test_odd_places_and_paths_are_refused(machine):
     assert machine.run("strlen", instructions=10).reason is kinst_emu.StopReason.INSTRUCTIONS
 
 
-def test_arguments_are_passed_as_the_calling_convention_wants(machine):
+def test_arguments_follow_the_calling_convention(machine):
     minus = machine.call("fibonacci", -1)
     assert machine.call("fibonacci", 0xFFFF_FFFF) == minus
     assert machine.evaluate("fibonacci(4294967295)") == minus
@@ -155,9 +155,9 @@ def test_arguments_are_passed_as_the_calling_convention_wants(machine):
     assert machine.evaluate("strlen(buf(4))", unchecked=True) == 0
 
 
-def test_a_function_that_takes_a_structure_is_refused(machine, monkeypatch):
-    whole = Structure("struct", "s", 24, lambda: ())
+def test_a_function_with_a_structure_parameter_is_refused(machine, monkeypatch):
+    structure = Structure("struct", "s", 24, lambda: ())
     monkeypatch.setattr(machine.kernel.prototypes, "of", lambda name, address: Procedure(
-        (Parameter("a", lambda: whole),), False, Void))
+        (Parameter("a", lambda: structure),), False, Void))
     with pytest.raises(kinst_emu.KinstError, match="passing struct s is not supported"):
         machine.call("strlen", "a")

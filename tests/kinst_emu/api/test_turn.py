@@ -1,5 +1,7 @@
-"""A machine is used by one thread at a time, of the process that has made it, and only looked at
-while it runs.  Every public verb is found by introspection."""
+"""Rules for using a machine: by one thread at a time, in one process, read-only in callbacks.
+
+The tests find every public method and property by introspection.
+"""
 
 import inspect
 import os
@@ -15,7 +17,7 @@ from kinst_emu.api.machine import Machine
 from kinst_emu.api.program import Program
 from kinst_emu.api.recording import RecordedMachine, Recording
 
-# How each verb of a machine is used.
+# How to use each method or property of a machine.
 USES = {
     "call": lambda m: m.call("strlen", "a"), "evaluate": lambda m: m.evaluate('strlen("a")'),
     "place": lambda m: m.place("a"), "run": lambda m: m.run(instructions=1),
@@ -38,9 +40,9 @@ USES = {
     "variable": lambda m: m.variable("ticks"),
     "registers": lambda m: dict(m.registers),
 }
-# They look at the kernel's file, or at what Python has, or boot a machine of their own.
+# Members that read only the kernel's file or Python objects, or boot a machine of their own.
 ELSEWHERE = {"where", "stacks", "prototype", "explore", "program", "turn", "kernel", "emulated"}
-# A probe's function may use these: they change nothing.
+# Members that probe callbacks may use, because they change nothing.
 LOOKS = {"pc", "sp", "instructions", "now", "console", "read", "string", "stack", "value", "struct",
          "variable", "registers", "remove"}
 KEPT, NAMED = {}, {}
@@ -51,7 +53,7 @@ def public(kind):
 
 
 def elsewhere(action):
-    """What an action raises in another thread; None: nothing."""
+    """Return the error that an action raises in another thread, or None."""
     said = []
 
     def try_it():
@@ -76,13 +78,13 @@ def machine(arch, tmp_path):
     NAMED.clear()
 
 
-def test_every_verb_of_a_machine_is_known_here():
+def test_every_public_member_of_a_machine_is_tested_here():
     assert public(Machine) == set(USES) | ELSEWHERE - {"turn", "kernel", "emulated"}
     assert public(Inspected) <= public(Machine)
 
 
 @pytest.mark.parametrize("verb", USES)
-def test_no_verb_is_used_while_another_thread_uses_the_machine(machine, verb):
+def test_a_machine_in_use_by_another_thread_refuses_every_method(machine, verb):
     before = machine.digest()
     with machine.turn:
         error = elsewhere(lambda: USES[verb](machine))
@@ -90,12 +92,12 @@ def test_no_verb_is_used_while_another_thread_uses_the_machine(machine, verb):
     assert machine.digest() == before
 
 
-def test_a_machine_may_go_from_thread_to_thread(machine):
+def test_a_machine_can_move_between_threads(machine):
     assert elsewhere(lambda: machine.call("strlen", "abc")) is None
     assert machine.call("strlen", "ab") == 2
 
 
-def test_threads_that_use_a_machine_at_once_are_told_so_and_it_stays_as_it_was(machine):
+def test_concurrent_use_raises_an_error_and_changes_nothing(machine):
     digest, wrong, right = machine.digest(), [], []
     ready = threading.Barrier(3)
 
@@ -120,7 +122,7 @@ def test_threads_that_use_a_machine_at_once_are_told_so_and_it_stays_as_it_was(m
 
 
 @pytest.mark.parametrize("verb", sorted(set(USES) - LOOKS))
-def test_in_a_probes_function_a_verb_that_changes_something_is_refused(machine, verb):
+def test_callbacks_cannot_use_methods_that_change_the_machine(machine, verb):
     machine.call("strlen", "hello")
     machine.restore(KEPT[machine])
     with machine.probe("kinst::strlen:0"):
@@ -142,7 +144,7 @@ def test_in_a_probes_function_a_verb_that_changes_something_is_refused(machine, 
 
 
 @pytest.mark.parametrize("verb", sorted(LOOKS))
-def test_in_a_probes_function_a_verb_that_looks_changes_nothing(machine, verb):
+def test_methods_allowed_in_callbacks_change_nothing(machine, verb):
     with machine.probe("kinst::strlen:0"):
         machine.call("strlen", "hello")
     wanted = machine.digest()
@@ -152,14 +154,14 @@ def test_in_a_probes_function_a_verb_that_looks_changes_nothing(machine, verb):
         try:
             USES[verb](machine)
         except kinst_emu.KinstError as error:
-            assert "teaching" in str(error) or "kernel" in str(error)  # it has no such type
+            assert "teaching" in str(error) or "kernel" in str(error)  # no such type in the kernel
 
     with machine.probe("kinst::strlen:0", use):
         machine.call("strlen", "hello")
     assert machine.digest() == wanted
 
 
-def test_a_firing_that_is_over_says_so(machine):
+def test_a_finished_firing_refuses_access(machine):
     kept = []
     with machine.probe("kinst::strlen:0", kept.append):
         machine.call("strlen", "hello")
@@ -175,7 +177,7 @@ def test_a_firing_that_is_over_says_so(machine):
 
 
 def used_elsewhere(machine):
-    """Have another thread use a machine for a while: an event that is set at the end of that."""
+    """Use a machine in another thread for a while; return an event that is set at the end."""
     held, done = threading.Event(), threading.Event()
 
     def use():
@@ -189,7 +191,7 @@ def used_elsewhere(machine):
     return done
 
 
-def test_a_recording_ends_when_another_thread_has_done_with_the_machine(machine, tmp_path):
+def test_a_recording_ends_after_another_thread_releases_the_machine(machine, tmp_path):
     with pytest.raises(ZeroDivisionError), machine.record(tmp_path / "a.rec"):
         machine.call("strlen", "hello")
         done = used_elsewhere(machine)
@@ -198,13 +200,13 @@ def test_a_recording_ends_when_another_thread_has_done_with_the_machine(machine,
     assert kinst_emu.Recording(tmp_path / "a.rec").same()
 
 
-def test_probes_are_closed_when_another_thread_has_done_with_the_machine(machine):
+def test_probes_are_closed_after_another_thread_releases_the_machine(machine):
     with machine.probe("kinst::strlen:0") as probes:
         done = used_elsewhere(machine)
     assert done.is_set() and probes.closed
 
 
-def test_a_forked_process_uses_no_machine_and_leaves_its_parents_recording_alone(machine, tmp_path):
+def test_a_forked_process_cannot_use_the_machine_or_its_recording(machine, tmp_path):
     path = tmp_path / "a.rec"
     with machine.record(path):
         machine.call("strlen", "aaaa")
@@ -230,11 +232,11 @@ def recording(machine, path):
     return kinst_emu.Recording(path)
 
 
-def test_the_machine_of_a_recording_is_only_looked_at(machine, tmp_path):
+def test_the_machine_of_a_recording_is_read_only(machine, tmp_path):
     played = recording(machine, tmp_path / "a.rec").go("end")
     looks, position = played.machine, played.position
     KEPT[looks], NAMED[looks] = KEPT[machine], tmp_path / "other.rec"
-    # Its states may be kept and saved. It has no probes, so that closing them does nothing.
+    # States can be kept and saved.  There are no probes, so closing them does nothing.
     allowed = LOOKS | {"digest", "keep", "save", "close_probes"}
     for verb, use in USES.items():
         before = looks.digest()
@@ -247,7 +249,7 @@ def test_the_machine_of_a_recording_is_only_looked_at(machine, tmp_path):
     assert played.same()
 
 
-def test_a_recording_is_used_by_one_thread_at_a_time(machine, tmp_path):
+def test_a_recording_can_be_used_by_one_thread_at_a_time(machine, tmp_path):
     played = recording(machine, tmp_path / "a.rec")
     uses = {
         "position": lambda: played.position, "go": lambda: played.go("end"),
@@ -260,11 +262,11 @@ def test_a_recording_is_used_by_one_thread_at_a_time(machine, tmp_path):
             error = elsewhere(use)
             assert isinstance(error, kinst_emu.MachineError), verb
             assert "another thread" in str(error), verb
-    # What the file says needs no machine.
+    # start and end come from the file and need no machine.
     assert public(Recording) == set(uses) | {"start", "end", "turn"}
 
 
-def test_a_program_is_asked_by_one_thread_at_a_time(machine):
+def test_a_program_can_be_read_by_one_thread_at_a_time(machine):
     asked = "records", "aggregations", "firings", "ended", "status"
     with machine.trace("fbt::strlen:entry { @ = count(); }") as program:
         machine.call("strlen", "abc")
@@ -277,6 +279,6 @@ def test_a_program_is_asked_by_one_thread_at_a_time(machine):
     assert properties == {*asked, "turn"}
 
 
-def test_a_machine_is_not_pickled(machine):
+def test_a_machine_cannot_be_pickled(machine):
     with pytest.raises(TypeError):
         pickle.dumps(machine)

@@ -1,4 +1,4 @@
-"""The table of options that do not go together."""
+"""Table of command-line options that cannot be combined."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_every_rule_names_options_of_its_command(commands):
     ("--sources", "src", "-n", "kinst::f:"), ("--report", "a.html", "-l"),
     ("--schedule", "A B", "--cpus", "2", "-n", "kinst::f:"),
 ])
-def test_kdtrace_refuses_what_does_not_go_together(words):
+def test_kdtrace_refuses_conflicting_options(words):
     with pytest.raises(KinstError, match=r"^-"):
         read_command_line(["-k", "teaching/amd64", *words])
 
@@ -38,8 +38,8 @@ def test_kdtrace_refuses_what_does_not_go_together(words):
 @pytest.mark.parametrize(("command", "rule"), [
     (command, rule) for command, rules in RULES.items() for rule in rules],
     ids=lambda one: one if isinstance(one, str) else "-".join(one.options + one.beside))
-def test_each_rule_can_be_broken_and_kept(commands, command, rule):
-    """With every option at its default, and one given."""
+def test_each_rule_accepts_defaults_and_refuses_a_conflict(commands, command, rule):
+    """Accept the default of every option, and refuse options that break the rule."""
     parser = commands[command]
     arguments = type("Arguments", (), {one.dest: parser.get_default(one.dest)
                                        for one in parser._actions})()

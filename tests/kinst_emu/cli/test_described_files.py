@@ -1,4 +1,4 @@
-"""``inline``, ``type`` and ``line`` of files that the compiler has made; and ``inline --dwarf``."""
+"""``inline``, ``type`` and ``line`` on files that the tests compile, and ``inline --dwarf``."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def answered(*words):
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_types_in_units_of_their_own_are_those_of_variables_and_parameters(
+def test_types_in_type_units_are_shown_for_variables_and_parameters(
         tmp_path, compiler, version):
     (tmp_path / "boxes.h").write_text("struct box { int a; struct box *next; };\n")
     made = tmp_path / "own"
@@ -60,7 +60,7 @@ def test_types_in_units_of_their_own_are_those_of_variables_and_parameters(
 
 @pytest.mark.parametrize("flags", [
     ("-c",), ("-c", "-fdebug-types-section"), ("-c", "-fdebug-types-section", "-gdwarf-4"), ()])
-def test_object_files_and_programs_are_described_as_kernels_are(tmp_path, flags):
+def test_object_files_and_programs_are_described_like_kernels(tmp_path, flags):
     made = str(built(tmp_path, *flags))
     assert answered("type", "-k", made, "struct box").endswith("};  /* 16 bytes */\n")
     copy = json.loads(answered("inline", "-k", made, "check", "--json"))[0]
@@ -70,7 +70,7 @@ def test_object_files_and_programs_are_described_as_kernels_are(tmp_path, flags)
     assert "work:" in answered("line", "-k", made, "boxes.c:12")
 
 
-def test_a_file_of_debug_data_is_described_with_the_code_of_the_file_beside_it(tmp_path):
+def test_a_debug_file_uses_the_code_of_the_stripped_file_next_to_it(tmp_path):
     made = built(tmp_path)
     debug, bare = tmp_path / "kernel.debug", tmp_path / "kernel"
     subprocess.run(["objcopy", "--only-keep-debug", made, debug], check=True)
@@ -84,8 +84,8 @@ def test_a_file_of_debug_data_is_described_with_the_code_of_the_file_beside_it(t
             words[0], "-k", str(made), words[1])
 
 
-def test_a_copy_in_a_part_of_its_function_without_a_symbol_is_counted_from_the_function(tmp_path):
-    """gcc puts the cold part before the function, and lists the hot part's piece first."""
+def test_a_copy_in_a_cold_part_without_a_symbol_belongs_to_its_function(tmp_path):
+    """Use gcc, which puts the cold part before the function and lists the hot part first."""
     made = built(tmp_path, compiler="gcc")
     named = json.loads(answered("inline", "-k", str(made), "check", "--json"))[0]
     work = symbols(made)["work"]
@@ -102,7 +102,7 @@ def symbols(path):
         ["nm", path], check=True, capture_output=True, text=True).stdout.splitlines()}
 
 
-def test_what_has_no_debug_data_or_is_no_such_file_is_refused_in_one_line(tmp_path):
+def test_files_without_debug_data_are_refused_with_one_line(tmp_path):
     made = built(tmp_path, "-g0", "-c")
     refused(run("kinst", "type", "-k", str(made), "int"), "has no types")
     refused(run("kinst", "inline", "-k", str(made), "check"), "has no debug data")
@@ -111,8 +111,8 @@ def test_what_has_no_debug_data_or_is_no_such_file_is_refused_in_one_line(tmp_pa
     refused(run("kinst", "type", "-k", str(made), "int"), str(made))
 
 
-def test_one_layout_of_several_units_is_printed_once(tmp_path):
-    """Two files that each define it, on different lines."""
+def test_equal_structures_of_several_units_are_printed_once(tmp_path):
+    """Compile two files that define the same structure on different lines."""
     for name, before in (("a", ""), ("b", "\n\n")):
         (tmp_path / f"{name}.c").write_text(
             f"{before}struct pair {{ int one, two; }}; struct pair {name}; "
@@ -132,7 +132,7 @@ DIFFERENCE = re.compile(r"entry = (0x[0-9a-f]+) - (0x[0-9a-f]+) = (\d+)")
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_the_sums_that_lead_to_a_copy_are_right_and_end_at_its_probe(tmp_path, version, compiler):
+def test_the_printed_sums_are_correct_and_end_at_the_probe(tmp_path, version, compiler):
     made = str(built(tmp_path, f"-gdwarf-{version}", compiler=tool(compiler)))
     text = answered("inline", "-k", made, "--dwarf", "check")
     assert "DW_TAG_subprogram  (the function its copies refer to)" in text
@@ -148,11 +148,11 @@ def test_the_sums_that_lead_to_a_copy_are_right_and_end_at_its_probe(tmp_path, v
     for letter, side in (("L", 0), ("H", 1)):
         ends = re.findall(rf"^    {letter} = .*?(0x[0-9a-f]+)$", text, re.MULTILINE)
         assert [int(end, 16) for end in ends] == [piece[side] for piece in copy["ranges"]]
-    assert re.search(r"in work, .*boxes\.c:14:\n", text)  # where the caller is defined
+    assert re.search(r"in work, .*boxes\.c:14:\n", text)  # names the file that defines the caller
 
 
-def test_the_file_of_a_function_is_that_of_the_unit_that_defines_it(tmp_path):
-    """With -flto a copy's unit is another one than its function's."""
+def test_the_source_file_of_a_function_is_that_of_its_defining_unit(tmp_path):
+    """Compile with -flto, so that a copy and its function belong to different units."""
     (tmp_path / "h.h").write_text(
         "static inline __attribute__((always_inline)) int inl(int n) { return n * 3 + 1; }\n"
         "int mid(int n);\n")
@@ -170,7 +170,7 @@ def test_the_file_of_a_function_is_that_of_the_unit_that_defines_it(tmp_path):
         assert within["source"].endswith(expected[within["function"]]), within
 
 
-def test_the_entries_of_every_copy_in_the_teaching_kernel_lead_to_the_listed_offsets(arch):
+def test_dwarf_entries_of_every_inline_copy_match_the_listing(arch):
     kernel = f"teaching/{arch}"
     index_names = [line.split()[0] for line in answered(
         "inline", "-k", kernel, "--in", catalog_function(kernel)).splitlines()[1:]]
@@ -185,7 +185,7 @@ def test_the_entries_of_every_copy_in_the_teaching_kernel_lead_to_the_listed_off
 
 
 def catalog_function(kernel):
-    """A function of a teaching kernel with calls that were inlined."""
+    """Return the name of a teaching kernel function that contains inlined calls."""
     from dtrace.debug.debug_index import debug_index
 
     image = catalog.find(kernel)
@@ -194,5 +194,5 @@ def catalog_function(kernel):
                 for name in index.names() for copy in index.copies(name))
 
 
-def test_dwarf_is_refused_without_a_name():
+def test_the_dwarf_option_requires_a_function_name():
     refused(run("kinst", "inline", "-k", "teaching/amd64", "--in", "strlen", "--dwarf"), "--dwarf")

@@ -1,4 +1,4 @@
-"""Instruction traces, origins, comparisons and debuggers on the command line, and from Python."""
+"""Instruction traces, origins, comparisons and debuggers, from the command line and Python."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from tests.kinst_emu.commands.test_commands import refused, run
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory):
-    """The file of a call recorded on each architecture."""
+    """Record a call on each architecture and return the files."""
     made = {}
     folder = tmp_path_factory.mktemp("calls")
     for arch in ARCHES:
@@ -31,7 +31,7 @@ def calls(tmp_path_factory):
 
 @pytest.fixture
 def call(calls, arch, tmp_path):
-    """The file of a recorded call, the test's own."""
+    """Return a copy of a recorded call for one test."""
     return Path(shutil.copy(calls[arch], tmp_path / "call.rec"))
 
 
@@ -40,17 +40,17 @@ def call(calls, arch, tmp_path):
     ("malloc#3:fbt::malloc:return#2", ("malloc#3", "fbt::malloc:return#2")),
     ("fbt::malloc:entry:fbt::malloc:return", ("fbt::malloc:entry", "fbt::malloc:return")),
     ("kinst::malloc:8:end", ("kinst::malloc:8", "end"))])
-def test_a_window_is_two_positions(text, parts):
+def test_a_window_consists_of_two_positions(text, parts):
     assert window(text) == parts
 
 
 @pytest.mark.parametrize("text", ["", "malloc", "a:b:c", "fbt::malloc:entry"])
-def test_what_is_no_window_is_refused(text):
+def test_an_invalid_window_is_refused(text):
     with pytest.raises(kinst_emu.KinstError, match="give two positions as FROM:TO"):
         window(text)
 
 
-def test_a_call_is_traced_as_text_and_json_with_what_it_changed(call):
+def test_a_call_is_traced_as_text_and_json_with_its_changes(call):
     text = run("kinst", "replay", str(call), "--trace-insns", "strlen:")
     assert text.returncode == 0 and "strlen+0x0" in text.stdout.splitlines()[0], text.stderr
     rows = [json.loads(line) for line in run(
@@ -60,7 +60,7 @@ def test_a_call_is_traced_as_text_and_json_with_what_it_changed(call):
     assert rows[0]["at"] == "strlen+0x0" and any(row["registers"] for row in rows)
 
 
-def test_a_trace_is_kept_in_a_file_and_shown_from_it(call, tmp_path):
+def test_a_trace_can_be_saved_to_a_file_and_shown_later(call, tmp_path):
     path = tmp_path / "call.trace"
     made = run("kinst", "replay", str(call), "--trace-insns", ":", "--registers", "-o", str(path))
     assert made.returncode == 0 and f"kinst trace {path}" in made.stdout, made.stderr
@@ -74,7 +74,7 @@ def test_a_trace_is_kept_in_a_file_and_shown_from_it(call, tmp_path):
     assert written.returncode == 0 and out.stat().st_size > 100, written.stderr
 
 
-def test_the_recording_is_not_written_over(call, tmp_path):
+def test_a_trace_does_not_overwrite_its_recording(call, tmp_path):
     content = call.read_bytes()
     for words in (("--as", "json"), ()):
         refused(run("kinst", "replay", str(call), "--trace-insns", ":", "-o", str(call), *words),
@@ -82,7 +82,7 @@ def test_the_recording_is_not_written_over(call, tmp_path):
     assert call.read_bytes() == content
 
 
-def test_a_trace_that_is_cut_off_is_shown_and_said_to_be(call, tmp_path):
+def test_a_truncated_trace_is_shown_with_a_warning(call, tmp_path):
     path = tmp_path / "call.trace"
     run("kinst", "replay", str(call), "--trace-insns", ":", "-o", str(path))
     path.write_bytes(path.read_bytes()[:-5])
@@ -91,7 +91,7 @@ def test_a_trace_that_is_cut_off_is_shown_and_said_to_be(call, tmp_path):
     assert "ends early: the file is truncated" in shown.stderr and "Traceback" not in shown.stderr
 
 
-def test_where_a_register_came_from(call):
+def test_the_origin_of_a_register_is_found(call):
     found = json.loads(run("kinst", "replay", str(call), "--origin",
                            f"{argument(call)}@strlen", "--json").stdout)
     assert found["links"][-1]["how"] == "external input"
@@ -99,8 +99,8 @@ def test_where_a_register_came_from(call):
     assert "external input" in text.stdout
 
 
-def test_the_result_of_a_call_was_made_by_its_function(call):
-    """At the end of the call, registers are put back: that is not looked at."""
+def test_the_origin_of_a_result_is_in_the_called_function(call):
+    """Ignore the restored registers at the end of the call."""
     result = kinst_emu.Recording(call).machine.emulated.arch.result
     at_end = json.loads(run("kinst", "replay", str(call), "--origin", f"{result}@end",
                             "--json").stdout)
@@ -114,7 +114,7 @@ def argument(call):
     return machine.emulated.arch.arguments[0]
 
 
-def test_it_goes_back_to_where_a_function_was_reached(call):
+def test_reverse_to_goes_back_to_the_last_call_of_a_function(call):
     forwards = json.loads(run("kinst", "replay", str(call), "--to", "strlen", "--json").stdout)
     back = json.loads(run("kinst", "replay", str(call), "--reverse-to", "strlen",
                           "--json").stdout)
@@ -123,7 +123,7 @@ def test_it_goes_back_to_where_a_function_was_reached(call):
             "not reached before")
 
 
-def test_runs_that_part_are_compared(call, arch, tmp_path):
+def test_diverging_runs_are_compared(call, arch, tmp_path):
     other = tmp_path / "other.rec"
     run("kinst", "call", "-k", f"teaching/{arch}", 'strlen("some other text")', "--record",
         str(other))
@@ -136,8 +136,8 @@ def test_runs_that_part_are_compared(call, arch, tmp_path):
     assert parts["addresses"][0] != parts["addresses"][1]
 
 
-def test_builds_are_compared_by_their_calls(call, arch, tmp_path):
-    """Another build: here the same code with another build id and other data."""
+def test_different_builds_are_compared_call_by_call(call, arch, tmp_path):
+    """Use the same code with another build ID and other data as the second build."""
     from images import catalog
 
     image = catalog.find(f"teaching/{arch}")
@@ -174,11 +174,11 @@ def test_builds_are_compared_by_their_calls(call, arch, tmp_path):
     (("--who-wrote", "no->where"), "is not a place in memory"),
     (("--who-wrote", "1 2"), "is not expected there"),
 ])
-def test_what_cannot_be_done_is_one_line(call, words, said):
+def test_invalid_options_are_refused_with_one_line(call, words, said):
     refused(run("kinst", "replay", str(call), *words), said)
 
 
-def test_a_debugger_drives_a_recording_and_a_boot(call, arch):
+def test_a_debugger_controls_a_recording_and_a_boot(call, arch):
     for words in (("replay", str(call)), ("boot", "-k", f"teaching/{arch}", "-q")):
         with subprocess.Popen(
                 [sys.executable, "-m", "kinst_emu.commands.kinst", *words, "--gdb", "0"],
@@ -195,7 +195,7 @@ def test_a_debugger_drives_a_recording_and_a_boot(call, arch):
             assert server.wait(60) == 0
 
 
-def test_a_debugger_talks_by_standard_input_and_output(call):
+def test_a_debugger_can_use_standard_input_and_output(call):
     done = subprocess.run(
         [sys.executable, "-m", "kinst_emu.commands.kinst", "replay", str(call), "--gdb", "-"],
         input=b"$?#3f$D#44", capture_output=True, timeout=60)
@@ -204,7 +204,7 @@ def test_a_debugger_talks_by_standard_input_and_output(call):
 
 # -- from Python -----------------------------------------------------------------------------------
 
-def test_a_recording_from_python(call):
+def test_a_recording_can_be_used_from_python(call):
     recording = kinst_emu.Recording(call)
     first = recording.machine.emulated.arch.arguments[0]
     found = [(m.position, m.arguments[0]) for m in recording.firings("kinst::strlen:0")]
@@ -222,7 +222,7 @@ def test_a_recording_from_python(call):
     assert recording.same() and recording.position == recording.end
 
 
-def test_the_machine_of_a_recording_is_only_looked_at(call):
+def test_the_machine_of_a_recording_is_read_only(call):
     machine = kinst_emu.Recording(call).machine
     for do in (lambda: machine.call("strlen", "x"), lambda: machine.write(machine.sp, b"x"),
                machine.step, lambda: machine.type("x"), lambda: machine.probe("fbt:::"),

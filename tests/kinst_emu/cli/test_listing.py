@@ -1,11 +1,11 @@
-"""What a long listing says of what is not probed."""
+"""Long listings of instructions that cannot be probed."""
 
 import json
 
 from tests.kinst_emu.commands.test_commands import run
 
 
-def test_very_many_instructions_of_one_reason_are_one_line_and_all_are_there_for_programs():
+def test_many_refusals_with_one_reason_share_a_line_but_not_in_json():
     words = ("-k", "teaching/amd64-illumos", "-lv", "-n", "kinst::*:")
     listed = run("kdtrace", *words)
     assert listed.returncode == 0, listed.stderr

@@ -1,4 +1,4 @@
-"""The commands as a user runs them: whole processes, their output, their exit status."""
+"""Commands run as processes, with their output and exit status."""
 
 import argparse
 import json
@@ -23,19 +23,19 @@ def run(program, *words, stdin=None):
 
 
 def placed(words, directory):
-    """The words of a command; ABSENT is a file that is not there."""
+    """Return the words of a command with ABSENT replaced by the path of a missing file."""
     return [str(directory / word) if word == ABSENT else word for word in words]
 
 
 def refused(result, says, program="kinst"):
-    """One clear line on standard error, exit status 1, nothing like a traceback."""
+    """Assert that a command exited with status 1 and a one-line error."""
     assert result.returncode == 1, result
     assert says in result.stderr, result.stderr
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
     assert result.stderr.startswith(f"{program}: ")
 
 
-def test_boot_streams_the_console_and_ends_with_a_line_of_figures(arch):
+def test_boot_streams_the_console_and_ends_with_statistics(arch):
     result = run("kinst", "boot", "-k", f"teaching/{arch}", "--type", r"strings\r")
     assert result.returncode == 0
     lines = result.stdout.splitlines()
@@ -44,25 +44,25 @@ def test_boot_streams_the_console_and_ends_with_a_line_of_figures(arch):
                         lines[-1])
 
 
-def test_boot_gives_equal_digests_in_two_processes(arch):
+def test_boots_in_two_processes_have_equal_digests(arch):
     digests = {json.loads(run("kinst", "boot", "-k", f"teaching/{arch}", "--digest", "--json")
                           .stdout)["digest"] for _ in range(2)}
     assert len(digests) == 1
 
 
-def test_boot_takes_its_keyboard_from_a_pipe():
+def test_boot_reads_keyboard_input_from_a_pipe():
     result = run("kinst", "boot", "-k", "teaching/arm64", "-i", stdin="strings\nlesson\n")
     assert result.returncode == 0
     assert "5 3610a686" in result.stdout and "fibonacci 3" in result.stdout
 
 
-def test_boot_saves_and_restores(tmp_path):
+def test_boot_saves_and_restores_snapshots(tmp_path):
     path = tmp_path / "s.kinst"
     assert run("kinst", "boot", "-k", "teaching/riscv64", "--save", str(path)).returncode == 0
     result = run("kinst", "boot", "-k", "teaching/riscv64", "--restore", str(path), "--type",
                  r"strings\r")
     assert result.returncode == 0 and "5 3610a686" in result.stdout
-    assert "The teaching kernel" not in result.stdout  # it is not booted again
+    assert "The teaching kernel" not in result.stdout  # the restored machine does not boot again
 
 
 @pytest.mark.parametrize("words, says", [
@@ -74,7 +74,7 @@ def test_boot_saves_and_restores(tmp_path):
     (["--until", "teaching>", "--type", "\t", "--type", r"ticks\r\x1b"],
      "no text 'teaching>' appeared after --type '?'"),
 ])
-def test_boot_says_within_a_million_instructions_that_no_prompt_can_come(
+def test_boot_reports_a_missing_prompt_within_a_million_instructions(
         arch, words, says, monkeypatch):
     words = ["-k", f"teaching/{arch}", *words]
     result = run("kinst", "boot", *words)
@@ -87,13 +87,13 @@ def test_boot_says_within_a_million_instructions_that_no_prompt_can_come(
         boot.run(parser.parse_args([*words, "-q"]))
 
 
-def test_boot_that_ends_early_says_after_how_many_instructions_and_why():
+def test_the_early_end_of_a_boot_is_reported_with_its_reason():
     early = ["--until", "never said", "--type", r"off\r", "--instructions", "20000"]
     for words, stop in ((early, "instructions"), (["--type", r"off\r"], "power_off")):
         result = run("kinst", "boot", "-k", "teaching/amd64", *words)
-        told = json.loads(run("kinst", "boot", "-k", "teaching/amd64", "--json", *words).stdout)
-        count = told["instructions"]
-        assert told["stop"] == stop and (count == 20_000) == (stop == "instructions")
+        report = json.loads(run("kinst", "boot", "-k", "teaching/amd64", "--json", *words).stdout)
+        count = report["instructions"]
+        assert report["stop"] == stop and (count == 20_000) == (stop == "instructions")
         assert result.returncode == 0
         assert result.stdout.splitlines()[-1].startswith(f"{count} instructions, ")
 
@@ -105,12 +105,12 @@ def test_call_prints_the_value_and_the_buffer(arch):
     assert re.search(r"68 65 6c 6c 6f 00 00 00 +\|hello\.\.\.\|", result.stdout)
 
 
-def test_call_shows_what_the_guest_said():
+def test_call_shows_the_console_output():
     result = run("kinst", "call", "-k", "teaching/amd64", 'cnputs("a line\\n")')
     assert result.stdout.splitlines()[0] == "a line"
 
 
-def test_a_call_of_a_void_function_says_that_it_returned(arch, tmp_path):
+def test_a_call_of_a_void_function_reports_its_return(arch, tmp_path):
     call = 'cnputs("no end of line")'
     for words in (["call", call], ["record", "-o", str(tmp_path / "f.rec"), call]):
         result = run("kinst", words[0], "-k", f"teaching/{arch}", *words[1:])
@@ -123,12 +123,12 @@ def test_a_call_of_a_void_function_says_that_it_returned(arch, tmp_path):
 
 
 @pytest.mark.parametrize("boot", [[], ["--no-boot"]])
-def test_call_works_booted_and_unbooted(arch, boot):
+def test_call_works_with_and_without_a_boot(arch, boot):
     result = run("kinst", "call", "-k", f"teaching/{arch}", 'strlen("hello")', *boot)
     assert result.stdout == 'strlen("hello") = 5 (0x5)\n'
 
 
-def test_call_that_faults_shows_the_console_and_fails(arch):
+def test_a_panicking_call_shows_the_console_and_fails(arch):
     result = run("kinst", "call", "-k", f"teaching/{arch}", 'panic("on purpose")')
     assert result.returncode == 1
     assert "panic: on purpose" in result.stdout
@@ -145,7 +145,7 @@ def test_call_that_faults_shows_the_console_and_fails(arch):
     (['strlen("x")', "--snapshot", ABSENT], "cannot be read"),
     (["memcpy(buf(8), 0x7fff00000000, 0)", "--show", "arg1"], "is not mapped"),
 ])
-def test_a_wrong_call_is_refused_with_one_line(tmp_path, words, says):
+def test_an_invalid_call_is_refused_with_one_line(tmp_path, words, says):
     refused(run("kinst", "call", "-k", "teaching/amd64", *placed(words, tmp_path)), says)
 
 
@@ -165,7 +165,7 @@ def test_an_unusable_image_is_refused_with_one_line(tmp_path, arch):
     refused(run("kinst", "boot", "-k", str(tmp_path)), "directory")
 
 
-def test_disas_without_a_function_lists_them(arch):
+def test_disas_without_a_function_lists_all_functions(arch):
     kernel = catalog.find(f"teaching/{arch}")
     functions = list(kernel.symbols.functions())
     lines = run("kinst", "disas", "-k", f"teaching/{arch}").stdout.splitlines()
@@ -177,7 +177,7 @@ def test_disas_without_a_function_lists_them(arch):
     assert {row["module"] for row in rows} == {"kernel"}
 
 
-def test_disas_takes_patterns_as_probes_do(arch):
+def test_disas_accepts_the_same_patterns_as_probes(arch):
     kernel, names = ("-k", f"teaching/{arch}"), {"strlen", "strcmp", "strtoul"}
     heads = [line.split(":")[0] for line in run("kinst", "disas", *kernel, "str*").stdout
              .splitlines() if line.endswith(" bytes") and not line.startswith(" ")]
@@ -217,7 +217,7 @@ def test_relocate_reports_verdicts_and_mismatches(arch):
     assert report["mismatches"] == [] and report["verdicts"]["copy"] > 3
 
 
-def test_relocate_takes_encodings_from_standard_input():
+def test_relocate_reads_encodings_from_standard_input():
     result = run("kinst", "relocate", "--arch", "amd64", "--encodings", "-",
                  stdin="55\n48 8b 05 10 00 00 00  # mov\n\nfb\n")
     assert result.returncode == 0
@@ -229,7 +229,7 @@ def test_relocate_takes_encodings_from_standard_input():
     ]
 
 
-def test_relocate_writes_a_report_for_builds(tmp_path):
+def test_relocate_writes_a_junit_report(tmp_path):
     path = tmp_path / "report.xml"
     result = run("kinst", "relocate", "-k", "teaching/riscv64", "strlen", "--junit", str(path))
     assert result.returncode == 0
@@ -250,7 +250,7 @@ def test_relocate_writes_a_report_for_builds(tmp_path):
     (["-k", "teaching/amd64", "strlne"], None, "did you mean strlen"),
     (["-k", "teaching/amd64", "--states", "none"], None, "--states must be a positive number"),
 ])
-def test_a_wrong_relocation_is_refused_with_one_line(tmp_path, words, stdin, says):
+def test_invalid_relocate_arguments_are_refused_with_one_line(tmp_path, words, stdin, says):
     refused(run("kinst", "relocate", *placed(words, tmp_path), stdin=stdin), says)
 
 
@@ -261,7 +261,7 @@ def test_images_are_listed():
     assert {"name", "path", "origin"} == set(listed[0])
 
 
-def test_a_kernel_is_added_to_the_store_and_found_by_name(tmp_path):
+def test_an_added_kernel_is_found_by_name(tmp_path):
     path = catalog.find("teaching/riscv64").path
     assert run("kinst", "images", "add", str(path), "--name", "mine/riscv64").returncode == 0
     result = run("kinst", "call", "-k", "mine/riscv64", 'strlen("ab")')
@@ -271,7 +271,7 @@ def test_a_kernel_is_added_to_the_store_and_found_by_name(tmp_path):
     refused(run("kinst", "images", "add", str(tmp_path)), "directory")
 
 
-def test_the_first_trace(arch):
+def test_a_kinst_probe_traces_each_instruction(arch):
     result = run("kdtrace", "-k", f"teaching/{arch}", "-n", "kinst::strlen:", "-c",
                  'strlen("hello")')
     assert result.returncode == 0
@@ -285,19 +285,19 @@ def test_the_first_trace(arch):
     assert all(rows) and len(rows) > 10
 
 
-def test_functions_are_traced_at_their_boundaries(arch):
+def test_fbt_traces_function_entry_and_return(arch):
     result = run("kdtrace", "-k", f"teaching/{arch}", "-n", "fbt::collatz:", "-c", "collatz(3)")
     rows = [line.split()[2] for line in result.stdout.splitlines()[1:-2]]
     assert rows == ["collatz:entry", "collatz:return"]
 
 
-def test_one_probe_matches_in_the_singular():
+def test_a_single_match_is_reported_in_the_singular():
     result = run("kdtrace", "-k", "teaching/amd64", "-n", "kinst::strlen:0", "-c", 'strlen("a")')
     assert result.stderr == "dtrace: description 'kinst::strlen:0' matched 1 probe\n"
     assert len(result.stdout.splitlines()) == 4
 
 
-def test_probes_are_listed_in_the_columns_of_dtrace():
+def test_probes_are_listed_in_the_same_columns_as_by_dtrace():
     result = run("kdtrace", "-l", "-k", "teaching/amd64", "-n", "kinst::strlen:0")
     assert result.stdout == (
         "   ID   PROVIDER            MODULE                          FUNCTION NAME\n"
@@ -321,12 +321,12 @@ def test_probes_are_listed_in_the_columns_of_dtrace():
     (["-c", "strlen(1)"], "no probes specified"),
     (["-n", "kinst:zfs:strlen:", "-c", "strlen(1)"], "unknown module 'zfs'"),
 ])
-def test_a_wrong_probe_is_refused_with_one_line(words, says):
+def test_an_invalid_probe_is_refused_with_one_line(words, says):
     refused(run("kdtrace", "-k", "teaching/amd64", *words), says, "dtrace")
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_boot_is_traced_as_any_other_workload(arch, path):
+def test_the_boot_can_be_traced_like_any_workload(arch, path):
     result = run("kdtrace", "-k", f"teaching/{arch}", "--trap-path", path, "-n", "fbt::worker:",
                  "-n", "kinst::clock_interrupt:0", "-c", "boot")
     assert result.returncode == 0, result.stderr
@@ -334,12 +334,12 @@ def test_the_boot_is_traced_as_any_other_workload(arch, path):
     assert result.stdout.rstrip().endswith("teaching>")
 
 
-def test_a_boot_that_takes_too_long_is_given_up():
+def test_a_boot_over_the_instruction_limit_is_aborted():
     refused(run("kdtrace", "-q", "-k", "teaching/amd64", "-n", "fbt::worker:entry", "--limit",
                 "5000", "-c", "boot"), "the boot ended early: instruction count reached", "dtrace")
 
 
-def test_a_verbose_listing_says_what_is_not_probed_and_why(arch):
+def test_a_verbose_listing_explains_what_is_not_probed(arch):
     result = run("kdtrace", "-l", "-v", "-k", f"teaching/{arch}", "-n", "kinst::machine_idle:",
                  "-n", "kinst::spin_lock:")
     assert result.returncode == 0
@@ -352,14 +352,14 @@ def test_a_verbose_listing_says_what_is_not_probed_and_why(arch):
                for line in refusals)
 
 
-def test_less_of_a_description_names_more_probes():
+def test_shorter_descriptions_match_more_probes():
     counts = [len(run("kdtrace", "-l", "-k", "teaching/amd64", *words).stdout.splitlines())
               for words in (["-n", "fbt::strlen:entry"], ["-f", "strlen"], ["-n", "str*:entry"],
                             ["-P", "fbt"])]
     assert counts == sorted(counts) and len(set(counts)) == 4
 
 
-def test_excluded_functions_are_listed_for_those_who_insist():
+def test_excluded_functions_are_listed_with_the_unsafe_option():
     words = ["-l", "-k", "teaching/riscv64", "-n", "kinst::cpu_switch:"]
     refused(run("kdtrace", *words), "--unsafe", "dtrace")
     insisted = run("kdtrace", "--unsafe", *words)
@@ -368,7 +368,7 @@ def test_excluded_functions_are_listed_for_those_who_insist():
     assert {tuple(row[1:4]) for row in rows} == {("kinst", "kernel", "cpu_switch")}
 
 
-def test_trampolines_of_threads_are_refused_where_there_are_none():
+def test_per_thread_trampolines_are_refused_where_unsupported():
     refused(run("kdtrace", "-k", "teaching/arm64", "--trampolines", "thread", "-n",
                 "kinst::strlen:", "-c", 'strlen("a")'), "arm64 supports only", "dtrace")
     result = run("kdtrace", "-k", "teaching/amd64", "--trampolines", "thread", "-n",
@@ -398,11 +398,11 @@ def test_inline_calls_are_listed_as_copies_and_as_a_tree(arch):
     (["line", "nosuch.c:1"], "no source file is named nosuch.c"),
     (["line", "strlen:9999"], "ends at offset"),
 ])
-def test_a_wrong_question_to_the_debug_data_is_refused_with_one_line(words, says):
+def test_invalid_debug_data_queries_are_refused_with_one_line(words, says):
     refused(run("kinst", words[0], "-k", "teaching/amd64", *words[1:]), says)
 
 
-def test_a_line_and_its_code_find_each_other(arch):
+def test_a_source_line_and_its_code_map_to_each_other(arch):
     (where,) = run("kinst", "line", "-k", f"teaching/{arch}", "strlen:0").stdout.splitlines()
     function, source = where.split()
     assert function == "strlen" and source.startswith("./string.c:")
@@ -410,7 +410,7 @@ def test_a_line_and_its_code_find_each_other(arch):
     assert "strlen:0" in found.stdout.splitlines()
 
 
-def test_inline_functions_become_probes_and_d_prints_them():
+def test_the_d_option_prints_the_probes_of_inline_functions():
     trees = json.loads(run("kinst", "inline", "-k", "teaching/riscv64", "--json", "--in",
                            "kernel_main").stdout)
     names = [node["name"] for node in trees[0]["inline"]] or ["strlen"]
@@ -424,16 +424,17 @@ def test_inline_functions_become_probes_and_d_prints_them():
     (["-c", "5"], "executes no instruction"), (["-c", "nosuch(1)"], "no function 'nosuch'"),
     (["-c", "strlen("], "strlen("), (["-c", "fibonacci(24)"], "more than 50000 instructions"),
     (["-c", 'strlen("a")', "--random", "2"], "not both"), (["--functions", ","], "give names"),
-    (["--functions", "nosuch*"], "pattern 'nosuch*' matches no function"), (["--random", "x"], "--random"),
+    (["--functions", "nosuch*"], "pattern 'nosuch*' matches no function"),
+    (["--random", "x"], "--random"),
     (["--seed", "x"], "--seed"), (["-c", "strlen(0x12345678900)"], "not compared"),
 ])
-def test_xval_refuses_with_one_line(words, says):
+def test_xval_refuses_invalid_arguments_with_one_line(words, says):
     result = run("kinst", "xval", "-k", "teaching/amd64", *words)
     assert result.returncode == 1 and result.stdout == ""
     assert result.stderr.count("\n") == 1 and says in result.stderr
 
 
-def test_xval_says_how_much_agreed_and_what_did_not(arch):
+def test_xval_reports_agreement_and_differences(arch):
     good = run("kinst", "xval", "-k", f"teaching/{arch}", "--functions", "str*", "--seed", "7")
     assert good.returncode == 0, good.stderr
     assert "calls agree" in good.stdout and "(seed 7)" in good.stdout
@@ -449,7 +450,7 @@ def test_xval_says_how_much_agreed_and_what_did_not(arch):
     (["-c", 'strlen("a")', "--unsafe"], "cannot be used with --unsafe"),
     (["-c", 'strlen("a")', "--trap-path", "direct"], "--trap-path=direct"),
 ])
-def test_what_qemu_cannot_do_is_refused_with_one_line(words, says):
+def test_options_that_qemu_lacks_are_refused_with_one_line(words, says):
     result = run("kdtrace", "-k", "teaching/amd64", "--machine", "qemu", "-n", "kinst::strlen:0",
                  *words)
     assert result.returncode == 1 and result.stderr.count("\n") == 1 and says in result.stderr
@@ -463,7 +464,7 @@ def test_both_machines_print_the_same_trace(arch):
     assert ours.returncode == 0 and (ours.stdout, ours.stderr) == (theirs.stdout, theirs.stderr)
 
 
-def test_a_panic_on_qemu_says_why():
+def test_a_panic_on_qemu_is_reported_with_its_reason():
     result = run("kdtrace", "-q", "-k", "teaching/amd64", "--machine", "qemu", "-n",
                  "kinst::strlen:0", "--unchecked", "-c", "strlen(0x12345678900)")
     assert result.returncode == 1 and "panicked (unexpected trap)" in result.stderr
@@ -484,5 +485,5 @@ def test_types_prototypes_and_variables_are_printed(arch):
     (["trapframe"], "did you mean struct trapframe?"), (["nosuch"], "has no type"),
     (["u64", "--from", "ctf"], "has no types: there is no CTF"),
 ])
-def test_a_type_that_is_not_there_is_refused_with_one_line(words, says):
+def test_an_unknown_type_is_refused_with_one_line(words, says):
     refused(run("kinst", "type", "-k", "teaching/amd64", *words), says)

@@ -1,4 +1,4 @@
-"""What a newcomer meets: versions, completion, the cache, limits, silence, closed streams."""
+"""What a new user meets: version, completion, cache, limits, progress, closed output streams."""
 
 import argparse
 import importlib
@@ -30,7 +30,7 @@ from tests.conftest import ARCHES
 from tests.kinst_emu.commands.test_commands import refused, run
 
 
-def test_the_version_names_what_decides_a_run():
+def test_the_version_includes_the_main_dependencies():
     result = run("kinst", "--version")
     assert result.returncode == 0
     assert re.fullmatch(r"kinst \S+ \(unicorn \S+, capstone \S+, keystone-engine \S+\)\n",
@@ -48,10 +48,10 @@ def test_every_command_has_help(command):
     ("kinst boot -k teaching/arm", ["teaching/arm64"]),
     ("kdtrace --trap-path d", ["direct", "double"]),
 ])
-def test_the_shell_completes_commands_options_and_kernels(line, offers, tmp_path):
+def test_shell_completion_offers_commands_options_and_kernels(line, offers, tmp_path):
     module = f"kinst_emu.commands.{line.split()[0]}"
     answer = tmp_path / "answer"
-    # argcomplete answers on descriptor 8, or in a file that is named.
+    # argcomplete writes to file descriptor 8 or to the file named in its environment variable.
     subprocess.run(
         [sys.executable, "-m", module], check=False, timeout=60,
         env=os.environ | {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)),
@@ -59,7 +59,7 @@ def test_the_shell_completes_commands_options_and_kernels(line, offers, tmp_path
     assert [word.strip() for word in answer.read_text().split("\n")] == offers
 
 
-def test_the_cache_is_shown_and_emptied_and_nothing_else_is(tmp_path):
+def test_cache_clear_removes_only_cache_files(tmp_path):
     environment = os.environ | {"KINST_CACHE": str(tmp_path)}
 
     def kinst(*words):
@@ -68,7 +68,7 @@ def test_the_cache_is_shown_and_emptied_and_nothing_else_is(tmp_path):
 
     kinst("call", "--unchecked", "-k", "teaching/riscv64", 'strlen("abc")')
     (tmp_path / "snapshots" / "notes.txt").write_text("mine")
-    (tmp_path / "snapshots" / ".half.kinst.x.part").write_text("left by one that was killed")
+    (tmp_path / "snapshots" / ".half.kinst.x.part").write_text("left by a killed process")
     shown = json.loads(kinst("cache", "--json").stdout)
     assert [os.path.basename(f["path"])[:8] for f in shown["files"]] == [".half.ki", "riscv64-"]
     assert shown["bytes"] == sum(f["bytes"] for f in shown["files"])
@@ -88,7 +88,7 @@ def test_the_cache_is_shown_and_emptied_and_nothing_else_is(tmp_path):
     ("arm64", "mov v1.16b, v2.16b", "mov v1.16b, v2.16b  copy"),
     ("arm64", "cbz x3, #0x40000100", "03 08 00 b4  cbz x3, #0x40000100  emulate"),
 ])
-def test_a_question_about_an_instruction_needs_no_hex(arch, code, row):
+def test_relocate_accepts_assembly_text(arch, code, row):
     result = run("kinst", "relocate", "--arch", arch, "--assemble", code)
     assert result.returncode == 0, result.stderr
     assert row in result.stdout and "1 distinct encodings, 0 mismatches" in result.stdout
@@ -104,18 +104,18 @@ def test_a_question_about_an_instruction_needs_no_hex(arch, code, row):
     (["--assemble", "nop", "--encodings", "-", "--arch", "amd64"], "not both"),
     (["--encodings", os.devnull, "--arch", "amd64"], "the file contains no instructions"),
 ])
-def test_nothing_to_relocate_is_no_success(words, says):
+def test_relocating_nothing_is_an_error(words, says):
     refused(run("kinst", "relocate", *words), says)
 
 
-def test_mismatches_are_grouped_by_kind(capsys):
-    """As one wrong row of a table gives them: thousands."""
+def test_mismatches_are_grouped_by_kind_of_instruction(capsys):
+    """Group the thousands of mismatches that one wrong row of a table can cause."""
     def mismatch(code):
         ran = Outcome({"rax": 0}, (), {}, 0, "")
         other = Outcome({"rax": 1}, (), {}, 0, "")
         return finding("copy", Mismatch(code, 0, 0, "copy", ran, other), code)
 
-    # add with all pairs of registers, and more kinds than are shown
+    # ADD with all pairs of the low registers, and more kinds of instructions than are shown
     codes = [bytes((0x48, 0x01, 0xC0 | n)) for n in range(64)]
     codes += [bytes((0x0F, 0x40 | n, 0xC1)) for n in range(16)]
     codes += [bytes((0x0F, 0x90 | n, 0xC1)) for n in range(16)]
@@ -132,7 +132,7 @@ def test_mismatches_are_grouped_by_kind(capsys):
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert lines[-1] == (f"{len(codes)} distinct encodings, {len(codes)} mismatches, 33 refused "
-                         "(2 reasons), 0 unproven")  # a reader sees it without scrolling
+                         "(2 reasons), 0 unproven")  # visible without scrolling
     assert [line.split(maxsplit=1) for line in lines if "refused: " in line] == [
         ["32", "refused: uses memory"], ["1", "refused: changes the interrupt flag"]]
     assert "and 63 more of add, copy" in text
@@ -144,7 +144,7 @@ def test_mismatches_are_grouped_by_kind(capsys):
 # -- boots ----------------------------------------------------------------------------------------
 
 
-def test_a_boot_goes_on_from_the_middle(tmp_path):
+def test_a_boot_can_be_saved_and_continued_in_the_middle(tmp_path):
     whole = json.loads(run("kinst", "boot", "-k", "teaching/arm64", "--digest", "--json").stdout)
     middle = tmp_path / "middle"
     half = whole["instructions"] // 2
@@ -159,13 +159,13 @@ def test_a_boot_goes_on_from_the_middle(tmp_path):
     (["--save", "/nowhere/at/all"], "--save /nowhere/at/all: its directory does not exist"),
     (["--save", "/tmp"], "is a directory"), (["--type", r"a\q"], r"\q"),
 ])
-def test_what_cannot_be_done_is_said_before_the_boot(words, says):
+def test_invalid_options_are_refused_before_the_boot(words, says):
     result = run("kinst", "boot", "-k", "teaching/amd64", *words)
     refused(result, says)
     assert result.stdout == ""
 
 
-def test_another_memory_than_the_snapshots_is_refused(tmp_path):
+def test_a_memory_size_that_differs_from_the_snapshot_is_refused(tmp_path):
     path = tmp_path / "snapshot"
     run("kinst", "boot", "-k", "teaching/amd64", "--memory", "64M", "--save", str(path))
     refused(run("kinst", "boot", "-k", "teaching/amd64", "--restore", str(path),
@@ -176,7 +176,7 @@ def test_another_memory_than_the_snapshots_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "kdtrace"])
-def test_every_help_has_examples_that_the_command_takes(name):
+def test_help_examples_are_accepted_by_their_command(name):
     module = (command_line if name == "kdtrace" else
               importlib.import_module(f"kinst_emu.commands.{name}"))
     words = ["kdtrace"] if name == "kdtrace" else ["kinst", name]
@@ -192,7 +192,7 @@ def test_every_help_has_examples_that_the_command_takes(name):
         parser.parse_args(given[len(words) :])
 
 
-def test_what_comes_is_told_as_json(tmp_path):
+def test_an_added_image_is_reported_as_json(tmp_path):
     kernel = catalog.find("teaching/amd64").path
     added = json.loads(run("kinst", "images", "add", str(kernel), "--name", "told/amd64",
                            "--json").stdout)
@@ -200,7 +200,7 @@ def test_what_comes_is_told_as_json(tmp_path):
     assert Path(added[0]["path"]).read_bytes() == kernel.read_bytes()
 
 
-def test_the_teaching_kernels_names_are_theirs():
+def test_the_names_of_the_teaching_kernels_are_reserved():
     kernel = catalog.find("teaching/amd64").path
     refused(run("kinst", "images", "add", str(kernel), "--name", "teaching/amd64"),
             "use another --name")
@@ -223,7 +223,7 @@ def test_an_installed_program_builds_the_teaching_kernels(monkeypatch, tmp_path)
 @pytest.mark.parametrize("program, words", [
     ("kinst", ["images"]), ("kdtrace", ["-k", "teaching/amd64", "-l", "-n", "fbt::strlen:"]),
 ])
-def test_a_closed_standard_output_is_one_line(program, words):
+def test_a_closed_standard_output_is_reported_in_one_line(program, words):
     result = subprocess.run(
         ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", f"kinst_emu.commands.{program}",
          *words], stderr=subprocess.PIPE, text=True, check=False, timeout=120)
@@ -231,7 +231,7 @@ def test_a_closed_standard_output_is_one_line(program, words):
     assert re.fullmatch(r"\w+: standard output is closed\n", result.stderr)
 
 
-def test_rows_and_console_come_in_their_order():
+def test_trace_rows_and_console_output_appear_in_execution_order():
     result = run("kdtrace", "-k", "teaching/amd64", "-n", "fbt::describe:entry", "-n",
                  "fbt::cnputs:entry", "-c", 'cnputs("one\\n"); cnputs("two\\n")')
     assert result.returncode == 0, result.stderr
@@ -240,7 +240,7 @@ def test_rows_and_console_come_in_their_order():
 
 
 def on_a_terminal(words, until=None):
-    """What a command writes to a terminal, as (seconds, bytes)."""
+    """Run a command on a pseudo-terminal and return its output as (seconds, bytes) pairs."""
     process, terminal = pty.fork()
     if process == 0:
         os.execve(sys.executable, [sys.executable, *words], {**os.environ, "TERM": "xterm"})
@@ -251,7 +251,7 @@ def on_a_terminal(words, until=None):
             os.kill(process, signal.SIGKILL)
         try:
             data = os.read(terminal, 65536) if ready else b""
-        except OSError:  # the other end is closed
+        except OSError:  # the command has closed the terminal
             data = b""
         if not data:
             break
@@ -261,30 +261,30 @@ def on_a_terminal(words, until=None):
     return seen
 
 
-def test_a_terminal_is_told_what_takes_long():
+def test_the_progress_of_long_operations_is_shown_on_a_terminal():
     seen = on_a_terminal(["-m", "kinst_emu.commands.kinst", "call", "-k", "teaching/riscv64",
                           "fibonacci(34)"])
     text = b"".join(data for _at, data in seen).decode()
     assert "calling fibonacci(34) ... " in text
-    # What was drawn has been taken away again.
+    # The progress text has been erased.
     assert text.rpartition(CLEAR)[2].endswith("fibonacci(34) = 5702887 (0x5704e7)\r\n")
     assert " ... " not in text.rpartition(CLEAR)[2]
 
 
-def test_the_boot_that_is_traced_shows_its_first_lines_too():
+def test_a_traced_boot_shows_its_first_console_lines():
     result = run("kdtrace", "-k", "teaching/amd64", "-n", "fbt::worker:entry", "-c", "boot")
     lines = result.stdout.splitlines()
     assert lines[0] == "The teaching kernel"
 
 
-def test_a_row_ends_a_line_of_the_console_and_no_more():
+def test_a_trace_row_ends_a_partial_console_line():
     result = run("kdtrace", "-k", "teaching/amd64", "-n", "fbt::cnputs:return", "-c",
                  'cnputs("abc")')
     lines = result.stdout.splitlines()
     assert lines[0] == "abc" and lines[1].startswith("CPU ") and lines[-1] == "" not in lines[:-1]
 
 
-def test_a_closed_standard_error_pollutes_nothing():
+def test_errors_do_not_go_to_stdout_when_stderr_is_closed():
     result = subprocess.run(
         ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "kinst_emu.commands.kinst",
          "call", "-k", "teaching/amd64", "--json", "nosuch()"], stdout=subprocess.PIPE, check=False)
@@ -296,7 +296,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_nothing_is_drawn_in_the_middle_of_a_line(monkeypatch):
+def test_the_status_line_is_not_drawn_inside_a_partial_line(monkeypatch):
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     line = StatusLine(screen)
@@ -308,7 +308,7 @@ def test_nothing_is_drawn_in_the_middle_of_a_line(monkeypatch):
     line.stop()
 
 
-def test_the_line_fits_the_terminal(monkeypatch):
+def test_the_status_line_fits_the_terminal(monkeypatch):
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     line = StatusLine(screen)
@@ -322,7 +322,7 @@ def test_the_line_fits_the_terminal(monkeypatch):
     assert drawn.startswith("a bxx") and len(drawn) == 79 and drawn.endswith(" s")
 
 
-def test_the_status_line_is_shown_after_a_silence_and_makes_room(monkeypatch):
+def test_the_status_line_appears_after_a_pause_and_is_cleared_for_output(monkeypatch):
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)
@@ -340,7 +340,7 @@ def test_the_status_line_is_shown_after_a_silence_and_makes_room(monkeypatch):
     assert f"{CLEAR}said\n" in text
 
 
-def test_nothing_is_drawn_while_something_is_said(monkeypatch):
+def test_the_status_line_is_not_drawn_during_output(monkeypatch):
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)

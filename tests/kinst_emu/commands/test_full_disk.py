@@ -1,4 +1,4 @@
-"""A disk that is full: one line that names the file, and an exit status that is not 0."""
+"""Writes to a full disk fail with a nonzero exit status and one line that names the file."""
 
 import os
 import resource
@@ -36,21 +36,21 @@ def recording(tmp_path_factory):
     ("kdtrace", "-q", *KERNEL, *CALL, "-n", "fbt::strlen:entry", "--report"),
     (*PROGRAM, "-o"), (*PROGRAM, "--json", "-o"), (*PROGRAM, "--report"), (*PROGRAM, "--emit-elf"),
 ], ids=" ".join)
-def test_every_output_that_cannot_be_written_names_its_file(recording, words):
+def test_an_unwritable_output_is_reported_with_its_file(recording, words):
     result = run(*(str(recording) if word == "RECORDING" else word for word in words), FULL)
     refused(result, f"{FULL}: ", "dtrace" if words[0] == "kdtrace" else "kinst")
     assert "No space left on device" in result.stderr or (
         "--store" in words and "cannot be written: database or disk is full" in result.stderr)
-    assert stat.S_ISCHR(os.stat(FULL).st_mode)  # it was written to, not replaced
+    assert stat.S_ISCHR(os.stat(FULL).st_mode)  # the device was written to, not replaced
 
 
-def test_perfetto_s_format_names_its_file_too(recording):
+def test_an_unwritable_perfetto_trace_is_reported_with_its_file(recording):
     pytest.importorskip("perfetto")
     words = [str(recording) if word == "RECORDING" else word for word in TRACED]
     refused(run(*words, "--as", "perfetto", "-o", FULL), f"{FULL}: No space left on device")
 
 
-def test_a_picture_names_its_file_too(tmp_path):
+def test_an_unwritable_plot_is_reported_with_its_file(tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "p.svg"
     path.symlink_to(FULL)
@@ -58,7 +58,7 @@ def test_a_picture_names_its_file_too(tmp_path):
                 "--plot", str(path)), f"{path}: No space left on device", "dtrace")
 
 
-def test_what_a_program_reopens_names_its_file():
+def test_an_unwritable_freopen_target_is_reported():
     refused(run("kdtrace", "-wq", *KERNEL, *CALL, "-n",
                 f'fbt::strlen:entry {{ freopen("{FULL}"); trace(1); }}'),
             f"{FULL}: No space left on device", "dtrace")
@@ -67,7 +67,7 @@ def test_what_a_program_reopens_names_its_file():
 @pytest.mark.parametrize("program, words", [
     ("kinst", ("call", *KERNEL, 'strlen("a")')), ("kinst", ("call", *KERNEL, 'cnputs("a")')),
     ("kdtrace", (*KERNEL, *CALL, "-n", "fbt::strlen:entry")), ("kdtrace", (*PROGRAM[1:],))])
-def test_standard_output_is_named_when_it_is_what_is_full(program, words):
+def test_a_full_standard_output_is_reported(program, words):
     with open(FULL, "w") as full:
         result = subprocess.run([sys.executable, "-m", f"kinst_emu.commands.{program}", *words],
                                 stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -77,8 +77,8 @@ def test_standard_output_is_named_when_it_is_what_is_full(program, words):
 
 
 @pytest.mark.parametrize("words", [PAGE, ("kinst", "boot", "-q", *KERNEL, "--save")])
-def test_a_file_that_gets_too_long_is_named_and_leaves_nothing(tmp_path, words):
-    run("kinst", "call", *KERNEL, 'strlen("a")')  # the boot is in the cache
+def test_a_file_over_the_size_limit_is_reported_and_removed(tmp_path, words):
+    run("kinst", "call", *KERNEL, 'strlen("a")')  # fills the boot cache
     path = tmp_path / "out"
     result = subprocess.run(
         [sys.executable, "-m", "kinst_emu.commands.kinst", *words[1:], str(path)],
@@ -88,7 +88,7 @@ def test_a_file_that_gets_too_long_is_named_and_leaves_nothing(tmp_path, words):
     assert "File too large" in result.stderr and list(tmp_path.iterdir()) == []
 
 
-def test_a_page_can_go_to_a_pipe():
+def test_a_page_can_be_written_to_a_pipe():
     done = subprocess.run([sys.executable, "-m", "kinst_emu.commands.kinst", *PAGE[1:],
                            "/dev/stdout"], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stdout.startswith("<!DOCTYPE html>"), done.stderr

@@ -1,4 +1,4 @@
-"""Nothing is left of a command that is killed: no process, no half file; it can be run again."""
+"""Killed commands leave no processes or partial files, and can be run again."""
 
 import os
 import random
@@ -13,13 +13,13 @@ from images import catalog
 from tests.killing import COMMANDS, MARK, SIGNALS, Victim, processes
 
 SEED = 54
-SECONDS = 1.5  # in which they are killed; bench/kills does it at any time, and often
-HERE = ("boot", "record", "relocate", "explore", "xval")  # and all of them there
+SECONDS = 1.5  # commands are killed within this time; bench/kills kills them at any time
+HERE = ("boot", "record", "relocate", "explore", "xval")  # bench/kills tests all commands
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if one.name in HERE],
                          ids=lambda command: command.name)
-def test_nothing_is_left_of_a_command_that_is_killed(command, tmp_path):
+def test_a_killed_command_leaves_nothing_and_can_run_again(command, tmp_path):
     victim = Victim(command, str(catalog.find("teaching/amd64").path), tmp_path, SECONDS)
     generator = random.Random(f"{SEED} {command.name}")
     for how in generator.sample(SIGNALS, 2):
@@ -27,7 +27,7 @@ def test_nothing_is_left_of_a_command_that_is_killed(command, tmp_path):
     victim.again()
 
 
-def test_processes_are_found_by_their_mark():
+def test_processes_are_found_by_their_environment_mark():
     mark = uuid.uuid4().hex
     assert processes(mark) == []
     with subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark},
@@ -37,7 +37,7 @@ def test_processes_are_found_by_their_mark():
 
 
 def test_an_interrupt_ends_a_long_sweep_within_five_seconds(tmp_path):
-    """As a terminal sends it: to all processes of it."""
+    """Send SIGINT to the whole process group, as a terminal does."""
     words = ("-k", "teaching/amd64", "--states", "3000", "--jobs", "2", "--store",
              str(tmp_path / "a.db"))
     with subprocess.Popen([sys.executable, "-m", "kinst_emu.commands.kinst", "relocate", *words],
@@ -45,7 +45,7 @@ def test_an_interrupt_ends_a_long_sweep_within_five_seconds(tmp_path):
                           start_new_session=True) as process:
         assert process.stderr is not None
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(4)  # its workers work
+            process.wait(4)  # the workers are busy
         os.killpg(process.pid, signal.SIGINT)
         try:
             process.wait(5)

@@ -31,7 +31,7 @@ def workload(machine):
 
 @pytest.fixture(scope="module")
 def boots(tmp_path_factory):
-    """The file of a boot recorded on each architecture, something typed at its prompt twice."""
+    """Record a boot with two typed commands on each architecture, and return the files."""
     made = {}
     folder = tmp_path_factory.mktemp("boots")
     for arch in ARCHES:
@@ -45,7 +45,7 @@ def boots(tmp_path_factory):
 
 @pytest.fixture
 def boot(boots, arch, tmp_path):
-    """The file of a recorded boot, the test's own."""
+    """Return a copy of a recorded boot for one test."""
     return Path(shutil.copy(boots[arch], tmp_path / "boot.rec"))
 
 
@@ -55,14 +55,14 @@ def replayed(path, *words):
     return json.loads(result.stdout)
 
 
-def test_a_recording_plays_to_the_recorded_state(boot):
+def test_a_replay_ends_in_the_recorded_state(boot):
     found = replayed(boot)
     assert found["same"] is True and found["problem"] == ""
     result = run("kinst", "replay", str(boot))
     assert "teaching> " in result.stdout and "the state matches the recording" in result.stdout
 
 
-def test_positions_are_what_they_say(boot):
+def test_positions_are_reached_in_every_notation(boot):
     last = replayed(boot)["position"]
     assert replayed(boot, "--to", "end")["position"] == last
     assert replayed(boot, "--to", "start")["position"]["instructions"] == 0
@@ -103,11 +103,11 @@ def test_registers_and_memory_are_shown(boot, arch):
     (["--limit", "100"], "exceeds the limit of 100"),
     (["--memory", "sp:x"], "--memory"), (["-k", "teaching/nothing"], "no such file"),
 ])
-def test_what_cannot_be_shown_is_one_line(boot, words, says):
+def test_invalid_positions_and_places_are_refused_with_one_line(boot, words, says):
     refused(run("kinst", "replay", str(boot), "-q", *words), says)
 
 
-def test_a_call_that_fails_is_kept(arch, tmp_path):
+def test_the_recording_of_a_call_over_the_limit_is_kept(arch, tmp_path):
     path = tmp_path / "call.rec"
     result = run("kinst", "call", "-k", f"teaching/{arch}", "--record", str(path), "fibonacci(30)",
                  "--limit", "100000")
@@ -115,7 +115,7 @@ def test_a_call_that_fails_is_kept(arch, tmp_path):
     assert replayed(path)["same"] is True
 
 
-def test_a_call_that_faults_is_kept(tmp_path):
+def test_the_recording_of_a_faulting_call_is_kept(tmp_path):
     path = tmp_path / "call.rec"
     result = run("kinst", "call", "-k", "teaching/arm64", "--record", str(path), "strlen(1)",
                  "--unchecked")
@@ -135,7 +135,7 @@ def test_calls_and_programs_and_boots_are_recorded(arch, tmp_path):
         assert replayed(path)["same"] is True
 
 
-def test_a_state_that_was_saved_is_recorded_from(arch, tmp_path):
+def test_recordings_can_start_from_a_saved_state(arch, tmp_path):
     path, saved = tmp_path / "file.rec", tmp_path / "saved"
     assert not run("kinst", "boot", "-k", f"teaching/{arch}", "-q", "--save", str(saved)).returncode
     for words in (["boot", "-q", "--restore", str(saved), "--type", "strings\\r"],
@@ -153,7 +153,7 @@ def test_a_state_that_was_saved_is_recorded_from(arch, tmp_path):
     ("def workload(", "SyntaxError"),
     ("def workload(m):\n    m.restore(m.keep())\n", "cannot return to a saved state"),
 ])
-def test_a_program_that_fails_is_one_line(tmp_path, text, says):
+def test_a_failing_program_is_reported_in_one_line(tmp_path, text, says):
     program = tmp_path / "w.py"
     program.write_text(text)
     result = run("kinst", "record", "-k", "teaching/amd64", "-o", str(tmp_path / "f.rec"),
@@ -163,7 +163,7 @@ def test_a_program_that_fails_is_one_line(tmp_path, text, says):
 
 @pytest.mark.parametrize("text", [
     "open('ran', 'w')\n", "def wrkload(machine):\n    pass\n", "workload = 3\n"])
-def test_a_program_without_a_workload_leaves_no_recording_and_what_was_there_stays(tmp_path, text):
+def test_a_program_without_a_workload_changes_no_files(tmp_path, text):
     program, path = tmp_path / "w.py", tmp_path / "f.rec"
     program.write_text(text.replace("ran", str(tmp_path / "ran")))
     words = ["record", "-k", "teaching/amd64", "-o", str(path), str(program)]
@@ -193,7 +193,7 @@ def test_a_workload_may_be_imported_or_assigned(tmp_path):
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A recording of a kernel that is not among the known ones: (its file, the kernel's)."""
+    """Record a call on an unknown kernel; return the paths of the recording and the kernel."""
     kernel, path = tmp_path / "kernels" / "mine", tmp_path / "call.rec"
     kernel.parent.mkdir()
     content = bytearray(catalog.find("teaching/amd64").path.read_bytes())
@@ -205,7 +205,7 @@ def elsewhere(tmp_path):
     return path, kernel
 
 
-def test_a_recording_is_played_by_the_line_that_it_ends_with(elsewhere):
+def test_the_command_printed_after_recording_plays_the_recording(elsewhere):
     path, kernel = elsewhere
     assert Recording(path).start.kernel == str(kernel)
     assert replayed(path)["same"] is True
@@ -214,12 +214,12 @@ def test_a_recording_is_played_by_the_line_that_it_ends_with(elsewhere):
     assert status == 0 and "7" in out, said
 
 
-def test_a_kernel_that_is_gone_or_changed_is_said_in_one_line(elsewhere):
+def test_a_missing_or_changed_kernel_is_reported_in_one_line(elsewhere):
     path, kernel = elsewhere
     content = kernel.read_bytes()
     kernel.unlink()
     refused(run("kinst", "replay", str(path)), f"{kernel}, the recorded path, is not a file")
-    os.mkfifo(kernel)  # reading it would wait for ever
+    os.mkfifo(kernel)  # reading the FIFO would block for ever
     refused(run("kinst", "replay", str(path)), f"{kernel}, the recorded path, is not a file")
     kernel.unlink()
     kernel.write_bytes(catalog.find("teaching/amd64").path.read_bytes())
@@ -231,7 +231,7 @@ def test_a_kernel_that_is_gone_or_changed_is_said_in_one_line(elsewhere):
     assert replayed(path, "-k", str(moved))["same"] is True
 
 
-def test_a_recording_without_the_hint_is_played_with_its_kernel_named(elsewhere, monkeypatch):
+def test_a_recording_without_a_kernel_path_needs_the_k_option(elsewhere, monkeypatch):
     path, kernel = elsewhere
     monkeypatch.setattr("emu.replay.recording.MAX_KERNEL", 0)
     machine = booted(catalog.find(str(kernel)))
@@ -245,7 +245,7 @@ def test_a_recording_without_the_hint_is_played_with_its_kernel_named(elsewhere,
 
 @pytest.mark.parametrize("hint", ["/\x1b[31m/kernel", "/" + "k" * 4000, "a\0b", "/\ud800",
                                   "/dev/zero", "/" * 4096])
-def test_a_hint_that_lies_does_no_harm(tmp_path, hint):
+def test_an_invalid_kernel_path_in_a_recording_is_harmless(tmp_path, hint):
     path = written(tmp_path / "f.rec", json.dumps(
         {**START, "build_id": "feed", "kernel": hint}).encode())
     result = run("kinst", "replay", str(path))
@@ -253,7 +253,7 @@ def test_a_hint_that_lies_does_no_harm(tmp_path, hint):
     assert "\x1b" not in result.stderr and len(result.stderr) < 700
 
 
-def test_a_recording_is_traced(boot, arch):
+def test_a_recording_can_be_traced(boot, arch):
     digest = json.loads(run("kinst", "boot", "-k", f"teaching/{arch}", "--digest", "--json",
                             "--type", "strings\\r", "--type", "strings\\r").stdout)["digest"]
     status, out, said = command(
@@ -266,7 +266,7 @@ def test_a_recording_is_traced(boot, arch):
         assert status == 1 and says in said and len(said.splitlines()) == 1
 
 
-def test_a_killed_writer_leaves_a_recording(arch, tmp_path):
+def test_a_killed_writer_leaves_a_playable_recording(arch, tmp_path):
     path, program = tmp_path / "file.rec", tmp_path / "keys.py"
     program.write_text("def workload(machine):\n    while True:\n"
                        "        machine.call('fibonacci', 12)\n")
@@ -281,7 +281,7 @@ def test_a_killed_writer_leaves_a_recording(arch, tmp_path):
     assert found["position"]["instructions"] == Recording(path).last.instructions > 0
 
 
-def test_files_are_not_mixed_up(tmp_path):
+def test_one_file_cannot_be_used_for_two_options(tmp_path):
     path = str(tmp_path / "same")
     for option in ("--save", "--restore"):
         refused(run("kinst", "boot", "-k", "teaching/amd64", "--record", path, option, path),
@@ -290,7 +290,7 @@ def test_files_are_not_mixed_up(tmp_path):
             "not a regular file")
 
 
-def test_a_file_that_is_no_recording_is_one_line(tmp_path):
+def test_a_file_that_is_not_a_recording_is_refused_with_one_line(tmp_path):
     path = tmp_path / "file.rec"
     path.write_bytes(b"nothing")
     refused(run("kinst", "replay", str(path)), "not a recording")
@@ -300,7 +300,7 @@ def test_a_file_that_is_no_recording_is_one_line(tmp_path):
                 "boot"), "no/f")
 
 
-def test_who_wrote_is_told_with_its_values(boot):
+def test_who_wrote_reports_writers_and_values(boot):
     found = replayed(boot, "--who-wrote", "sp:8", "--before", "strlen#2")
     assert found["size"] == 8 and len(found["writes"]) == 2
     last, before = (write["position"]["instructions"] for write in found["writes"])

@@ -1,4 +1,4 @@
-"""What kdtrace prints: for people, for programs, into files."""
+"""Output of kdtrace as text and JSON, on the terminal and in files."""
 
 import json
 import re
@@ -15,7 +15,7 @@ def objects(result):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_a_trace_is_one_object_a_line_for_programs(arch):
+def test_json_output_has_one_object_per_line(arch):
     rows = objects(run("kdtrace", "--json", "-k", f"teaching/{arch}", "-n", "fbt::cnputs:", "-c",
                        'cnputs("one\\ntwo"); strlen("abc")'))
     assert rows[0] == {"probe": "fbt:kernel:cnputs:entry", "id": 100, "cpu": 0, "actions": []}
@@ -24,7 +24,7 @@ def test_a_trace_is_one_object_a_line_for_programs(arch):
     assert rows[-1] == {"call": 'cnputs("one\\ntwo"); strlen("abc")', "value": 3, "type": "size_t"}
 
 
-def test_stacks_and_lists_are_objects_too():
+def test_json_output_includes_stacks_and_listings():
     (row, *_rest) = objects(run("kdtrace", "--json", "--stack", "-k", "teaching/amd64", "-n",
                                 "fbt::fibonacci:entry /arg0 == 1/ {}", "-c", "fibonacci(2)"))
     ((action,),) = [row["actions"]]
@@ -45,14 +45,14 @@ def test_without_a_description_every_probe_is_listed(arch):
 
 
 @pytest.mark.parametrize("path", ["guest", "direct"])
-def test_the_digest_of_a_traced_boot_is_that_of_the_boot(arch, path):
+def test_a_traced_boot_has_the_digest_of_an_untraced_boot(arch, path):
     plain = json.loads(run("kinst", "boot", "--json", "--digest", "-k", f"teaching/{arch}").stdout)
     traced = run("kdtrace", "-q", "--digest", "--trap-path", path, "-k", f"teaching/{arch}", "-n",
                  "fbt:::", "-c", "boot")
     assert f"digest {plain['digest']}" in traced.stdout.splitlines()
 
 
-def test_what_is_printed_is_appended_to_a_file(tmp_path):
+def test_output_is_appended_to_a_file(tmp_path):
     words = ["-k", "teaching/amd64", "-n", "kinst::strlen:0", "-c", 'strlen("ab")']
     plain = run("kdtrace", *words).stdout
     for _ in range(2):
@@ -63,17 +63,17 @@ def test_what_is_printed_is_appended_to_a_file(tmp_path):
             "failed to open output file '", "dtrace")
 
 
-def test_qemu_gives_no_digest():
+def test_qemu_does_not_support_digests():
     refused(run("kdtrace", "--machine", "qemu", "--digest", "-k", "teaching/amd64", "-n",
                 "kinst::strlen:0", "-c", 'strlen("ab")'), "with --digest", "dtrace")
 
 
-def test_a_brace_in_a_workload_is_only_that():
+def test_a_brace_in_a_workload_is_not_parsed_as_d():
     result = run("kdtrace", "-k", "teaching/amd64", "-n", "fbt::strlen:entry", "-c", 'strlen("{")')
     assert 'strlen("{") = 1 (0x1)' in result.stdout.splitlines()
 
 
-def test_stacks_end_the_clauses_of_programs_too(arch):
+def test_the_stack_option_adds_a_stack_to_each_clause(arch):
     result = run("kdtrace", "-q", "-k", f"teaching/{arch}", "--stack", "-n",
                  'BEGIN { trace("began"); } kinst::charge:entry { if (1) { printf("x"); } }',
                  "-c", "account(5)")
@@ -81,7 +81,7 @@ def test_stacks_end_the_clauses_of_programs_too(arch):
     assert result.stdout.startswith("began") and result.stdout.count("kernel`charge [inlined]") == 1
 
 
-def test_a_program_is_printed_with_the_copies_of_inline_functions():
+def test_a_printed_program_lists_the_copies_of_inline_functions():
     result = run("kdtrace", "-d", "-e", "-k", "teaching/amd64", "-n",
                  "kinst::charge:entry /arg0/ {\n\ttrace(arg0); }", "-n", "fbt::strlen:entry")
     copies, rest = result.stdout.split(" /arg0/" if " /arg0/" in result.stdout else "\n/arg0/", 1)
@@ -89,7 +89,7 @@ def test_a_program_is_printed_with_the_copies_of_inline_functions():
     assert rest == " {\n\ttrace(arg0); }\n\nfbt::strlen:entry\n{\n}\n\n"
 
 
-def test_a_program_without_a_kernel_says_what_needs_one():
+def test_options_that_need_a_kernel_are_named():
     refused(run("kdtrace", "-n", "BEGIN", "-c", "strlen(0)"), "-c: needs a kernel", "dtrace")
     refused(run("kdtrace", "-p", "1", "-n", "BEGIN"), "-p: needs a kernel", "dtrace")
 
@@ -107,7 +107,7 @@ def test_programs_print_the_same_on_qemu(arch):
     assert (ours.stdout, ours.stderr) == (theirs.stdout, theirs.stderr)
 
 
-def test_a_program_ends_on_qemu_when_it_says_so():
+def test_exit_ends_a_program_on_qemu():
     words = ("-k", "teaching/amd64", "--machine", "qemu")
     ended = run("kdtrace", *words, "-q", "-n", 'fbt::fibonacci:entry { n++; trace(n); exit(3); }',
                 "-c", "fibonacci(12)")
@@ -116,13 +116,13 @@ def test_a_program_ends_on_qemu_when_it_says_so():
             "count virtual time", "dtrace")
 
 
-def test_the_prompt_that_ends_a_boot_is_an_object_too():
+def test_the_prompt_that_ends_a_boot_is_a_json_object():
     rows = objects(run("kdtrace", "--json", "-k", "teaching/amd64", "-n", "fbt::cngetc:entry", "-c",
                        "boot"))
     assert {"console": "teaching> "} in rows
 
 
-def test_a_script_that_is_too_long_or_nowhere_is_refused_with_one_line(tmp_path):
+def test_an_oversized_or_missing_script_is_refused_with_one_line(tmp_path):
     path = tmp_path / "long.d"
     path.write_text("BEGIN { trace(1); exit(0); }" + " " * (1 << 22) + "END { trace(2); }")
     refused(run("kdtrace", "-s", str(path)), "it is larger than", "dtrace")
@@ -132,7 +132,7 @@ def test_a_script_that_is_too_long_or_nowhere_is_refused_with_one_line(tmp_path)
     refused(closed, "standard input is closed", "dtrace")
 
 
-def test_a_reader_that_goes_ends_the_trace_quietly():
+def test_a_closed_pipe_ends_the_trace_without_an_error():
     result = subprocess.run(
         ["bash", "-c", '"$@" | head -n 3000 >/dev/null; exit ${PIPESTATUS[0]}', "bash",
          sys.executable, "-m", "kinst_emu.commands.kdtrace", "--json", "-k", "teaching/amd64", "-n",

@@ -1,4 +1,4 @@
-"""``kinst trial`` where it is asked for what it cannot do."""
+"""``kinst trial`` with invalid options and with results that cannot be proven."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ K = ["-k", "teaching/amd64"]
     (["--arch", "amd64", "--relocator", "/nowhere/x", "--assemble", "nop"], "cannot be run"),
     (["--arch", "amd64", "--relocator", "'", "--assemble", "nop"], "--relocator '"),
 ])
-def test_what_cannot_be_judged_is_one_clear_line(words, says):
+def test_invalid_options_are_refused_with_one_line(words, says):
     refused(run("kinst", "trial", *words), says)
 
 
@@ -37,8 +37,8 @@ for line in sys.stdin:
 """
 
 
-def test_what_faults_in_every_state_is_listed_and_the_exit_status_says_so(tmp_path):
-    """A breakpoint faults in place: an emulation of it is never asked for a state."""
+def test_an_instruction_that_faults_in_every_state_is_unproven(tmp_path):
+    """Use a breakpoint, which faults in place, so that its emulation is never tested."""
     program, codes, report = tmp_path / "emulates.py", tmp_path / "codes", tmp_path / "report.xml"
     program.write_text(EMULATES)
     codes.write_text("cd03\n")
@@ -53,7 +53,7 @@ def test_what_faults_in_every_state_is_listed_and_the_exit_status_says_so(tmp_pa
     assert [(one["bytes"], one["verdict"]) for one in found["unproven"]] == [("cd03", "emulate")]
 
 
-def test_json_has_a_verdict_and_a_result_for_each_encoding(tmp_path):
+def test_json_output_has_a_verdict_and_a_result_for_each_encoding(tmp_path):
     codes = tmp_path / "codes"
     codes.write_text("90\n6c\n0f0b\n")
     result = run("kinst", "relocate", "--arch", "amd64", "--encodings", str(codes), "--json")
@@ -63,7 +63,7 @@ def test_json_has_a_verdict_and_a_result_for_each_encoding(tmp_path):
                         "0f0b": ("refuse: raises an exception", "refuse")}
 
 
-def test_what_is_unproven_now_is_not_fixed():
+def test_a_mismatch_that_became_unproven_is_not_fixed():
     wrong = Finding(b"\xc3", "copy", 0, "copy", "displaced", ("rax: 0 in place, 1 displaced",))
     later = Finding(b"\xc3", unproven("copy", "which faults in every state"))
     found = compare([("f", wrong)], [("f", later)])

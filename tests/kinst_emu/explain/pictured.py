@@ -1,4 +1,4 @@
-"""Pictures as programs read them, for tests."""
+"""Access to the contents of SVG pictures for tests."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -6,7 +6,7 @@ from kinst_emu.explain.view.svg import svg
 
 
 def values_in(text):
-    """Every attribute and every text of a picture, as a browser would find them."""
+    """Return all attributes and texts of a picture by element number and attribute name."""
     found = {}
     for number, element in enumerate(ElementTree.fromstring(text).iter()):
         found |= {(number, name): value for name, value in element.attrib.items()}
@@ -16,5 +16,5 @@ def values_in(text):
 
 
 def whole(pictures, number, step=""):
-    """A moment's picture with all that any moment has, as one that moves begins."""
+    """Return the SVG of a moment with the elements of all moments, as in an animated picture."""
     return svg(pictures.scenes.scene(number, step), pictures.layout, styled=False, every=True)

@@ -1,4 +1,4 @@
-"""Entries and returns, inline functions included, are explained where kdtrace has them fire."""
+"""Explanations of entry and return probes use the instruction at which kdtrace fires them."""
 
 import json
 import re
@@ -17,7 +17,7 @@ PROBES = {"kinst::mix:entry": CALL, "kinst::mix:return": CALL, "fbt::account:ent
 
 
 def fired(arch, probe, call):
-    """FUNCTION:OFFSET of each firing, as kdtrace prints them."""
+    """Return FUNCTION:OFFSET for each firing that kdtrace prints."""
     offset = "arg0" if probe.startswith("fbt") and probe.endswith("return") else "0"
     result = run("kdtrace", "-k", f"teaching/{arch}", "-qn",
                  probe + ' { printf("%s %s %d\\n", probefunc, probename, ' + offset + "); }",
@@ -32,7 +32,7 @@ def fired(arch, probe, call):
 
 @pytest.mark.parametrize("probe, call", PROBES.items())
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_firing_is_explained_at_the_instruction_where_kdtrace_has_it(arch, probe, call):
+def test_a_firing_is_explained_at_the_instruction_that_kdtrace_reports(arch, probe, call):
     places = fired(arch, probe, call)
     assert places
     for hit in (len(places),):
@@ -40,12 +40,12 @@ def test_a_firing_is_explained_at_the_instruction_where_kdtrace_has_it(arch, pro
                     str(hit), "--steps")
         assert shown.returncode == 0, shown.stderr
         assert f"The instruction at {places[hit - 1]}\n" in shown.stdout
-        told = " ".join(shown.stdout.split())
+        text = " ".join(shown.stdout.split())
         ordinal = {1: "1st", 2: "2nd", 3: "3rd"}.get(hit, f"{hit}th")
-        assert re.search(rf"Here {re.escape(probe)}\b.* fires for the {ordinal} time", told)
+        assert re.search(rf"Here {re.escape(probe)}\b.* fires for the {ordinal} time", text)
 
 
-def test_spellings_of_one_probe_are_explained_alike():
+def test_all_spellings_of_a_probe_are_explained_alike():
     spellings = ("mix:entry", "kinst::mix:entry", "kinst:kernel:mix:entry", ":kernel:mix:entry")
     texts = [run("kinst", "explain", "-k", "teaching/amd64", text, "-c", CALL, "--steps").stdout
              for text in spellings]
@@ -53,7 +53,7 @@ def test_spellings_of_one_probe_are_explained_alike():
     assert bare[0] and len(set(bare)) == 1
 
 
-def test_a_wrong_run_is_that_of_the_same_firing():
+def test_what_if_applies_to_the_chosen_firing():
     shown = run("kinst", "explain", "-k", "teaching/amd64", "kinst::mix:entry", "-c", CALL, "--hit",
                 "2", "--what-if", "share", "--steps")
     assert shown.returncode == 0, shown.stderr
@@ -61,12 +61,12 @@ def test_a_wrong_run_is_that_of_the_same_firing():
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_return_by_a_tail_call_is_explained_to_where_it_fires(arch):
+def test_a_tail_call_return_is_explained_up_to_its_firing(arch):
     shown = run("kinst", "explain", "-k", f"teaching/{arch}", "tail_even:return", "-c",
                 "tail_even(7)", "--json")
     assert shown.returncode == 0, shown.stderr
-    told = json.loads(shown.stdout)
-    firing, (*_, after, step) = told["firing"], told["steps"]
+    explanation = json.loads(shown.stdout)
+    firing, (*_, after, step) = explanation["firing"], explanation["steps"]
     assert (after["name"], step["name"]) == ("after", "returned")
     assert (after["row"], step["row"]) == (len(firing["rows"]) - 2, len(firing["rows"]) - 1)
 
@@ -83,7 +83,7 @@ def test_a_return_by_a_tail_call_is_explained_to_where_it_fires(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_return_by_a_tail_call_has_a_result_and_its_callers_stack(arch):
+def test_a_tail_call_return_has_a_result_and_the_callers_stack(arch):
     machine, seen = kinst_emu.open(f"teaching/{arch}").boot(), []
     with machine.probe("fbt::tail_even:return", lambda fired: seen.append(
             (fired.returned, fired.result, fired.stack()))), machine.probe(
@@ -91,10 +91,10 @@ def test_a_return_by_a_tail_call_has_a_result_and_its_callers_stack(arch):
         result = machine.call("tail_even", 7)
     (entered, stack), returned = seen
     assert not entered and len(stack) == 1 and "tail_even" in stack[0]
-    assert returned == (True, result, [])  # nobody in the kernel has called it
+    assert returned == (True, result, [])  # no kernel function called tail_even
 
 
-def test_a_clause_is_not_explained_where_there_is_no_breakpoint():
+def test_explaining_a_clause_requires_a_breakpoint():
     refused(run("kinst", "explain", "-k", "teaching/amd64", "tail_even:return", "-c",
                 "tail_even(7)", "-n", "{ trace(arg1); }"), "without a breakpoint")
 
@@ -102,6 +102,6 @@ def test_a_clause_is_not_explained_where_there_is_no_breakpoint():
 @pytest.mark.parametrize("probe, says", [
     ("mix:entry", "fires"), ("nothing:entry", "nothing"), ("kinst::nothing:return", "nothing"),
     ("io:::start", "only probes of kinst and fbt"), ("fbt::mix:entry", "mix")])
-def test_a_probe_that_cannot_be_explained_is_refused_in_one_line(probe, says):
+def test_a_probe_that_cannot_be_explained_is_refused_with_one_line(probe, says):
     refused(run("kinst", "explain", "-k", "teaching/amd64", probe, "-c", "account(1)", "--hit",
                 "99"), says)

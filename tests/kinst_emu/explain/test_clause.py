@@ -1,4 +1,4 @@
-"""The clause that is narrated does what the native executor does."""
+"""Narrated clauses have the same effect as in the native executor."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ def told(arch, offset=0, **more):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_what_a_narrated_clause_leaves_is_what_the_native_executor_leaves(arch):
+def test_a_narrated_clause_records_the_same_as_the_native_executor(arch):
     offset = {"amd64": 16, "arm64": 4, "riscv64": 14}[arch]
     done = run("kdtrace", "-k", f"teaching/{arch}", "-q", "--json", "-n",
                f"kinst::strlen:{offset} {clause(arch)}", "-c", CALL)
@@ -44,7 +44,7 @@ def test_what_a_narrated_clause_leaves_is_what_the_native_executor_leaves(arch):
         assert aggregation["rows"] == [{"keys": ["strlen"], "value": hit * (hit + 1) // 2}]
 
 
-def test_each_instruction_is_told_with_what_it_did():
+def test_each_bytecode_instruction_is_narrated_with_its_effect():
     firing = told("arm64").firing
     found = firing.narration.instructions
     for one, following in itertools.pairwise(found):
@@ -56,7 +56,7 @@ def test_each_instruction_is_told_with_what_it_did():
     assert any(one.effect().startswith("writes ") for one in found)
 
 
-def test_another_register_in_the_narration_is_another_step():
+def test_a_changed_register_in_the_narration_changes_the_step():
     explained = told("riscv64")
     firing = explained.firing
 
@@ -76,7 +76,7 @@ def test_another_register_in_the_narration_is_another_step():
     assert step(changed) != step(firing)
 
 
-def test_a_predicate_that_is_false_ends_the_clause_and_a_fault_is_told():
+def test_a_false_predicate_ends_the_clause_and_a_fault_is_reported():
     image = catalog.find("teaching/arm64")
     asked = Asked("strlen:0", CALL, clause="/regs[0] == 1/ { trace(1); }")
     narration = explain(image, asked).firing.narration
@@ -91,7 +91,7 @@ def test_a_predicate_that_is_false_ends_the_clause_and_a_fault_is_told():
     ("{ trace(", "does not compile"), ("{ trace(nothing); }", "nothing"),
     ("{ } kinst::strlen:4 { }", "-n"), ("{ } BEGIN { }", "-n"),
     ("{ } fbt::strlen:entry { }", "-n")])
-def test_what_is_no_clause_of_this_probe_is_refused(text, said):
+def test_an_invalid_clause_is_refused(text, said):
     refused(run("kinst", "explain", "-k", "teaching/arm64", "strlen:0", "-c", CALL, "-n", text),
             said)
 
@@ -104,7 +104,7 @@ def test_branches_of_a_clause_and_several_clauses_are_narrated():
     assert values == [1, 3]
 
 
-def test_nothing_is_narrated_behind_exit():
+def test_nothing_is_narrated_after_exit():
     asked = Asked("strlen:4", CALL, clause="{ @a = count(); exit(3); }")
     narrations = [explain(catalog.find("teaching/arm64"), replace(asked, hit=hit)).firing.narration
                   for hit in (1, 2)]
@@ -112,7 +112,7 @@ def test_nothing_is_narrated_behind_exit():
     assert "exit()" in str(narrations[1].left)
 
 
-def test_a_fault_in_a_helper_is_told_and_a_line_is_the_clause_s_own():
+def test_a_helper_fault_is_reported_with_a_line_of_the_clause():
     image = catalog.find("teaching/arm64")
     asked = Asked("strlen:4", CALL, clause="{ trace(*(int *)0);\n trace(1); }")
     firing = explain(image, asked).firing
@@ -123,7 +123,7 @@ def test_a_fault_in_a_helper_is_told_and_a_line_is_the_clause_s_own():
                 "{ trace(nothing); }"), "line 1:")
 
 
-def test_a_long_clause_is_cut_and_said_to_be():
+def test_a_truncated_narration_is_marked_as_truncated():
     clause = "{ " + "@ = quantize(regs[0]); " * 500 + "}"
     explained = explain(catalog.find("teaching/arm64"), Asked("strlen:4", CALL, clause=clause))
     narration = explained.firing.narration

@@ -1,4 +1,4 @@
-"""What an explanation says is what the machine did."""
+"""Explanations agree with what the machine did."""
 
 import html
 import json
@@ -41,7 +41,7 @@ def call(machine, what=CALL):
 
 
 def executed(arch):
-    """Offsets in the function that the call comes to, and the registers before and after each."""
+    """Return the executed offsets of the function with the registers before and after each."""
     machine = machine_of(arch)
     function = machine.symbol(FUNCTION)
     addresses = {function.address + i.offset: i.offset
@@ -75,7 +75,7 @@ def registers(machine):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_each_instruction_ends_as_it_does_without_a_probe(arch):
+def test_each_instruction_has_the_same_effect_as_without_a_probe(arch):
     truth = executed(arch)
     assert len(truth) > 10
     machine = machine_of(arch)
@@ -111,7 +111,7 @@ def recorded(request):
 
 
 def changed(recorded, **fields):
-    """The names of the steps that are others when the recording is."""
+    """Return the names of the steps that change when fields of the recording change."""
     firing, table, words = recorded
     before = {step.name: step for step in steps(firing, table, words)}
     after = {step.name: step for step in steps(replace(firing, **fields), table, words)}
@@ -119,7 +119,7 @@ def changed(recorded, **fields):
     return {name for name in before if before[name] != after[name]}
 
 
-def test_another_byte_of_the_trampoline_is_told(recorded):
+def test_a_changed_trampoline_byte_changes_the_explanation(recorded):
     firing = recorded[0]
     at = next(i for i, row in enumerate(firing.rows) if row.address == firing.slot)
     row = firing.rows[at]
@@ -128,20 +128,20 @@ def test_another_byte_of_the_trampoline_is_told(recorded):
     assert "trampoline" in changed(recorded, rows=rows)
 
 
-def test_another_word_of_the_trap_frame_is_told(recorded):
+def test_a_changed_trap_frame_word_changes_the_explanation(recorded):
     firing = recorded[0]
     frame = firing.frames[0]
     layout = recorded[2].guest.traps.trap_frame
     for name, (offset, _size) in layout.fields.items():
         content = bytearray(frame.before)
         content[offset] ^= 1
-        told = changed(recorded, frames=[replace(frame, before=bytes(content)),
+        names = changed(recorded, frames=[replace(frame, before=bytes(content)),
                                          *firing.frames[1:]])
-        assert "frame" in told, name
-        assert ("exception" in told) == (name in TRAPS[firing.architecture].saved), name
+        assert "frame" in names, name
+        assert ("exception" in names) == (name in TRAPS[firing.architecture].saved), name
 
 
-def test_another_register_and_other_bytes_are_told(recorded):
+def test_changed_registers_and_code_change_the_explanation(recorded):
     firing = recorded[0]
     last = firing.rows[-1]
     for name in last.registers:
@@ -155,16 +155,16 @@ def test_another_register_and_other_bytes_are_told(recorded):
     assert "trampoline" in changed(recorded, slot=firing.slot + 1)
 
 
-def test_a_page_has_all_that_the_text_has(recorded):
+def test_a_page_contains_everything_in_the_text(recorded):
     firing, table, words = recorded
-    told = steps(firing, table, words)
-    made = page("<title>", "about & more", told)
+    explained = steps(firing, table, words)
+    made = page("<title>", "about & more", explained)
     shown = html.unescape(made)
-    plain = "\n".join(text(told))
+    plain = "\n".join(text(explained))
     assert len(made.encode()) < 400 << 10
     assert "http:" not in made and "https:" not in made
     assert "&lt;title&gt;" in made and "about &amp; more" in made
-    for step in told:
+    for step in explained:
         assert step.title in shown and step.title in plain
         for part in step.parts:
             for row in part.rows if isinstance(part, Table) else ():
@@ -182,11 +182,11 @@ def test_a_page_has_all_that_the_text_has(recorded):
     (["strlen:0", "-c", "strlen("], "strlen("),
     (["strlen:0", "-c", 'strlen("a")', "--html", "/nowhere/x.html"], "/nowhere"),
 ])
-def test_what_cannot_be_told_is_one_clear_line(words, says):
+def test_invalid_requests_are_refused_with_one_line(words, says):
     refused(run("kinst", "explain", "-k", "teaching/amd64", *words), says)
 
 
-def test_the_command_prints_text_json_or_a_page(tmp_path):
+def test_the_command_writes_text_json_or_a_page(tmp_path):
     words = ("kinst", "explain", "-k", "teaching/riscv64", "strlen:0", "-c", 'strlen("abc")')
     plain = run(*words)
     assert plain.returncode == 0 and "1. The instruction at strlen:0" in plain.stdout
@@ -198,7 +198,7 @@ def test_the_command_prints_text_json_or_a_page(tmp_path):
     assert path.read_text().startswith("<!DOCTYPE html>")
 
 
-def test_an_instruction_that_is_refused_is_said():
+def test_an_instruction_that_cannot_be_probed_is_refused():
     machine = machine_of("amd64")
     trap = TRAPS["amd64"]
     function, offset = next(
@@ -209,12 +209,12 @@ def test_an_instruction_that_is_refused_is_said():
         FiringRecorder(machine, ChosenPlace(function, offset, 1))
 
 
-def test_a_firing_is_told_also_where_the_call_ends_badly_later():
+def test_a_firing_is_explained_even_if_the_call_fails_later():
     done = run("kinst", "explain", "-k", "teaching/amd64", "panic:0", "-c", 'panic("x")')
     assert done.returncode == 0 and "The call failed later" in done.stdout
 
 
-def test_bytes_that_are_no_text_stand_in_pages_as_escapes(tmp_path):
+def test_undecodable_bytes_are_escaped_in_pages(tmp_path):
     path = tmp_path / "page.html"
     done = run("kinst", "explain", "-k", "teaching/arm64", "strlen:4", "-c", 'strlen("\udcff")',
                "--html", str(path))
@@ -224,7 +224,7 @@ def test_bytes_that_are_no_text_stand_in_pages_as_escapes(tmp_path):
     assert done.returncode == 0 and b"udcff" in path.read_bytes()
 
 
-def test_side_by_side_says_on_which_architecture_it_cannot_be():
+def test_a_comparison_names_the_architecture_that_fails():
     words = ["kinst", "explain", "--arch", "all", "-c", 'strlen("a")']
     result = run(*words, "strlen:16")
     refused(result, "on riscv64, strlen:16: no instruction begins there; the nearest are at ")
@@ -234,12 +234,12 @@ def test_side_by_side_says_on_which_architecture_it_cannot_be():
     refused(result, "kinst: on amd64, Xbpt:0: executions of the instruction in this call: 0;")
     assert "arm64/kernel has no function 'Xbpt'" in result.stderr
     assert "; on riscv64, " in result.stderr
-    result = run(*words, "strlen:x")  # wrong on all of them: said once
+    result = run(*words, "strlen:x")  # fails on all architectures: one message
     refused(result, "not a place in code")
     assert "riscv64" not in result.stderr
 
 
-def test_a_question_that_cannot_be_asked_names_the_architecture(monkeypatch, arch):
+def test_an_impossible_quiz_question_names_its_architecture(monkeypatch, arch):
     monkeypatch.setattr("kinst_emu.learn.quiz.experiment.TRIES", 3)
     with pytest.raises(KinstError, match=f"for {arch}: no instruction in 3 functions"):
         Experimenter(machine_of(arch)).instruction(random.Random(1), "nothing")

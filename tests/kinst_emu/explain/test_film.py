@@ -1,4 +1,4 @@
-"""A picture that moves shows at each moment what that moment's picture shows."""
+"""Animated pictures show at each moment the same as that moment's still picture."""
 
 import functools
 import itertools
@@ -42,7 +42,7 @@ def written(arch, folder):
 
 
 def values_at(found, number):
-    """What a player would have set by a moment."""
+    """Return the attributes and texts that a player has set when it reaches a moment."""
     values = values_in(found.first)
     for change in found.changes[: number + 1]:
         for place, string in zip(change[::2], change[1::2], strict=True):
@@ -50,7 +50,7 @@ def values_at(found, number):
     return values
 
 
-def test_what_is_set_from_moment_to_moment_gives_each_ones_picture(arch):
+def test_the_changes_of_a_film_reproduce_every_picture(arch):
     _one, pictures, found = filmed(arch)
     assert len(found.changes) == len(pictures.moments) and found.changes[0] == ()
     for number in range(len(pictures.moments)):
@@ -59,12 +59,12 @@ def test_what_is_set_from_moment_to_moment_gives_each_ones_picture(arch):
 
 
 def shown_in(svg):
-    """The attributes for programs, and the texts, of what is to be seen."""
+    """Return the texts and data attributes of the visible elements of a picture."""
     return [(name, value) for (_number, name), value in values_in(svg).items()
             if (name == TEXT or name.startswith("data-")) and value]
 
 
-def test_each_step_marks_what_it_is_about(arch):
+def test_each_step_highlights_its_pane(arch):
     _one, pictures, found = filmed(arch)
     assert [name for _moment, name, _own in found.steps] == [
         step.name for _moment, step in sorted(pictures.steps, key=lambda one: one[0])]
@@ -76,14 +76,14 @@ def test_each_step_marks_what_it_is_about(arch):
         assert "pane about" in values.values() or name == "return"
 
 
-def test_the_picture_that_moves_shows_what_the_one_that_stands_does(arch):
+def test_animated_and_still_pictures_show_the_same(arch):
     _one, pictures, _found = filmed(arch)
     for number in (0, 1, len(pictures.moments) // 2, len(pictures.moments) - 1):
         still = shown_in(re.sub(r"(?s)<style>.*</style>", "", pictures.svg(number)))
         assert still == shown_in(whole(pictures, number))
 
 
-def test_pages_that_move_are_small_and_what_was_printed_ends_no_script(arch, tmp_path):
+def test_animated_pages_are_small_and_escape_printed_text(arch, tmp_path):
     path = written(arch, tmp_path)
     text = path.read_text()
     assert path.stat().st_size < LARGEST and text.count("</script>") == 2
@@ -105,7 +105,7 @@ PICTURE = """(function () { var found = [], svg = document.querySelector('#playe
 
 
 def held(page_shown, pictures, number, step=""):
-    """The browser's picture is the recording's, at that moment."""
+    """Assert that the browser shows the recorded picture of a moment."""
     expected = [value if name == TEXT else f"{name}={value}" for name, value in shown_in(
         whole(pictures, number, step))
         if name not in ("data-place",)]
@@ -119,7 +119,7 @@ def shown(tmp_path):
 
 
 @browsing
-def test_each_control_does_what_it_says_by_mouse(shown):
+def test_every_player_control_works_with_the_mouse(shown):
     pictures, found = filmed("amd64")[1:]
     last = len(pictures.moments) - 1
     held(shown, pictures, 0, found.steps[0][1])
@@ -127,7 +127,7 @@ def test_each_control_does_what_it_says_by_mouse(shown):
         shown.click(f"#{button}")
         assert shown.value(STATE)[0] == moment
         held(shown, pictures, moment)
-    shown.click("#scrub")  # in the middle of it
+    shown.click("#scrub")  # clicks the middle of the slider
     middle = shown.value(STATE)
     assert abs(middle[0] - last / 2) < 2 and middle[3] == str(middle[0] + 1)
     held(shown, pictures, middle[0])
@@ -147,7 +147,7 @@ def test_each_control_does_what_it_says_by_mouse(shown):
     stopped = shown.value(STATE)
     assert stopped[1] == "Play (space)" and "is about to be executed" in stopped[5]
     time.sleep(0.7)
-    assert shown.value(STATE) == stopped, "it stands still"
+    assert shown.value(STATE) == stopped, "the picture stands still"
     shown.click("#whole")
     shown.wait_for("document.fullscreenElement && document.fullscreenElement.id === 'player'")
     shown.click("#whole")
@@ -155,11 +155,11 @@ def test_each_control_does_what_it_says_by_mouse(shown):
 
 
 @browsing
-def test_each_control_does_what_it_says_by_key(shown):
+def test_every_player_control_works_with_the_keyboard(shown):
     pictures, found = filmed("amd64")[1:]
     last = len(pictures.moments) - 1
     shown.press("End")
-    assert shown.value(STATE)[0] == 0, "outside the picture the key is the page's"
+    assert shown.value(STATE)[0] == 0, "outside the picture, keys belong to the page"
     shown.value("document.querySelector('#stage .scroll').focus()")
     for key, moment in ((".", 1), (".", 2), (",", 1), ("End", last), (".", last), ("Home", 0),
                         (",", 0)):
@@ -184,7 +184,7 @@ def test_each_control_does_what_it_says_by_key(shown):
     shown.press(" ")
     assert shown.value(STATE)[1] == "Pause (space)"
     shown.wait_for(f"({STATE})[1] === 'Play (space)'")
-    assert shown.value(STATE)[0] == last, "it plays to the end, and stops"
+    assert shown.value(STATE)[0] == last, "playing stops at the end"
     held(shown, pictures, last)
     shown.press(" ")
     shown.wait_for(f"({STATE})[0] > 0 && ({STATE})[0] < {last}")
@@ -194,7 +194,7 @@ def test_each_control_does_what_it_says_by_key(shown):
     shown.wait_for("document.fullscreenElement && document.fullscreenElement.id === 'player'")
     shown.press("f")
     shown.wait_for("!document.fullscreenElement")
-    shown.press("Tab")  # focus is shown, and a control that has it keeps its own keys
+    shown.press("Tab")  # a focused control handles its own keys
     shown.value("document.getElementById('scrub').focus()")
     before = shown.value(STATE)[0]
     shown.press("ArrowLeft")
@@ -207,7 +207,7 @@ def test_each_control_does_what_it_says_by_key(shown):
 
 
 @browsing
-def test_what_has_the_focus_is_not_hidden_with_it(shown):
+def test_focus_moves_when_the_focused_element_is_hidden(shown):
     shown.press("n")
     shown.press("n")
     assert shown.value("document.activeElement.id") == "patch-title"
@@ -217,7 +217,7 @@ def test_what_has_the_focus_is_not_hidden_with_it(shown):
 
 
 @browsing
-def test_links_and_full_screen_work_in_a_frame_of_another_page(tmp_path):
+def test_links_and_full_screen_work_in_an_embedded_frame(tmp_path):
     from kinst_emu.notebook.html import framed
 
     outer = tmp_path / "notebook.html"
@@ -233,7 +233,7 @@ def test_links_and_full_screen_work_in_a_frame_of_another_page(tmp_path):
         assert one.value(f"{inside}.fullscreenEnabled") is True
 
 
-def test_a_pane_alone_shows_where_the_stack_pointer_is(arch):
+def test_the_stack_pane_alone_marks_the_stack_pointer(arch):
     _one, pictures, _found = filmed(arch)
     for _moment, step in pictures.steps:
         number = pictures.scenes.moment_of(step.name)
@@ -243,7 +243,7 @@ def test_a_pane_alone_shows_where_the_stack_pointer_is(arch):
             step.name, "stack")) == marked, step.name
 
 
-def test_a_clause_may_have_any_character(arch):
+def test_a_clause_may_contain_any_character(arch):
     one = explain(catalog.find(f"teaching/{arch}"), Asked(
         "strlen:0", 'strlen("hello")', clause='{ printf("a\x01\x1b\x7f<&\ud800"); }'
         .encode("utf-8", "replace").decode(), memory=MEMORY))
@@ -253,7 +253,7 @@ def test_a_clause_may_have_any_character(arch):
 
 
 @browsing
-def test_a_step_that_is_read_follows_the_picture(shown):
+def test_the_displayed_step_follows_the_picture(shown):
     found = filmed("amd64")[2]
     shown.press("n")
     shown.value("document.getElementById('speed').value = 16")
@@ -268,7 +268,7 @@ def test_a_step_that_is_read_follows_the_picture(shown):
 @browsing
 @pytest.mark.parametrize(("arch", "width", "dark"), [
     ("riscv64", 360, True), ("arm64", 1280, False), ("amd64", 1920, True)])
-def test_axe_finds_nothing_in_the_picture_at_its_beginning_middle_and_end(
+def test_axe_finds_no_problems_at_the_start_middle_and_end_of_a_film(
         tmp_path, arch, width, dark):
     count = len(filmed(arch)[1].moments)
     with Shown(written(arch, tmp_path), width, dark) as one:
@@ -280,7 +280,7 @@ def test_axe_finds_nothing_in_the_picture_at_its_beginning_middle_and_end(
 
 
 @browsing
-def test_on_a_phone_the_panes_stand_below_each_other(tmp_path):
+def test_panes_are_stacked_on_a_phone(tmp_path):
     places = """Array.from(document.querySelectorAll('#player .edge')).map(function (one) {
       var box = one.getBoundingClientRect();
       return [box.left, box.right, box.top, box.bottom]; })"""
@@ -288,7 +288,7 @@ def test_on_a_phone_the_panes_stand_below_each_other(tmp_path):
         boxes = one.value(places)
         assert len(boxes) == 6 and all(box[0] >= 0 and box[1] <= 360 for box in boxes)
         assert all(a[3] <= b[2] for a, b in itertools.pairwise(boxes))
-        # Arrows would go to where panes are on a wide screen; the controls are in reach.
+        # Arrows, which fit only the wide layout, are hidden; the controls stay visible.
         assert one.value("document.querySelector('#player .arrows').getBoundingClientRect().width"
                          ) == 0
         one.value("document.getElementById('player').scrollIntoView()")
@@ -300,7 +300,7 @@ def test_on_a_phone_the_panes_stand_below_each_other(tmp_path):
 
 
 @browsing
-def test_nothing_slides_for_whoever_asked_for_less_motion(tmp_path):
+def test_reduced_motion_disables_sliding_animations(tmp_path):
     dashes = """new Promise(function (done) { var seen = 0;
       document.getElementById('forward').click();
       (function look(n) { var one = document.querySelector('#player .store, #player .arrow');
@@ -313,11 +313,11 @@ def test_nothing_slides_for_whoever_asked_for_less_motion(tmp_path):
     with Shown(path, 1280, reduced=True) as one:
         assert one.value(dashes) == 0
         one.press(" ")
-        one.wait_for(f"({STATE})[0] > 2")  # it plays, from picture to picture
+        one.wait_for(f"({STATE})[0] > 2")  # playing still goes from picture to picture
 
 
 @browsing
-def test_without_scripts_and_on_paper_there_is_a_strip_of_pictures(tmp_path):
+def test_without_scripts_and_in_print_all_pictures_are_shown(tmp_path):
     visible = """[document.querySelectorAll('.still svg').length,
       Array.from(document.querySelectorAll('.still svg')).filter(function (one) {
         return one.getBoundingClientRect().width > 0; }).length,
@@ -334,7 +334,7 @@ def test_without_scripts_and_on_paper_there_is_a_strip_of_pictures(tmp_path):
         assert one.value(visible) == [count, count, 0]
 
 
-# -- several beside each other ------------------------------------------------------------------
+# -- several pictures side by side --------------------------------------------------------------
 
 def with_data(count, **steps):
     return Film("", (), (), ((),) * count, tuple((at, name, ()) for name, at in steps.items()))
@@ -345,7 +345,7 @@ def test_one_film_is_shown_moment_by_moment():
         {"": with_data(4, a=0, b=2)}, ((0,), (1,), (2,), (3,)), ((0, "a"), (2, "b")))
 
 
-def test_steps_begin_together_and_who_comes_to_the_end_of_one_sooner_waits():
+def test_films_start_each_step_together_and_shorter_ones_wait():
     films = {"one": with_data(3, a=0, b=1), "two": with_data(5, a=0, b=3, c=3)}
     assert together(films, ["a", "b", "c", "none"]) == Showing(
         films, ((0, 0), (1, 1), (1, 2), (1, 3), (2, 4)), ((0, "a"), (3, "b"), (3, "c")))
@@ -360,7 +360,7 @@ def three():
     return page_beside("three", "about", ARCHES, found, stills(pictures, order), showing), showing
 
 
-def test_every_moment_of_each_is_shown_and_never_goes_back():
+def test_every_film_shows_all_its_moments_in_sequence():
     showing = three()[1]
     for number, arch in enumerate(ARCHES):
         seen = [beat[number] for beat in showing.beats]
@@ -370,7 +370,7 @@ def test_every_moment_of_each_is_shown_and_never_goes_back():
             assert filmed(arch)[2].moment_of(name) in (None, seen[at])
 
 
-def test_three_architectures_with_pictures_are_a_small_page():
+def test_a_page_of_three_architectures_stays_small():
     text = three()[0]
     assert len(text.encode()) < LARGEST
     assert text.count('<svg class="picture"') > 3 * 8
@@ -393,7 +393,7 @@ ENDS = """[document.querySelector('.stages').getBoundingClientRect(),
 
 
 @browsing
-def test_pictures_beside_each_other_are_played_together_and_fit_a_projector(shown_beside):
+def test_side_by_side_pictures_play_together_and_fit_a_projector(shown_beside):
     one, showing = shown_beside, three()[1]
     names = [name for _at, name in showing.steps]
     assert [moment for moment, _box in one.value(MOMENTS)] == [0, 0, 0]
@@ -424,7 +424,7 @@ def test_pictures_beside_each_other_are_played_together_and_fit_a_projector(show
 
 @browsing
 @pytest.mark.parametrize(("width", "dark"), [(360, False), (1920, True)])
-def test_axe_finds_nothing_in_pictures_beside_each_other(tmp_path, width, dark):
+def test_axe_finds_no_problems_in_side_by_side_pictures(tmp_path, width, dark):
     path = tmp_path / "three.html"
     path.write_text(three()[0])
     with Shown(path, width, dark) as one:
@@ -434,5 +434,5 @@ def test_axe_finds_nothing_in_pictures_beside_each_other(tmp_path, width, dark):
         assert not found["violations"] and not found["wide"], found
 
 
-def test_columns_have_every_pane():
+def test_the_views_contain_every_pane_once():
     assert sorted(pane for panes in VIEWS.values() for pane in panes) == sorted(PANES)

@@ -1,4 +1,4 @@
-"""What is explained is said by --of; without it, by what is given."""
+"""Kinds of explanations, chosen by --of or by the other arguments."""
 
 import pytest
 
@@ -13,17 +13,17 @@ def explain(*words, kernel="teaching/amd64"):
     return run("kinst", "explain", "-k", kernel, "--memory", "64M", "--steps", *words)
 
 
-def test_a_firing_is_what_a_call_is_asked_of():
-    said, unsaid = explain("--of", "firing", "strlen:0", *CALL), explain("strlen:0", *CALL)
-    assert said.returncode == 0 and said.stdout == unsaid.stdout
-    assert "1. The instruction at strlen:0" in said.stdout
+def test_explaining_one_call_defaults_to_a_firing():
+    explicit, implicit = explain("--of", "firing", "strlen:0", *CALL), explain("strlen:0", *CALL)
+    assert explicit.returncode == 0 and explicit.stdout == implicit.stdout
+    assert "1. The instruction at strlen:0" in explicit.stdout
 
 
-def test_runs_are_what_several_calls_are_asked_of():
-    said, unsaid = (explain(*words, "strlen:0", *TWO, kernel="races/amd64")
+def test_explaining_several_calls_defaults_to_runs():
+    given, implicit = (explain(*words, "strlen:0", *TWO, kernel="races/amd64")
                     for words in (("--of", "runs"), ()))
-    assert said.returncode == 0 and said.stdout == unsaid.stdout and "All threads share" in (
-        said.stdout)
+    assert given.returncode == 0 and given.stdout == implicit.stdout and "All threads share" in (
+        given.stdout)
 
 
 @pytest.mark.parametrize("words, says", [
@@ -44,17 +44,17 @@ def test_runs_are_what_several_calls_are_asked_of():
     (("strlen:0",), "give a call that makes the probe fire"),
     (("--of", "system-call", "page-fault", *COMMAND), "page-fault: not a system call"),
 ])
-def test_what_does_not_fit_is_one_line(words, says):
+def test_conflicting_arguments_are_refused_with_one_line(words, says):
     done = explain(*words)
     assert done.returncode == 1 and done.stdout == ""
     assert says in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
-def test_programs_are_of_a_kernel_that_has_some():
+def test_explaining_a_command_requires_a_kernel_that_runs_programs():
     done = run("kinst", "explain", "--arch", "amd64", "--of", "page-fault", *COMMAND)
     assert done.returncode == 1 and "the teaching kernels cannot run programs" in done.stderr
 
 
-def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are():
+def test_an_unknown_kind_is_refused_with_the_list_of_kinds():
     done = explain("--of", "nothing", "strlen:0", *CALL)
     assert done.returncode != 0 and "system-call" in done.stderr and "Traceback" not in done.stderr

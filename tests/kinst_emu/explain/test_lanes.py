@@ -1,4 +1,4 @@
-"""Runs in an order are drawn as they were, and move."""
+"""Lanes: still and animated pictures of runs that follow a schedule."""
 
 import html
 import re
@@ -30,7 +30,7 @@ def played(image):
 
 
 def drawn(pictures, number):
-    """Of a moment: the texts of each lane, and of what is shared."""
+    """Return the texts of each lane and of the shared pane at a moment."""
     svg = pictures.svg(number)
     panes = re.findall(r'<g class="pane[^>]*data-pane="(\w+)"', svg)
     found = {}
@@ -41,7 +41,7 @@ def drawn(pictures, number):
     return found
 
 
-def test_each_row_is_in_its_run_s_lane_and_the_last_ones_are_seen():
+def test_each_row_is_in_the_lane_of_its_run_and_recent_rows_are_visible():
     rows = [LaneRow(n % 2, (f"does {n}",), (("word", f"{n:#x}"),)) for n in range(30)]
     pictures = lane_pictures(["A  f()", "B  g()"], rows, "A gives 1")
     for number in (0, 1, 5, 29):
@@ -54,13 +54,13 @@ def test_each_row_is_in_its_run_s_lane_and_the_last_ones_are_seen():
     assert [(at, step.name) for at, step in pictures.steps] == [(0, BEGIN), (30, END)]
 
 
-def test_an_arrow_goes_to_the_run_that_goes_on():
+def test_an_arrow_points_to_the_run_that_continues():
     pictures = lane_pictures(["A", "B"], [LaneRow(run, ("x",)) for run in (0, 0, 1, 0)], "end")
     arrows = [re.findall(r'class="arrow" d="([^"]+)"', pictures.svg(n)) for n in range(4)]
     assert [len(one) for one in arrows] == [0, 0, 1, 1]
 
 
-def test_what_moves_is_what_stands(played):
+def test_animated_and_still_pictures_show_the_same(played):
     for one in played:
         pictures = one.pictures()
         found = film(pictures)
@@ -71,7 +71,7 @@ def test_what_moves_is_what_stands(played):
             assert values == values_in(whole(pictures, number))
 
 
-def test_one_trampoline_for_all_holds_what_the_other_thread_wrote(played):
+def test_a_shared_trampoline_holds_the_other_threads_instruction(played):
     own, shared = played
     assert own.outcome == "A returns 0x3; B returns 0x5" and "panics" in shared.outcome
     (wrong,) = [n for n, row in enumerate(shared.rows) if "instead of 'push rbp'" in row.text]
@@ -81,7 +81,7 @@ def test_one_trampoline_for_all_holds_what_the_other_thread_wrote(played):
         "A's trampoline", "push rbp", "B's trampoline", "mov rbp, rsp"]
 
 
-def test_the_page_has_both_and_is_html(played, image, tmp_path):
+def test_the_page_shows_both_kinds_of_trampoline_and_is_valid_html(played, image, tmp_path):
     path = tmp_path / "runs.html"
     path.write_text(runs_page(image, SCHEDULE, played))
     assert not parse_errors(path)
@@ -101,7 +101,7 @@ def test_the_page_has_both_and_is_html(played, image, tmp_path):
         assert not found["violations"] and not found["wide"], found
 
 
-def test_orders_that_fail_are_played_on_their_page(tmp_path):
+def test_failing_schedules_are_played_on_their_page(tmp_path):
     path = tmp_path / "explored.html"
     result = run("kinst", "explore", "-k", "races/amd64", "--setup", "purse_reset()", "--run",
                  "purse_move_bad()", "--run", "purse_move_bad()", "--check", "purse_check()",
@@ -112,7 +112,7 @@ def test_orders_that_fail_are_played_on_their_page(tmp_path):
         pytest.skip("there is no chromium: apt-get install chromium")
     with Shown(path, 1280) as one:
         one.press(".")
-        told = one.value("document.getElementById('told').textContent")
-        assert told.startswith("2 of ") and "purse_one is 0xa" in told
+        caption = one.value("document.getElementById('told').textContent")
+        assert caption.startswith("2 of ") and "purse_one is 0xa" in caption
         found = one.axe()
         assert not found["violations"] and not found["wide"], found

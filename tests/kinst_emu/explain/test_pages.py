@@ -1,4 +1,4 @@
-"""The pages are HTML, and can be read by everybody, at any width."""
+"""Pages are valid HTML, accessible, and readable at any width."""
 
 import itertools
 
@@ -39,7 +39,7 @@ def pages(tmp_path_factory):
     return paths
 
 
-def test_pages_are_html_and_small(pages):
+def test_pages_are_valid_html_and_small(pages):
     for path in pages:
         assert not parse_errors(path), path.name
         assert path.stat().st_size < LARGEST
@@ -48,8 +48,8 @@ def test_pages_are_html_and_small(pages):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 @pytest.mark.parametrize("width", WIDTHS)
-def test_axe_finds_nothing_in_the_pages(pages, tmp_path, width):
-    # Each at one width at least; the ones that are laid out by it at all.
+def test_axe_finds_no_problems_in_the_pages(pages, tmp_path, width):
+    # Each architecture's page is checked at one width, pages with other layouts at all widths.
     arch = ARCHES[WIDTHS.index(width)]
     for path in (path for path in pages if path.stem in (arch, "beside", "sheet")):
         found = checked(path, width)
@@ -58,7 +58,7 @@ def test_axe_finds_nothing_in_the_pages(pages, tmp_path, width):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
-def test_axe_finds_nothing_while_steps_are_gone_through_and_in_the_dark(pages, tmp_path):
+def test_axe_finds_no_problems_between_steps_or_in_dark_mode(pages, tmp_path):
     act = "for (var i = 0; i < 3; i++) document.getElementById('next').click();"
     found = checked(pages[0], 360, act)
     assert not found["violations"] and not found["wide"], found
@@ -67,7 +67,7 @@ def test_axe_finds_nothing_while_steps_are_gone_through_and_in_the_dark(pages, t
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
-def test_axe_finds_what_is_wrong(pages, tmp_path):
+def test_axe_finds_a_missing_language(pages, tmp_path):
     broken = tmp_path / "broken.html"
     broken.write_text(pages[0].read_text().replace('<html lang="en">', "<html>").replace(
         "color: var(--text)", "color: #eee", 1))
@@ -76,7 +76,7 @@ def test_axe_finds_what_is_wrong(pages, tmp_path):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
-def test_keys_go_through_the_steps_in_a_browser(pages, tmp_path):
+def test_keys_step_through_the_page_in_a_browser(pages, tmp_path):
     act = """
       function key(k) { document.body.dispatchEvent(new KeyboardEvent('keydown', {key: k,
         bubbles: true})); }
@@ -92,13 +92,13 @@ def test_keys_go_through_the_steps_in_a_browser(pages, tmp_path):
                      f"1:step 1 of {count}", f"{count}:all {count} steps"]
 
 
-# Regions that would scroll: what is cut off in a picture of the page, and on paper.
+# Regions that scroll, so that screenshots and printed pages cut off a part of them.
 CUT = """
   return Array.prototype.filter.call(document.querySelectorAll('.scroll'), function (region) {
     return region.scrollWidth > region.clientWidth; }).map(function (region) {
       return [region.getAttribute('aria-label'), region.scrollWidth, region.clientWidth]; });
 """
-# Links of the contents, their numbers with them, that lie over each other.
+# Overlapping links in the table of contents, including their numbers.
 COLLISIONS = """
   var items = Array.prototype.map.call(document.querySelectorAll('nav ol li'), function (item) {
     var size = parseFloat(getComputedStyle(item).fontSize), text = document.createRange();
@@ -113,7 +113,7 @@ COLLISIONS = """
         found.push([i, i + 1 + j]); } }); }); }); });
   return [items.length, found];
 """
-# How many columns the steps have, each.
+# Number of columns of each step.
 COLUMNS = """
   return Array.prototype.map.call(document.querySelectorAll('div.beside'), function (row) {
     return new Set(Array.prototype.map.call(row.children, function (one) {
@@ -130,14 +130,14 @@ def test_nothing_is_cut_off_on_a_wide_screen(pages, tmp_path, width):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_contents_do_not_collide(pages, tmp_path, width):
+def test_links_in_the_table_of_contents_do_not_overlap(pages, tmp_path, width):
     for path in pages:
         count, found = measured(path, width, COLLISIONS)
         assert found == [] and (count > 5 or path.stem == "sheet"), path.name
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
-def test_architectures_are_beside_each_other_where_they_have_room(pages, tmp_path):
+def test_architectures_are_side_by_side_on_wide_screens(pages, tmp_path):
     (path,) = (path for path in pages if path.stem == "beside")
     shown = {width: measured(path, width, COLUMNS) for width in WIDTHS}
     assert set(shown[360]) == {1}

@@ -1,4 +1,4 @@
-"""What a picture shows is what was recorded at that instruction."""
+"""Pictures show what was recorded at their instruction."""
 
 import random
 import xml.etree.ElementTree as ElementTree
@@ -31,7 +31,7 @@ def pictures_of(one, firing=None):
 
 
 def offsets(arch, count):
-    """Of instructions that the call comes to, whatever becomes of them."""
+    """Return explanations of randomly chosen instructions that the call executes."""
     first = explained(arch, 0)
     reached, chosen = [], random.Random(7)
     for one in chosen.sample(first.table, len(first.table)):
@@ -47,7 +47,7 @@ def offsets(arch, count):
 
 
 def drawn(svg):
-    """What a picture has for programs: (pc, registers, words of the stack, bytes of code)."""
+    """Return the pc, registers, stack words and code bytes in a picture's data attributes."""
     root = ElementTree.fromstring(svg)
     groups = list(root.iter(f"{SVG}g"))
     registers = {g.get("data-register"): int(g.get("data-value"), 16) for g in groups
@@ -60,8 +60,11 @@ def drawn(svg):
 
 
 def held_to_the_recording(firing: SeenFiring, svg, moment):
-    """By what was looked at in another way: the registers of the row, the bytes at the stack
-    pointer then, the trap frame as the handler got it."""
+    """Assert that a picture agrees with the recording, and return the number of words compared.
+
+    The recording has the registers of the row, the bytes at the stack pointer, and the trap frame
+    that the handler received.
+    """
     pc, registers, words, code = drawn(svg)
     frame = None if moment.handles is None else firing.frames[moment.handles]
     row = firing.rows[moment.row] if frame is None else frame.called
@@ -85,18 +88,18 @@ def held_to_the_recording(firing: SeenFiring, svg, moment):
     return seen
 
 
-def test_every_word_byte_and_register_of_all_moments_is_the_recordings(arch):
+def test_every_word_byte_and_register_agrees_with_the_recording(arch):
     places = set()
     for one in offsets(arch, 3):
         pictures, seen = pictures_of(one), 0
         for number, moment in enumerate(pictures.moments):
             seen += held_to_the_recording(one.firing, pictures.svg(number), moment)
             places.add(moment.place)
-        assert seen > len(pictures.moments), "words of the stack were compared"
+        assert seen > len(pictures.moments), "too few stack words were compared"
     assert {Station.FUNCTION, Station.VECTOR, Station.HANDLER} <= places
 
 
-def test_the_trap_frame_grows_word_by_word_where_each_is_stored(arch):
+def test_trap_frame_words_appear_as_they_are_stored(arch):
     one = explained(arch, 0)
     frame, named = one.firing.frames[0], set()
     for moment in moments(one.firing):
@@ -106,10 +109,10 @@ def test_the_trap_frame_grows_word_by_word_where_each_is_stored(arch):
     assert len(named) >= 8
     changed = [sum(word.changed for word in moment.stack) for moment in moments(one.firing)
                if 2 < moment.row < frame.row]
-    assert max(changed) <= 2, "an instruction stores one word, or a pair"
+    assert max(changed) <= 2, "an instruction stores at most a pair of words"
 
 
-def test_another_recording_is_another_picture(arch):
+def test_a_changed_recording_changes_the_picture(arch):
     one = explained(arch, 0)
     firing, pictures = one.firing, pictures_of(one)
     number = next(n for n, moment in enumerate(pictures.moments) if moment.handles == 0)
@@ -128,7 +131,7 @@ def test_another_recording_is_another_picture(arch):
                        ).svg(number - 1) != right
 
 
-def test_what_a_clause_leaves_is_there_from_where_it_is_run(arch):
+def test_the_output_of_a_clause_appears_once_it_has_run(arch):
     one = explained(arch, 0, "{ trace(arg0); }")
     pictures = pictures_of(one)
     first = next(n for n, moment in enumerate(pictures.moments) if moment.handles == 0)
@@ -160,13 +163,13 @@ def test_a_picture_is_written_for_a_step_or_a_moment(tmp_path):
 
 
 @pytest.mark.parametrize("at", ["0", "-1", "1e3", "9" * 40])
-def test_a_moment_that_is_none_is_refused_in_one_line(at, tmp_path):
+def test_an_invalid_moment_is_refused_with_one_line(at, tmp_path):
     refused(run("kinst", "explain", "-k", "teaching/amd64", "strlen:0", "-c", 'strlen("a")',
                 "--memory", "64M", "--svg", str(tmp_path / "x.svg"), f"--at={at}"), "--at")
     assert not (tmp_path / "x.svg").exists()
 
 
-def test_an_animation_has_every_moment_and_steps_are_shown_for_longer(tmp_path):
+def test_an_animation_has_every_moment_and_shows_steps_longer(tmp_path):
     import PIL.Image
     import PIL.ImageSequence
 
@@ -174,7 +177,7 @@ def test_an_animation_has_every_moment_and_steps_are_shown_for_longer(tmp_path):
     words = ("kinst", "explain", "-k", "teaching/amd64", "strlen:0", "-c", 'strlen("a")',
              "--memory", "64M")
     pictures = pictures_of(explained("amd64", 0))
-    del pictures.moments[8:]  # a quarter of a second each
+    del pictures.moments[8:]  # rendering a picture takes a quarter of a second
     pictures.scenes.steps = [one for one in pictures.steps if one[0] < 8]
     count = write_animation(pictures, path)
     with PIL.Image.open(path) as gif:
@@ -188,7 +191,7 @@ def test_an_animation_has_every_moment_and_steps_are_shown_for_longer(tmp_path):
                 str(path)), "--gif: works with one kernel only")
 
 
-def test_what_is_left_on_another_stack_is_nobody_s():
+def test_stale_words_on_another_stack_have_no_owner():
     found = pictures_of(explained("amd64-illumos", 0))
     assert all(not moment.owned(word.address) for moment in found.moments[-1:]
                for word in moment.stack)
@@ -200,7 +203,7 @@ def test_what_is_left_on_another_stack_is_nobody_s():
                for word in found.moments[handled].stack)
 
 
-def test_a_clause_whose_predicate_does_not_hold_leaves_nothing(arch):
+def test_a_clause_with_a_false_predicate_has_no_output(arch):
     found = pictures_of(explained(arch, 0, "/arg0 == 77777/ { trace(1); }"))
     nothing = ["no output" in found.scenes.clause(n)
                for n in range(len(found.moments))]

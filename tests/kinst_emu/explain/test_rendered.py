@@ -1,4 +1,4 @@
-"""What is rendered in pictures: whole, in its place, and as the machine was."""
+"""Rendered pictures are complete, correctly placed, and agree with the machine."""
 
 import re
 import struct
@@ -20,8 +20,8 @@ from kinst_emu.explain.view.pictures import pictures_of
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.commands.test_front import run
 
-LETTER = 0.602  # of the letters' height: DejaVu Sans Mono
-TAIL = "tail_even:return", "tail_even(7)"  # it fires without a breakpoint, and takes no clause
+LETTER = 0.602  # width of a DejaVu Sans Mono letter, relative to its height
+TAIL = "tail_even:return", "tail_even(7)"  # fires without a breakpoint, and takes no clause
 FIRINGS = {
     "amd64": [TAIL, ("tail_even+0x17", "tail_even(4)"), ("fibonacci:35", "fibonacci(5)"),
               ("strlen:16", 'strlen("hello")')],
@@ -42,14 +42,14 @@ def explained(request):
 
 
 def some(moments):
-    """The numbers of some moments: where control goes elsewhere, the first and last, and a few."""
+    """Return the numbers of the first and last moments, the changes of place, and a few others."""
     places = [number for number in range(1, len(moments))
               if moments[number].place is not moments[number - 1].place]
     return sorted({0, 1, 2, len(moments) - 1, *places, *range(0, len(moments), 17)})
 
 
 def panes(svg):
-    """By its name, the (x, y, size, text) of each text of a pane."""
+    """Return the texts of each pane as tuples of x, y, font size, class and text."""
     found, root = {}, ElementTree.fromstring(svg)
     for pane in root.iter():
         if not pane.tag.endswith("}g") or "data-pane" not in pane.attrib:
@@ -70,7 +70,7 @@ def sized(element, size):
         yield from sized(child, size)
 
 
-def test_no_text_is_cut_and_each_stays_in_its_pane(explained):
+def test_texts_are_not_truncated_and_stay_in_their_pane(explained):
     pictures = pictures_of(explained)
     for number in some(pictures.moments):
         svg = pictures.svg(number)
@@ -80,11 +80,11 @@ def test_no_text_is_cut_and_each_stays_in_its_pane(explained):
                 if kind == "head":
                     continue
                 assert y <= PANES[name].height, (number, name, text)
-                if kind != "value":  # those end at x
+                if kind != "value":  # values are right-aligned
                     assert x + len(text) * size * LETTER <= PANES[name].width + 1, (number, text)
 
 
-def test_each_instruction_is_rendered_as_the_bytes_beside_it_are_disassembled(explained):
+def test_rendered_instructions_match_the_displayed_bytes(explained):
     pictures, arch = pictures_of(explained), explained.words.arch
     disassembled = 0
     for number in some(pictures.moments):
@@ -99,7 +99,7 @@ def test_each_instruction_is_rendered_as_the_bytes_beside_it_are_disassembled(ex
     assert disassembled > len(some(pictures.moments))
 
 
-def test_the_trail_says_whose_code_it_is_and_an_arrow_ends_where_control_goes(explained):
+def test_the_trail_names_the_code_and_the_arrow_ends_at_the_instruction(explained):
     pictures, arrows = pictures_of(explained), 0
     for number in some(pictures.moments):
         moment = pictures.moments[number]
@@ -122,7 +122,7 @@ def test_the_trail_says_whose_code_it_is_and_an_arrow_ends_where_control_goes(ex
             assert abs(int(re.match(r"M-?\d+ (-?\d+)", tip)[1])
                        - (pane.y + float(here[0][1].attrib["y"]))) < 10
             arrows += 1
-    assert arrows or not explained.firing.slot  # emulated: control leaves what is listed
+    assert arrows or not explained.firing.slot  # emulation leads outside the listed code
 
 
 # -- the stack, against another machine ------------------------------------------------------------
@@ -131,8 +131,7 @@ POISON = 0xA5A5A5A5A5A5A5A5
 
 
 class Witness:
-    """The same firing without a recorder: which bytes of memory are stored, an instruction at a
-    time."""
+    """Repetition of a firing without a recorder, noting the bytes that each instruction stores."""
 
     def __init__(self, arch, place, call):
         self.machine = machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)
@@ -163,7 +162,7 @@ class Witness:
 
 
 def rendered_words(svg):
-    """{address: (rendered value, rendered label)} of the stack's pane."""
+    """Return the rendered value and label of each address in the stack pane."""
     found = {}
     for group in ElementTree.fromstring(svg).iter():
         if group.attrib.get("class", "").split()[:1] == ["word"] and group.attrib["data-address"]:
@@ -174,12 +173,12 @@ def rendered_words(svg):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_field_of_the_trap_frame_has_a_value_once_it_is_stored_and_not_before(arch):
+def test_trap_frame_fields_have_values_only_after_they_are_stored(arch):
     place, call = FIRINGS[arch][-1]
     function, offset = place.split(":")
-    told = explain(catalog.find(f"teaching/{arch}"), Asked(place, call, memory=MEMORY))
-    pictures, witness = pictures_of(told), Witness(arch, (function, int(offset)), call)
-    trap = told.words.trap
+    explanation = explain(catalog.find(f"teaching/{arch}"), Asked(place, call, memory=MEMORY))
+    pictures, witness = pictures_of(explanation), Witness(arch, (function, int(offset)), call)
+    trap = explanation.words.trap
     saved = set()
     handled = next(n for n, one in enumerate(pictures.moments) if one.handles is not None)
     checked = 0
@@ -191,7 +190,7 @@ def test_a_field_of_the_trap_frame_has_a_value_once_it_is_stored_and_not_before(
                 continue
             physical = witness.machine.translate(address)
             by_cpu = not trap.return_register and moment.row >= 1 and (
-                0 <= address - told.firing.rows[1].registers[told.words.arch.sp]
+                0 <= address - explanation.firing.rows[1].registers[explanation.words.arch.sp]
                 < 8 * len(trap.saved))
             assert (value != "not written yet") == (physical in saved or by_cpu), (
                 number, hex(address), label)
@@ -200,7 +199,7 @@ def test_a_field_of_the_trap_frame_has_a_value_once_it_is_stored_and_not_before(
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_no_label_of_the_trap_frame_is_left_where_there_is_none(arch):
+def test_trap_frame_labels_are_absent_before_and_after_the_trap(arch):
     place, call = FIRINGS[arch][-1]
     pictures = pictures_of(explain(catalog.find(f"teaching/{arch}"),
                                    Asked(place, call, memory=MEMORY)))
@@ -209,13 +208,13 @@ def test_no_label_of_the_trap_frame_is_left_where_there_is_none(arch):
         assert words and not any(label for _value, label in words.values())
 
 
-def test_the_word_that_a_call_pushes_is_labelled_as_what_it_is():
-    told = explain(catalog.find("teaching/amd64"), Asked("fibonacci:35", "fibonacci(5)",
+def test_the_word_that_a_call_pushes_is_labeled_return_address():
+    explanation = explain(catalog.find("teaching/amd64"), Asked("fibonacci:35", "fibonacci(5)",
                                                          memory=MEMORY))
-    pictures = pictures_of(told)
+    pictures = pictures_of(explanation)
     words = rendered_words(pictures.svg(len(pictures.moments) - 1))
-    instruction = told.firing.instruction
-    pushed = told.firing.rows[0].registers["rsp"] - 8
+    instruction = explanation.firing.instruction
+    pushed = explanation.firing.rows[0].registers["rsp"] - 8
     assert words[pushed] == (f"{instruction.address + len(instruction.code):016x}",
                              "return address")
     assert not [label for at, (_value, label) in words.items() if label and at != pushed]
@@ -230,7 +229,7 @@ def told(arch, place, call):
 
 
 @pytest.mark.parametrize("arch", ["amd64", "amd64-illumos"])
-def test_the_gate_and_the_stack_are_those_of_the_machines_tables(arch):
+def test_the_explained_gate_and_stack_match_the_tables_in_memory(arch):
     place, call = FIRINGS[arch][-1]
     text = told(arch, place, call)
     machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)
@@ -253,17 +252,17 @@ def test_the_gate_and_the_stack_are_those_of_the_machines_tables(arch):
     assert f"leaves the thread's stack, at {old:#x}, and" in text
 
 
-def test_a_call_is_told_with_the_word_that_it_pushes_and_the_frame_that_was_there():
+def test_the_explanation_of_a_call_shows_the_pushed_return_address():
     text = told("amd64", "fibonacci:35", "fibonacci(5)")
     value, at = re.search(
         r"The return address, (0x\w+), is stored at (0x\w+), 8 bytes below", text).groups()
     machine = booted(catalog.find("teaching/amd64"), MEMORY)
     caller = Caller(machine, 1_000_000)
     target = machine.symbol("fibonacci").address
-    stop = caller.call  # an unprobed machine, stopped behind the call
+    stop = caller.call  # an unprobed machine, whose handler notes the stack at each entry
     machine.handle(target, lambda: seen.append((machine.sp, machine.read_u64(machine.sp))))
     seen = []
     stop(target, [5], "fibonacci")
     assert (int(at, 16), int(value, 16)) in seen
-    assert re.search(rf"\* {at} 0x\w+ 0x10 {value}", text)  # ss was there
+    assert re.search(rf"\* {at} 0x\w+ 0x10 {value}", text)  # the word previously held ss
     assert "first moves the saved words down by 16 bytes" in text

@@ -1,4 +1,4 @@
-"""The words of stacks, as they change."""
+"""Recorded changes of stack words."""
 
 from emu.host.errors import MemoryAccessError
 from kinst_emu.explain.record.stack_words import ABOVE, BEYOND, StackWords
@@ -20,7 +20,7 @@ class Memory:
         self.content[address - BASE : address - BASE + 8] = value.to_bytes(8, "little")
 
 
-def test_only_what_changes_is_told():
+def test_only_changed_words_are_reported():
     memory = Memory(BASE + 0x2000)
     words = StackWords(memory, 0)
     assert set(words.changed()) == set(range(memory.sp - BEYOND, memory.sp + ABOVE, 8))
@@ -30,7 +30,7 @@ def test_only_what_changes_is_told():
     assert words.changed() == {memory.sp - 8: 7} and words.changed() == {}
 
 
-def test_a_stack_that_goes_far_down_is_looked_at_there_too():
+def test_a_stack_that_grows_far_down_is_followed():
     memory = Memory(BASE + 0x2F00)
     words = StackWords(memory, 0)
     words.changed()
@@ -41,7 +41,7 @@ def test_a_stack_that_goes_far_down_is_looked_at_there_too():
     assert words.changed() == {memory.sp: 9, memory.sp + BEYOND + 64: 8}
 
 
-def test_pages_that_are_not_there_or_go_are_left_out():
+def test_unmapped_pages_are_skipped():
     memory = Memory(BASE + 0x1010)
     memory.gone.add(BASE >> 12)
     words = StackWords(memory, 0)
@@ -50,7 +50,7 @@ def test_pages_that_are_not_there_or_go_are_left_out():
     assert words.changed() == {}
 
 
-def test_stacks_without_end_are_not_all_kept():
+def test_the_number_of_tracked_stacks_is_limited():
     memory = Memory(BASE + 0x800)
     words = StackWords(memory, 0)
     kept = 0

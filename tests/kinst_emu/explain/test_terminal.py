@@ -1,4 +1,4 @@
-"""The terminal's steps are the explanation's, and its panels the recording's."""
+"""The terminal shows the steps of an explanation and the recorded state."""
 
 import asyncio
 import contextlib
@@ -48,8 +48,7 @@ PANELS = ("title", "place", "told", "code", "registers", "stack", "trampoline")
 
 
 def walked(explained, groups, size=(160, 50)):
-    """The application, and behind each group of keys: the step it is at, what its panels show, and
-    what has the focus."""
+    """Press groups of keys, and return the step, panel texts and focus after each group."""
     app = Stepper(explained)
 
     async def walk():
@@ -65,23 +64,23 @@ def walked(explained, groups, size=(160, 50)):
 
 
 def played(explained, keys, size=(160, 50)):
-    """The same behind all keys."""
+    """Press keys, and return the step, panel texts and focus after the last one."""
     return walked(explained, [keys], size)[0]
 
 
-def test_n_and_p_and_the_arrows_go_through_the_steps(explained):
+def test_the_n_p_and_arrow_keys_go_through_the_steps(explained):
     last = len(explained.steps) - 1
     groups = ("", 0), ("n", 1), ("n", 2), ("p", 1), ("pp", 0), ("n" * 40, last)
     for (_keys, at), (found, panels, _focused) in zip(
             groups, walked(explained, [keys for keys, _at in groups]), strict=True):
         assert found == at
         assert f"{at + 1}/{last + 1}  {explained.steps[at].title}" in panels["title"]
-        told = shown(explained.steps[at], terms=first_terms(explained.steps)[at])
-        assert panels["told"] == text_of(told)
+        expected = shown(explained.steps[at], terms=first_terms(explained.steps)[at])
+        assert panels["told"] == text_of(expected)
     assert played(explained, ["right", "right", "left"])[0] == 1
 
 
-def test_g_goes_to_a_step_by_number_and_by_name(explained):
+def test_the_g_key_goes_to_a_step_by_number_or_name(explained):
     names = [step.name for step in explained.steps]
     assert played(explained, ["g", "4", "enter"])[0] == 3
     at, _panels, focused = played(explained, ["g", *"frame", "enter", "n"])
@@ -90,7 +89,7 @@ def test_g_goes_to_a_step_by_number_and_by_name(explained):
     assert played(explained, ["n", "g", "0", "enter"])[0] == 1
 
 
-def test_g_takes_the_beginning_of_a_name_that_is_one_step_s(explained):
+def test_the_g_key_accepts_an_unambiguous_prefix_of_a_step_name(explained):
     names = [step.name for step in explained.steps]
     shortest = [next(name[:n] for n in range(1, len(name) + 1)
                      if [one for one in names if one.startswith(name[:n])] == [name])
@@ -102,13 +101,13 @@ def test_g_takes_the_beginning_of_a_name_that_is_one_step_s(explained):
 
 
 @pytest.mark.parametrize("which", ["explained", "on_amd64"])
-def test_panels_show_what_the_machine_held_at_the_step(which, request):
+def test_panels_show_the_machine_state_at_the_step(which, request):
     one = request.getfixturevalue(which)
     firing, arch = one.firing, one.words.arch
     keys = [["n"] if number else [] for number in range(len(one.steps))]
     for step, (_at, panels, _focused) in zip(one.steps, walked(one, keys), strict=True):
         row, stack = firing.rows[step.row], firing.memory.stacks[step.row]
-        if step.handles is not None:  # not where the kernel goes on when it has answered
+        if step.handles is not None:  # the panels show the handler's call, not its return
             row, stack = firing.frames[step.handles].called, firing.frames[step.handles].stack
             assert row.registers[arch.sp] == stack.address & -8
             assert "the handler" in panels["code"] and "the handler" in panels["place"]
@@ -131,16 +130,16 @@ def test_panels_show_what_the_machine_held_at_the_step(which, request):
 
 
 @pytest.mark.parametrize("which", ["explained", "on_amd64"])
-def test_a_step_that_lists_instructions_stands_at_the_last_of_them(which, request):
+def test_a_step_that_lists_instructions_is_at_the_last_of_them(which, request):
     one = request.getfixturevalue(which)
     keys = [["n"] if number else [] for number in range(len(one.steps))]
     seen = 0
     for step, (_at, panels, _focused) in zip(one.steps, walked(one, keys), strict=True):
-        told = [part for part in step.parts if isinstance(part, Table)
+        tables = [part for part in step.parts if isinstance(part, Table)
                 and part.heads[:1] == ("where",)]
-        if step.name not in ("vector", "return") or not told:
+        if step.name not in ("vector", "return") or not tables:
             continue
-        where, text = told[0].rows[-1][0], told[0].rows[-1][-1]
+        where, text = tables[0].rows[-1][0], tables[0].rows[-1][-1]
         assert panels["code"].splitlines()[-1].split() == [where, *text.split()], step.name
         assert panels["place"].split()[-1] == where
         seen += 1
@@ -148,12 +147,12 @@ def test_a_step_that_lists_instructions_stands_at_the_last_of_them(which, reques
 
 
 @pytest.mark.parametrize("which", ["explained", "on_amd64"])
-def test_a_full_stop_goes_on_by_an_instruction_and_the_panels_with_it(which, request):
+def test_the_period_key_advances_one_instruction_with_its_panels(which, request):
     one = request.getfixturevalue(which)
     arch, found = one.words.arch, moments(one.firing)
     count = len(found)
     last = count - 1
-    jumps = last // 9 if which == "on_amd64" else 2  # several a time; there to the end, one by one
+    jumps = last // 9 if which == "on_amd64" else 2  # on amd64, continue to the last instruction
     keys, expected = [["full_stop"] * 9] * jumps, list(range(9, 9 * jumps + 1, 9))
     if which == "on_amd64":
         keys += [["full_stop"]] * (last - 9 * jumps + 1)
@@ -174,13 +173,13 @@ def test_a_full_stop_goes_on_by_an_instruction_and_the_panels_with_it(which, req
         for word in moment.stack:
             if word.changed and moment.sp <= word.address < moment.sp + 64:
                 assert f"{word.value:#018x}  {word.address:#x}" in panels["stack"]
-    # From a step, by instructions, and to the next step again.
+    # Step by instruction within a step, then go to the next step.
     at, panels, _focused = played(one, ["n", "n", "full_stop", "full_stop", "comma", "n"])
     assert at == 3 and "instruction" not in panels["title"].split(one.steps[3].title)[1]
 
 
-def test_the_trampoline_is_what_is_executed_in_it(on_amd64):
-    """Not the address behind its jump, which a picture has."""
+def test_the_trampoline_panel_lists_the_executed_instructions(on_amd64):
+    """Show the executed instructions, not the address after the jump that a picture includes."""
     at = [step.name for step in on_amd64.steps].index("trampoline")
     lines = played(on_amd64, ["n"] * at)[1]["trampoline"].splitlines()
     firing = on_amd64.firing
@@ -189,21 +188,21 @@ def test_the_trampoline_is_what_is_executed_in_it(on_amd64):
         if firing.slot <= row.address < firing.slot + len(firing.trampoline)]
 
 
-def test_what_is_emulated_has_no_trampoline_from_the_first_step_on():
+def test_an_emulated_instruction_has_no_trampoline_at_any_step():
     one = explain(catalog.find("teaching/amd64"), Asked("strlen:28", 'strlen("hello")'))
     assert not one.firing.slot
     for keys in ([], ["n"]):
         assert played(one, keys)[1]["trampoline"].strip() == "none: the instruction is emulated"
 
 
-def test_the_stack_is_the_stack_pointer_s_in_every_row(explained, on_amd64):
+def test_the_recorded_stack_starts_at_the_stack_pointer_in_every_row(explained, on_amd64):
     for one in (explained, on_amd64):
         for number, row in enumerate(one.firing.rows):
             assert one.firing.memory.stacks[number].address == row.registers[one.words.arch.sp] & -8
 
 
 @pytest.mark.parametrize("arch, register", [("arm64", "elr_el1"), ("riscv64", "sepc")])
-def test_where_an_exception_returns_to_is_seen_without_scrolling(arch, register):
+def test_the_exception_return_address_is_visible_without_scrolling(arch, register):
     one = explain(catalog.find(f"teaching/{arch}"), Asked("strlen:4", 'strlen("hello")'))
     names = [step.name for step in one.steps]
     at = names.index("exception")
@@ -213,7 +212,7 @@ def test_where_an_exception_returns_to_is_seen_without_scrolling(arch, register)
         register, f"{one.firing.instruction.address:#018x}"]
 
 
-def test_what_was_done_wrong_is_shown_on_its_own_machine():
+def test_a_what_if_step_shows_the_state_of_its_own_run():
     one = explain(catalog.find("teaching/arm64"), Asked(
         "strtoul:4", 'strtoul("12", 0, 10)', what_if="copy"))
     step = one.steps[-1]
@@ -225,8 +224,8 @@ def test_what_was_done_wrong_is_shown_on_its_own_machine():
 
 
 @pytest.mark.parametrize("size", [(100, 30), (80, 24)])
-def test_every_column_is_there_on_a_small_terminal(on_amd64, size):
-    """As wide as on a large one: it is scrolled to, not left out."""
+def test_every_column_exists_on_a_small_terminal(on_amd64, size):
+    """Keep the full width of tables, which a small terminal can scroll."""
     tables = 0
     for number, step in enumerate(on_amd64.steps):
         if step.name not in ("function", "frame"):
@@ -242,7 +241,7 @@ def test_every_column_is_there_on_a_small_terminal(on_amd64, size):
     assert tables > 1
 
 
-def test_a_screen_of_100_columns_shows_the_first_columns_whole(on_amd64):
+def test_a_screen_of_100_columns_shows_complete_first_columns(on_amd64):
     app = Stepper(on_amd64)
 
     async def play():
@@ -254,18 +253,18 @@ def test_a_screen_of_100_columns_shows_the_first_columns_whole(on_amd64):
     assert "offset  bytes" in screen and "16      80 7c 07 01 00" in screen, screen
 
 
-def test_a_term_is_explained_where_it_is_first_used_and_only_there(explained):
+def test_a_term_is_explained_only_where_it_is_first_used(explained):
     found = first_terms(explained.steps)
     said = [term for terms in found for term in terms]
     assert len(said) == len(set(said)) and {"trap frame", "trampoline", "verdict"} <= set(said)
     at = next(n for n, terms in enumerate(found) if "trap frame" in terms)
     for number in (0, at - 1, at, at + 1):
-        told = played(explained, ["n"] * number)[1]["told"]
-        assert (TERMS["trap frame"][:30] in told) == (number == at)
+        text = played(explained, ["n"] * number)[1]["told"]
+        assert (TERMS["trap frame"][:30] in text) == (number == at)
 
 
 @pytest.mark.parametrize("key", ["x", "q", "n", "escape"])
-def test_the_question_mark_shows_the_keys_and_any_key_leaves_them(explained, key):
+def test_the_question_mark_shows_the_keys_until_a_key_is_pressed(explained, key):
     app = Stepper(explained)
 
     async def play():
@@ -280,10 +279,10 @@ def test_the_question_mark_shows_the_keys_and_any_key_leaves_them(explained, key
             return during, app.at
 
     during, at = asyncio.run(play())
-    assert "the next step" in during and max(map(len, during.splitlines())) <= 76 and at == 1
+    assert "next step" in during and max(map(len, during.splitlines())) <= 76 and at == 1
 
 
-def test_a_narrow_terminal_has_the_step_alone(explained):
+def test_a_narrow_terminal_shows_only_the_step(explained):
     app = Stepper(explained)
 
     async def play():
@@ -296,7 +295,7 @@ def test_a_narrow_terminal_has_the_step_alone(explained):
 
 
 @pytest.mark.parametrize("keys", [["q"], ["ctrl+c"], ["g", "ctrl+c"], ["question_mark", "ctrl+c"]])
-def test_q_and_ctrl_c_end_it_wherever_it_is(explained, keys):
+def test_q_and_ctrl_c_quit_from_every_screen(explained, keys):
     app = Stepper(explained)
 
     async def play():
@@ -310,7 +309,7 @@ def test_q_and_ctrl_c_end_it_wherever_it_is(explained, keys):
 
 @contextlib.contextmanager
 def on_a_terminal(term, rows, columns):
-    """``kinst explain`` on a terminal of its own, as a person has it: process and screen."""
+    """Run ``kinst explain`` on a pseudo-terminal, and yield the process and its terminal."""
     main, side = os.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
     unset = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
@@ -329,7 +328,7 @@ def on_a_terminal(term, rows, columns):
 def test_a_dumb_terminal_gets_plain_text():
     with on_a_terminal("dumb", 24, 80) as (process, screen):
         text = b""
-        with contextlib.suppress(OSError):  # the other end is closed
+        with contextlib.suppress(OSError):  # the process has closed the terminal
             while piece := os.read(screen, 4096):
                 text += piece
         process.wait(10)
@@ -337,15 +336,15 @@ def test_a_dumb_terminal_gets_plain_text():
     assert b"1. The instruction at strlen:16" in text
 
 
-def test_the_whole_terminal_is_drawn_on_whatever_its_size():
+def test_the_whole_terminal_is_used_at_any_size():
     with on_a_terminal("xterm", 43, 132) as (process, screen):
         text = b""
-        while select.select([screen], [], [], 1 if b"quit" in text else 30)[0]:  # until it rests
+        while select.select([screen], [], [], 1 if b"quit" in text else 30)[0]:  # until no output
             text += os.read(screen, 4096)
         os.write(screen, b"q")
         with contextlib.suppress(OSError):
             while os.read(screen, 4096):
                 pass
         process.wait(10)
-    last = text[:text.rindex(b"quit")]  # of the keys, in the last line
+    last = text[:text.rindex(b"quit")]  # the list of keys is in the last line
     assert process.returncode == 0 and re.findall(rb"\x1b\[(\d+);\d+H", last)[-1] == b"43"

@@ -1,4 +1,4 @@
-"""Ways that were recorded are drawn moment by moment; of C, each stay in a function is one."""
+"""Recorded paths through the kernel, drawn moment by moment or by function visit."""
 
 import html
 import re
@@ -21,11 +21,11 @@ from tests.conftest import ARCHES
 from tests.kinst_emu.commands.test_commands import refused, run
 from tests.kinst_emu.explain.pictured import values_in, whole
 
-OLD, NEW = 0x1000, 0x2000  # where registers are kept
+OLD, NEW = 0x1000, 0x2000  # addresses of saved registers
 
 
 def switch(arch):
-    """One in which three instructions store, four are executed elsewhere, and two load."""
+    """Return a context switch with three stores, four instructions elsewhere, and two loads."""
     image = catalog.find(f"teaching/{arch}")
     words = words_of(image)
     function, elsewhere = image.symbols.find("cpu_switch"), image.symbols.find("strlen")
@@ -51,26 +51,26 @@ def switch(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_switch_has_three_parts_that_the_recording_tells_apart(arch):
+def test_the_recording_separates_three_parts_of_a_context_switch(arch):
     seen, words = switch(arch)
     assert (saved(seen), loading(seen)) == (3, 8)
-    told = switch_steps(seen, words)
-    assert [step.name for step in told] == ["call", "save", "space", "load", "after"]
-    texts = [" ".join(part for part in step.parts if isinstance(part, str)) for step in told]
+    steps = switch_steps(seen, words)
+    assert [step.name for step in steps] == ["call", "save", "space", "load", "after"]
+    texts = [" ".join(part for part in step.parts if isinstance(part, str)) for step in steps]
     assert "0xa000" in texts[2] and "0xb000" in texts[2]
-    assert told[2].title == "The address space changes"
+    assert steps[2].title == "The address space changes"
     assert "shell/one (process 7)" in texts[0] and "cat/two (process 8)" in texts[3]
-    kept = [part for part in told[1].parts if isinstance(part, Table)][-1]
+    kept = [part for part in steps[1].parts if isinstance(part, Table)][-1]
     assert kept.rows == ((f"{OLD:#x}", words.arch.sp, "0x1", "0x100"),
                          (f"{OLD + 8:#x}", words.arch.pc, "0x2", "0x77"))
     assert kept.marked == {0, 1}
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_its_pictures_move_and_a_stay_elsewhere_is_one_moment(arch):
+def test_a_visit_to_another_function_is_one_moment_of_the_film(arch):
     seen, words = switch(arch)
-    told = switch_steps(seen, words)
-    way = switch_way(seen, told, words)
+    steps = switch_steps(seen, words)
+    way = switch_way(seen, steps, words)
     pictures = Pictures(WayScenes(way, words), way_layout(way))
     assert [one.seen.address for one in pictures.moments] == [
         row.address for number, row in enumerate(seen.rows) if number not in (5, 6, 7)]
@@ -90,7 +90,7 @@ def test_its_pictures_move_and_a_stay_elsewhere_is_one_moment(arch):
 
 
 class Machine:
-    """Memory, and stores as Unicorn tells of them."""
+    """Stand-in for a machine whose stores are reported as by Unicorn."""
 
     def __init__(self, words):
         self.words, self.engine, self.uc = words, self, self
@@ -112,7 +112,7 @@ class Machine:
         self.called(None, 0, address + 0x70000, size, 0, None)
 
 
-def test_words_are_told_of_when_they_are_stored_to_though_they_stay():
+def test_stored_words_are_reported_even_if_they_keep_their_value():
     machine = Machine({8: 1, 16: 2, 24: 3})
     kept = KeptWords(machine, [8, 16])
     assert kept.stored() == {8: 1, 16: 2}
@@ -120,7 +120,7 @@ def test_words_are_told_of_when_they_are_stored_to_though_they_stay():
     machine.stores(20, 4)
     machine.stores(24, 8)
     assert kept.stored() == {16: 2}
-    machine.words[8] = 5  # by the CPU itself, of which nobody tells
+    machine.words[8] = 5  # a store by the CPU itself, which Unicorn does not report
     assert kept.stored() == {8: 5}
     kept.again()
     assert kept.stored() == {8: 5, 16: 2}
@@ -128,7 +128,7 @@ def test_words_are_told_of_when_they_are_stored_to_though_they_stay():
     assert machine.called is None
 
 
-def test_what_is_no_way_is_told_in_a_line():
+def test_impossible_requests_are_refused_with_one_line():
     explain = ["kinst", "explain", "-k", "teaching/amd64"]
     refused(run(*explain, "page-fault", "-c", "$ x"), "runs no programs")
     refused(run(*explain, "context-switch", "-c", "$ x", "-n", "{ }"), "-n: applies to a probe")

@@ -1,4 +1,4 @@
-"""What is done wrong is done, and its consequences are those of the machine."""
+"""What-if explanations make the mistake on a machine and report its actual consequences."""
 
 import json
 import re
@@ -27,7 +27,7 @@ browsing = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to 
 
 
 def last_step(explained):
-    """As a reader has it, in one line."""
+    """Return the text of the last step in one line."""
     return " ".join(" ".join(text(explained.steps[-1:])).split())
 
 
@@ -36,7 +36,7 @@ def done_wrong(arch, place, how):
 
 
 def offsets(arch, kind):
-    """Of the instructions of strtoul of a kind."""
+    """Return the offsets of strtoul's instructions whose verdict satisfies a predicate."""
     machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)
     table = FiringRecorder(machine, ChosenPlace(machine.symbol("strtoul"), 0, 1)).table
     return [i.offset for i in table if kind(i.verdict)]
@@ -53,13 +53,13 @@ def test_a_copied_adr_computes_an_address_of_the_trampoline():
     (name,) = different
     moved = wrong.rows[-1].registers[name] - right.rows[-1].registers[name]
     assert moved % (1 << 64) == (wrong.slot - right.instruction.address) % (1 << 64)
-    told = last_step(explained)
+    explanation = last_step(explained)
     assert explained.steps[-1].name == "what-if"
-    assert f"{right.rows[-1].registers[name]:#x}" in told
-    assert f"{wrong.rows[-1].registers[name]:#x}" in told
+    assert f"{right.rows[-1].registers[name]:#x}" in explanation
+    assert f"{wrong.rows[-1].registers[name]:#x}" in explanation
 
 
-def test_a_copied_return_leaves_the_trampoline_and_nobody_is_told():
+def test_a_copied_return_leaves_the_trampoline_unnoticed():
     emulated = offsets("amd64", lambda verdict: not isinstance(verdict, Copy | Rewrite))
     explained = done_wrong("amd64", f"strtoul:{emulated[-1]}", "copy")
     wrong = explained.wrong
@@ -68,7 +68,7 @@ def test_a_copied_return_leaves_the_trampoline_and_nobody_is_told():
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_shared_trampoline_executes_the_other_s_instruction(arch):
+def test_a_shared_trampoline_executes_the_instruction_of_another_probe(arch):
     explained = done_wrong(arch, "strtoul:0", "share")
     right, wrong = explained.firing, explained.wrong
     inside = [row for row in wrong.rows if wrong.slot <= row.address < wrong.slot + 32]
@@ -78,8 +78,8 @@ def test_a_shared_trampoline_executes_the_other_s_instruction(arch):
     assert wrong.rows[0].registers == right.rows[0].registers
     last = wrong.rows[wrong.mistake.strayed or -1]
     assert last.registers != right.rows[-1].registers
-    told = last_step(explained)
-    assert inside[0].code.hex(" ") in told and f"{wrong.slot:#x}" in told
+    explanation = last_step(explained)
+    assert inside[0].code.hex(" ") in explanation and f"{wrong.slot:#x}" in explanation
 
 
 def content(machine):
@@ -88,13 +88,13 @@ def content(machine):
 
 @pytest.mark.parametrize(("place", "call"), [
     ("tail_even:23", "tail_even(4)"), ("audit:71", "audit(4)"), ("fibonacci:35", "fibonacci(4)")])
-def test_what_a_copied_store_leaves_elsewhere_is_told(place, call):
+def test_the_memory_changed_by_a_copied_store_is_reported(place, call):
     image = catalog.find("teaching/amd64")
     explained = explain(image, Asked(place, call, what_if="copy"))
     right = explained.firing
-    told = last_step(explained)
-    assert "makes no difference" not in told
-    # A machine without a probe has the same before and behind the instruction.
+    explanation = last_step(explained)
+    assert "makes no difference" not in explanation
+    # Compare with memory before and after the instruction on a machine without probes.
     machine = booted(image, MEMORY)
     at = right.instruction.address
     truth = {}
@@ -122,12 +122,12 @@ def test_what_a_copied_store_leaves_elsewhere_is_told(place, call):
     page = firing_page(explained)
     if "rip" in explained.words.arch.disassemble(right.instruction.code, at):
         other = next(row for row in table.rows if row[1] == "the trampolines")
-        text = page.replace('","', " ")  # the lines of the pictures
+        text = page.replace('","', " ")  # joins the lines of the pictures
         assert f"leads to {other[0]} instead of {row[0]}" in text
 
 
 @pytest.mark.parametrize(("arch", "place"), [("arm64", "uart_put:20"), ("riscv64", "uart_put:28")])
-def test_a_store_to_a_device_is_explained_without_a_look_at_the_device(arch, place):
+def test_a_store_to_a_device_is_explained_without_reading_the_device(arch, place):
     explained = explain(catalog.find(f"teaching/{arch}"), Asked(place, "uart_put(65)"))
     ((_address, size, value),) = explained.firing.memory.devices
     assert (size, value) in ((1, 65), (4, 65)) and not any(explained.firing.memory.stores.values())
@@ -135,7 +135,7 @@ def test_a_store_to_a_device_is_explained_without_a_look_at_the_device(arch, pla
 
 @pytest.mark.parametrize(("place", "how", "said"), [
     ("strtoul:0", "copy", "copied unchanged anyway"), ("strlen:12", "share", "no trampoline")])
-def test_what_can_show_nothing_is_refused(place, how, said):
+def test_a_what_if_without_any_effect_is_refused(place, how, said):
     refused(run("kinst", "explain", "-k", "teaching/arm64", place, "-c",
                 CALL if place.startswith("strtoul") else 'strlen("hello")', "--what-if", how), said)
 
@@ -143,7 +143,7 @@ def test_what_can_show_nothing_is_refused(place, how, said):
 @pytest.mark.parametrize(("arch", "place", "how"), [
     ("amd64", "strtoul:25", "copy"), ("arm64", "strtoul:0", "share"),
     ("riscv64", "strtoul:0", "share")])
-def test_the_page_has_the_firing_that_was_done_wrong_beside_the_right_one(arch, place, how):
+def test_the_page_shows_the_wrong_and_the_right_firing_side_by_side(arch, place, how):
     explained = done_wrong(arch, place, how)
     text = firing_page(explained)
     data = json.loads(re.search(r'id="film">(.*?)</script>', text).group(1))
@@ -152,13 +152,13 @@ def test_the_page_has_the_firing_that_was_done_wrong_beside_the_right_one(arch, 
     assert len(right["changes"]) == len(moments(explained.firing))
     names = {name for _at, name, _own in wrong["steps"]}
     assert {"exception", "frame", "trampoline", "what-if"} <= names and "after" not in names
-    # Up to the trampoline both are the same.
+    # Up to the trampoline, both runs are the same.
     begin = next(at for at, name, _own in wrong["steps"] if name == "trampoline")
     assert [(one.row, one.pc, one.registers) for one in moments(explained.wrong)[:begin]] == [
         (one.row, one.pc, one.registers) for one in moments(explained.firing)[:begin]]
 
 
-def test_where_a_strayed_run_is_is_said():
+def test_the_place_of_a_strayed_run_is_shown():
     emulated = offsets("amd64", lambda verdict: not isinstance(verdict, Copy | Rewrite))
     explained = done_wrong("amd64", f"strtoul:{emulated[-1]}", "copy")
     assert moments(explained.wrong)[-1].place is Station.ELSEWHERE
@@ -166,8 +166,8 @@ def test_where_a_strayed_run_is_is_said():
 
 
 @browsing
-def test_the_registers_that_differ_are_seen_in_both_runs_at_the_steps_that_are_about_them(tmp_path):
-    """On a screen that has room for a third of each picture."""
+def test_differing_registers_are_visible_in_both_runs_at_their_steps(tmp_path):
+    """Use a screen that has room for only a third of each picture."""
     path = tmp_path / "page.html"
     made = run("kinst", "explain", "-k", "teaching/amd64", "tail_even:23", "-c", "tail_even(4)",
                "--what-if", "copy", "--html", str(path))
@@ -178,7 +178,7 @@ def test_the_registers_that_differ_are_seen_in_both_runs_at_the_steps_that_are_a
       return [box.left >= all.left && box.right <= all.right && box.top >= all.top
               && box.bottom <= all.bottom, svg.dataset.view, one.dataset.value]; })"""
     with Shown(path, 1280) as page:
-        for _ in range(30):  # more than there are steps
+        for _ in range(30):  # more clicks than there are steps
             page.click("#next")
         assert "What if" in page.value("document.getElementById('player').textContent")
         found = page.value(seen)

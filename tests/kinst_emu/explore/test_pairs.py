@@ -41,7 +41,7 @@ def test_a_search_resumes_from_its_store_without_repeating_pairs(arch, tmp_path)
     first = pairs(arch, corpus, "--store", str(store), "--limit", "2")
     assert "2 were tried now, 0 before" in first.stdout
     kept = store.read_bytes()
-    store.write_bytes(kept + b'{"pair": ["half a')  # the search was killed here
+    store.write_bytes(kept + b'{"pair": ["half a')  # as if the search was killed in a row
     rest = pairs(arch, corpus, "--store", str(store), "--jobs", "2", "--json")
     assert rest.returncode in (0, 1), rest.stderr
     rows = [json.loads(line) for line in kept.splitlines()]

@@ -38,7 +38,7 @@ def test_reading_the_text_of_a_schedule_restores_the_schedule(turns):
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_a_schedule_or_refused_in_one_line(text):
+def test_arbitrary_text_is_a_schedule_or_refused_with_one_line(text):
     try:
         turns = read_schedule(text, 2)
     except KinstError as error:

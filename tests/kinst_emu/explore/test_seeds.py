@@ -106,7 +106,7 @@ def test_a_serial_schedule_stays_serial_however_long_a_run_takes(arch, call):
 
 
 def test_a_run_that_waits_so_long_that_another_continues_is_reported(arch):
-    """It is unknown whether the run waits for the other one."""
+    """Report a long wait, since it is unknown whether the run waits for the other one."""
     image = for_runs(catalog.find(f"races/{arch}"), 2)
     long = 300_000 if arch == "riscv64" else 5_000  # riscv64 CPUs do not signal that they wait
     stage, _judge = stage_of(image, Runs((f"slow_wait({long})",) * 2, "slow_reset()"), MEMORY)

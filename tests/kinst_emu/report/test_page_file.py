@@ -1,4 +1,4 @@
-"""Pages of all kinds: their heading, what is put into them, what they cost those who write none."""
+"""HTML pages of all kinds: their heading, their contents, and the imports that they need."""
 
 import html
 import re
@@ -24,7 +24,7 @@ COMMANDS = ("kdtrace", "explain", "quiz", "trial", "trace", "replay")
 
 @pytest.fixture
 def trial(tmp_path):
-    """The page of a trial in which everything was found."""
+    """Return the page of a trial that has findings of every kind."""
     wrong = Finding(RET, "copy", 3, "copy", "displaced", ("rax: <0> in place, 1 displaced",),
                     source="fasttrap.c:1\nif (a && b)")
     report = Report(Counter({"copy": 1, unproven("copy", "why"): 1}), mismatches=[wrong],
@@ -37,7 +37,7 @@ def trial(tmp_path):
     return path
 
 
-def test_a_trial_s_page_says_what_was_found(trial):
+def test_the_page_of_a_trial_shows_its_findings(trial):
     text = trial.read_text()
     assert not parse_errors(trial)
     assert "http://" not in text and "https://" not in text and "<script" not in text
@@ -53,12 +53,12 @@ def test_a_trial_s_page_says_what_was_found(trial):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 @pytest.mark.parametrize("width", WIDTHS)
-def test_axe_finds_nothing_in_a_trial_s_page(trial, tmp_path, width):
+def test_axe_finds_no_problems_in_the_page_of_a_trial(trial, tmp_path, width):
     found = checked(trial, width)
     assert not found["violations"] and not found["wide"] and found["passes"] > 10, found
 
 
-def test_a_kernel_is_called_by_its_name_or_its_file(tmp_path):
+def test_a_kernel_is_described_by_its_name_or_its_file(tmp_path):
     known = catalog.find("teaching/arm64")
     assert catalog.described(known) == "teaching/arm64"
     assert catalog.described(catalog.find(str(known.path))) == "teaching/arm64"
@@ -80,7 +80,7 @@ def test_the_kernel_is_in_the_heading(words, tmp_path):
     assert "teaching/arm64" in heading and heading == title
 
 
-def test_commands_load_no_template_engine_before_they_write_a_page():
+def test_commands_load_the_template_engine_only_to_write_a_page():
     code = "".join(f"import kinst_emu.commands.{name}\n" for name in COMMANDS) + (
         "import sys\nassert not {'jinja2', 'markupsafe'} & set(sys.modules)")
     subprocess.run([sys.executable, "-c", code], check=True)

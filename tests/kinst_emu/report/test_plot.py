@@ -1,4 +1,4 @@
-"""``--plot``: pictures of aggregations."""
+"""``--plot``: charts of aggregations."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ def drawn(path, program):
 def test_each_kind_of_aggregation_is_drawn(tmp_path):
     path = tmp_path / "trace.svg"
     status, out, said = drawn(path, PROGRAM)
-    assert status == 0 and not said and "one" in out  # the text is there as ever
+    assert status == 0 and not said and "one" in out  # the text is still printed
     text = path.read_text()
     assert text.startswith("<?xml") and "</svg>" in text
     for comment in ("@n = count()", "@m = sum()", "@q = quantize()", "@l = lquantize() key",
@@ -38,7 +38,7 @@ def test_each_kind_of_aggregation_is_drawn(tmp_path):
     ("timestamp / 1000", ("4 ms", "10 ms", "since 1 ms")),
     ("(int)(timestamp / 1000000)", ("4 ms", "10 ms", "since 1 ms")),
     ("timestamp * 3", ("key, counted from 3000000",))])
-def test_a_time_axis_says_its_unit(tmp_path, key, texts):
+def test_a_time_axis_shows_its_unit(tmp_path, key, texts):
     path = tmp_path / "trace.svg"
     status, _out, said = drawn(path, f"tick-1ms {{ @heat[{key}] = quantize(7); }} "
                                "tick-12ms { exit(0); }")
@@ -47,13 +47,13 @@ def test_a_time_axis_says_its_unit(tmp_path, key, texts):
         assert f"<!-- {words} -->" in path.read_text(), words
 
 
-def test_the_same_trace_gives_the_same_picture(tmp_path):
+def test_equal_traces_produce_equal_pictures(tmp_path):
     for name in ("a.svg", "b.svg"):
         assert drawn(tmp_path / name, PROGRAM)[0] == 0
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes() != b""
 
 
-def test_a_png_is_one(tmp_path):
+def test_a_png_file_has_png_contents(tmp_path):
     drawn(tmp_path / "trace.png", PROGRAM)
     assert (tmp_path / "trace.png").read_bytes().startswith(b"\x89PNG")
 
@@ -65,14 +65,14 @@ def test_a_png_is_one(tmp_path):
              exit(0); }''', ["a0", "\u65e5"]),
     ("tick-1ms { @[timestamp] = quantize(1); } tick-5ms { clear(@); exit(0); }",
      [f"{n}000000" for n in range(1, 6)])])
-def test_a_key_that_is_no_time_and_counts_that_are_none_are_drawn_too(tmp_path, program, keys):
+def test_keys_without_times_and_cleared_counts_are_drawn(tmp_path, program, keys):
     status, _out, said = drawn(tmp_path / "trace.svg", program)
     text = (tmp_path / "trace.svg").read_text()
     assert status == 0 and not said
     assert re.findall(r"<!-- @ = quantize\(\) (\S+) -->", text) == keys
 
 
-def test_a_trace_without_aggregations_says_so(tmp_path):
+def test_a_plot_without_aggregations_shows_a_message(tmp_path):
     status, _out, _said = drawn(tmp_path / "trace.svg", "BEGIN { exit(3); }")
     assert status == 3 and "nothing was aggregated" in (tmp_path / "trace.svg").read_text()
 
@@ -80,13 +80,13 @@ def test_a_trace_without_aggregations_says_so(tmp_path):
 @pytest.mark.parametrize("path, says", [
     ("trace.pdf", ".svg or .png"), ("trace", ".svg or .png"),
     ("no/trace.svg", "does not exist")])
-def test_a_place_that_is_none_is_said_before_the_trace(tmp_path, path, says):
+def test_an_invalid_plot_path_is_refused_before_the_trace(tmp_path, path, says):
     status, out, said = command("--plot", str(tmp_path / path), "-n",
                                 'BEGIN { printf("ran"); exit(0); }')
     assert status == 1 and says in said and "ran" not in out and "Traceback" not in said
 
 
-def test_what_is_missing_is_named():
+def test_a_missing_plot_dependency_is_named():
     code = ("import sys; sys.modules['matplotlib'] = None\n"
             "from kinst_emu.cli.script import trace\n"
             "trace(['--plot', 'x.svg', '-n', 'BEGIN{exit(0);}'])")

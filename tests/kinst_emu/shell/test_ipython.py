@@ -1,4 +1,4 @@
-"""In IPython: magics, completion, errors of one line, what a notebook shows."""
+"""The IPython extension: magics, completion, one-line errors, and rich output."""
 
 import html5lib
 import pytest
@@ -26,7 +26,7 @@ def is_html(text):
     return text
 
 
-def test_a_cell_of_d_traces_a_call_and_its_records_are_values(ipython):
+def test_a_d_cell_traces_a_call_and_returns_its_records(ipython):
     cell = "fbt::strlen:entry { trace(stringof(arg0)); @[probefunc] = count(); }"
     ipython.run_cell_magic("dtrace", "-c 'strlen(\"hello\")' -x strsize=64", cell)
     traced = ipython.user_ns["traced"]
@@ -37,7 +37,7 @@ def test_a_cell_of_d_traces_a_call_and_its_records_are_values(ipython):
     assert ipython.display_formatter.format(traced)[0]["text/plain"].startswith("<D program")
 
 
-def test_a_program_stays_enabled_until_another_is(ipython):
+def test_a_program_stays_enabled_until_the_next_one(ipython):
     ipython.run_cell_magic("dtrace", "7", "fbt::strlen:entry { trace($1); }")
     first = ipython.user_ns["traced"]
     ipython.run_cell("call('strlen', 'x'); call('strlen', 'y')")
@@ -49,7 +49,7 @@ def test_a_program_stays_enabled_until_another_is(ipython):
     second.close()
 
 
-def test_every_magic_answers_and_shows_itself(ipython):
+def test_every_magic_returns_a_displayable_result(ipython):
     ipython.run_cell('q = get_ipython().run_line_magic("explain", '
                      '''"strlen:0 -c 'strlen(\\"a\\")' -n '{ trace(arg0); }'")''')
     shown = ipython.display_formatter.format(ipython.user_ns["q"])[0]
@@ -71,15 +71,15 @@ def test_every_magic_answers_and_shows_itself(ipython):
     ("%kinst", "give a kernel"), ("%kinst -k no/such", "no/such"), ("%kinst no.rec", "no.rec"),
     ("%dtrace 'x", "no closing quotation"), ("call('strlen')", "takes 1 argument"),
     ("%dtrace -x nosuch -n 'BEGIN {}'", "nosuch")])
-def test_what_is_wrong_is_one_line(ipython, capsys, line, why):
+def test_errors_are_reported_in_one_line(ipython, capsys, line, why):
     result = ipython.run_cell(line)
     shown = "".join(capsys.readouterr())
     assert not result.success and why.lower() in shown.lower()
     assert "Traceback" not in shown and len(shown.strip().splitlines()) == 1, shown
 
 
-def test_a_clause_is_no_python(ipython):
-    """Braces of a line are IPython's elsewhere: stack(), trace() and step() are names of both."""
+def test_a_clause_is_not_evaluated_as_python(ipython):
+    """Keep IPython from evaluating expressions in braces, such as { stack(); }, in D code."""
     before = ipython.user_ns["machine"].instructions
     ipython.run_line_magic("dtrace", "-n 'fbt::strlen:entry { stack(); trace(7); }' "
                            "-c 'strlen(\"x\")'")
@@ -93,7 +93,7 @@ def test_a_clause_is_no_python(ipython):
     assert ipython.user_ns["traced"].records[0].values == [3]
 
 
-def test_loaded_again_it_completes_once(ipython):
+def test_reloading_the_extension_registers_completion_once(ipython):
     for _ in range(3):
         ipython.run_line_magic("reload_ext", "kinst_emu")
     ours = [one for one in ipython.Completer.custom_matchers
@@ -103,7 +103,7 @@ def test_loaded_again_it_completes_once(ipython):
     assert len(ipython.Completer.custom_matchers) == 0
 
 
-def test_a_distribution_says_what_is_below_it_and_draws_no_bar_for_nothing():
+def test_a_distribution_labels_underflow_and_has_no_bar_for_zero():
     shown = is_html(html.aggregation("@", {(): [{"count": 1}, {"from": 3, "count": 0},
                                                 {"from": 10, "count": 4}]}))
     assert ">below<" in shown and shown.count("█") == 5 + 20
@@ -114,7 +114,7 @@ def completed(ipython, text):
         return [one.text for one in ipython.Completer.completions(text, len(text))]
 
 
-def test_names_are_completed_where_they_stand(ipython):
+def test_names_are_completed_in_calls_magics_and_probes(ipython):
     assert "strlen" in completed(ipython, 'call("strl')
     assert "strlen" in completed(ipython, "%disas strl")
     assert "strlen" in completed(ipython, 'machine.probe("fbt::strl')
@@ -123,17 +123,17 @@ def test_names_are_completed_where_they_stand(ipython):
     assert "registers" in "".join(completed(ipython, "machine.reg"))
 
 
-def test_only_what_can_be_read_is_completed():
+def test_completion_does_not_look_up_attributes():
     class Trap:
         def __getattr__(self, name):
-            raise AssertionError("nothing is called for a completion")
+            raise AssertionError("completion must not look up attributes")
 
     completion = KernelCompletion({"x": Trap(), "n": 5, "kernel": Trap()})
     for line in ("x.y.z", "n.b", "x[0].a", "nothing.", 'call("a', "a.b.c.d", "%disas x", "fbt::x"):
         assert completion.complete(line) is None
 
 
-def test_what_is_shown_is_escaped_and_cut():
+def test_displayed_text_is_escaped_and_truncated():
     evil = "<script>alert(1)</script>"
     rows = [(evil, number) for number in range(html.MOST_ROWS + 7)]
     shown = is_html(html.table((evil, "n"), rows) + html.text([evil]) + html.framed(evil, evil, 9)
@@ -141,7 +141,7 @@ def test_what_is_shown_is_escaped_and_cut():
     assert evil not in shown and "and 7 more" in shown
 
 
-def test_stacks_are_a_flame_graph(ipython):
+def test_counts_by_stack_become_a_flame_graph(ipython):
     ipython.run_cell_magic("dtrace", "-c 'strtoul(\"12\", 0, 10)'",
                            "kinst::strtoul: { @[stack()] = count(); }")
     graph = ipython.user_ns["traced"].flame_graph()
@@ -152,7 +152,7 @@ def test_stacks_are_a_flame_graph(ipython):
         ipython.user_ns["traced"].flame_graph("@x")
 
 
-def test_the_command_executes_code_and_says_what_is_wrong(tmp_path):
+def test_the_shell_command_executes_code_and_reports_errors(tmp_path):
     done = run("kinst", "shell", "-k", "teaching/arm64", "--memory", "64M", "-c",
                "print(call('strlen', 'hello'))")
     assert done.returncode == 0 and done.stdout.splitlines()[0] == "5", done

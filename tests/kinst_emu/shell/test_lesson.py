@@ -1,4 +1,4 @@
-"""The lesson lets nobody pass who has not done a task, and everybody who has."""
+"""The lesson accepts a task only after it is done, and always accepts a task that is done."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import kinst_emu
 from kinst_emu.shell.extension import load, teach
 from kinst_emu.shell.lesson import TASKS
 
-COUNT = {"amd64": 1, "arm64": 4, "riscv64": 2}  # bytes of a breakpoint over the first instruction
+COUNT = {"amd64": 1, "arm64": 4, "riscv64": 2}  # bytes of a breakpoint at the first instruction
 
 
 def begun(arch, capsys):
@@ -24,7 +24,7 @@ def begun(arch, capsys):
 
 
 def solutions(arch, shell):
-    """What does each task."""
+    """Return the code that solves each task."""
     first = shell.user_ns["kernel"].instructions("strlen")[0]
     bias = 1 if arch == "amd64" else 0
     return [
@@ -38,7 +38,7 @@ def solutions(arch, shell):
         'machine.restore(start); p = probe("kinst::strlen:"); call("strlen", "hello"); p.close()']
 
 
-def test_each_task_is_done_by_what_its_hint_says_and_by_nothing_less(arch, capsys):
+def test_each_task_accepts_its_solution_and_nothing_less(arch, capsys):
     shell = begun(arch, capsys)
     lines = solutions(arch, shell)
     assert len(lines) == len(TASKS)
@@ -55,7 +55,7 @@ def test_each_task_is_done_by_what_its_hint_says_and_by_nothing_less(arch, capsy
                 else f"{number + 1} of {len(TASKS)}") in said
 
 
-def test_a_changed_machine_is_not_an_undisturbed_one(capsys):
+def test_a_run_with_other_results_does_not_count_as_undisturbed(capsys):
     shell = begun("amd64", capsys)
     for line in solutions("amd64", shell)[:-1]:
         shell.run_cell(line)
@@ -67,7 +67,7 @@ def test_a_changed_machine_is_not_an_undisturbed_one(capsys):
     assert result.success and "Right" in capsys.readouterr().out
 
 
-def test_the_command_begins_it_and_hints(tmp_path):
+def test_the_lesson_command_starts_and_gives_hints(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "kinst_emu.commands.kinst", "lesson", "--arch", "riscv64",
          "--memory", "64M"], input='hint()\ncall("strlen", "hello")\n', capture_output=True,
@@ -78,5 +78,5 @@ def test_the_command_begins_it_and_hints(tmp_path):
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.title)
-def test_a_task_says_what_to_do_how_and_what_it_was(task):
+def test_each_task_has_a_text_a_hint_and_an_explanation(task):
     assert len(task.text) > 40 and task.hint and len(task.behind) > 20

@@ -1,4 +1,4 @@
-"""The notebooks of examples/ are executed, and show something."""
+"""The notebooks in examples/ run and show the expected output."""
 
 from pathlib import Path
 
@@ -8,16 +8,16 @@ from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 NOTEBOOKS = ("path", "panic", "relocation")
-SECONDS = 300  # for a cell
+SECONDS = 300  # time limit for a cell
 
 
 def execute(name, kernel, monkeypatch):
-    """The outputs of a notebook's cells."""
+    """Execute a notebook and return the outputs of its cells."""
     monkeypatch.setenv("KINST_KERNEL", kernel)
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "they are kept without outputs"
+    assert not any(cell.get("outputs") for cell in notebook.cells), "remove the stored outputs"
     NotebookClient(notebook, timeout=SECONDS, kernel_name="python3",
                    resources={"metadata": {"path": str(EXAMPLES)}}).execute()
     return [output for cell in notebook.cells for output in cell.get("outputs", ())]
@@ -28,7 +28,7 @@ def shown(outputs, kind):
 
 
 def held(name, outputs):
-    """What each is there to show."""
+    """Assert that the outputs show what the notebook is for."""
     said = "".join(one.get("text", "") for one in outputs) + "".join(shown(outputs, "text/plain"))
     pages = shown(outputs, "text/html")
     match name:
@@ -44,5 +44,5 @@ def held(name, outputs):
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_does_what_it_says_on_the_teaching_kernel(name, monkeypatch):
+def test_the_notebooks_work_on_the_teaching_kernel(name, monkeypatch):
     held(name, execute(name, "teaching/amd64", monkeypatch))

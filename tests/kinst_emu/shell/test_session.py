@@ -1,4 +1,4 @@
-"""A session goes forwards and back, and what it answers is what the interface answers."""
+"""Shell sessions: their functions, and moving the machine forward and back."""
 
 import random
 
@@ -23,9 +23,11 @@ def session(names):
     return Session(names)
 
 
-def test_every_verb_answers(session, names):
-    """boot, call, run, command, step, back, go, here, probe, trace, disas, explain, stack,
-    who_wrote, layout, variable, struct; what needs FreeBSD or a recording says so."""
+def test_every_session_function_works(session, names):
+    """Call every function of a session.
+
+    The functions that need FreeBSD or a recording must say so.
+    """
     verbs = session.verbs()
     assert verbs["call"]("strlen", "hello") == 5 and verbs["call"]('strlen("abc")') == 3
     machine = names["machine"]
@@ -53,16 +55,15 @@ def test_every_verb_answers(session, names):
                           "struct"}
 
 
-def test_without_a_kernel_it_says_what_to_do():
+def test_without_a_kernel_errors_say_what_to_do():
     session = Session({})
     for verb, why in ((session.here, "no kernel is booted"), (session.boot, "no kernel is open")):
         with pytest.raises(KinstError, match=why):
             verb()
 
 
-def test_back_comes_to_the_same_states(session, names):
-    """Random walks: step, run and back against the digests of the way there; what a call has done
-    goes back as a whole."""
+def test_back_restores_earlier_states_exactly(session, names):
+    """Compare digests along random sequences of step, run and back."""
     chosen, machine = random.Random(5), names["machine"]
     seen, gone_back = {machine.instructions: machine.digest()}, 0
     for _ in range(12):
@@ -87,7 +88,7 @@ def test_back_comes_to_the_same_states(session, names):
     assert gone_back > 2
 
 
-def test_a_call_is_gone_back_behind_as_a_whole(session, names):
+def test_back_undoes_a_call_as_a_whole(session, names):
     machine = names["machine"]
     before = machine.digest()
     session.call("strlen", "hello")
@@ -103,14 +104,14 @@ def test_a_call_is_gone_back_behind_as_a_whole(session, names):
         session.back()
 
 
-def test_what_else_moves_the_machine_ends_what_can_be_gone_back_to(session, names):
+def test_moving_the_machine_directly_discards_earlier_states(session, names):
     session.step()
     names["machine"].step()
     with pytest.raises(KinstError, match="nothing to go back to"):
         session.back()
 
 
-def test_probes_do_not_fire_again_where_it_goes_back(session, names):
+def test_probes_do_not_fire_while_going_back(session, names):
     machine = names["machine"]
     machine.type("?\r")
     with machine.probe("kinst::cngetc:") as probes:
@@ -121,7 +122,7 @@ def test_probes_do_not_fire_again_where_it_goes_back(session, names):
         assert probes.count == count
 
 
-def test_only_so_many_states_are_kept(session):
+def test_the_number_of_kept_states_is_limited(session):
     for _ in range(MOST_KEPT + 5):
         session.step()
     with pytest.raises(KinstError, match="can go back by at most"):
@@ -130,7 +131,7 @@ def test_only_so_many_states_are_kept(session):
 
 
 @pytest.mark.parametrize("count", [0, -1, -(1 << 70)])
-def test_a_count_that_is_none_is_refused_and_nothing_moves(session, names, count):
+def test_an_invalid_count_is_refused_and_changes_nothing(session, names, count):
     session.step(2)
     at = names["machine"].instructions
     for verb in (session.step, session.back):
@@ -139,7 +140,7 @@ def test_a_count_that_is_none_is_refused_and_nothing_moves(session, names, count
     assert names["machine"].instructions == at
 
 
-def test_a_call_that_was_refused_is_nothing_to_go_back_behind(session, names):
+def test_a_refused_call_does_not_limit_going_back(session, names):
     at = names["machine"].instructions
     session.step(5)
     for refused in (lambda: session.call("nosuch"), lambda: session.command("ls")):
@@ -149,7 +150,7 @@ def test_a_call_that_was_refused_is_nothing_to_go_back_behind(session, names):
     assert names["machine"].instructions == at + 2
 
 
-def test_a_recording_goes_anywhere(session, names, tmp_path):
+def test_a_recording_can_go_to_any_position(session, names, tmp_path):
     machine = names["machine"]
     with machine.record(tmp_path / "x.rec"):
         machine.call("strlen", "some text")
@@ -176,7 +177,7 @@ def test_a_recording_goes_anywhere(session, names, tmp_path):
     assert session.recording is None
 
 
-def test_who_opens_another_machine_goes_on_with_that(session, names):
+def test_replacing_the_machine_continues_with_the_new_one(session, names):
     names["machine"] = other = names["kernel"].boot(MEMORY)
     session.step()
     assert other.instructions == session.machine.instructions

@@ -1,4 +1,4 @@
-"""Names from files reach a terminal without what controls it."""
+"""Control characters in names from files do not reach the terminal."""
 
 import os
 import subprocess
@@ -9,12 +9,12 @@ import pytest
 from emu.host.printable import name, plain
 from images import catalog
 
-ESCAPE = b"s\x1b[7mn"  # as long as strlen
+ESCAPE = b"s\x1b[7mn"  # has the length of "strlen"
 
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    """A kernel with a function whose name turns the terminal's colours round."""
+    """Return a kernel with a function whose name contains the escape code for reverse video."""
     path = tmp_path_factory.mktemp("kernel") / "kernel"
     content = catalog.find("teaching/amd64").path.read_bytes()
     assert content.count(b"\0strlen\0") >= 1
@@ -32,7 +32,7 @@ def kernel(tmp_path_factory):
     ("kinst", ("disas", "s\x1b[7mn")),
     ("kinst", ("call", 's\x1b[7mn("abc")')),
 ])
-def test_a_name_of_a_kernel_does_not_control_the_terminal(kernel, program, words):
+def test_function_names_cannot_control_the_terminal(kernel, program, words):
     first, rest = ((), words) if program == "kdtrace" else (words[:1], words[1:])
     done = subprocess.run(
         [sys.executable, "-m", f"kinst_emu.commands.{program}", *first, "-k", str(kernel), *rest],
@@ -42,11 +42,11 @@ def test_a_name_of_a_kernel_does_not_control_the_terminal(kernel, program, words
 
 
 @pytest.mark.parametrize("text", ["\x1b[7m", "a\rb", "\x7f", "\x9b31m", "a\u202eb", "a\u2028b"])
-def test_what_controls_a_terminal_is_replaced(text):
+def test_control_characters_are_replaced(text):
     assert "\ufffd" in plain(text) and plain(plain(text)) == plain(text)
     assert name(text.encode()) == plain(text)
 
 
-def test_other_names_are_what_they_are():
+def test_other_names_are_unchanged():
     for text in ("strlen", "na\u00efve", "_ZN3fooE", "a b", "\u4e16"):
         assert plain(text) == text

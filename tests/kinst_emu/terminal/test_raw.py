@@ -1,4 +1,4 @@
-"""On a terminal, what a guest says does not control it; in files and pipes it is byte for byte."""
+"""Guest output cannot control a terminal, but is written unchanged to files and pipes."""
 
 import os
 import pty
@@ -9,7 +9,7 @@ import pytest
 
 from emu.host.printable import visible
 
-# What a program prints, and what a terminal shows of it.
+# Text that a program prints, and what a terminal shows for it.
 SAID = {
     "\x1b[2J": "^[[2J", "\x1b]0;title\x07": "^[]0;title^G", "a\x7fb": "a^?b", "\x9b31m": "\\x9b31m",
     "a\rb": "a^Mb", "\u202eabc": "\\u202eabc", "\tx": "\tx", "na\u00efve": "na\u00efve",
@@ -17,7 +17,7 @@ SAID = {
 
 
 def on_terminal(*words):
-    """What a command writes to a terminal: its standard output."""
+    """Run a command on a pseudo-terminal, and return its standard output and errors."""
     ours, theirs = pty.openpty()
     with subprocess.Popen([sys.executable, "-c", "import sys\n"
                            "from kinst_emu.commands import entry\n"
@@ -28,7 +28,7 @@ def on_terminal(*words):
         while True:
             try:
                 data = os.read(ours, 4096)
-            except OSError:  # the other end is closed
+            except OSError:  # the command has closed the terminal
                 break
             found += data
         assert process.stderr is not None
@@ -44,15 +44,15 @@ def program(text):
 
 
 @pytest.mark.parametrize("text", SAID, ids=range(len(SAID)))
-def test_what_controls_a_terminal_is_seen(text):
+def test_control_characters_are_shown_in_visible_form(text):
     assert visible(text) == SAID[text]
 
 
-def test_bytes_that_are_no_text_are_seen():
+def test_undecodable_bytes_are_shown_in_visible_form():
     assert visible(b"a\x9bb\xff".decode("utf-8", "surrogateescape")) == "a\\x9bb\\xff"
 
 
-def test_what_a_d_program_prints_does_not_control_the_terminal():
+def test_output_of_a_d_program_cannot_control_the_terminal():
     whole = "".join(SAID)
     shown, said = on_terminal("kdtrace", "-qn", program(whole))
     assert shown.startswith("".join(SAID.values()) + "|") and "--raw" in said
@@ -60,12 +60,12 @@ def test_what_a_d_program_prints_does_not_control_the_terminal():
     assert shown.startswith(whole + "|") and "--raw" not in said
 
 
-def test_what_needs_no_change_is_not_spoken_of():
+def test_the_raw_option_is_not_suggested_for_unchanged_text():
     shown, said = on_terminal("kdtrace", "-qn", program("plain \u4e16"))
     assert shown.startswith("plain \u4e16|") and "--raw" not in said
 
 
-def test_what_the_guest_says_on_its_console_does_not_control_the_terminal():
+def test_the_guest_console_cannot_control_the_terminal():
     words = "kinst", "boot", "-k", "teaching/amd64", "--type", "keep a\\x1b[2Jb\\xc2\\x9b1m\\r"
     shown, said = on_terminal(*words)
     assert "\x1b" not in shown and "\x9b" not in shown and "--raw" in said
@@ -73,12 +73,12 @@ def test_what_the_guest_says_on_its_console_does_not_control_the_terminal():
     assert "\x1b[2Jb\x9b1m" in on_terminal(*words, "--raw")[0]
 
 
-def test_commands_that_print_nothing_of_the_guest_s_speak_of_no_option():
+def test_the_raw_option_is_not_suggested_without_guest_output():
     shown, said = on_terminal("kinst", "type", "-k", "teaching/amd64", "struct note")
     assert "struct note {" in shown and not said
 
 
-def test_a_session_s_own_colours_reach_the_terminal():
+def test_the_colors_of_a_shell_session_reach_the_terminal():
     ours, theirs = pty.openpty()
     with subprocess.Popen([sys.executable, "-c",
                            "from kinst_emu.commands import entry; entry.kinst()",
@@ -89,7 +89,7 @@ def test_a_session_s_own_colours_reach_the_terminal():
         while True:
             try:
                 found += os.read(ours, 4096)
-            except OSError:  # it has ended
+            except OSError:  # the command has ended
                 break
             if b"In [" in found and not asked:
                 asked = True
@@ -100,13 +100,13 @@ def test_a_session_s_own_colours_reach_the_terminal():
     assert b"\x1b[" in found and b"^[[" not in found and "--raw" not in said
 
 
-def test_the_beginning_of_a_character_is_not_lost():
+def test_an_incomplete_character_is_not_lost():
     shown, _said = on_terminal("kinst", "boot", "-k", "teaching/amd64", "--type",
                                "keep a\\xe2\\x82\\r")
     assert "a\\xe2\\x82" in shown
 
 
-def test_a_pipe_is_given_the_bytes():
+def test_output_to_a_pipe_is_unchanged():
     done = subprocess.run([sys.executable, "-m", "kinst_emu.commands.kdtrace", "-qn",
                            program("\x1b[2J\x9b")], capture_output=True, check=True)
     assert done.stdout.startswith("\x1b[2J\x9b|".encode())

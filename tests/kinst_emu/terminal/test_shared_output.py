@@ -1,4 +1,4 @@
-"""The guest's console and our rows do not share a line."""
+"""Guest console output and our own output do not share a line."""
 
 import io
 import subprocess
@@ -16,7 +16,7 @@ CALL = 'cnputs("half a line")'
 
 
 def written(*pieces):
-    """What comes of text (ours) and bytes (the guest's)."""
+    """Return the output for pieces of our text (str) and guest output (bytes)."""
     raw = io.BytesIO()
     output = SharedOutput(raw, encoding="utf-8")
     for piece in pieces:
@@ -35,19 +35,19 @@ def written(*pieces):
     (("ours", b"guest\n", "more\n"), "ours\nguest\nmore\n"), ((b"guest",), "guest\n"),
     (("a", "b\n", b"c", b"d", "e", "f\n"), "ab\ncd\nef\n"), (("ours",), "ours"),
 ])
-def test_each_begins_a_line_of_its_own(pieces, lines):
+def test_guest_and_own_output_start_on_separate_lines(pieces, lines):
     assert written(*pieces) == lines
 
 
 @given(st.lists(st.text("xy\n", max_size=4) | st.text("AB\n", max_size=4).map(str.encode)))
-def test_no_line_has_text_of_both_and_nothing_is_lost(pieces):
+def test_no_line_mixes_both_outputs_and_nothing_is_lost(pieces):
     found = written(*pieces)
     whole = "".join(p if isinstance(p, str) else p.decode() for p in pieces)
     assert found.replace("\n", "") == whole.replace("\n", "")
     assert not any(set(line) & set("xy") and set(line) & set("AB") for line in found.split("\n"))
 
 
-def test_a_stream_is_shared_with_its_own_encoding_and_errors():
+def test_a_shared_stream_keeps_its_encoding_and_error_handler():
     raw = io.BytesIO()
     output = shared(io.TextIOWrapper(raw, encoding="latin-1", errors="backslashreplace"))
     output.write("\xe9 \u20ac")
@@ -60,7 +60,7 @@ def lines_of(result):
     return result.stdout.splitlines()
 
 
-def test_commands_begin_a_line_behind_the_guest_s(tmp_path):
+def test_commands_start_a_new_line_after_guest_output(tmp_path):
     path = str(tmp_path / "f.rec")
     kernel = ("-k", "teaching/amd64")
     assert lines_of(run("kinst", "call", *kernel, CALL)) == [
@@ -75,13 +75,13 @@ def test_commands_begin_a_line_behind_the_guest_s(tmp_path):
 
 
 @pytest.mark.parametrize("options", [(), ("-q",)])
-def test_rows_of_a_trace_begin_a_line_behind_the_guest_s(options, tmp_path):
+def test_trace_rows_start_a_new_line_after_guest_output(options, tmp_path):
     call = 'cnputs("one"); strlen("x"); cnputs("two"); strlen("yy")'
     words = (*options, "-k", "teaching/amd64", "-c", call)
     for program in ("fbt::strlen:entry { trace(arg0 != 0); }", "fbt::strlen:entry"):
         status, out, said = command(*words, "-n", program)
         assert status == 0, said
-        # Rows of a program come later than what the guest says.
+        # The rows of a program are printed later than the guest's output.
         mine = {"one", "two", "onetwo"}
         assert mine.intersection(out.splitlines())
         assert not any("one" in line or "two" in line for line in out.splitlines()
@@ -91,8 +91,8 @@ def test_rows_of_a_trace_begin_a_line_behind_the_guest_s(options, tmp_path):
     assert status == 0 and not out and mine.intersection(path.read_text().splitlines()), said
 
 
-def test_an_error_begins_a_line_behind_the_guest_s():
-    # Both go to the same place, as on a terminal.
+def test_errors_start_a_new_line_after_guest_output():
+    # Both streams go to one pipe, as on a terminal.
     for words in (["call", 'cnputs("half"); panic("x")'], ["boot", "--type", "x"]):
         done = subprocess.run([sys.executable, "-m", "kinst_emu.commands.kinst", words[0], "-k",
                                "teaching/amd64", *words[1:]],

@@ -1,4 +1,4 @@
-"""The page of a trace as a browser shows it."""
+"""The trace page as rendered by a browser."""
 
 import itertools
 import re
@@ -48,7 +48,7 @@ FLAMES = """
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
-    """The pages of a program and of --stack."""
+    """Write the pages of a D program and of --stack, and return their paths by name."""
     folder = tmp_path_factory.mktemp("rendered")
     for name, words in (("program", ["-n", PROGRAM]), ("stack", ["-n", "kinst::str*:", "--stack"])):
         done = run("kdtrace", "-k", "teaching/amd64", "-q", *words, "-c", CALL, "--report",
@@ -58,12 +58,12 @@ def traced(tmp_path_factory):
 
 
 def opacity(colour):
-    """Of a computed colour: rgb(), rgba() or color(srgb ...)."""
+    """Return the opacity of a computed color: rgb(), rgba() or color(srgb ...)."""
     numbers = [float(number) for number in re.findall(r"[\d.]+(?:e-?\d+)?", colour)]
     return numbers[3] if len(numbers) == 4 else 1.0
 
 
-def test_the_heat_of_an_instruction_has_its_own_colour(traced, tmp_path):
+def test_each_heat_of_an_instruction_has_its_own_color(traced, tmp_path):
     colours = measured(traced["stack"], 1280, HEAT)
     heats = sorted(colours, key=int)
     assert len(heats) > 2 and heats[-1] == "9"
@@ -72,8 +72,8 @@ def test_the_heat_of_an_instruction_has_its_own_colour(traced, tmp_path):
     assert shares[0] == (0 if heats[0] == "0" else pytest.approx(0.29))
 
 
-def test_a_distribution_has_its_empty_buckets(traced, tmp_path):
-    """And, as DTrace prints it, the one on either side."""
+def test_a_distribution_includes_empty_buckets(traced, tmp_path):
+    """Include one empty bucket on either side, as DTrace does."""
     powers, linear = measured(traced["program"], 1280, BARS)
     counted = [False, True, *[False] * 11, True, False]
     assert [int(bound) for bound, _count, _width in powers] == [0, *(1 << n for n in range(14))]
@@ -100,7 +100,7 @@ def test_a_timeline_fits_the_screen(traced, tmp_path, width):
 
 
 def many(folder):
-    """A trace with names as long as they come, over seconds."""
+    """Write the page of a trace with very long names that lasts several seconds."""
     trace = Collected("teaching/amd64", "boot")
     for number in range(30):
         trace.names[number] = f"fbt:kernel:{'a_long_name_' * 8}{number}:entry"
@@ -117,7 +117,7 @@ def many(folder):
     (5_145, 1_999, ["0 us", "0.5 us", "1 us", "1.5 us", "2 us"], "5.145 us"),
     (7, 29_999_999, ["0 ms", "7.5 ms", "15 ms", "22.5 ms", "30 ms"], "7 ns"),
     (2_000_000_000, 3_999_999_999, ["0 s", "1 s", "2 s", "3 s", "4 s"], "2 s")])
-def test_the_axis_says_its_unit(tmp_path, first, span, texts, begin):
+def test_the_time_axis_shows_its_unit(tmp_path, first, span, texts, begin):
     trace = Collected("teaching/amd64", "boot", names={0: "fbt:kernel:f:entry"},
                       functions={0: "f"})
     trace.firing(first, 0)
@@ -128,7 +128,7 @@ def test_the_axis_says_its_unit(tmp_path, first, span, texts, begin):
     assert f"since the first firing, at {begin}." in path.read_text()
 
 
-def test_flames_go_by_function(traced, tmp_path):
+def test_flame_graph_frames_are_functions(traced, tmp_path):
     frames = measured(traced["stack"], 1280, FLAMES)
     (bottom,) = (frame for frame in frames if frame[0] == "all")
     (function,) = (frame for frame in frames if frame[0] == "kernel`strtoul")
@@ -148,7 +148,7 @@ ZOOM = """
 """
 
 
-def test_a_click_makes_a_frame_as_wide_as_the_drawing(traced, tmp_path):
+def test_a_click_widens_a_frame_to_the_whole_graph(traced, tmp_path):
     (before, zoomed, after), whole = measured(traced["stack"], 1280, ZOOM)
     assert before < zoomed == whole and after == pytest.approx(before, abs=0.1)
 

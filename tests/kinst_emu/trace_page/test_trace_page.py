@@ -1,4 +1,4 @@
-"""The page of a trace says what the trace was."""
+"""The trace page agrees with the trace."""
 
 import html
 import json
@@ -17,7 +17,7 @@ from tests.kinst_emu.commands.test_commands import refused, run
 
 CALL = 'strtoul("-0x12zz", 0, 16)'
 LARGEST = 3 << 20
-OPENED = 2_000  # milliseconds
+OPENED = 2_000  # limit for opening a page, in milliseconds
 ROW = re.compile(r'<tr class="h(\d)"><td class="n"><i>(\d*)</i></td><td class="n">(\d+)</td>')
 
 
@@ -29,14 +29,14 @@ def traced(tmp_path, arch, *words):
 
 
 def listed(text):
-    """(instruction, probe) of the firings that the page lists."""
+    """Return the (time, probe) pairs of the firings that a page lists."""
     part = text[text.index('id="firings"'):]
     return [(int(time), html.unescape(probe)) for time, probe in re.findall(
         r'<tr><td class="n">(\d+)</td><td>([^<]*)</td></tr>', part)]
 
 
 def flames(text):
-    """The firings in frames of each function."""
+    """Return the number of firings in the flame graph frames of each function."""
     found = Counter()
     for name, count in re.findall(r"<title>([^<]*): (\d+) firings [^<]*</title>", text):
         found[html.unescape(name)] += int(count)
@@ -44,23 +44,23 @@ def flames(text):
 
 
 def since_first(firings):
-    """Times from the first on: nothing idles in a call, so that they are instructions."""
+    """Return (time, probe) pairs with times relative to the first firing."""
     return [(time - firings[0][0], probe) for time, probe in firings]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_times_are_those_of_the_guest_s_clock_also_where_it_has_idled(tmp_path, arch):
+def test_times_follow_the_guest_clock_even_when_idle(tmp_path, arch):
     path = tmp_path / "boot.html"
     done = run("kdtrace", "-k", f"teaching/{arch}", "-q", "--json", "-n",
                "fbt::uart_put:entry { trace(timestamp); }", "-c", "boot", "--report", str(path))
-    told = [row["actions"][0]["value"] for row in map(json.loads, done.stdout.splitlines())
+    timestamps = [row["actions"][0]["value"] for row in map(json.loads, done.stdout.splitlines())
             if "actions" in row]
-    assert len(told) > 10
-    assert [time for time, _probe in listed(path.read_text())] == told[:FIRST]
+    assert len(timestamps) > 10
+    assert [time for time, _probe in listed(path.read_text())] == timestamps[:FIRST]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_counts_times_and_stacks_are_those_of_the_trace(tmp_path, arch):
+def test_counts_times_and_stacks_agree_with_the_trace(tmp_path, arch):
     printed, text = traced(tmp_path, arch, "-n", "kinst::strtoul: { trace(timestamp); }",
                            "--json")
     rows = [json.loads(line) for line in printed.splitlines()]
@@ -70,15 +70,15 @@ def test_counts_times_and_stacks_are_those_of_the_trace(tmp_path, arch):
     shown = {int(offset): int(count) for _heat, count, offset in ROW.findall(text) if count}
     assert {offset: count for offset, count in shown.items() if count} == dict(counts)
     heats = {int(offset): int(heat) for heat, _count, offset in ROW.findall(text)}
-    most = max(counts, key=lambda offset: counts[offset])
-    assert heats[most] == 9 and all(heats[o] <= heats[most] for o in counts)
+    hottest = max(counts, key=lambda offset: counts[offset])
+    assert heats[hottest] == 9 and all(heats[o] <= heats[hottest] for o in counts)
     assert f"{len(fired)} firings" in text
     printed, text = traced(tmp_path, arch, "-n", "kinst::strtoul:", "--stack", "-q")
     assert flames(text)["kernel`strtoul"] == len(fired)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_program_s_trace_has_the_same_firings_and_its_aggregations(tmp_path, arch):
+def test_a_d_program_page_has_the_same_firings_and_its_aggregations(tmp_path, arch):
     printed, _text = traced(tmp_path, arch, "-n", "kinst::strtoul: { trace(timestamp); }",
                            "--json")
     plain = [(row["actions"][0]["value"], row["probe"])
@@ -97,7 +97,7 @@ def test_a_program_s_trace_has_the_same_firings_and_its_aggregations(tmp_path, a
     assert not [name for name in flames(text) if "+0x" in name]
 
 
-def test_a_report_disturbs_nothing(tmp_path):
+def test_a_report_does_not_change_the_digest(tmp_path):
     digests = []
     for more in ([], ["--report", str(tmp_path / "a.html")]):
         done = run("kdtrace", "-k", "teaching/riscv64", "-q", "-n",
@@ -113,12 +113,12 @@ def test_a_report_disturbs_nothing(tmp_path):
     (["-n", "kinst::strlen:", "-c", 'strlen("a")', "--report", "/no/such/x.html"], "--report"),
     (["-n", "kinst::strlen: { exit(0); }", "-c", 'strlen("a")', "--report", "/no/x.html"],
      "--report")])
-def test_what_can_be_no_report_is_refused_before_anything_runs(words, said):
+def test_an_impossible_report_is_refused_before_anything_runs(words, said):
     refused(run("kdtrace", "-k", "teaching/arm64", *words), said, "dtrace")
 
 
 def large(firings):
-    """A trace as large as a page may be of."""
+    """Return a trace of the largest size that a page supports."""
     generator = random.Random(1)
     trace = Collected("teaching/amd64", "boot")
     names = [f"function_{n}" for n in range(200)]
@@ -148,7 +148,7 @@ def largest(tmp_path_factory):
     return path
 
 
-def test_a_page_of_100000_firings_is_html_and_small(largest):
+def test_a_page_of_100000_firings_is_valid_html_and_small(largest):
     assert largest.stat().st_size < LARGEST
     assert not parse_errors(largest)
     assert "http://" not in largest.read_text() and "https://" not in largest.read_text()
@@ -156,7 +156,7 @@ def test_a_page_of_100000_firings_is_html_and_small(largest):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 @pytest.mark.parametrize("width", WIDTHS)
-def test_axe_finds_nothing_in_a_trace_s_page(tmp_path, width):
+def test_axe_finds_no_problems_in_a_trace_page(tmp_path, width):
     traced(tmp_path, "amd64", "-q", "-n",
            "kinst::str*: { @n[probename] = count(); @s[stack()] = count(); }")
     found = checked(tmp_path / "trace.html", width)
@@ -190,14 +190,14 @@ def test_the_page_of_100000_firings_opens_in_two_seconds(largest, tmp_path):
 
 
 @pytest.mark.parametrize(("period", "count"), [(1, 21), (1, 9), (1, 120), (5, 400), (4, 64)])
-def test_what_fires_steadily_has_one_colour(period, count):
+def test_a_steady_rate_of_firings_has_one_color(period, count):
     trace = Collected("teaching/amd64", "boot", names={0: "fbt:kernel:f:entry"},
                       functions={0: "f"})
     for number in range(count):
         trace.firing(35 + period * number, 0)
     trace.firing(35 + period * count - 1, 0)
     drawn = timeline(trace)
-    # The last firing is there for the span alone, and is one more in its column.
+    # The last firing only extends the span, and adds one to its column.
     assert drawn.columns >= 8 and len(drawn.rows[0].paths) <= 2
     cells = [path.count("M") for _opacity, path in drawn.rows[0].paths]
     assert sorted(cells)[:-1] in ([], [1])

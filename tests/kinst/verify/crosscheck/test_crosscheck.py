@@ -1,4 +1,4 @@
-"""Our machine and QEMU agree on the teaching kernels; faults put into ours are found."""
+"""Cross-checks with QEMU agree on the teaching kernels and find injected faults."""
 
 import random
 import re
@@ -35,12 +35,12 @@ def workload_of(call):
 
 @pytest.fixture
 def few_firings(monkeypatch):
-    """A firing on QEMU is a dozen of its stub's answers."""
+    """Lower the limits on firings, since each takes a dozen replies from QEMU's gdb stub."""
     monkeypatch.setattr("kinst.verify.crosscheck.crosscheck.MAX_FIRINGS", 120)
     monkeypatch.setattr("kinst.verify.crosscheck.crosscheck.MOST_FIRINGS", 240)
 
 
-def test_calls_agree_in_lockstep_with_probes_and_in_what_they_leave(booted, few_firings):
+def test_calls_agree_in_lockstep_with_probes_and_in_their_effects(booted, few_firings):
     crosscheck, agreed, generator = Crosscheck(booted), Agreement(), random.Random(1)
     for entry in call_table.available(booted.image):
         agreed.add(crosscheck.check(workload_of(call_table.call(entry, generator))))
@@ -50,7 +50,7 @@ def test_calls_agree_in_lockstep_with_probes_and_in_what_they_leave(booted, few_
 
 
 @pytest.mark.parametrize("fault", ["delivery", "trampoline", "emulation"])
-def test_a_fault_is_found_at_its_instruction(booted, fault):
+def test_an_injected_fault_is_found_at_its_instruction(booted, fault):
     crosscheck = FaultyCrosscheck(booted, fault)
     with pytest.raises(Divergence) as found:
         crosscheck.check(workload_of('strtoul("1234zz", 0, 10)'))
@@ -76,7 +76,7 @@ REGISTERS = {
 
 
 def test_vector_and_system_registers_are_compared_at_the_end(booted, monkeypatch):
-    """QEMU is given another value at the beginning."""
+    """Give QEMU a different initial value for each register."""
     enter = QemuMachine.enter
     for name in REGISTERS[booted.arch.name]:
         crosscheck = Crosscheck(booted)
@@ -102,10 +102,10 @@ def test_a_hot_function_is_probed_at_its_rarest_instruction_or_refused(booted, f
         crosscheck.check(workload_of("fibonacci(15)"))
 
 
-def test_waiting_too_long_for_qemu_is_no_divergence(booted, monkeypatch):
+def test_waiting_too_long_for_qemu_is_not_a_divergence(booted, monkeypatch):
     monkeypatch.setattr("kinst.verify.crosscheck.crosscheck.PROBED_PATIENCE", 0.0)
     with pytest.raises(PatienceError, match="fibonacci did not finish in the time allowed: noth"):
-        Crosscheck(booted).check(workload_of("fibonacci(12)"))  # QEMU may be quick once or twice
+        Crosscheck(booted).check(workload_of("fibonacci(12)"))  # a few steps may finish in time
 
 
 def test_a_workload_that_executes_nothing_is_refused(booted):
@@ -113,14 +113,14 @@ def test_a_workload_that_executes_nothing_is_refused(booted):
         Crosscheck(booted).check(workload_of("5"))
 
 
-def test_what_may_differ_is_bounded():
+def test_an_allowed_state_difference_is_limited_to_its_mask():
     zero = StateDifference(0xFF, "a test", or_zero=True)
     assert zero.allows(0x112, 0x100) and not zero.allows(0x112, 0x113)
     assert not zero.allows(0x112, 0x200)
 
 
-def test_lockstep_finds_a_wrong_instruction_where_it_is(booted):
-    """The second machine has another one there."""
+def test_lockstep_finds_a_wrong_instruction_at_its_address(booted):
+    """Replace an instruction with a NOP on the second machine only."""
     work = workload_of('strlen("hello")')
     snapshot = booted.snapshot()
     recording, _value = record(booted, work)
@@ -136,12 +136,12 @@ def test_lockstep_finds_a_wrong_instruction_where_it_is(booted):
     assert found.value.address == place
 
 
-def test_a_call_that_executes_too_much_is_refused(booted):
+def test_a_call_that_executes_too_many_instructions_is_refused(booted):
     with pytest.raises(TooLongError, match="more than 100 instructions"):
         record(booted, workload_of("fibonacci(12)"), 100)
 
 
-def test_probes_fire_on_qemu_as_they_do_here(booted):
+def test_probes_fire_on_qemu_as_on_our_machine(booted):
     fired = []
     with QemuMachine.carry(booted) as machine:
         probes = SeamBreakpoints(machine, lambda probe, state: fired.append(
@@ -162,9 +162,8 @@ def test_probes_fire_on_qemu_as_they_do_here(booted):
         step[recording.pc] for step in recording.steps]
 
 
-def test_the_models_own_results_are_given_to_the_second_machine(booted, monkeypatch):
-    """A plain instruction of strlen is declared to be the model's own, and QEMU made to get another
-    result of it: what was recorded is set."""
+def test_model_specific_results_are_passed_to_the_second_machine(booted, monkeypatch):
+    """Declare the first instruction of strlen model-specific, so that QEMU gets its result."""
     work = workload_of('strlen("hello")')
     snapshot = booted.snapshot()
     recording, _value = record(booted, work)
@@ -184,12 +183,12 @@ def test_the_models_own_results_are_given_to_the_second_machine(booted, monkeypa
     ("arm64", "40e03bd5", ("x0",)), ("arm64", "e30038d5", ("x3",)),
     ("riscv64", "732510c0", ("a0",)), ("riscv64", "f3720010", ("t0",)),
 ])
-def test_the_known_differences_are_what_they_say(arch, code, names):
+def test_known_differences_name_the_right_registers(arch, code, names):
     (found,) = (d for d in MODELS[arch].instructions if d.matches(bytes.fromhex(code)))
     assert found.names(bytes.fromhex(code)) == names and found.reason
 
 
-def test_plain_instructions_are_no_difference():
+def test_ordinary_instructions_are_not_known_differences():
     assert not [d for d in MODELS["arm64"].instructions if d.matches(bytes.fromhex("00d038d5"))]
     assert not [d for d in MODELS["riscv64"].instructions if d.matches(bytes.fromhex("73251014"))]
     assert destination(7, 31, "x")(bytes.fromhex("80000000")) == ("x1",)

@@ -1,6 +1,9 @@
-"""A relocator that makes the mistakes that FreeBSD 15.0's kinst makes (docs/upstream.md), in the
-protocol of ``kinst trial --relocator``: for tests that they are found without a kernel.  Written
-from what that code does, instruction by instruction; what it gets right is our own tables'."""
+"""Relocator that makes the same mistakes as kinst in FreeBSD 15.0 (docs/upstream.md).
+
+It implements the protocol of ``kinst trial --relocator``, so that the tests can find the mistakes
+without a kernel.  The mistakes follow FreeBSD's code instruction by instruction; everything else
+comes from our own tables.
+"""
 
 import json
 import struct
@@ -15,6 +18,7 @@ EBREAK, BRK = bytes.fromhex("73001000"), bytes.fromhex("a08142d4")
 
 
 def request():
+    """Read the next request; exit at the end of the input."""
     line = sys.stdin.readline()
     if not line:
         sys.exit(0)
@@ -22,30 +26,36 @@ def request():
 
 
 def answer(row):
+    """Write an answer as one line of JSON."""
     print(json.dumps(row), flush=True)
 
 
 class State:
+    """Registers and memory that an emulation reads and changes."""
     def __init__(self, registers):
         self.registers, self.changed, self.stores = registers, {}, []
 
     def get(self, name):
+        """Return the value of a register."""
         return 0 if name in ("xzr", "zero") else self.changed.get(name, self.registers[name])
 
     def set(self, name, value):
+        """Set a register; ignore writes to a zero register."""
         if name not in ("xzr", "zero"):
             self.changed[name] = value & MASK
 
     def load(self, address, size):
+        """Request an integer of ``size`` bytes from memory."""
         answer({"load": address, "size": size})
         return int.from_bytes(bytes.fromhex(request()["bytes"]), "little")
 
     def store(self, address, size, value):
+        """Record a store of an integer."""
         self.stores.append((address, (value & (1 << 8 * size) - 1).to_bytes(size, "little").hex()))
 
 
 def amd64_call(code, state, after):
-    """An indirect call: the index 4 of a SIB byte is taken for a register."""
+    """Return the target of an indirect call, wrongly treating SIB index 4 as a register."""
     at = 1 if code[0] & 0xF0 == 0x40 else 0
     rex = code[0] if at else 0
     modrm = code[at + 1]
@@ -68,26 +78,27 @@ def amd64_call(code, state, after):
 
 
 def bit(value):
-    """``1 << bit`` of an int, as the machine computes it."""
+    """Return ``1 << value`` as a C int, sign-extended to 64 bits."""
     shifted = 1 << (value & 31)
     return shifted - (1 << 32) & MASK if shifted >> 31 else shifted
 
 
 def arm64(code, state, address):
+    """Return the next PC of TBZ, TBNZ, CBZ or CBNZ as FreeBSD computes it."""
     word = int.from_bytes(code, "little")
     register = f"x{word & 31}"
     if word >> 25 & 0x3F == 0b011011:  # tbz, tbnz
         offset = (word >> 5 & 0x3FFF ^ 0x2000) - 0x2000
         number = word >> 19 & 31 | word >> 31 << 5
         taken = bool(state.get(register) & bit(number)) == bool(word >> 24 & 1)
-    else:  # cbz, cbnz, of the whole register
+    else:  # cbz and cbnz test the whole register even in their W forms
         offset = (word >> 5 & 0x7FFFF ^ 0x40000) - 0x40000
         taken = bool(state.get(register)) == bool(word >> 24 & 1)
     return address + 4 * offset if taken else address + 4
 
 
 def wrong_way(arch, code):
-    """How it is handled, where that is wrong: "copy", or a function of code, state and address."""
+    """Return how FreeBSD mishandles an instruction, or None if it handles it correctly."""
     word = int.from_bytes(code[:4], "little")
     if arch == "amd64":
         at = 1 if code[0] & 0xF0 == 0x40 else 0
@@ -103,6 +114,7 @@ def wrong_way(arch, code):
 
 
 def main():
+    """Answer requests until the input ends."""
     asked = {}
     while True:
         row = request()

@@ -30,7 +30,7 @@ def laboratory(arch, instructions=None, seed=1):
     return Laboratory(LABORATORIES[arch](), trap, seed)
 
 
-def test_every_encoding_of_the_teaching_kernel_is_displaced_without_a_difference(image, arch):
+def test_every_encoding_of_the_teaching_kernels_relocates_correctly(image, arch):
     codes = encodings(arch, image)
     report = relocate(arch, codes, 7, 2, Here(), lambda done: None)
     assert not report.mismatches, [m.differences() for m in report.mismatches]
@@ -54,7 +54,7 @@ CORNERS = {
 }
 
 
-def test_the_corners_of_the_tables_are_displaced_without_a_difference(arch):
+def test_corner_cases_of_the_tables_relocate_correctly(arch):
     lab = laboratory(arch)
     executed = 0
     for text in CORNERS[arch].split():
@@ -68,7 +68,7 @@ def test_the_corners_of_the_tables_are_displaced_without_a_difference(arch):
 
 
 class WrongDisplacement(Amd64Instructions):
-    """Forgets to move a RIP-relative operand."""
+    """Instruction table that copies RIP-relative operands without adjusting them."""
 
     def classify(self, code, address):
         length, verdict = super().classify(code, address)
@@ -76,7 +76,7 @@ class WrongDisplacement(Amd64Instructions):
 
 
 class WrongTarget(Arm64Instructions):
-    """Branches one instruction too far."""
+    """Instruction table whose jumps go one instruction too far."""
 
     def classify(self, code, address):
         length, verdict = super().classify(code, address)
@@ -84,7 +84,7 @@ class WrongTarget(Arm64Instructions):
 
 
 class WrongWidth(Arm64Instructions):
-    """Takes CBZ's W form for the X form."""
+    """Instruction table that tests the whole register in CBZ's W form."""
 
     def classify(self, code, address):
         length, verdict = super().classify(code, address)
@@ -96,7 +96,7 @@ class WrongWidth(Arm64Instructions):
 
 
 class WrongRegister(Riscv64Instructions):
-    """Writes the result of AUIPC beside its register."""
+    """Instruction table that writes the result of AUIPC to another register."""
 
     def classify(self, code, address):
         length, verdict = super().classify(code, address)
@@ -111,7 +111,7 @@ class WrongRegister(Riscv64Instructions):
     ("arm64", WrongWidth(), "85000034", "next pc"),
     ("riscv64", WrongRegister(), "17150000", "a0: 0x40001000 in place"),
 ])
-def test_a_fault_in_the_relocation_is_found_and_told(arch, instructions, code, says):
+def test_a_wrong_relocation_is_found_and_described(arch, instructions, code, says):
     lab = laboratory(arch, instructions)
     _verdict, mismatch = lab.test(bytes.fromhex(code), 60)
     assert mismatch is not None
@@ -124,7 +124,7 @@ def test_the_same_seed_gives_the_same_states(arch):
     assert one.state(5) == two.state(5) != other.state(5)
 
 
-def test_processes_give_the_report_of_one(image, arch):
+def test_several_processes_produce_the_same_report(image, arch):
     codes = encodings(arch, image)[:450]
     reports = [relocate(arch, codes, 1, 1, jobs, lambda done: None)
                for jobs in (Here(), Processes(2))]
@@ -132,7 +132,7 @@ def test_processes_give_the_report_of_one(image, arch):
 
 
 class RewritesBecomeCopies(Amd64Instructions):
-    """The mistake of a table that copies what is relative to itself."""
+    """Instruction table that copies RIP-relative instructions instead of rewriting them."""
 
     def classify(self, code, address):
         length, verdict = super().classify(code, address)
@@ -140,11 +140,11 @@ class RewritesBecomeCopies(Amd64Instructions):
 
 
 @pytest.mark.parametrize("text", [
-    "660f6f0510000000", "f30f6f0510000000",  # MOVDQA, MOVDQU: SSE was off
-    "0f6f0510000000", "d90510000000", "dd0510000000",  # MMX and x87 were not compared
-    "48890510000000", "c70510000000efbeadde", "660f7f0510000000",  # a store to its own page
+    "660f6f0510000000", "f30f6f0510000000",  # MOVDQA, MOVDQU: SSE must be enabled
+    "0f6f0510000000", "d90510000000", "dd0510000000",  # MMX and x87 state must be compared
+    "48890510000000", "c70510000000efbeadde", "660f7f0510000000",  # stores to their own page
 ])
-def test_the_laboratory_sees_a_rewrite_that_became_a_copy(text):
+def test_the_laboratory_detects_rewrites_that_became_copies(text):
     lab = laboratory("amd64", RewritesBecomeCopies())
     assert any(lab.test(bytes.fromhex(text), 1)[1] is not None for _ in range(3)), text
     assert laboratory("amd64").test(bytes.fromhex(text), 6) == ("rewrite", None)
@@ -154,7 +154,7 @@ def test_the_laboratory_sees_a_rewrite_that_became_a_copy(text):
     ("amd64", "0f38c8c1"), ("amd64", "8fe878c0c101"), ("amd64", "643eff10"),
     ("riscv64", "c881"), ("riscv64", "57000002"), ("arm64", "00e02004"),
 ])
-def test_what_the_model_does_not_know_is_not_executed(arch, text):
+def test_instructions_unknown_to_the_model_are_not_executed(arch, text):
     verdict, mismatch = laboratory(arch).test(bytes.fromhex(text), 4)
     assert verdict.startswith("not executed"), verdict
     assert mismatch is None
@@ -169,22 +169,22 @@ def test_floating_point_state_does_not_leak_into_the_next_encoding():
             assert (verdict, mismatch) == ("copy", None), (code.hex(), mismatch)
 
 
-def test_memory_never_appears_while_the_cpu_runs(arch, monkeypatch):
-    """Unicorn goes on with what it has looked up before: one that maps then may write anywhere."""
+def test_memory_is_not_mapped_while_the_cpu_runs(arch, monkeypatch):
+    """Check that pages are mapped only between runs, since Unicorn keeps stale lookups."""
     lab = Laboratory(LABORATORIES[arch](), TRAPS[arch], 3)
-    told = []
+    running = []
     mapped = FlatCpu.map
     monkeypatch.setattr(FlatCpu, "map", lambda cpu, address: (
-        told.append(cpu.engine.running), mapped(cpu, address))[1])
+        running.append(cpu.engine.running), mapped(cpu, address))[1])
     store = {"amd64": "488903", "arm64": "410000f9", "riscv64": "23b0b500"}[arch]
     for _ in range(2):
         assert lab.test(bytes.fromhex(store), 6) == ("copy", None)
-    assert len(lab.plain.pages) > 3 and told and not any(told)
+    assert len(lab.plain.pages) > 3 and running and not any(running)
     assert lab.plain.pages.keys() == lab.probed.pages.keys()
 
 
 @pytest.mark.parametrize("count", [2, 15, 16, 31])
-def test_of_any_two_registers_each_is_once_the_address_and_the_other_small(count):
+def test_every_register_pair_is_tried_with_each_as_the_address(count):
     names = [f"r{i}" for i in range(count)]
     states = [mixed(k, names, lambda: 1, lambda: 0) for k in range(len(MIXED))]
     pairs = {(a, b) for state in states for a in names for b in names if state[a] > state[b]}
@@ -192,7 +192,7 @@ def test_of_any_two_registers_each_is_once_the_address_and_the_other_small(count
 
 
 @pytest.mark.parametrize("code", ["48f7f1", "41f7f8", "f6f1", "660f6f00", "660f28445900"])
-def test_divisions_and_aligned_vectors_are_shown_whatever_the_seed(code):
+def test_divisions_and_aligned_vectors_are_proven_with_any_seed(code):
     for seed in range(6):
         word, mismatch = laboratory("amd64", seed=seed).test(bytes.fromhex(code), 1)
         assert word == "copy" and mismatch is None

@@ -1,4 +1,4 @@
-"""Which conditional jumps can go one way only."""
+"""Conditional jumps that can go only one way."""
 
 import pytest
 
@@ -16,8 +16,8 @@ def one_way(arch, code):
 
 @pytest.mark.parametrize("code", ["63000006", "631e001a", "63837b03", "63d5b526", "63e30500",
                                   "63f10708", "63040100"])
-def test_a_register_against_itself_or_nothing_below_zero_goes_one_way(code):
-    """beqz zero, bnez zero, beq s7, s7, bge a1, a1, bltu a1, zero, bgeu a5, zero, beqz sp."""
+def test_jumps_with_a_constant_condition_go_one_way(code):
+    """Test beqz zero, bnez zero, beq s7, s7, bge a1, a1, bltu a1, zero, bgeu a5, zero, beqz sp."""
     assert one_way("riscv64", code)
 
 
@@ -25,5 +25,5 @@ def test_a_register_against_itself_or_nothing_below_zero_goes_one_way(code):
     ("riscv64", "6304b500"), ("riscv64", "63c40500"), ("riscv64", "6364b500"), ("riscv64", "01c1"),
     ("amd64", "7410"), ("amd64", "7f10"), ("amd64", "e310"), ("arm64", "80000054"),
     ("arm64", "8c000054"), ("arm64", "800000b4"), ("arm64", "8000f8b7")])
-def test_others_go_both_ways(arch, code):
+def test_other_jumps_go_both_ways(arch, code):
     assert not one_way(arch, code)

@@ -1,4 +1,4 @@
-"""Relocators in other processes: good ones, mistaken ones, and what is no relocator."""
+"""Relocators in other processes: correct ones, mistaken ones, and invalid programs."""
 
 import sys
 from pathlib import Path
@@ -38,13 +38,13 @@ def codes(arch):
 
 
 @pytest.mark.parametrize("arch", sorted(CODES))
-def test_our_own_tables_in_the_protocol_have_nothing_to_report(arch):
+def test_our_own_tables_pass_through_the_protocol(arch):
     found = judged(EXAMPLE, arch, codes(arch), 1, 6)
     assert not [(one.code.hex(), one.differences()) for one in found if one.wrong]
     assert {"copy", "emulate"} <= {one.word for one in found}
 
 
-# What FreeBSD's kinst does wrong, as docs/upstream.md has it.
+# Mistakes of FreeBSD's kinst, described in docs/upstream.md.
 UPSTREAM = [
     ("amd64", "41ff542408", "call through %r12"), ("amd64", "ff542408", "call through %rsp"),
     ("amd64", "ff142510000000", "call through an address"), ("amd64", "e205", "LOOP"),
@@ -55,13 +55,13 @@ UPSTREAM = [
 
 
 @pytest.mark.parametrize("arch, code, what", UPSTREAM, ids=[what for _a, _c, what in UPSTREAM])
-def test_what_upstream_does_wrong_is_found_by_execution(arch, code, what):
+def test_upstream_mistakes_are_found_by_execution(arch, code, what):
     (one,) = judged(MISTAKEN, arch, [bytes.fromhex(code)], 1, 2)
     assert one.wrong and one.differences(), what
 
 
 @pytest.mark.parametrize("arch", sorted(CODES))
-def test_what_upstream_does_right_is_not_reported(arch):
+def test_correct_upstream_relocations_are_not_reported(arch):
     good = {"amd64": "90 5d 7402 0f8400010000 eb05 488b0510000000 e810000000 ff10",
             "arm64": "1f2003d5 40000054 0800a836 0000008b e00740f9",
             "riscv64": "0100 13000000 97020000 63f45501 23b0a500"}[arch]
@@ -85,14 +85,14 @@ def test_what_upstream_does_right_is_not_reported(arch):
     ("print(json.dumps({'id': row['id'], 'emulate': True} if 'state' not in row else "
      "{'pc': 1, 'vectors': {'1' * 5000: 1}}), flush=True)", "'vectors' must map"),
 ])
-def test_what_is_no_answer_is_one_clear_line(tmp_path, body, says):
+def test_an_invalid_answer_raises_a_one_line_error(tmp_path, body, says):
     with pytest.raises(KinstError, match=says) as error:
         judged(program(tmp_path, body), "amd64", [b"\x90"], 1, 1)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("command", ["cat", "tee /dev/null"])
-def test_a_program_that_gives_back_the_question_is_no_relocator(command):
+def test_a_program_that_echoes_the_request_is_refused(command):
     with pytest.raises(KinstError, match="the answer repeats the request"):
         judged(command, "amd64", [b"\x90"], 1, 1)
 
@@ -104,29 +104,29 @@ else:
     print(json.dumps({'id': row['id'], 'emulate': True}), flush=True)"""
 
 
-def test_an_emulation_that_was_never_asked_for_a_state_is_not_shown(tmp_path):
-    """What faults in place in every state says nothing of an emulation."""
+def test_an_emulation_without_a_tested_state_is_unproven(tmp_path):
+    """Report an emulation as unproven if the instruction faults in every state."""
     (one,) = judged(program(tmp_path, EMULATES), "amd64", [bytes.fromhex("6c")], 1, 2)
     assert one.word.startswith("not executed") and one.verdict == "emulate"
     (one,) = judged(program(tmp_path, EMULATES), "amd64", [bytes.fromhex("cd03")], 1, 2)
     assert one.unproven and one.verdict == "emulate" and "faults in every state" in one.word
 
 
-def test_states_are_made_in_which_a_division_does_not_fault(tmp_path):
+def test_some_states_let_a_division_succeed(tmp_path):
     for seed in range(8):
         (one,) = judged(program(tmp_path, COPIES), "amd64", [bytes.fromhex("48f7f1")], seed, 1)
         assert one.word == "copy"  # div rcx
         (one,) = judged(program(tmp_path, EMULATES), "amd64", [bytes.fromhex("48f7f1")], seed, 1)
-        assert one.wrong  # it goes nowhere
+        assert one.wrong  # the emulation sets pc to 0
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_copied_loop_is_found_whichever_way_the_first_state_goes(seed):
+def test_a_wrongly_copied_loop_is_found_with_any_seed(seed):
     found = judged(MISTAKEN, "amd64", [bytes.fromhex(code) for code in ("e005", "e105")], seed, 1)
     assert [one.wrong for one in found] == [True, True]
 
 
-def test_a_program_that_is_not_there_or_silent_is_one_clear_line(tmp_path, monkeypatch):
+def test_a_missing_or_silent_relocator_raises_a_one_line_error(tmp_path, monkeypatch):
     with pytest.raises(KinstError, match="cannot be run"):
         Relocator(str(tmp_path / "none"))
     monkeypatch.setattr(protocol, "PATIENCE", 0.2)
@@ -134,7 +134,7 @@ def test_a_program_that_is_not_there_or_silent_is_one_clear_line(tmp_path, monke
         judged(program(tmp_path, "pass"), "amd64", [b"\x90"], 1, 1)
 
 
-def test_a_program_that_does_not_read_does_not_hold_us(tmp_path, monkeypatch):
+def test_a_relocator_that_does_not_read_times_out(tmp_path, monkeypatch):
     path = tmp_path / "relocator.py"
     path.write_text("import time\nwhile True:\n"
                     "    print('{\"id\": 1, \"emulate\": true}', flush=True)\n    time.sleep(60)\n")
@@ -148,13 +148,13 @@ def test_a_program_that_does_not_read_does_not_hold_us(tmp_path, monkeypatch):
     relocator.close()
 
 
-def test_what_a_refusal_says_is_printed_as_one_line(tmp_path):
+def test_a_refusal_is_printed_on_one_line(tmp_path):
     body = "print(json.dumps({'id': row['id'], 'refuse': 'no\\n\\x1b[31m'}), flush=True)"
     (found,) = judged(program(tmp_path, body), "amd64", [b"\x90"], 1, 1)
     assert found.word == "refuse: no??[31m"
 
 
-def test_a_load_that_cannot_be_is_wrong_and_the_next_instruction_is_judged(tmp_path):
+def test_an_impossible_load_is_wrong_and_the_next_instruction_is_judged(tmp_path):
     body = """if 'state' in row:
     for page in range(60):
         print(json.dumps({'load': (page << 32) + 4092, 'size': 8}), flush=True)
@@ -170,7 +170,7 @@ else:
     assert second.word == "refuse: the next"
 
 
-def test_a_relocator_s_results_are_of_the_files_that_it_is_made_of(tmp_path):
+def test_the_identity_of_a_relocator_depends_on_its_files(tmp_path):
     command = program(tmp_path, "pass")
     before = identity(command)
     program(tmp_path, "sys.exit(0)")

@@ -1,4 +1,4 @@
-"""Sweeps on a Dask cluster of this machine: whoever is killed, the store ends the same."""
+"""Sweeps on a local Dask cluster lose nothing when workers or clients are killed."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ def undisturbed(codes, tmp_path_factory):
     return store.digest_rows()
 
 
-def test_workers_that_are_killed_lose_nothing(codes, cluster, undisturbed, tmp_path):
+def test_killed_workers_lose_no_results(codes, cluster, undisturbed, tmp_path):
     store, killed = Store(tmp_path / "s.db"), []
 
     def progress(_done):
@@ -62,7 +62,7 @@ def test_workers_that_are_killed_lose_nothing(codes, cluster, undisturbed, tmp_p
     assert store.digest_rows() == undisturbed
 
 
-def test_a_client_that_is_killed_goes_on_where_it_was(codes, cluster, undisturbed, tmp_path):
+def test_a_killed_client_resumes_its_sweep(codes, cluster, undisturbed, tmp_path):
     path = tmp_path / "s.db"
     command = [sys.executable, "-m", "kinst_emu.commands.kinst", "relocate", "-k",
                f"teaching/{ARCH}", "--cluster", cluster.scheduler_address, "--store", str(path)]
@@ -88,7 +88,7 @@ def test_a_worker_of_another_version_is_refused(codes, cluster, monkeypatch):
         jobs.close()
 
 
-def test_a_scheduler_that_is_not_there_is_one_clear_line(monkeypatch):
+def test_a_missing_scheduler_raises_a_one_line_error(monkeypatch):
     monkeypatch.setattr("kinst.verify.sweep.workers.WAIT", 1)
     with pytest.raises(KinstError, match="no scheduler answers") as error:
         Cluster("tcp://127.0.0.1:9")

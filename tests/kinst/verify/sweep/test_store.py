@@ -32,7 +32,7 @@ TEXT = st.text(max_size=20)
 @given(st.builds(Finding, code=st.binary(min_size=1, max_size=15), word=TEXT,
                  state=st.none() | st.integers(0, 1 << 40), verdict=TEXT, how=TEXT,
                  lines=st.lists(TEXT, max_size=3).map(tuple), note=TEXT, judged=TEXT, source=TEXT))
-def test_a_finding_comes_back_from_its_text(one):
+def test_a_finding_survives_serialization(one):
     back = from_kept(to_kept(one))
     if one.wrong:
         assert back == one
@@ -43,7 +43,7 @@ def test_a_finding_comes_back_from_its_text(one):
 
 @settings(deadline=None)
 @given(st.text(max_size=60))
-def test_a_damaged_text_is_refused(text):
+def test_arbitrary_text_loads_or_raises_value_error(text):
     with contextlib.suppress(ValueError):
         from_kept(Kept(b"\x90", "copy", text))
 
@@ -62,7 +62,7 @@ def content(tmp_path_factory):
 
 
 def used(store):
-    """All that is done with a store."""
+    """Use every operation of a store."""
     codes = [GOOD.code, WRONG.code]
     for build in store.builds():
         list(findings_of(store, build))
@@ -75,7 +75,7 @@ def used(store):
 
 @settings(deadline=None, max_examples=200)
 @given(st.data())
-def test_a_store_that_is_damaged_anywhere_is_read_or_refused(tmp_path_factory, content, data):
+def test_a_damaged_store_is_read_or_refused(tmp_path_factory, content, data):
     changed = bytearray(content)
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, len(changed) - 1))
@@ -91,7 +91,7 @@ def test_a_store_that_is_damaged_anywhere_is_read_or_refused(tmp_path_factory, c
             store.close()
 
 
-def test_a_good_store_can_be_used_in_all_ways(tmp_path):
+def test_an_intact_store_supports_every_operation(tmp_path):
     filled(tmp_path / "s.db")
     store = Store(tmp_path / "s.db")
     used(store)
@@ -99,7 +99,7 @@ def test_a_good_store_can_be_used_in_all_ways(tmp_path):
     store.close()
 
 
-def test_what_is_stored_is_known_and_is_of_its_key_alone(tmp_path):
+def test_stored_results_are_found_only_under_their_key(tmp_path):
     store = Store(tmp_path / "s.db")
     store.begin(KEY, "kernel 1", "/k", "clang 19", {one.code: "f+1" for one in (GOOD, WRONG)})
     store.put(KEY, list(map(to_kept, [GOOD, WRONG, NOTED])))
@@ -115,7 +115,7 @@ def test_what_is_stored_is_known_and_is_of_its_key_alone(tmp_path):
         GOOD.code: "f+1", WRONG.code: "f+1"}
 
 
-def test_an_unproven_finding_in_a_store_of_an_earlier_version_is_read_as_unproven():
+def test_unproven_findings_of_earlier_versions_stay_unproven():
     assert from_kept(Kept(b"\x90", "not shown: copy, which faults in every state", "")) == (
         Finding(b"\x90", "unproven: copy, which faults in every state"))
 
@@ -126,7 +126,7 @@ def test_an_unproven_finding_in_a_store_of_an_earlier_version_is_read_as_unprove
     ([Finding(b"\x90", "copy", note="zzz"), Finding(b"\x90", "unproven: copy, x")], 1),
     ([Finding(b"\x90", "unproven: copy, x"), Finding(b"\x90", "copy", 0, "copy", "a")], 1),
 ])
-def test_of_several_results_the_worst_counts_whatever_is_said_of_it(tmp_path, findings, worst):
+def test_the_worst_of_several_results_counts(tmp_path, findings, worst):
     store = Store(tmp_path / "s.db")
     for seed, one in enumerate(findings):
         key = Key("relocate", "tables 1", "amd64", seed, 2)
@@ -152,7 +152,7 @@ def test_two_builds_are_compared(tmp_path):
     (b"not a database at all, but long enough to be looked at" * 20, "not a database"),
     (b"", None),
 ])
-def test_a_file_that_is_no_store_is_refused(tmp_path, content, says):
+def test_a_file_that_is_not_a_store_is_refused(tmp_path, content, says):
     path = tmp_path / "file"
     path.write_bytes(content)
     if says is None:
@@ -165,7 +165,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path, content, says):
 
 
 def report(*words):
-    """Exit status, output and errors of kinst report."""
+    """Run ``kinst report`` and return its exit status, output and errors."""
     done = subprocess.run([sys.executable, "-m", "kinst_emu.commands.kinst", "report", *words],
                           capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
@@ -185,7 +185,7 @@ def report(*words):
     "path, 'c' AS compiler, 0 AS begun FROM c",
     "UPDATE build SET architecture = CAST(x'0a1b5b33316dff' AS TEXT)",
 ])
-def test_a_store_that_somebody_has_changed_is_one_clear_line(tmp_path, statement):
+def test_a_tampered_store_prints_a_one_line_error(tmp_path, statement):
     path = tmp_path / "s.db"
     store = Store(path)
     store.begin(KEY, "kernel 1", "/k", "clang 19", {WRONG.code: "f+1"})
@@ -202,7 +202,7 @@ def test_a_store_that_somebody_has_changed_is_one_clear_line(tmp_path, statement
         assert "\x1b" not in error
 
 
-def test_a_report_names_calls_as_calls_and_the_lines_that_decided(tmp_path):
+def test_a_comparison_names_calls_and_source_lines(tmp_path):
     path = tmp_path / "s.db"
     store = Store(path)
     call = Finding(b"strlen(3)", "agrees")
@@ -219,12 +219,12 @@ def test_a_report_names_calls_as_calls_and_the_lines_that_decided(tmp_path):
 @pytest.mark.parametrize("note", [
     "", "[", "[" * 100_000, "{}", '{"calls": Infinity}', '{"report": {}}',
 ])
-def test_a_cross_check_that_nobody_made_is_refused(note):
+def test_an_invalid_cross_check_is_refused(note):
     with pytest.raises(ValueError):
         checked(to_kept(Finding(b"f(1)", "differs", 0, note=note)))
 
 
-def test_a_cross_check_comes_back_from_its_finding():
+def test_a_cross_check_survives_serialization():
     agreed = Agreement(1, 20, 3, {"f"}, {"copy": {b"\x90"}}, Counter({1: 3}), Counter({"why": 1}),
                        2)
     one = Checked("f(1)", "agrees", agreed)
@@ -239,7 +239,7 @@ def test_a_cross_check_comes_back_from_its_finding():
             checked(kept_check(Checked("f(1)", "differs", agreed, broken)))
 
 
-def test_somebody_elses_database_is_left_alone(tmp_path):
+def test_a_foreign_database_is_left_unchanged(tmp_path):
     path = tmp_path / "theirs.db"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE mine (x)")
@@ -251,14 +251,14 @@ def test_somebody_elses_database_is_left_alone(tmp_path):
 
 @dataclass(frozen=True)
 class Lengths(UnpreparedTask):
-    """Says how long encodings are."""
+    """Task that reports the lengths of encodings."""
 
     def results(self, prepared, items):
         return [Finding(code, f"of {len(code)} bytes") for code in items]
 
 
 class Killed(Workers):
-    """Is lost after some parts."""
+    """Workers that are interrupted after a number of parts."""
 
     def __init__(self, after):
         self.after = after
@@ -271,7 +271,7 @@ class Killed(Workers):
 
 
 class Counted(Here):
-    """Counts the items of the parts."""
+    """Worker that counts the items of its parts."""
 
     items = 0
 
@@ -281,7 +281,7 @@ class Counted(Here):
             yield one
 
 
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
+def test_a_killed_sweep_resumes_where_it_stopped(tmp_path):
     codes = [n.to_bytes(2, "little") for n in range(1000)]
     store, done = Store(tmp_path / "s.db"), []
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Processes that carry out parts of a task, and are lost."""
+"""Worker processes that carry out parts of a task and may be lost."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from kinst.verify.sweep.workers import Here, Processes
 
 @dataclass(frozen=True)
 class Fragile(Task):
-    """Doubles numbers; the process that is given ``fatal`` is lost, as often as ``file`` has bytes.
+    """Task that doubles numbers, and kills its process on ``fatal`` once for each byte of ``file``.
     """
 
     file: str
@@ -44,8 +44,8 @@ def fragile(tmp_path):
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("fatal", [0, 3, 39])
-def test_no_part_is_lost_with_a_process(fragile, fatal, ordered):
-    """However busy this process is with what it has got, and with making parts, meanwhile."""
+def test_a_lost_process_loses_no_parts(fragile, fatal, ordered):
+    """Keep the parent busy meanwhile with producing parts and consuming results."""
     def parts():
         for number in range(40):
             time.sleep(0.002)
@@ -59,23 +59,23 @@ def test_no_part_is_lost_with_a_process(fragile, fatal, ordered):
     assert not ordered or found == sorted(found)
 
 
-def test_a_part_that_ends_every_process_ends_the_sweep(fragile):
+def test_a_part_that_kills_every_process_ends_the_sweep(fragile):
     with pytest.raises(KinstError, match="worker processes were lost 3 times"):
         list(Processes(2, losses=2).done(fragile(1, 100), [[0], [1]]))
 
 
-def test_there_are_no_more_processes_than_parts(monkeypatch, fragile):
-    asked = []
+def test_no_more_processes_than_parts_are_started(monkeypatch, fragile):
+    counts = []
     monkeypatch.setattr("kinst.verify.sweep.workers.ProcessPoolExecutor",
-                        lambda count, *_rest: asked.append(count) or 1 / 0)
+                        lambda count, *_rest: counts.append(count) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         list(Processes(64).done(fragile(9, 0), [[0], [1]]))
-    assert asked == [2]
+    assert counts == [2]
 
 
 @dataclass(frozen=True)
 class Held(Task):
-    """Says what its process has prepared, and in which process that was."""
+    """Task that prepares and returns the ID of the preparing process."""
 
     copied = True
 
@@ -88,12 +88,12 @@ class Held(Task):
 
 @dataclass(frozen=True)
 class Alone(Held):
-    """What it prepares is of no use to copies of the process."""
+    """Task whose prepared value is not copied to worker processes."""
 
     copied = False
 
 
-def test_copies_have_what_this_process_holds_where_a_task_says_so():
+def test_worker_processes_inherit_prepared_values_if_the_task_allows_it():
     for task in (Held(), Alone()):
         (here,) = Here().done(task, [[1]])
         assert here.results == [os.getpid()]

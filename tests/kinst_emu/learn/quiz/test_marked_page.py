@@ -1,4 +1,4 @@
-"""A page that marks itself says what the marking says, and does not give the answers away."""
+"""Quiz pages that mark answers themselves agree with the marking, and do not reveal answers."""
 
 import itertools
 import json
@@ -39,7 +39,7 @@ def normal(answer):
     return answer if isinstance(answer, str) else str(answer)
 
 
-def test_each_box_opens_with_its_answer_alone(arch):
+def test_each_sealed_text_opens_only_with_its_answer(arch):
     found = asked(arch)
     text = marked_page("title", "about", found, 1)
     sealed = json.loads(re.search(r'id="sealed">(.*?)</script>', text).group(1))
@@ -57,10 +57,10 @@ def test_each_box_opens_with_its_answer_alone(arch):
         assert question.shown in shown and question.why in shown
 
 
-def test_the_source_has_no_answer_in_it(arch):
+def test_the_page_source_contains_no_answers(arch):
     found = asked(arch)
     text = marked_page("title", "about", found, 1)
-    text = re.sub(r"(?s)<svg.*?</svg>", "", text)  # another one's addresses are in a picture
+    text = re.sub(r"(?s)<svg.*?</svg>", "", text)  # pictures may show addresses of other questions
     for question in found:
         assert question.why not in text
         assert not any(said in text for said in question.mistakes.values())
@@ -75,7 +75,7 @@ def test_the_source_has_no_answer_in_it(arch):
     assert f"{name} = {word.answer:#x}" in " ".join(word.text)
 
 
-def test_what_is_sealed_opens_again_whatever_it_is():
+def test_any_content_can_be_sealed_and_opened():
     for content in (RIGHT, WRONG + b"x" * 31, RIGHT + "\u2192 \u00e9".encode() * 50):
         made = key("salt", "7", 3)
         assert opened(seal(content, made), made) == content
@@ -83,7 +83,7 @@ def test_what_is_sealed_opens_again_whatever_it_is():
 
 
 @browsing
-def test_it_marks_itself_in_a_browser(tmp_path):
+def test_the_page_marks_answers_in_a_browser(tmp_path):
     found = asked("riscv64")
     path = tmp_path / "quiz.html"
     path.write_text(marked_page("title", "about", found, 1))
@@ -122,10 +122,11 @@ def test_it_marks_itself_in_a_browser(tmp_path):
             assert not axe["violations"] and not axe["wide"], axe
 
 
-def test_the_command_writes_it(tmp_path):
+def test_the_quiz_command_writes_the_page(tmp_path):
     page = tmp_path / "quiz.html"
     done = run("kinst", "quiz", "--arch", "arm64", "--page", str(page), "--questions", "3",
                "--memory", "64M")
     assert done.returncode == 0 and done.stdout == "" and page.read_text().count("<form>") == 3
-    refused(run("kinst", "quiz", "--page", str(page), "--sheet", "3"), "cannot be combined with --sheet")
+    refused(run("kinst", "quiz", "--page", str(page), "--sheet", "3"),
+            "cannot be combined with --sheet")
     refused(run("kinst", "quiz", "--page", str(tmp_path / "no" / "x.html")), "--page")

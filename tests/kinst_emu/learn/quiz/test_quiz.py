@@ -1,5 +1,8 @@
-"""The quiz's answers are recomputed: by QEMU, which executes the instruction in its place and takes
-the breakpoint, and by llvm, which reads the trampoline."""
+"""Quiz answers are checked by QEMU and llvm-mc.
+
+QEMU executes the instruction in place and takes the breakpoint; llvm-mc disassembles the
+trampoline.
+"""
 
 import html
 import itertools
@@ -23,7 +26,7 @@ from kinst_emu.learn.quiz.sheet import sheet
 from tests.conftest import ARCHES, MEMORY, real_kernel
 from tests.kinst_emu.commands.test_commands import refused, run
 
-COUNT = 200  # of all kinds together; of real kernels, of each kind
+COUNT = 200  # questions per teaching kernel, and per level of a real kernel
 TRIPLES = {"amd64": "x86_64", "arm64": "aarch64", "riscv64": "riscv64"}
 BACK = {"amd64": "jmp", "arm64": "brk", "riscv64": "ebreak"}
 SAVED_PC = {"arm64": "elr_el1", "riscv64": "sepc"}
@@ -49,7 +52,7 @@ def real(request):
 
 
 def placed(other, question):
-    """QEMU, where the question's instruction is about to be executed."""
+    """Prepare QEMU to execute a question's instruction next."""
     for name, value in question.experiment.registers.items():
         if name not in ("zero", other.arch.pc) and other.knows(name):
             other.write_register(name, value)
@@ -57,14 +60,15 @@ def placed(other, question):
 
 
 def saved_pc(other, arch):
-    """What the CPU has saved, at its vector."""
+    """Return the pc that the CPU saved before it entered its vector."""
     if arch == "amd64":
         return other.read_u64(other.sp)
     return other.read_register(SAVED_PC[arch])
 
 
 def checked_by_qemu(machine, found):
-    """Questions of levels 2, 4 and 5, with what QEMU says."""
+    """Return the number of questions of levels 2, 4 and 5, and those that QEMU answers differently.
+    """
     arch = machine.arch.name
     wrong, seen = [], 0
     with QemuMachine.carry(machine) as other:
@@ -111,17 +115,17 @@ def check_levels(machine, found):
 
 
 @pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="QEMU is not installed")
-def test_qemu_gives_the_answers_on_the_teaching_kernels(teaching):
+def test_qemu_confirms_the_answers_on_the_teaching_kernels(teaching):
     check_levels(*teaching)
 
 
 @pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="QEMU is not installed")
-def test_qemu_gives_the_answers_on_real_kernels(real):
+def test_qemu_confirms_the_answers_on_real_kernels(real):
     check_levels(*real)
 
 
 def by_llvm(arch, code):
-    """The instruction as llvm has it."""
+    """Return the disassembly of an instruction by llvm-mc."""
     text = subprocess.run(
         [MC, "--disassemble", f"--triple={TRIPLES[arch]}", "--output-asm-variant=1"],
         input=" ".join(f"0x{b:02x}" for b in code), capture_output=True, text=True, check=True,
@@ -138,21 +142,21 @@ def check_displacements(machine, found):
         verdict, firing = one.instruction.verdict, one.firing
         seen += 1
         code = one.instruction.code
-        if question.kind == "end":  # what stands at the address brings the CPU back
+        if question.kind == "end":  # the instruction at this address returns to the original code
             behind = firing.trampoline[question.answer - firing.slot :]
             length = machine.arch.instruction_length(behind)
             assert BACK[arch] in by_llvm(arch, behind[:length]), question
             continue
-        if question.kind == "word":  # it begins with the same instruction
+        if question.kind == "word":  # the trampoline begins with the same instruction
             word = question.answer.to_bytes(4, "little")
             assert by_llvm(arch, word[: len(code)]) == by_llvm(arch, code)
             continue
-        if question.kind == "target":  # the jump is of 6 bytes, and behind the whole instruction
+        if question.kind == "target":  # a jump of 6 bytes to the address after the instruction
             assert question.answer == one.instruction.address + len(code)
             assert len(by_llvm(arch, code).strip().splitlines()) == 2
             continue
         if verdict.displacement is None:
-            # The constant is what the instruction computes at its own place, as QEMU and we run it.
+            # The instruction computes the same constant at its original address, here and on QEMU.
             assert question.answer in one.after.values() or len(verdict.data) != 8
             continue
         size, at = len(verdict.code), verdict.displacement[0]
@@ -174,23 +178,23 @@ def check_displacements(machine, found):
 
 
 @pytest.mark.skipif(MC is None, reason="there is no llvm-mc: apt-get install llvm")
-def test_llvm_reads_the_displacements_in_the_trampolines_of_the_teaching_kernels(teaching):
+def test_llvm_confirms_trampoline_answers_on_the_teaching_kernels(teaching):
     assert check_displacements(*teaching)
 
 
 @pytest.mark.skipif(MC is None, reason="there is no llvm-mc: apt-get install llvm")
-def test_llvm_reads_the_displacements_in_the_trampolines_of_real_kernels(real):
+def test_llvm_confirms_trampoline_answers_on_real_kernels(real):
     assert check_displacements(*real)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_seed_gives_the_same_questions_again_and_another_seed_others(arch):
+def test_equal_seeds_ask_equal_questions(arch):
     image = catalog.find(f"teaching/{arch}")
     texts = [[q.text for q in asked(image, 10, seed)[1]] for seed in (3, 3, 4)]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_right_answers_are_marked_right_in_any_spelling_and_others_are_explained(teaching):
+def test_right_answers_are_accepted_in_any_spelling(teaching):
     _machine, found = teaching
     for question in found[:50]:
         spelled = [question.shown]
@@ -210,7 +214,7 @@ def test_right_answers_are_marked_right_in_any_spelling_and_others_are_explained
             assert not marked.right and question.shown in marked.said
 
 
-def test_a_sheet_has_the_questions_and_behind_them_the_answers(teaching):
+def test_a_sheet_has_questions_followed_by_answers(teaching):
     _machine, found = teaching
     page = sheet("<Title>", "about", found[:10])
     questions_part, answers = map(html.unescape, page.split('<section class="answers"'))
@@ -220,7 +224,7 @@ def test_a_sheet_has_the_questions_and_behind_them_the_answers(teaching):
     assert "&lt;Title&gt;" in page and "<script" not in page
 
 
-def test_answers_are_asked_for_and_counted():
+def test_the_command_asks_questions_and_counts_right_answers():
     _machine, found = asked(catalog.find("teaching/riscv64"), 3, 5)
     given = [found[0].shown, "1", found[2].shown]
     done = run("kinst", "quiz", "--arch", "riscv64", "--questions", "3", "--seed", "5",
@@ -234,5 +238,5 @@ def test_answers_are_asked_for_and_counted():
     (["--sheet", "2000"], "1000"), (["--html", "x.html"], "--sheet"),
     (["--arch", "arm64", "-k", "teaching/arm64"], "-k"), (["--seed", "x"], "--seed"),
     (["--sheet", "2", "--questions", "2"], "--questions")])
-def test_what_is_no_quiz_is_refused_in_one_line(options, said):
+def test_invalid_options_are_refused_with_one_line(options, said):
     refused(run("kinst", "quiz", *options), said)
