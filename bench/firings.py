@@ -71,7 +71,7 @@ def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
 
 
 def qemu_rate(arch: str, image: Image, machine, where: tuple[str, int]) -> float:
-    """Return the stops per second at a breakpoint of QEMU's gdb stub, stepped over as gdb does."""
+    """Return the stops per second at a breakpoint in QEMU, each stepped over as gdb does."""
     arguments, sp, pc, link, kind = GDB[arch]
     address = machine.symbol(where[0]).address + where[1]
     text = next(s for s in image.segments if s.executable)

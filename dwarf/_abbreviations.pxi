@@ -2,7 +2,7 @@
 
 
 cdef class Abbreviations:
-    """Abbreviation table of the unit read last, with a limit on the work that reading takes."""
+    """Abbreviation table of the most recently read unit, and the limit on the scan's work."""
 
     cdef Section abbrev
     cdef Abbrev *abbrevs
@@ -28,7 +28,7 @@ cdef class Abbreviations:
         return 0
 
     cdef int spend(self, uint64_t work) noexcept nogil:
-        """Count work, and fail if it exceeds the limit for sections of this size."""
+        """Add to the work done so far, and fail if the total exceeds the limit."""
         self.work += work
         if self.work > self.most_work:
             return self.fail(b"too much work for sections of this size")

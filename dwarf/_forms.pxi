@@ -1,9 +1,10 @@
-"""Attribute forms (DWARF 4, 7.5.4; DWARF 5, 7.5.6) and unit headers; included by ``_scan.pyx`` and
-``_join.pyx``.
+"""Attribute forms (DWARF 4, 7.5.4; DWARF 5, 7.5.6) and unit headers.
+
+``_scan.pyx`` and ``_join.pyx`` include this file.
 """
 
 cdef uint64_t NOTHING = 0xFFFFFFFFFFFFFFFF
-# Escape value: marks 64-bit DWARF in a length, and a base address selection in a range list
+# Value that marks 64-bit DWARF in a length field, and a base address entry in a range list
 cdef uint64_t ESCAPE = 0xFFFFFFFF
 
 # Meaning of the number in a ``Value``

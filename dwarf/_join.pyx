@@ -14,7 +14,7 @@ from libc.string cimport memchr, memset
 from dwarf._leb cimport read_leb, read_number
 
 cdef enum:
-    MAX_ABBREVS = 1 << 18  # in one abbreviation table
+    MAX_ABBREVS = 1 << 18  # maximum number of abbreviations in a table
     MAX_ATTRIBUTES = 1 << 22
     ABBREV_WORK = 8
     WORK_PER_BYTE = 16
@@ -57,7 +57,7 @@ cdef struct Form:
     uint32_t name
     uint32_t form
     uint64_t place  # offset of the form code in .debug_abbrev
-    uint32_t length  # bytes of the form code
+    uint32_t length  # length of the form code in bytes
 
 
 # Amounts to add to the offsets in a part's entries
@@ -67,7 +67,7 @@ cdef struct Bases:
     uint64_t strings
     uint64_t line_strings
     uint64_t lines
-    # Amounts for offsets into the part's supplementary file; NOTHING if it has none
+    # Amounts to add to offsets into the part's supplementary file; NOTHING without one
     uint64_t other_info
     uint64_t other_strings
 
@@ -202,7 +202,7 @@ cdef class Join:
     # -- entries --------------------------------------------------------------------------------
 
     def fit(self, uint64_t begin, uint64_t end, tuple bases, dict shifts):
-        """Adjust the offsets in the units in [begin, end) to the joined sections.
+        """Adjust the section offsets in the units at [begin, end) to the joined sections.
 
         :param bases: amounts to add, in the order of ``Bases``; None without a supplementary file.
         :param shifts: unit offset -> bytes by which the unit's header became shorter.
@@ -344,7 +344,7 @@ cdef class Join:
         return 0
 
     cdef int refer(self, uint64_t at, const Unit *u, uint64_t signature) except -1:
-        """Replace a type signature by DW_FORM_ref_addr (4 bytes) and an offset (4 bytes)."""
+        """Replace an 8-byte type signature by DW_FORM_ref_addr and an offset (4 bytes each)."""
         found = self.signatures.get(signature)
         if found is None:
             self.wrong(f"no unit defines the type with signature {signature:#018x}, referenced")
@@ -446,7 +446,7 @@ def has_type_units(const uint8_t[::1] info):
 
 
 cdef uint32_t changed_to(uint32_t form) noexcept nogil:
-    """Return the form that replaces a reference to another part, or 0 for any other form."""
+    """Return the form that replaces a form of references between parts, or 0 for other forms."""
     if form == FORM_REF_SIG8:
         return FORM_INDIRECT
     if form == FORM_GNU_REF_ALT or form == FORM_REF_SUP4:

@@ -15,7 +15,7 @@ cdef struct Program:
     const uint8_t *data
     uint64_t size
     uint64_t at
-    uint64_t end  # offset where the program ends
+    uint64_t end  # offset of the program's end
     uint32_t version
     uint8_t offset_size
     uint8_t minimum
@@ -52,7 +52,7 @@ cdef inline int sleb(Program *p, int64_t *out) noexcept nogil:
 
 
 cdef int header(Program *p, uint64_t *after) noexcept nogil:
-    """Read the header, and leave ``at`` at the first opcode; return 0 if it is invalid."""
+    """Read the header, and set ``at`` to the first opcode; return 0 if the header is invalid."""
     cdef uint64_t value = 0
     cdef uint64_t length = 0
     cdef uint64_t start
@@ -103,7 +103,7 @@ cdef int header(Program *p, uint64_t *after) noexcept nogil:
 
 
 cdef int step(Program *p, Row *state, Row *row) noexcept nogil:
-    """Run the program to its next row; return 1, or 0 at its end, or -1 if it is damaged."""
+    """Run the program up to its next row; return 1, 0 at the end, or -1 for a damaged program."""
     cdef uint64_t opcode = 0
     cdef uint64_t value = 0
     cdef uint64_t length = 0
@@ -166,7 +166,7 @@ cdef int step(Program *p, Row *state, Row *row) noexcept nogil:
 
 
 cdef class LineTable:
-    """Line number programs of a file.
+    """Line number programs of an ELF file.
 
     :param section: contents of .debug_line.
     """
@@ -259,7 +259,7 @@ cdef class LineTable:
         return sorted(found)
 
     def rows(self, uint64_t offset):
-        """Return the rows of a program as (address, file, line, whether it ends a sequence)."""
+        """Return the rows of a line number program as (address, file, line, end of sequence)."""
         cdef uint64_t after = 0
         cdef Program p
         cdef Row state, row
@@ -280,7 +280,7 @@ cdef class LineTable:
             found.append((row.address, row.file, row.line, bool(row.ends)))
 
     def pieces(self, uint64_t offset, wanted, uint32_t line):
-        """Return the address ranges [low, high) of a line in some files of a program.
+        """Return the address ranges [low, high) of a source line in given files of a program.
 
         Adjacent ranges are merged.
 

@@ -16,11 +16,11 @@ cdef enum:
     MAX_DEPTH = 256
     MAX_ABBREVS = 1 << 20
     MAX_RECORDS = 1 << 22
-    MAX_SHORT_NAME = 64  # bytes of a DW_FORM_string name that its digest covers
-    # The work limit is WORK plus WORK_PER_BYTE for each byte; a kernel takes 1 per byte.
+    MAX_SHORT_NAME = 64  # maximum bytes of a DW_FORM_string name in its digest
+    # The work limit is WORK + WORK_PER_BYTE * section bytes; a kernel needs about 1 per byte.
     WORK_PER_BYTE = 16
     WORK = 1 << 24
-    SIGNALS = 1 << 12  # units between checks for signals (Ctrl-C)
+    SIGNALS = 1 << 12  # DWARF units read between checks for signals (Ctrl-C)
 
 cdef uint32_t NO_RECORD = 0xFFFFFFFF
 cdef uint64_t SPREAD2 = 0xBF58476D1CE4E5B9  # multiplier of SplitMix64
@@ -294,7 +294,7 @@ cdef class Scan(Abbreviations):
             elif t.name == AT_DWO_NAME or t.name == AT_GNU_DWO_NAME:
                 self.split = True
                 return self.fail(b"split debug data")
-        # Base attributes may follow the attributes that need them.
+        # Base attributes (DW_AT_addr_base) may follow the attributes that depend on them.
         return (self.address(u, &low, &u.low) and self.string(u, &name, &u.name)
                 and self.string(u, &directory, &u.directory))
 
@@ -469,8 +469,8 @@ cdef class Scan(Abbreviations):
 
     cdef int type_digest(self, const Section *s, const Unit *u, uint64_t offset,
                          uint64_t *digest) noexcept nogil:
-        """Mix a type's tags and names into a digest, through at most four references."""
-        # Sizes are left out, because a structure pointed to is complete only in some units.
+        """Mix a type's tags and names into a digest, following at most four references."""
+        # The digest omits sizes, because the target of a pointer is complete only in some units.
         cdef Target t
         cdef int i
         for i in range(4):
@@ -508,8 +508,8 @@ cdef class Scan(Abbreviations):
 
     cdef int declaration(self, const Section *s, const Unit *u, uint32_t unit, const Abbrev *a,
                          uint64_t *p, Declared *d, bint *opens) noexcept nogil:
-        """Read a complete type that has a name (``opens``), or a variable that has an address."""
-        # The caller declares a type once its members are known.
+        """Read a named, complete type (sets ``opens``), or a variable that has an address."""
+        # The caller adds a type to the table once its members are known.
         cdef uint32_t i
         cdef int steps
         cdef Value v
@@ -586,7 +586,7 @@ cdef class Scan(Abbreviations):
         return 1
 
     cdef int declare_once(self, const Declared *d) noexcept nogil:
-        """Declare a type unless an equal type is known; every unit has its own copy."""
+        """Add a type to the table, unless an earlier unit had an equal copy."""
         if self.known_room != 0 and self.known[self.slot(d)] != 0:
             return 1
         return self.declare(d)
@@ -758,7 +758,7 @@ cdef class Scan(Abbreviations):
         return NO_RECORD
 
     cdef void resolve(self) noexcept nogil:
-        """Set the subject of each record: the record with its name, up to eight references away."""
+        """Set each record's subject: the record with its name, at most eight references away."""
         cdef uint32_t i, at
         cdef int steps
         for i in range(self.record_count):
@@ -792,7 +792,7 @@ cdef class Scan(Abbreviations):
 
 
 cdef inline uint64_t mix(uint64_t one, uint64_t other) noexcept nogil:
-    """Return a hash of two values that depends on both in every bit."""
+    """Return a hash of two values, each bit of which depends on both values."""
     one = (one ^ other) * SPREAD
     one ^= one >> 29
     one *= SPREAD2

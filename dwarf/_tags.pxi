@@ -1,5 +1,6 @@
-"""Tags, attributes and operations that the scan interprets (DWARF 5, 7.5.3, 7.5.4, 7.7.1); included
-by ``_scan.pyx``.
+"""Tags, attributes and operations that the scan interprets (DWARF 5, 7.5.3, 7.5.4, 7.7.1).
+
+``_scan.pyx`` includes this file.
 """
 
 # DW_TAG and DW_AT codes
@@ -62,5 +63,5 @@ cdef struct Abbrev:
     uint32_t tag
     uint32_t first
     uint32_t count
-    int fixed  # bytes of an entry's attribute values, or -1 if the size varies
+    int fixed  # size in bytes of an entry's attribute values, or -1 if it varies
     bint children

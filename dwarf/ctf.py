@@ -21,9 +21,9 @@ from emu.elf.symbols import STT_FUNC, STT_OBJECT, SYMBOL
 Found = TypeVar("Found")
 
 MAGIC, COMPRESSED = 0xCFF1, 1
-# Magic, version, flags, parent label and name, offsets of the five parts, length of the last one
+# Magic, version, flags, parent label and name, offsets of the five parts, length of the last part
 HEADER = struct.Struct("<HBB8I")
-LIMIT = 1 << 28  # bytes after decompression
+LIMIT = 1 << 28  # maximum bytes after decompression
 EXPANSION = 100  # maximum decompression ratio; a kernel's section has a ratio of 4
 MAX_TYPES = 1 << 20
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
@@ -104,7 +104,7 @@ class CtfTypes(c.Types):
         self._layout = LAYOUTS[self.version]
         content = data[HEADER.size :]
         if text + length > min(LIMIT, EXPANSION * len(data)):
-            raise self._damage(f"it would expand to {text + length} bytes from {len(data)}")
+            raise self._damage(f"the section expands from {len(data)} to {text + length} bytes")
         if flags & COMPRESSED:
             unpack = zlib.decompressobj()
             try:
@@ -112,12 +112,12 @@ class CtfTypes(c.Types):
             except zlib.error as error:
                 raise self._damage(str(error)) from None
         if not objects <= functions <= types <= text <= text + length <= len(content):
-            raise self._damage("its parts are out of order or truncated")
+            raise self._damage("parts of the section are out of order or truncated")
         self._objects, self._functions = content[objects:functions], content[functions:types]
         self._types, self._text = content[types:text], content[text : text + length]
         if parent and self._name(parent):
             raise DebugDataError(
-                f"{where}: its types extend those of '{self._name(parent)}'; "
+                f"{where}: this file's types extend those of '{self._name(parent)}'; "
                 "specify that kernel instead")
         self._known: dict[int, c.Type] = {}
 
@@ -138,7 +138,7 @@ class CtfTypes(c.Types):
         return []
 
     def function(self, name: str, address: int | None = None) -> c.Procedure | None:
-        """Return the type of a function, preferably of the one at an address, or None."""
+        """Return the type of a function, or None; ``address`` selects one of several."""
         entry = self._choose(self._procedures, name, address)
         if entry is None:
             return None
@@ -148,7 +148,7 @@ class CtfTypes(c.Types):
         return self._procedure(result, parameters)
 
     def variable(self, name: str, address: int | None = None) -> c.Type | None:
-        """Return the type of a variable, preferably of the one at an address, or None."""
+        """Return the type of a variable, or None; ``address`` selects one of several."""
         identifier = self._choose(self._variables, name, address)
         return None if not identifier else self._read(identifier)
 
@@ -169,7 +169,7 @@ class CtfTypes(c.Types):
         return candidates[0][1] if candidates else None
 
     def _symbols(self, kind: int) -> Iterator[tuple[str, int]]:
-        """Yield (name, address) of the symbols of a kind that have an entry in the section."""
+        """Yield (name, address) of each symbol of one kind that has an entry in the section."""
         size = len(self._entries) - len(self._entries) % SYMBOL.size
         for name, info, _other, section, value, _size in SYMBOL.iter_unpack(self._entries[:size]):
             if info & 15 != kind or name == 0 or section == SHN_UNDEF:
@@ -252,7 +252,7 @@ class CtfTypes(c.Types):
         return records
 
     def _following(self, record: TypeRecord) -> int:
-        """Return the number of bytes that follow a type record."""
+        """Return the size in bytes of the data that follows a type record."""
         layout = self._layout
         match record.kind:
             case 1 | 2:  # followed by an encoding word
@@ -322,7 +322,7 @@ class CtfTypes(c.Types):
         raise self._damage(f"unknown type kind {record.kind}")
 
     def _definition(self, kind: str, name: str) -> c.Type:
-        """Return the definition of a declared type if there is just one, else the declaration."""
+        """Return the definition of a declared type if exactly one exists, else the declaration."""
         found = self._by_name.get(f"{kind} {name}", []) if name else []
         return self._read(found[0]) if len(found) == 1 else c.Incomplete(kind, name)
 
@@ -367,7 +367,7 @@ class CtfTypes(c.Types):
 
 
 def ctf_types(kernel: ElfFile) -> CtfTypes | None:
-    """Return the types in the CTF section of a kernel or of its debug file, or None without one.
+    """Return the C types from the CTF section of a kernel or its debug file, or None.
 
     :raises DebugDataError: if the section is damaged.
     """

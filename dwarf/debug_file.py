@@ -40,7 +40,7 @@ DAMAGE = (DWARFError, ELFError, ValueError, KeyError, IndexError, AttributeError
           OverflowError, AssertionError, NotImplementedError, RecursionError, struct.error,
           zlib.error, zstandard.ZstdError)
 SYSTEM = Path("/usr/lib/debug")
-LIMIT = 1 << 30  # bytes of an uncompressed section
+LIMIT = 1 << 30  # maximum bytes of an uncompressed section
 SHF_COMPRESSED = 0x800
 COMPRESSION = struct.Struct("<IIQQ")  # Elf64_Chdr: type, reserved, size, alignment
 ZLIB, ZSTD = 1, 2
@@ -79,7 +79,7 @@ def parsed(file: InputFile) -> ElfFile:
 
 
 def content(elf: ElfFile, name: str, limit: int = LIMIT) -> bytes:
-    """Return the first section with a given name, decompressed; empty without one.
+    """Return the decompressed contents of the first section with a given name, or empty bytes.
 
     :raises DebugDataError: if the section is damaged.
     """
@@ -109,7 +109,7 @@ def _view(elf: ElfFile, one: SectionHeader, limit: int = LIMIT) -> memoryview:
 def _decompressed(one: SectionHeader, raw: memoryview, limit: int) -> bytes:
     kind, _zero, size, _alignment = COMPRESSION.unpack_from(raw)
     if size > min(limit, EXPANSION * len(raw) + (1 << 16)):
-        raise ValueError(f"section {one.name} would expand to {size} bytes from {len(raw)}")
+        raise ValueError(f"section {one.name} would expand from {len(raw)} to {size} bytes")
     packed = raw[COMPRESSION.size :]
     if kind == ZLIB:
         out = zlib.decompressobj().decompress(packed, size + 1)
@@ -131,11 +131,11 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:
-        return False  # the system does not accept the name
+        return False  # the host does not accept the file name
 
 
 def _with_section(elf: ElfFile, name: str) -> ElfFile | None:
-    """Return the file that has a section for a kernel, or None; later calls return the same file.
+    """Return the file that contains a kernel's section of a given name, or None (cached).
 
     It is the kernel itself, a file that its .gnu_debuglink or build ID names, or ``<name>.debug``
     beside it.
@@ -151,7 +151,7 @@ def _with_section(elf: ElfFile, name: str) -> ElfFile | None:
 
 
 def _companion(elf: ElfFile, name: str, known: Mapping[Path, ElfFile]) -> ElfFile | None:
-    """Search for a companion file that has a section.
+    """Find the companion file of a kernel that has a section of a given name, or return None.
 
     :param known: companion files that were opened before, by path.
     """
@@ -237,7 +237,7 @@ def views(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
 
 @functools.lru_cache(maxsize=2)
 def _joined(elf: ElfFile) -> dict[str, bytes]:
-    """Return the joined sections of a file with debug data in several places.
+    """Return a file's debug sections, joined from its type units and its supplementary file.
 
     The result is cached, because it is large and needed several times.
     """
@@ -278,11 +278,11 @@ def _supplement(path: Path, named: SupplementLink) -> ElfFile:
                                  "which shares debug data with it (dwz); get the matching file")
         return elf
     raise DebugDataError(f"{path}: some of its debug data is in {plain(named.name)} (dwz), "
-                         "which is missing; put that file beside it")
+                         "which is missing; put that file in the same directory")
 
 
 def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
-    """Return sections by name, decompressed and relocated; equal ones are concatenated."""
+    """Return sections by name, decompressed and relocated; concatenate those of the same name."""
     wanted = set(names)
     headers: dict[str, list[SectionHeader]] = {}
     for header in elf.sections:
@@ -307,7 +307,7 @@ def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
 
 def _linked(elf: ElfFile, found: dict[str, memoryview], places: dict[int, int]
             ) -> dict[str, memoryview]:
-    """Return sections as they are when the file is linked to address 0.
+    """Return sections as they would be if the file were linked at address 0.
 
     :param places: file offset of a section -> its offset among the sections with its name.
     """

@@ -61,9 +61,9 @@ class DwarfTypes(c.Types):
                 if PREFIXES.get(d.tag) == prefix]
 
     def function(self, name: str, address: int | None = None) -> c.Procedure | None:
-        """Return the type of a function, preferably of the one at an address, or None."""
+        """Return the type of a function, or None; ``address`` selects one of several."""
         candidates = [f for f in self._index.named(name) if not f.inlined]
-        # Prefer the function at the address, then a function with code over a declaration.
+        # Prefer the function at the address, and otherwise a function with code to a declaration.
         candidates.sort(key=lambda f: (
             not any(low == address for low, _high in f.pieces), not f.pieces, f.number))
         for function in candidates:
@@ -75,14 +75,14 @@ class DwarfTypes(c.Types):
 
     def _places(self) -> "Locations":
         if self._locations is None:
-            from dwarf.locations import Locations  # imported late: rarely needed
+            from dwarf.locations import Locations  # imported late, because it is rarely needed
 
             self._locations = Locations(self._entries, self._index)
         return self._locations
 
     def kept(self, name: str, start: int, address: int, frame: "Frame | None"
              ) -> "list[Place | None] | None":
-        """Return the location of each parameter of a function when an instruction begins.
+        """Return the location of each parameter of a function just before an instruction executes.
 
         A location is None for a parameter that is not available there; the result is None for an
         unknown function.
@@ -125,7 +125,7 @@ class DwarfTypes(c.Types):
         return procedure, self._places().parameters(copy, address, frame)
 
     def variable(self, name: str, address: int | None = None) -> c.Type | None:
-        """Return the type of a variable, preferably of the one at an address, or None."""
+        """Return the type of a variable, or None; ``address`` selects one of several."""
         candidates = [d for d in self._index.declared(name) if d.tag == VARIABLE]
         candidates.sort(key=lambda d: d.value != address)
         return self._variable(candidates[0]) if candidates else None
@@ -147,7 +147,7 @@ class DwarfTypes(c.Types):
     # -- entries --------------------------------------------------------------------------------
 
     def _read(self, entry: DIE) -> c.Type:
-        """Return the type that an entry describes, in its type unit if it has DW_AT_signature."""
+        """Return the type that an entry describes, following DW_AT_signature to its type unit."""
         if "DW_AT_signature" in entry.attributes:
             with self._entries.reading():
                 entry = entry.get_DIE_from_attribute("DW_AT_signature")
@@ -201,7 +201,7 @@ class DwarfTypes(c.Types):
         raise ValueError(f"{entry.tag} at {entry.offset:#x} is not a type")
 
     def _definition(self, kind: str, name: str, asked: int) -> c.Type:
-        """Return the definition of a declared type if there is just one, else the declaration."""
+        """Return the definition of a declared type if exactly one exists, else the declaration."""
         definitions = [d for d in self._index.declared(name)
                        if PREFIXES.get(d.tag) == f"{kind} "] if name else []
         if len(definitions) == 1 and definitions[0].entry != asked:
@@ -265,14 +265,14 @@ def _count(entry: DIE) -> int | None:
     """
     count, last = _number(entry, "DW_AT_count"), _number(entry, "DW_AT_upper_bound")
     if count is None and last is not None:
-        # The index type is unsigned: the upper bound of an empty array is -1 in that type.
+        # The index type is unsigned, so an empty array's upper bound is -1 modulo 2^32 or 2^64.
         count = last - (_number(entry, "DW_AT_lower_bound") or 0) + 1 & (1 << 64) - 1
         count = 0 if count == 1 << 32 else count
     return count
 
 
 def _place(entry: DIE) -> tuple[int, int | None]:
-    """Return (offset, width or None) of a member in bits (DWARF 5, 5.7.6; DWARF 3, 5.5.6)."""
+    """Return a member's offset and width (or None), in bits (DWARF 5, 5.7.6; DWARF 3, 5.5.6)."""
     width = _number(entry, "DW_AT_bit_size")
     offset = _number(entry, "DW_AT_data_bit_offset")
     if offset is not None:

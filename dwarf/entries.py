@@ -13,7 +13,7 @@ from emu.elf.reader import ElfFile
 
 NAMES = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_str_offsets", ".debug_line_str",
          ".debug_addr", ".debug_loclists", ".debug_rnglists")
-MAX_CHILDREN = 1 << 16  # maximum descendants of an entry
+MAX_CHILDREN = 1 << 16  # maximum number of descendants of an entry
 
 
 class _View(io.RawIOBase):

@@ -4,7 +4,7 @@ from dwarf.debug_file import DebugDataError
 from emu.host.printable import name as printable_name
 
 LIMIT = 1 << 16  # maximum number of files or directories of a unit
-MAX_PATH = 4096  # maximum bytes of a path
+MAX_PATH = 4096  # maximum length of a path in bytes
 DW_LNCT_path, DW_LNCT_directory_index = 1, 2
 
 
@@ -13,6 +13,7 @@ class _Reader:
         self.data, self.at, self.wide = data, at, False
 
     def number(self, size: int) -> int:
+        """Read an unsigned little-endian integer of ``size`` bytes."""
         if self.at + size > len(self.data):
             raise DebugDataError("damaged debug data: truncated line table")
         value = int.from_bytes(self.data[self.at : self.at + size], "little")
@@ -20,9 +21,11 @@ class _Reader:
         return value
 
     def offset(self) -> int:
+        """Read an offset: 4 bytes, or 8 bytes in 64-bit DWARF."""
         return self.number(8 if self.wide else 4)
 
     def uleb(self) -> int:
+        """Read a ULEB128 integer."""
         value = shift = 0
         while shift < 70:
             byte = self.number(1)
@@ -33,6 +36,7 @@ class _Reader:
         raise DebugDataError("damaged debug data: unterminated LEB128 in a line table")
 
     def string(self) -> str:
+        """Read a NUL-terminated path, in printable form."""
         end = self.data.find(b"\0", self.at, self.at + MAX_PATH)
         if end < 0:
             raise DebugDataError("damaged debug data: a path in a line table is unterminated or "

@@ -15,7 +15,7 @@ from elftools.dwarf.structs import DWARFStructs
 from dwarf.debug_file import DAMAGE, DebugDataError
 
 CIE = 0xFFFFFFFF  # CIE_id: marks an entry as a CIE instead of an FDE
-MAX_ENTRY = 1 << 12  # maximum bytes of an entry, to limit its rows; a kernel's largest has 1,000
+MAX_ENTRY = 1 << 12  # maximum bytes of an entry, to limit its rows (a kernel's need up to 1,000)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Frames:
 
     def __init__(self, section: bytes) -> None:
         self._section = section
-        self._entries: list[tuple[int, int, int, int, int]] = []  # low, high, offset, end, CIE
+        self._entries: list[tuple[int, int, int, int, int]] = []  # FDE: low, high, offset, end, CIE
         self._rows: dict[int, list[tuple[int, Rule | None]]] = {}
         at = 0
         try:
@@ -72,7 +72,7 @@ class Frames:
     def body(self, address: int, register: int | None) -> Rule | None:
         """Return the unwind rule between a function's prologue and epilogue, or None if unknown.
 
-        :param register: register that holds the frame base; None if another expression gives it.
+        :param register: register that holds the frame base; None if it is another expression.
         :raises DebugDataError: if the entry for the address is damaged.
         """
         rows, end = self._rows_at(address)

@@ -29,8 +29,8 @@ from emu.host.printable import name as printable_name
 
 MAGIC, FORMAT = b"KINSTDWF", 5
 HEADER = struct.Struct("<8sIIQQQQQQQ")  # magic, format, CRC-32 of the rest, sizes of the 7 tables
-MAX_NAME = 4096  # bytes; longer names are truncated
-MAX_NAMES = 1 << 28  # bytes of all distinct names
+MAX_NAME = 4096  # maximum bytes; longer names are truncated
+MAX_NAMES = 1 << 28  # maximum bytes of all distinct names
 RECORD, PIECE = struct.Struct(RECORD_FORMAT), struct.Struct(PIECE_FORMAT)
 NAME_AT, SUBJECT_AT = 16, 60  # offsets in a record
 NAME = struct.Struct("<III")  # offset of the name, first member, number of members
@@ -161,7 +161,7 @@ class DebugIndex:
         return [f for f in self.named(name) if f.inlined and f.pieces]
 
     def called_at(self, line: int) -> Iterator[Function]:
-        """Yield the inline copies that are called on a given line number, in any file."""
+        """Yield the inline copies whose call is on a given line number, in any source file."""
         for number, row in enumerate(RECORD.iter_unpack(self._records)):
             if row[8] == line and row[13] == INLINED:
                 yield self.function(number)
@@ -290,8 +290,8 @@ def build(kernel: ElfFile) -> bytes:
     """
     file = debug_file(kernel)
     if file is None:
-        raise DebugDataError(f"{kernel.path}: has no debug data, and no {kernel.path.name}.debug "
-                             "is beside it")
+        raise DebugDataError(f"{kernel.path}: has no debug data, and {kernel.path.name}.debug "
+                             "is not in its directory")
     path, found = file.path, sections(file, NAMES)
     try:
         info, abbrev, ranges, lists, addr, offsets = (found.get(name, b"") for name in NAMES[:6])
@@ -347,7 +347,7 @@ def _assemble(
         if same is not numbers:  # the name is stored in two places
             same += numbers
             same.sort()
-    # The scan merges equal types by the location of their name; merge them by the name itself.
+    # The scan merged types with the same name location; merge those with the same name, too.
     first_of: dict[tuple[bytes, int, int, int, int], tuple[int, int]] = {}
     for entry, place, value, digest, unit, line, tag in struct.iter_unpack(
             DECLARED_FORMAT, declared):

@@ -40,7 +40,7 @@ class LinkedIndex(DebugIndex):
             self._places.append((part.begin, part.end, number))
 
     def part(self, number: int) -> tuple[DebugIndex, int, int] | None:
-        """Return (index, load address, own number) of the part that has a number, or None."""
+        """Return a number's part as (index, load address, number within the part), or None."""
         found = self._parts.get(number >> SHIFT)
         return None if found is None else (*found, number & OWN)
 
@@ -78,12 +78,12 @@ class LinkedIndex(DebugIndex):
                            for name in index.names()})
 
     def named(self, name: str) -> list[Function]:
-        """Return the functions with a given name in all parts."""
+        """Return the functions with a given name in the kernel and all modules."""
         return [self._function_of(part, address, one)
                 for part, (index, address) in self._parts.items() for one in index.named(name)]
 
     def called_at(self, line: int) -> Iterator[Function]:
-        """Yield the inline copies that are called on a given line number, in any part."""
+        """Yield the inline copies whose call is on a given line, in the kernel or a module."""
         for part, (index, address) in self._parts.items():
             for one in index.called_at(line):
                 yield self._function_of(part, address, one)
@@ -99,7 +99,7 @@ class LinkedIndex(DebugIndex):
         return self._parts[number >> SHIFT][0].name_of(number & OWN)
 
     def line_table(self, unit: int) -> int:
-        """Return the offset of a unit's line number program, with the part number on top."""
+        """Return the offset of a unit's line program, with the part number in its upper bits."""
         found = self._parts[unit >> SHIFT][0].line_table(unit & OWN)
         return found if found == NONE64 else found | unit & ~OWN
 
@@ -115,11 +115,11 @@ class LinkedIndex(DebugIndex):
         return found[0] | number & ~OWN, found[1] | number & ~OWN
 
     def unit_offset(self, unit: int) -> int:
-        """Return the offset of a unit's header, with the part number on top."""
+        """Return the offset of a unit's header, with the part number in its upper bits."""
         return self._parts[unit >> SHIFT][0].unit_offset(unit & OWN) | unit & ~OWN
 
     def declared(self, name: str) -> list[Declared]:
-        """Return the types and variables with a given name in all parts."""
+        """Return the types and variables with a given name in the kernel and all modules."""
         return [self._declared_of(part, address, one, one.tag == VARIABLE)
                 for part, (index, address) in self._parts.items() for one in index.declared(name)]
 
@@ -133,7 +133,7 @@ class LinkedIndex(DebugIndex):
         return None if one is None else self._declared_of(part, base, one, True)
 
     def declarations(self) -> Iterator[Declared]:
-        """Yield the types and variables of each part, sorted by name within the part."""
+        """Yield the types and variables of the kernel, then of each module, each sorted by name."""
         for part, (index, address) in self._parts.items():
             for one in index.declarations():
                 yield self._declared_of(part, address, one, one.tag == VARIABLE)

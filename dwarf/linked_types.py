@@ -33,7 +33,7 @@ class LinkedTypes(Types):
         return self._all[0].format if self._all else "DWARF"
 
     def _at(self, address: int | None) -> tuple[Types | None, int | None]:
-        """Return the types that cover an address, and the address relative to their module.
+        """Return the types for an address, and the address relative to its module.
 
         The kernel's addresses are not changed.
         """
@@ -43,11 +43,11 @@ class LinkedTypes(Types):
         return self._kernel, address
 
     def named(self, name: str) -> list[Type]:
-        """Return the types with a given C name: the kernel's, or else those of the first module."""
+        """Return the types with a given C name: the kernel's, or else the first module's."""
         return next((found for types in self._all if (found := types.named(name))), [])
 
     def function(self, name: str, address: int | None = None) -> Procedure | None:
-        """Return the type of a function in the part at an address, or in any part."""
+        """Return the type of a function, or None; ``address`` selects the kernel or a module."""
         types, own = self._at(address)
         procedure = types.function(name, own) if types is not None else None
         if procedure is None and address is None:
@@ -55,7 +55,7 @@ class LinkedTypes(Types):
         return procedure
 
     def variable(self, name: str, address: int | None = None) -> Type | None:
-        """Return the type of a variable in the part at an address, or in any part."""
+        """Return the type of a variable, or None; ``address`` selects the kernel or a module."""
         types, own = self._at(address)
         kind = types.variable(name, own) if types is not None else None
         if kind is None and address is None:
@@ -80,7 +80,7 @@ class LinkedTypes(Types):
 
     def kept(self, name: str, start: int, address: int, frame: "Frame | None"
              ) -> "list[Place | None] | None":
-        """Return the parameter locations of a function, as ``DwarfTypes.kept``."""
+        """Return the parameter locations of a function, as ``DwarfTypes.kept`` does."""
         types, own = self._at(start)
         if not isinstance(types, DwarfTypes) or own is None:
             return None

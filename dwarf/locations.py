@@ -17,12 +17,12 @@ from dwarf.entries import Entries
 from dwarf.frames import Frames
 from dwarf.index import DebugIndex, Function
 
-MAX_LIST = 1 << 16  # bytes of a location list
-MAX_OPERATIONS = 64  # operations of an expression
-MAX_EXPRESSION = 512  # bytes of an expression
-MAX_TERMS = 256  # terms that make up a value; DW_OP_dup can double them
+MAX_LIST = 1 << 16  # maximum bytes of a location list
+MAX_OPERATIONS = 64  # maximum number of operations in an expression
+MAX_EXPRESSION = 512  # maximum bytes of an expression
+MAX_TERMS = 256  # maximum number of terms in a value; DW_OP_dup can double it
 MAX_REGISTER = 1 << 16
-MAX_DEPTH = 64  # nesting of inline copies
+MAX_DEPTH = 64  # maximum nesting of inline copies
 MASK = (1 << 64) - 1
 NO_CALL = 3  # DW_CC_nocall
 FORMS_OF_BYTES = ("DW_FORM_exprloc", "DW_FORM_block", "DW_FORM_block1", "DW_FORM_block2",
@@ -163,7 +163,7 @@ def _evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Locati
 
     def push(term: Term) -> None:
         if _size(term) > MAX_TERMS:
-            raise Unkept("value of the expression is too large")
+            raise Unkept("the expression has too many terms")
         stack.append(term)
 
     for number, operation in enumerate(operations):
@@ -225,7 +225,7 @@ class Locations:
         self._entries, self._index = entries, index
         self._lists: dict[str, bytes] | None = None
         self._frames: Frames | None = None
-        self._frame: Frame | None = None  # frame of the parameters call in progress
+        self._frame: Frame | None = None  # frame for the ``parameters`` call in progress
         self._parameters: dict[int, dict[int, int]] = {}  # function -> parameter -> position
         self._known: dict[tuple[int, int], list[Place | None]] = {}
 

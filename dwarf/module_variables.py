@@ -15,7 +15,7 @@ from dwarf.types import Array, Pointer, Type, Types, Void
 from emu.host.input_file import InputFile, taken
 from emu.host.printable import name as printable_name
 
-MAX_MODULES = 4096  # maximum number of module files beside a kernel
+MAX_MODULES = 4096  # maximum number of module files in a kernel's directory
 MAX_SIZE = 64 << 20  # maximum size in bytes of a module's file
 MAX_VALUE = 1 << 16  # maximum size in bytes of a variable
 MAX_DEPTH = 16  # maximum nesting of a type
@@ -38,7 +38,7 @@ def opened(path: Path, content: memoryview) -> Iterator[ELFFile]:
 
 
 def modules(kernel: Path, name: str) -> Iterator[InputFile]:
-    """Yield the modules beside a kernel whose files contain a name.
+    """Yield the module files in a kernel's directory that contain a given name.
 
     :raises ImageError: if a module cannot be read.
     """

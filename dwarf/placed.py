@@ -40,7 +40,7 @@ class Copied:
 
 
 def value_at(place: Place, kind: Type, register: Callable[[int], int], memory: Memory) -> Value:
-    """Return the value of a type at a location.
+    """Return the value of a given type at a location.
 
     :param register: callback that returns a register by its DWARF number.
     :raises DebugDataError: if the type cannot be read, or if the location is incomplete.

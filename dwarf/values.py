@@ -207,7 +207,7 @@ class CStruct:
         return CStruct(self._kind, self._address, self._memory)
 
     def __deepcopy__(self, _memo: object) -> "CStruct":
-        return self.__copy__()  # the guest memory that it refers to is not copied
+        return self.__copy__()  # the copy refers to the same guest memory
 
     def __dir__(self) -> list[str]:
         return list(names(self._kind))
@@ -271,7 +271,7 @@ class CArray(Sequence[Value]):
 
 
 def names(kind: Structure) -> Iterator[str]:
-    """Yield the names of a structure's members, including the members of unnamed ones."""
+    """Yield the names of a structure's members, including members of unnamed inner structures."""
     waiting = [kind]
     for inner in waiting:
         for member in inner.members:
@@ -343,7 +343,7 @@ def text_at(memory: Memory, address: int, limit: int) -> str:
 
 
 def from_bits(memory: Memory, kind: Type, bits: int) -> Value:
-    """Return the value of a type whose bits are in a register.
+    """Return a value of a given type from its bits in a register.
 
     :param bits: contents of the register; bits beyond the type's size are ignored.
     :return: the value; None for ``void``.
@@ -368,7 +368,7 @@ def _integer(kind: Integer | Enumeration, bits: int, width: int) -> Value:
 
 
 def load(memory: Memory, kind: Type, address: int) -> Value:
-    """Return the value of a type at an address.
+    """Load a value of a given type from an address.
 
     :raises DebugDataError: if the type cannot be read (incomplete types, ``long double``).
     """
@@ -396,7 +396,7 @@ def load(memory: Memory, kind: Type, address: int) -> Value:
 
 
 def store(memory: Memory, kind: Type, address: int, value: object) -> None:
-    """Write a value of a type to an address.
+    """Store a value of a given type at an address.
 
     :raises TypeError: if the value does not have the type.
     :raises OverflowError: if the value does not fit.
@@ -405,7 +405,7 @@ def store(memory: Memory, kind: Type, address: int, value: object) -> None:
 
 
 def encode(kind: Type, value: object) -> bytes:
-    """Return the bytes that represent a value of a type.
+    """Return the bytes that represent a value of a given type.
 
     The value is a number, a pointer, the name of an enumerator, a string for an array of ``char``,
     or bytes of the type's size.
@@ -433,7 +433,7 @@ def encode(kind: Type, value: object) -> bytes:
 
 
 def fitting(kind: Type, value: int, width: int) -> int:
-    """Return a number as the bits of a field, whether the field is signed or unsigned.
+    """Return a number as the bits of a field, which may be signed or unsigned.
 
     :raises OverflowError: if the number does not fit.
     """

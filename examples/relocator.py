@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def relocate(asked: dict) -> None:  # type: ignore[type-arg]
-    """Answer how an instruction is displaced."""
+    """Answer a request to displace an instruction."""
     trap, address, code = TRAPS[asked["architecture"]], asked["address"], bytes.fromhex(
         asked["bytes"])
     _length, verdict = trap.instructions.classify(code, address)
@@ -89,7 +89,7 @@ def relocate(asked: dict) -> None:  # type: ignore[type-arg]
 
 
 def emulate(asked: dict, row: dict) -> None:  # type: ignore[type-arg]
-    """Emulate an instruction from a state and answer with what changes."""
+    """Emulate an instruction from a given state, and answer with the changes."""
     code = bytes.fromhex(asked["bytes"])
     _length, verdict = TRAPS[asked["architecture"]].instructions.classify(code, asked["address"])
     state = State(row["state"])

@@ -1,4 +1,4 @@
-/* Create a set of as many semaphores as the argument says. */
+/* Create a set with the number of semaphores that the argument specifies. */
 #include "system.h"
 
 enum { SYS_semget = 221, PRIVATE = 0 };

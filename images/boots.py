@@ -16,10 +16,10 @@ from emu.unicorn.machine import UnicornMachine
 from images.cache import cached_file
 
 MEMORY = 512 << 20
-LIMIT = 20_000_000_000  # instructions for a boot; GENERIC needs less than a fiftieth of it
+LIMIT = 20_000_000_000  # maximum instructions of a boot; GENERIC needs less than a fiftieth of it
 SETTLING = 20_000_000  # maximum instructions from the prompt to the function that reads input
 HANDOVER = 1e-5  # thread switch interval in seconds; a restore takes the GIL about 200 times
-KEPT = 4  # cached boots per kernel, made by different versions of this program
+KEPT = 4  # maximum number of cached boots per kernel, made by different versions of this program
 
 
 class BootError(KinstError):
@@ -126,7 +126,7 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
 
 
 class BootAhead:
-    """Restore a cached boot in the background while the caller validates its arguments.
+    """Background restore of a cached boot while the caller validates its arguments.
 
     Reading, checksums and decompression take most of the time and release the GIL, so the caller
     can use a second core.

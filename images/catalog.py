@@ -16,8 +16,8 @@ from emu.host.errors import ImageError, KinstError
 
 TEACHING = Path(__file__).resolve().parent / "build"
 FLAVOURS = ("amd64-illumos",)  # variants of the teaching kernel, in addition to the architectures
-# Names beside a kernel: the root file system (of the kinst-emu userland, or of the base system that
-# was fetched with the kernel), and the folder with the base system's headers.
+# Names in a kernel's directory: the root file system (of the kinst-emu userland, or of the base
+# system that was fetched with the kernel), and the folder with the base system's headers.
 ROOT_FILE, HEADERS = "root.ufs", "base"
 STARTUP = "usr/lib/crt1.o"  # startup code of every C program, part of the base system
 
@@ -76,9 +76,9 @@ def base(image: Image) -> Path:
 
 
 def headers(image: Image) -> Path | None:
-    """Return the folder of the fetched base system whose ``usr`` has headers and libraries.
+    """Return the folder with the headers and libraries of the fetched base system, or None.
 
-    Return None if no base system was fetched with the kernel.
+    They are in the folder's ``usr``.  None means that no base system was fetched with the kernel.
     """
     path = image.path.parent / HEADERS
     return path if (path / "usr/include").is_dir() and (path / STARTUP).is_file() else None
@@ -139,7 +139,7 @@ def real_kernel(arch: str) -> Path | None:
 
 
 def find(text: str, modules: Sequence[str] = ()) -> Image:
-    """Load the image that a user named: a file, or a name that ``kinst images`` lists.
+    """Load the image that a user named by a path or by a name that ``kinst images`` lists.
 
     :param modules: kernel modules to load after the kernel: files, or names of files beside the
         kernel (``kinst.ko``, ``kinst``).
@@ -166,7 +166,7 @@ def find(text: str, modules: Sequence[str] = ()) -> Image:
 
 
 def module_path(image: Image, name: str) -> Path:
-    """Return the file of a module that a user named: a file, or a name beside the kernel.
+    """Return the path of a module that a user named by path or by its name beside the kernel.
 
     :raises ImageError: there is no such file.
     """

@@ -22,7 +22,7 @@ from images.ufs import File, Folder
 
 CHUNK = 1 << 18
 MAX_MEMBER, MAX_ALL, MAX_MEMBERS = 2 << 30, 6 << 30, 1 << 19  # bytes per member, total bytes, count
-MAX_HEADER = 1 << 16  # bytes of a member that describes the next member
+MAX_HEADER = 1 << 16  # maximum bytes of an extension header, which describes the next member
 FREE = 256 << 20  # bytes of free space in a root file system
 # Files that programs are compiled against
 HEADERS = re.compile(r"usr/(?:include/[\w.+/-]{1,200}|lib/[\w.+-]{1,100}\.[ao])")
@@ -35,7 +35,7 @@ class SetError(KinstError):
 
 
 class _Header(tarfile.TarInfo):
-    """Tar header that limits the size of members that describe the next member.
+    """Tar header that limits the size of extension headers, which describe the next member.
 
     ``tarfile`` reads such members (long names, PAX headers) into memory as a whole, before any
     other code sees them.
@@ -45,7 +45,7 @@ class _Header(tarfile.TarInfo):
         describes_next = self.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
                                      tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
         if self.size < 0 or (describes_next and self.size > MAX_HEADER):
-            raise tarfile.ReadError(f"a header has {self.size} bytes")
+            raise tarfile.ReadError(f"a header has an invalid size of {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
 
 
@@ -84,7 +84,7 @@ def _copy(tar: tarfile.TarFile, info: tarfile.TarInfo, target: BinaryIO) -> None
 
 def take(archive: Path, wanted: Callable[[str], Path | None], needed: str,
          progress: Progress) -> None:
-    """Extract files from a set; each is written under a temporary name and then renamed.
+    """Extract files from a distribution set, replacing each target file atomically.
 
     :param wanted: returns the target path of a member, or None to skip the member.
     :param needed: name of a member that the set must contain.
@@ -168,7 +168,7 @@ def _tree(archive: Path, found: dict[str, File | Folder | tuple[int, int, int] |
 
 
 def _keep(path: Path, file: File) -> None:
-    """Write a header or a library, but skip a symbolic link that leaves its folder."""
+    """Write a header or library, but skip symbolic links that lead out of its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if stat.S_ISLNK(file.mode):
         target = bytes(file.content).decode("utf-8", "surrogateescape")

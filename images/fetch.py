@@ -156,5 +156,6 @@ def _download(url: str, path: Path, digest: str, progress: Progress) -> None:
     if _hash(path).hexdigest() != digest:
         path.unlink()
         raise FetchError(
-            f"{url}: its SHA-256 does not match the MANIFEST; it was removed, run the command again"
+            f"{url}: its SHA-256 does not match the MANIFEST; the file was removed; run the "
+            "command again"
         )

@@ -43,7 +43,7 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
             raise ReplayError(f"{file}: no such file; {path} was recorded with "
                               + ", ".join(n for n, _id in modules))
         if not {Path(file).name, f"{file}{SUFFIX}"}.intersection(n for n, _id in modules):
-            raise ReplayError(f"{path}: was recorded without the module {file}: omit it")
+            raise ReplayError(f"{path}: was recorded without the module {file}; omit the module")
     if name is not None:
         image = _behind(path, replace(catalog.find(name), options=options), modules, given)
         if not image.is_known_as(build_id):
@@ -111,7 +111,7 @@ def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) ->
                               f"not beside {image.path}; give it with --module")
         if ModuleFile(read_file(file)).build_id != build_id:
             raise ReplayError(f"{path}: needs the module {name} with the build id {build_id}; "
-                              f"{file} is of another build")
+                              f"{file} is a different build")
     return with_modules(image, paths)
 
 

@@ -20,7 +20,7 @@ from emu.machine.machine import Machine, Stop, StopReason, Until
 from emu.machine.system_call import behind_call, calls_of
 from images import catalog
 
-MAX_COMMAND = 1000  # characters; the shell's line buffer is little larger
+MAX_COMMAND = 1000  # characters; the shell's line buffer is slightly larger
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
 MOST_TO_PROGRAM = 50_000_000  # maximum instructions from the prompt into a program
 NO_HEADER = "file not found"  # clang's message for a missing header
@@ -248,10 +248,10 @@ def has_our_shell(image: Image) -> bool:
 
 
 def program_files(image: Image, folder: Path | None = None) -> dict[str, Path]:
-    """Return the files with symbols of the kinst-emu userland's programs, by process name.
+    """Return the files with the symbols of userland programs, by process name.
 
-    Programs in ``folder``, which the guest sees as ``/files``, are included. Return an empty dict
-    for another root file system.
+    Programs in ``folder``, which the guest sees as ``/files``, are included. The result is empty if
+    the root file system is not the kinst-emu userland.
     """
     from images.build_userland import PROGRAMS, SHELL, TOOLS
 
@@ -305,8 +305,9 @@ def compile_program(image: Image, source: Path, folder: Path) -> None:
                                "calls as CALL3(SYS_open, ...). Without this header, open(), "
                                "printf() and other C library functions are available.") from None
         if NO_HEADER in str(error) and system is None:
-            raise CommandError(f"{error}\nIt was compiled with the kinst-emu headers. To fetch a "
-                               "base system's, run: kinst images fetch RELEASE/ARCH --base"
+            raise CommandError(f"{error}\nThe program was compiled with the kinst-emu headers. To "
+                               "get the headers of the base system, run: kinst images fetch "
+                               "RELEASE/ARCH --base"
                                ) from None
         raise
 

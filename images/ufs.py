@@ -23,13 +23,13 @@ INODE, ROOT = 256, 2  # bytes per inode; number of the root inode (inode 1 is un
 PER_BLOCK, POINTERS = BLOCK // INODE, BLOCK // 8  # inodes and block numbers in a block
 DIRECT, LEVELS = 12, 3  # direct block pointers in an inode, and levels of indirect blocks
 GROUP_HEADER = 168
-GROUP_BLOCKS, GROUP_INODES = 16384, 4096  # maxima per group; bitmaps of both fit one block
+GROUP_BLOCKS, GROUP_INODES = 16384, 4096  # maxima per group; both bitmaps fit in one block
 SUPERBLOCK_BLOCK = (SUPERBLOCK_AT + SUPERBLOCK_SIZE) // BLOCK  # fs_sblkno: superblock copies
 GROUP_BLOCK = SUPERBLOCK_BLOCK + SUPERBLOCK_SIZE // BLOCK  # fs_cblkno
 INODE_BLOCK = GROUP_BLOCK + 1  # fs_iblkno
 OKAY = 0x7C269D38  # FSOKAY; fs_state of a clean file system is one less
 SUMMARY = struct.Struct("<4i")  # struct csum: directories, free blocks, inodes, fragments
-LINK_SIZE = (DIRECT + LEVELS) * 8  # a shorter symbolic link, in bytes, is stored in the inode
+LINK_SIZE = (DIRECT + LEVELS) * 8  # bytes; shorter symbolic links are stored in the inode
 MAX_NAME, MAX_DEPTH = 255, 64
 MAX_SIZE = 8 << 30  # bytes of a file system
 MAX_FOLDER = 1 << 30  # bytes that ``read_folder`` reads into memory
@@ -88,7 +88,7 @@ class _Inode:
     links: int
     content: bytes | memoryview
     blocks: list[int] = field(default_factory=list)  # data blocks
-    tables: list[tuple[int, list[int]]] = field(default_factory=list)  # indirect blocks, contents
+    tables: list[tuple[int, list[int]]] = field(default_factory=list)  # (indirect block, contents)
     roots: list[int] = field(default_factory=list)  # root indirect block of each level
 
 
@@ -143,7 +143,7 @@ class _Writer:
     # -- inodes -----------------------------------------------------------------------------------
 
     def _number(self, folder: Folder, parent: int, depth: int) -> int:
-        """Number a folder and everything below it in traversal order; return its inode number."""
+        """Number a folder and its contents in traversal order; return the folder's inode number."""
         if depth > MAX_DEPTH:
             raise FileSystemError(f"folders are nested more than {MAX_DEPTH} levels deep")
         inode = _Inode(folder.mode, 2, b"")
@@ -192,7 +192,7 @@ class _Writer:
             inode.roots.append(self._table(inode, here, level))
 
     def _table(self, inode: _Inode, blocks: list[int], level: int) -> int:
-        """Allocate an indirect block and all those below it, and return its number."""
+        """Allocate a tree of indirect blocks, and return the number of its root."""
         if level > 1:
             step = POINTERS ** (level - 1)
             blocks = [self._table(inode, blocks[at : at + step], level - 1)

@@ -1,28 +1,28 @@
-"""State of a program as C structures, and C copies of Python's constants (for ``_runtime.pyx``)."""
+"""C structures of a program's state, and C copies of constants (included by ``_runtime.pyx``)."""
 
 cdef enum:
     MAX_REGIONS = 16
     MAX_DEPTH = 8
-    FRAMES = 17  # stack frames of two nested runs (the inner one is ERROR's), and a spare one
+    FRAMES = 17  # stack frames: 8 for a program, 8 for the ERROR probe's program, 1 spare
     MAX_HELPER = 256
     TEXT = 1 << 16  # maximum size of a string in bytes
     PARAMETERS = 4
     PAGE = 4096
     MAX_SPECULATIONS = 4096
-    WALK = 4  # maximum number of offsets from the thread to a variable
+    WALK = 4  # maximum number of offsets in a variable's path from the current thread
     WALKS = 64
     PLACES = 64
-    BUDGET = 1 << 24  # instructions that backward jumps and calls may repeat in one run
+    BUDGET = 1 << 24  # limit of the total distance of backward jumps and calls, in instructions
     WALKED = 40  # maximum number of registers in a stack walk
     SAVED = 16  # maximum number of registers saved in one frame
     STEP_BITS = 15
     STEPS = 1 << STEP_BITS
     STEP_FREE = 0
     MAX_FRAMES = 1000
-    NAMES = 64  # cached process names
-    NAME_BYTES = 32  # ``LONGEST_NAME`` of layout.py
+    NAMES = 64  # maximum number of cached process names
+    NAME_BYTES = 32  # same as ``LONGEST_NAME`` of layout.py
     ANCESTORS = 64
-    HEAD = 24  # size of a record's header: clause, size; time; size as DTrace counts it, CPU
+    HEAD = 24  # bytes in a record's header: clause, size, time, size as DTrace counts it, CPU
 
 cdef struct Code:
     uint8_t op
@@ -40,16 +40,16 @@ cdef struct RegionData:
 
 cdef struct Variable:
     uint32_t size
-    uint8_t text  # 0: a number, 1: a string, 2: bytes
+    uint8_t text  # type of the value; 0: a number, 1: a string, 2: other bytes
     bint thread
 
 cdef struct Function:
     int kind
     uint32_t count
-    uint64_t size  # size of an entry as DTrace counts it; 0: unknown
+    uint64_t size  # size of an entry as DTrace counts it; 0 if unknown
     int64_t parameter[PARAMETERS]
 
-# A value of an associative array, in a chunk of the dynamic region; the key follows the value.
+# Header of a chunk in the dynamic region, which holds a variable's value and then its key.
 cdef struct Chunk:
     uint64_t hash
     uint32_t next
@@ -62,20 +62,20 @@ cdef struct Entry:
     uint32_t next
     uint32_t function
     uint32_t key_size
-    uint64_t at  # offset in the arena of the values, which the key follows
+    uint64_t at  # arena offset of the values; the key follows the values
 
 # Path to a D variable in guest memory: offsets to follow from the current thread.
 cdef struct Walk:
     bint known
     bint text  # the variable is a string, not a number
-    uint32_t size  # in bytes, of a number
+    uint32_t size  # size of a number in bytes
     uint32_t steps
     uint64_t offset[WALK]
 
 # Location of a saved register: its index in the walk and its offset from the caller's frame.
 cdef struct SavedRegister:
     uint8_t register
-    uint8_t size  # in bytes; 0: not saved
+    uint8_t size  # in bytes; 0 if not saved
     int32_t offset
 
 # Cached step from a code address to the caller (``FrameStep`` of ``dtrace/stacks/stack.py``).
@@ -99,15 +99,15 @@ cdef struct ProcessName:
 cdef struct Walker:
     KnownStep *step
     uint32_t steps
-    int16_t place[WALKED]  # index among the dispatcher's registers, by index in the walk
-    int pc  # index of the program counter in the walk; -1: native stack walks are disabled
+    int16_t place[WALKED]  # each walk register's index among the dispatcher's registers
+    int pc  # index of the program counter in the walk; -1 if native stack walks are disabled
     int sp
     uint64_t low  # start of the kernel's code
     uint64_t high  # end of the kernel's code
     uint64_t entry  # return address of injected calls
-    bint programs  # a probe may interrupt user code
-    uint64_t skip  # frames of the firing probe itself
-    bint after  # the probed function has returned: the first frame is its caller's
+    bint programs  # whether probes may interrupt user code
+    uint64_t skip  # frames at the top of the stack that stack() omits
+    bint after  # whether the function has returned, so that its caller is the first frame
     uint64_t marks  # mask of the mark bits in a frame's address
     uint64_t own_mark
     uint64_t caller_mark
@@ -116,7 +116,7 @@ cdef struct Walker:
     # user stacks: location of the trap frame, layout of trap frames and frame records
     bint frames_known
     uint64_t thread_frame
-    SavedRegister user[PLACES]  # by index of uregs[]
+    SavedRegister user[PLACES]  # indexed like uregs[]
     SavedRegister user_pc
     SavedRegister user_frame
     int32_t record_saved
@@ -125,7 +125,7 @@ cdef struct Walker:
     uint32_t name_size
     ProcessName name[NAMES]
     uint32_t names
-    # process number and parent
+    # offsets of a thread's process, and of a process's ID and parent
     bint family_known
     uint64_t process
     uint64_t process_number
@@ -141,7 +141,7 @@ cdef struct Entered:
     bint enabled
     uint8_t kind
     uint8_t wanted  # number of leading arguments that its program reads
-    uint8_t own_frames  # frames at the top of the stack that stack() leaves out
+    uint8_t own_frames  # frames at the top of the stack that stack() omits
     uint32_t entry
     uint64_t number
     uint64_t first
@@ -171,7 +171,7 @@ cdef struct Machine:
     uint64_t serial  # number of the current firing; odd for the ERROR probe
     uint8_t error_context[256]
     uint64_t error_faults
-    # guest
+    # access to the guest
     read_fn read
     void *read_data
     uint64_t thread
@@ -179,10 +179,10 @@ cdef struct Machine:
     uint64_t number_at
     uint64_t process_at
     uint64_t process_number_at
-    bint thread_known  # the thread is looked up once per firing
+    bint thread_known  # whether ``thread`` is valid; it is looked up once per firing
     argument_fn read_register  # NULL outside of a firing
     void *interrupted
-    int16_t place[PLACES]  # index of regs[n] among the registers; -1: ask the host
+    int16_t place[PLACES]  # index of regs[n] among the dispatcher's registers; -1: ask the host
     # scratch memory
     uint64_t scratch_at
     uint64_t string_size
@@ -214,7 +214,7 @@ cdef struct Machine:
     uint8_t *buffer
     uint64_t buffer_size
     uint64_t buffer_used
-    uint64_t buffer_room  # allocated bytes; a record is larger here than DTrace counts it
+    uint64_t buffer_room  # allocated bytes; a record takes more space than DTrace counts for it
     uint64_t counted
     uint64_t buffer_begin  # in a ring buffer: start of the oldest record
     uint64_t buffer_end  # in a ring buffer: end of the last record before the wrap
@@ -235,13 +235,13 @@ cdef struct Machine:
     uint64_t speculation_unavailable
     uint64_t speculating
     bint stopped
-    bint told  # the consumer was notified of the end of tracing
+    bint told  # whether the consumer was notified that tracing has ended
     # kernel probes
     Clock *clock
     Entered *entered
     uint32_t entered_count
     int per_cpu
-    uint64_t look  # time of the next ``look`` callback
+    uint64_t look  # time of the next ``look`` callback in nanoseconds
     bint failing
     Walk walk[WALKS]
     Walker walker

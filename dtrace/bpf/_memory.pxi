@@ -140,7 +140,7 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef uint64_t last_bad(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
-    """Return the last unreadable address of a range, which is the one that DTrace reports."""
+    """Return the last unreadable address of a range, as DTrace reports it in a fault."""
     cdef uint64_t n = size
     cdef uint8_t byte
     while n > 0:

@@ -17,10 +17,10 @@ cdef uint64_t current_thread(Machine *m) noexcept nogil:
 
 
 cdef uint64_t thread_key(Machine *m) noexcept nogil:
-    """Return the key of a thread's variables: its address, its number and its process's number.
+    """Return a key that identifies the current thread, made of its address, ID and process ID.
 
-    The address alone is not enough, since the kernel reuses a thread's memory and number for a
-    thread of another process.
+    The address and the thread ID are not enough, since the kernel reuses both for a thread of
+    another process.
     """
     cdef uint64_t thread = current_thread(m)
     cdef uint64_t process = 0
@@ -115,7 +115,7 @@ cdef inline bint ended(Machine *m) noexcept nogil:
 
 cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
                    uint64_t time) noexcept nogil:
-    """Run the program of a kernel probe that fires; return nonzero if a callback failed."""
+    """Run the program of a firing kernel probe; return nonzero if a callback failed."""
     cdef Machine *m = <Machine *>data
     cdef Entered *e
     cdef uint64_t *context = <uint64_t *>m.region[R_CONTEXT].data
@@ -144,14 +144,14 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
             given[i] = read(source, DECLARED + i)
         else:
             given[i] = 0
-        if m.failing:  # the read of another process's guest failed
+        if m.failing:  # reading from the guest in another process failed
             return 1
     m.thread_known = False
     m.read_register, m.interrupted = read, source
     m.walker.skip = e.own_frames
     m.walker.after = e.kind == 1 and read(source, AFTER) != 0
     if m.walker.after:
-        m.walker.skip = 0  # the interrupted code is the caller already
+        m.walker.skip = 0  # the function has returned: the interrupted code is in its caller
     execute(m, e.entry, address_of(R_CONTEXT, 0))
     m.read_register = NULL
     if not m.told and ended(m):

@@ -93,15 +93,15 @@ cdef class Runtime:
     cdef bint begun
     cdef object helpers
     cdef public object faults
-    cdef public object actions  # returns (action, storing) of an instruction that faulted
-    cdef public object failure  # an exception in a callback to Python that is not a D fault
+    cdef public object actions  # callback that returns (action, storing) of a faulting instruction
+    cdef public object failure  # exception of a Python callback, other than a RuntimeFault
     cdef Engine engine  # kept alive while its clock is used
     cdef object other  # a guest that runs in another process
-    cdef object host_steps  # returns the step from an address to its caller
-    cdef object host_numbers  # returns the number of a process name
-    cdef dict walked  # indexes of a walk's registers by name
+    cdef object host_steps  # callback that returns the step from an address to its caller
+    cdef object host_numbers  # callback that returns the number of a process name
+    cdef dict walked  # index of each walk register, by name
     cdef Action action
-    cdef public object look  # called with the time when the consumer's next look is due
+    cdef public object look  # callback that consumes the buffers; its argument is the time
 
     def __cinit__(self):
         memset(&self.m, 0, sizeof(Machine))
@@ -174,7 +174,7 @@ cdef class Runtime:
             raise MemoryError
         for n, (kind, count, parameters, *size) in enumerate(functions):
             if not 0 < count <= 1 << 20 or len(parameters) > PARAMETERS:
-                raise ValueError("an aggregation may have 1048576 values and 4 parameters at most")
+                raise ValueError("an aggregation may have at most 1048576 values and 4 parameters")
             check_function(kind, count, tuple(parameters))
             m.function[n].kind, m.function[n].count = kind, count
             m.function[n].size = size[0] if size else 0
@@ -262,12 +262,12 @@ cdef class Runtime:
             return word(helper(r[1], r[2], r[3], r[4], r[5]))
         except RuntimeFault as fault:
             return bad(&self.m, fault.fault, word(fault.value))
-        except BaseException as failure:  # ``run`` raises it after the native code has returned
+        except BaseException as failure:  # raised by ``run`` once the native code has returned
             self.failed(failure)
             return bad(&self.m, 0, 0)
 
     cdef int64_t action_at(self, uint32_t at) noexcept:
-        """Return twice the number of an instruction's action, plus 1 if it stores the value."""
+        """Return twice an instruction's action number, plus 1 if it stores the action's value."""
         try:
             if self.actions is not None:
                 number, storing = self.actions(at)
@@ -282,7 +282,7 @@ cdef class Runtime:
         try:
             if self.faults is not None:
                 self.faults(clause, fault, value, self.m.fault_at)
-        except BaseException as failure:  # ``run`` raises it after the native code has returned
+        except BaseException as failure:  # raised by ``run`` once the native code has returned
             self.failed(failure)
         return 0
 
@@ -418,16 +418,16 @@ cdef class Runtime:
         m.read_data = <void *>m.clock
 
     def number_threads(self, uint64_t number, uint64_t process, uint64_t process_number):
-        """Set the offsets of a thread's number, its process, and the process's number.
+        """Set the offsets of the thread ID, of the thread's process, and of the process ID.
 
-        Both numbers have 32 bits; they become part of the keys of thread-local variables.
+        Both IDs have 32 bits; they become part of the keys of thread-local variables.
         """
         self.m.number_at, self.m.process_at, self.m.process_number_at = (
             number, process, process_number)
         self.m.numbered = True
 
     def attach_other(self, other, uint32_t probes):
-        """Attach the runtime to a guest in another process, whose firings ``fire_other`` reports.
+        """Attach the runtime to a guest in another process; call ``fire_other`` at each firing.
 
         :param other: an object with these members: ``memory(address, size)`` returns bytes, or None
             if the address is not mapped; ``thread`` is the address of the current thread;
@@ -511,7 +511,7 @@ cdef class Runtime:
         cdef Walker *w = &self.m.walker
         places = dict(shape.registers)
         if self.engine is None or not 0 < len(places) <= WALKED:
-            raise ValueError("stacks cannot be walked without an engine and 1 to 40 registers")
+            raise ValueError("walking stacks needs an engine and 1 to 40 registers")
         self.walked = {name: n for n, name in enumerate(places)}
         for name, n in self.walked.items():
             if not 0 <= places[name] < 256:
@@ -558,7 +558,7 @@ cdef class Runtime:
         w.frames_known = True
 
     def know_family(self, uint64_t process, uint64_t number, uint64_t parent):
-        """Set the offsets of a thread's process, and of a process's number (32 bits) and parent."""
+        """Set the offsets of a thread's process, and of a process's ID (32 bits) and parent."""
         cdef Walker *w = &self.m.walker
         w.process, w.process_number, w.parent = process, number, parent
         w.family_known = True
@@ -670,7 +670,7 @@ cdef class Runtime:
         self.m.thread, self.m.thread_known = value, True
 
     def set_error(self, uint32_t entry):
-        """Set the program of the ERROR probe, with the current context as its context."""
+        """Set the program of the ERROR probe, and save the current context for its firings."""
         self.made()
         if entry >= self.m.code_count:
             raise ValueError("the entry is outside the loaded programs")
@@ -678,7 +678,7 @@ cdef class Runtime:
         memcpy(self.m.error_context, self.m.region[R_CONTEXT].data, CONTEXT_SIZE)
 
     def set_context(self, int offset, uint64_t value):
-        """Set an 8-byte field of the context, by its offset."""
+        """Set the 8-byte field at an offset of the context."""
         if not 0 <= offset <= CONTEXT_SIZE - 8 or self.m.owner == NULL:
             raise ValueError("the offset is outside the context")
         memcpy(self.m.region[R_CONTEXT].data + offset, &value, 8)
@@ -706,7 +706,7 @@ cdef class Runtime:
 
     @property
     def cpu(self):
-        """Number of the CPU that is running; 0 without a machine."""
+        """Number of the current CPU; 0 without a machine."""
         return 0 if self.m.clock == NULL else self.m.clock.cpu
 
     def aggregated(self):
@@ -737,5 +737,5 @@ HELPERS[<int>Helper.STOP] = h_stop
 HELPERS[<int>Helper.VARIABLE] = h_variable
 HELPERS[<int>Helper.STACK] = h_stack
 HELPERS[<int>Helper.PROGENYOF] = h_progenyof
-OTHER_RESULT, OTHER_AFTER, OTHER_REGISTER = RESULT, AFTER, REGISTER  # for ``other.interrupted``
+OTHER_RESULT, OTHER_AFTER, OTHER_REGISTER = RESULT, AFTER, REGISTER  # see ``attach_other``
 NATIVE = frozenset(n for n in range(MAX_HELPER) if HELPERS[n] != NULL)

@@ -33,7 +33,7 @@ cdef KnownStep *step_at(Machine *m, uint64_t pc, bint is_return) noexcept nogil:
         if s.address == pc and s.is_return == is_return:
             return s
         at = (at + 1) & (STEPS - 1)
-    if m.walker.steps >= STEPS / 2:  # a guest's stack may hold any number of different addresses
+    if m.walker.steps >= STEPS / 2:  # clear the cache: a guest may have any number of addresses
         memset(m.walker.step, 0, STEPS * sizeof(KnownStep))
         m.walker.steps = 0
         return step_at(m, pc, is_return)
@@ -128,7 +128,7 @@ cdef inline uint64_t walked(Machine *m, uint64_t *now, bint *known, int register
 
 
 cdef int64_t user_stack(Machine *m, uint8_t *to, uint64_t most) noexcept nogil:
-    """Walk the user stack of a thread in the kernel by its frame records.
+    """Walk the user stack of a thread that is in the kernel, following its frame records.
 
     Return the number of frames, and store their addresses at ``to`` unless it is NULL. Return -1
     if the host must walk the stack.
@@ -227,7 +227,7 @@ cdef uint64_t h_stack(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
-    """Read a variable of the stack, or a user register; return False if the host must do it."""
+    """Read a stack variable or a user register; return False if the host must read it."""
     cdef uint64_t two[2]
     cdef uint64_t marks
     cdef uint64_t trap

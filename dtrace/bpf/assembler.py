@@ -27,7 +27,7 @@ class ProgramTooLarge(Exception):
 
 @dataclass(frozen=True)
 class Label:
-    """Position in a function, the target of jumps; compared by its number."""
+    """Jump target in a function; labels compare by number."""
 
     number: int
 
@@ -158,11 +158,11 @@ class Assembler:
         self.add(i)
 
     def helper(self, number: int) -> None:
-        """Append a call of a helper function of the runtime."""
+        """Append a call to a helper function of the runtime."""
         self.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, HELPER, 0, number))
 
     def call(self, function: str) -> None:
-        """Append a call of another BPF function, which the linker resolves by name."""
+        """Append a call to another BPF function, which the linker resolves by name."""
         self.calls[len(self.instructions)] = function
         self.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL))
 

@@ -85,8 +85,8 @@ SIZES = {count: size for size, count in BYTES.items()}
 WIDE = Class.LD | Mode.IMM | Size.DW
 
 # Meanings of the source register field in a wide immediate and in a call.
-VALUE, REGION = 0, 2  # a constant; an offset in a region, whose number is the first immediate
-HELPER, LOCAL = 0, 1  # a helper's number; a function of the program, relative to this instruction
+VALUE, REGION = 0, 2  # constant; offset in the region whose number is the first immediate
+HELPER, LOCAL = 0, 1  # number of a helper; function of the program, relative to this instruction
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ SWAPS = (16, 32, 64)
 
 
 def _legal(i: BpfInstruction) -> bool:
-    """Whether RFC 9669 defines the instruction with these fields, and unused fields are zero."""
+    """Whether RFC 9669 defines an instruction with these fields; unused fields must be zero."""
     kind, operation = i.opcode & 7, i.opcode & 0xF0
     if i.destination >= REGISTERS or i.source >= REGISTERS:
         return False
@@ -186,7 +186,7 @@ def _legal_jump(i: BpfInstruction, kind: int, operation: int) -> bool:
 
 
 def decode(code: bytes) -> list[BpfInstruction | None]:
-    """Decode a program into instructions, with None for the second slot of each wide one.
+    """Decode a program into instructions; the second slot of a wide instruction becomes None.
 
     :raises EncodingError: if RFC 9669 does not define an instruction, or if it is an atomic
         operation, which is not supported.
@@ -207,7 +207,7 @@ def decode(code: bytes) -> list[BpfInstruction | None]:
         i = BpfInstruction(opcode, registers & 15, registers >> 4, offset, immediate, wide)
         if not _legal(i):
             raise EncodingError(
-                f"instruction {at // SIZE}: {code[at : at + SIZE].hex()} is not an instruction")
+                f"instruction {at // SIZE}: {code[at : at + SIZE].hex()} is not a BPF instruction")
         instructions.append(i)
         if wide is not None:
             instructions.append(None)

@@ -25,7 +25,7 @@ from dtrace.bpf.encoding import (
 from dtrace.bpf.layout import BASE, REGION_SHIFT, Fault, Region
 
 U32, U64 = (1 << 32) - 1, (1 << 64) - 1
-FAILED = U64  # r0 after a fault ended a function
+FAILED = U64  # value of r0 after a fault has ended a function
 MAX_DEPTH = 8
 
 Narrate = Callable[[int, BpfInstruction, Sequence[int]], None]
@@ -201,6 +201,6 @@ class Interpreter:
 
     @staticmethod
     def _own(address: int) -> None:
-        """Check that a plain load stays in the executor's memory; only helpers read the guest's."""
+        """Check that a plain load stays in the executor's memory; only helpers read the guest."""
         if not BASE <= address < BASE + (16 << REGION_SHIFT):
             raise RuntimeFault(Fault.BAD_ADDRESS, address)

@@ -75,30 +75,30 @@ class Helper(enum.IntEnum):
     Pointer arguments may be addresses of the executor's memory or of the guest's.
     """
 
-    LOAD = 1  # (address, size): 1, 2, 4 or 8 bytes, zero-extended
-    STORE = 2  # (address, size, value): into the executor's memory
-    COPY = 3  # (to, from, size)
+    LOAD = 1  # (address, size): load 1, 2, 4 or 8 bytes, zero-extended
+    STORE = 2  # (address, size, value): store into the executor's memory
+    COPY = 3  # (to, from, size): copy bytes
     COPY_TEXT = 4  # (to, from, size): copy a string and fill the rest of ``size`` bytes with zeros
-    KEY_TEXT = 5  # (to, from): write length, bytes and zeros up to a multiple of 8; return the end
-    COMPARE_TEXT = 6  # (a, b): -1, 0 or 1
-    FIND = 7  # (variable, key, key size): the address of the value, or 0
-    ASSIGN = 8  # (variable, key, key size, value or the address of a string)
-    RECORD = 9  # (clause, size, size as DTrace counts it): the record's address; 0 if no room
-    COMMIT = 10  # (): mark the record as complete
-    AGGREGATE = 11  # (aggregation, key, key size, value, increment)
-    FAULT = 12  # (Fault, value)
-    SPECULATE = 13  # (speculation, size as DTrace counts it): send this clause's record there
-    SPECULATION = 14  # (): a new speculation, or 0
+    KEY_TEXT = 5  # (to, from): add a string to a key (length, bytes, padding); return the key's end
+    COMPARE_TEXT = 6  # (a, b): compare two strings; return -1, 0 or 1
+    FIND = 7  # (variable, key, key size): return the address of the value, or 0
+    ASSIGN = 8  # (variable, key, key size, value or address of a string): assign the variable
+    RECORD = 9  # (clause, size, size in DTrace): open a record; return its address, 0 if no room
+    COMMIT = 10  # (): complete the open record
+    AGGREGATE = 11  # (aggregation, key, key size, value, increment): aggregate a value
+    FAULT = 12  # (Fault, value): end the clause with a fault
+    SPECULATE = 13  # (speculation, size in DTrace): direct the clause's record to a speculation
+    SPECULATION = 14  # (): return the number of a new speculation, or 0
     COMMIT_SPECULATION = 15
     DISCARD_SPECULATION = 16
-    ALLOCATE = 17  # (size): the address of new scratch memory
+    ALLOCATE = 17  # (size): allocate scratch memory and return its address
     STOP = 18  # (): end tracing after this firing
     COPY_REFERENCE = 19  # (to, memref() pair, maximum): write the length, then the bytes
-    DESTRUCTIVE = 40  # and above: ``ON_HOST`` of ``dtrace/d/compile/actions.py``
-    VARIABLE = 32  # (index, argument): a variable that only the host knows
-    STACK = 33  # (to, frames, user)
-    PROGENYOF = 34  # (pid): whether the current process is ``pid`` or descends from it
-    SUBROUTINE = 64  # and above: ``SUBROUTINES`` of ``dtrace/d/language/identifiers.py``
+    DESTRUCTIVE = 40  # number of the first action in ``ON_HOST`` of ``dtrace/d/compile/actions.py``
+    VARIABLE = 32  # (index, argument): return a variable that only the host can read
+    STACK = 33  # (to, frames, user): write the addresses of a kernel or user stack
+    PROGENYOF = 34  # (pid): return whether the current process is ``pid`` or descends from it
+    SUBROUTINE = 64  # number of the first function in ``SUBROUTINES`` (``identifiers.py``)
 
 
 # Indexes for VARIABLE: regs[], uregs[], and a user address tagged with the program it belongs to.
@@ -121,8 +121,8 @@ class Aggregate(enum.IntEnum):
     SUM = 2
     MIN = 3
     MAX = 4
-    AVG = 5  # count, sum
-    STDDEV = 6  # count, sum, sum of squares (128 bits)
+    AVG = 5  # values: count, sum
+    STDDEV = 6  # values: count, sum, sum of squares (128 bits)
     QUANTIZE = 7
     LQUANTIZE = 8
     LLQUANTIZE = 9
@@ -133,7 +133,7 @@ QUANTIZE_ZERO = 63  # index of the bucket for the value 0
 
 
 class Policy(enum.IntEnum):
-    """What happens to a new record when the buffer is full."""
+    """Buffer policy: what happens to a new record when the buffer is full."""
 
     SWITCH = 0  # the new record is dropped
     FILL = 1  # the new record is dropped and tracing ends
@@ -143,9 +143,10 @@ class Policy(enum.IntEnum):
 
 @dataclass(frozen=True)
 class StackShape:
-    """Description of a kernel's stack, for walking it in the runtime.
+    """Layout of a kernel's stack, for the runtime's native stack walks.
 
-    :param registers: indexes among the dispatcher's registers of those that a walk needs, by name.
+    :param registers: for each register that a walk needs, by name, its index among the
+        dispatcher's registers.
     :param pc: the name of the program counter.
     :param sp: the name of the stack pointer.
     :param trap: (register, offset, size in bytes) of each register saved in a trap frame.
@@ -155,8 +156,8 @@ class StackShape:
     :param programs: whether a probe may interrupt user code.
     :param marks: the mask of the mark bits in a frame's address, their value for an interrupted
         instruction, and their value for a return address.
-    :param stackdepth: the number of that D variable, as are ``caller``, ``ustackdepth`` and
-        ``ucaller``.
+    :param stackdepth: the number of the D variable ``stackdepth``; likewise for ``caller``,
+        ``ustackdepth`` and ``ucaller``.
     """
 
     registers: Mapping[str, int]
@@ -176,7 +177,7 @@ class StackShape:
 
 @dataclass(frozen=True)
 class ProgramShape:
-    """Description of the user stack and registers of a thread that is in the kernel.
+    """Layout of the user stack and user registers of a thread that is in the kernel.
 
     :param thread_frame: offset in ``struct thread`` of the pointer to its trap frame.
     :param registers: (offset, size in bytes) in the trap frame, by index of ``uregs[]``.

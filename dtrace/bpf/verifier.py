@@ -1,4 +1,4 @@
-"""Verifier that rejects BPF code that might not terminate or might leave its memory.
+"""Verifier that rejects BPF code that might loop forever or access memory outside its stack frame.
 
 Each function is checked in one pass: all jumps go forward, so the function terminates; registers
 and stack bytes are written before they are read; accesses through the frame pointer stay within

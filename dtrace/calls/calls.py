@@ -67,7 +67,7 @@ class Identifier:
 
 @dataclass(frozen=True)
 class Invocation:
-    """Call of a kernel function."""
+    """Call to a kernel function."""
     function: str
     arguments: tuple["Argument", ...]
 
@@ -102,10 +102,12 @@ class _Parser:
         self.at = 0
 
     def peek(self, ahead: int = 0) -> tuple[str, str, int]:
+        """Return the (kind, text, column) of a token ahead."""
         at = self.at + ahead
         return self.tokens[at] if at < len(self.tokens) else ("end", "", len(self.source))
 
     def fail(self, expected: str) -> CallSyntaxError:
+        """Return a syntax error at the next token."""
         _kind, text, column = self.peek()
         actual = f"'{text}'" if text else "the end"
         return CallSyntaxError(
@@ -113,16 +115,19 @@ class _Parser:
         )
 
     def mark(self, text: str) -> bool:
+        """Consume a punctuation mark if it comes next."""
         if self.peek()[:2] == ("mark", text):
             self.at += 1
             return True
         return False
 
     def need(self, text: str) -> None:
+        """Consume a punctuation mark, which must come next."""
         if not self.mark(text):
             raise self.fail(f"'{text}'")
 
     def program(self) -> list[Statement]:
+        """Parse the whole text."""
         statements = []
         while self.peek()[0] != "end":
             if self.mark(";"):
@@ -139,6 +144,7 @@ class _Parser:
         return statements
 
     def argument(self, depth: int) -> Argument:
+        """Parse an argument or value, including nested calls."""
         if depth > MAX_DEPTH:
             raise CallSyntaxError(f"calls are nested deeper than {MAX_DEPTH} levels")
         kind, text, _column = self.peek()
@@ -185,6 +191,7 @@ class _Parser:
         return Invocation(text, tuple(arguments))
 
     def address(self) -> Address:
+        """Parse the symbol and the offset after ``&``."""
         kind, text, _column = self.peek()
         if kind != "name":
             raise self.fail("a symbol")
@@ -216,7 +223,7 @@ def _integer(text: str) -> int:
         return sign * int(digits, 16)
     if len(digits) > 1 and digits.startswith("0"):
         if digits.strip("01234567"):
-            raise CallSyntaxError(f"{text}: not an octal number (it begins with 0)")
+            raise CallSyntaxError(f"{text}: begins with 0, so it must be an octal number")
         return sign * int(digits, 8)
     return sign * int(digits)
 
@@ -248,8 +255,8 @@ def check(
         if prototypes is None or procedure is None:
             return
         if prototypes.changed(function.name, function.address):
-            raise KinstError(f"{function.name}: the compiler has changed how it takes its "
-                             f"arguments, so it cannot be called from elsewhere; {UNCHECKED}")
+            raise KinstError(f"{function.name}: the compiler has changed how the function takes "
+                             f"its arguments, so it cannot be called from elsewhere; {UNCHECKED}")
         check_shape(function.name, procedure, len(arguments))
         for number, argument in enumerate(arguments):
             match argument:
@@ -348,9 +355,9 @@ def _number(value: int, variable: KernelVariable) -> str:
 
 @dataclass
 class Evaluation:
-    """Evaluates programs on a machine, and keeps the assigned names and the buffers between runs.
+    """Evaluator of call programs on a machine; keeps assigned names and buffers between runs.
 
-    :param prototypes: prototypes by which arguments are checked and converted; None: unchecked.
+    :param prototypes: prototypes by which arguments are checked and converted; None for no checks.
     :param names: values of assigned names.
     :param sizes: sizes of the buffers in guest memory, by address.
     :param last_arguments: arguments of the last call.
@@ -363,7 +370,7 @@ class Evaluation:
     sizes: dict[int, int] = field(default_factory=dict)
     last_arguments: list[int] = field(default_factory=list)
     kind: Type | None = None
-    changed: list[str] = field(default_factory=list)  # a line for each assignment to report
+    changed: list[str] = field(default_factory=list)  # lines to print about assignments
 
     def run(self, program: list[Statement]) -> int:
         """Run a program and return its last value.
@@ -378,7 +385,7 @@ class Evaluation:
         return value
 
     def _assign(self, name: str, value: int) -> None:
-        """Set a kernel variable; if the kernel has none of this name, remember the value."""
+        """Set a kernel variable or, if the kernel has none of this name, a name of the program."""
         machine = self.caller.machine
         if name in self.names or not _kernel_has(machine.image, name):
             if name not in self.names:

@@ -1,4 +1,4 @@
-"""Expressions that name a place in memory, as C writes them.
+"""C expressions that name a place in memory.
 
 Examples: ``ticks``, ``proc0.p_list.le_next->p_comm``, ``dump_avail[1]``,
 ``*(struct thread *)rdi``, ``((struct malloc_type *)0xffff...)->ks_next``, ``curthread->td_errno``.
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _At:
-    """Either an object in memory, or (``loaded``) a plain value: a register or a number."""
+    """Object in memory or, if ``loaded``, the plain value of a register or number."""
 
     value: int
     type: Type | None
@@ -49,7 +49,7 @@ class _At:
 
 
 class Places:
-    """Resolves expressions to places in a machine's memory.
+    """Resolver of expressions to places in a machine's memory.
 
     :raises KinstError: from ``find``, with the reason.
     """
@@ -78,7 +78,7 @@ class Places:
             bytes_on = self._number(self._take("")) * sign
             found = _At((found.value + bytes_on) & MASK, None, True)
         if self._tokens:
-            raise self._wrong(f"'{self._tokens[0]}' is not expected there")
+            raise self._wrong(f"'{self._tokens[0]}' is unexpected")
         if found.loaded:
             pointed = strip(found.type) if found.type is not None else None
             if isinstance(pointed, Pointer):
@@ -105,7 +105,7 @@ class Places:
     def _unary(self) -> _At:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self._wrong("it is nested too deeply")
+            raise self._wrong("the expression is nested too deeply")
         if self._peek() == "*":
             self._take()
             return self._pointed(self._unary())
@@ -217,7 +217,7 @@ class Places:
     def _element(self, at: _At, index: int) -> _At:
         inner = self._pointed(at)
         if inner.type is None:
-            raise self._wrong("the type of its elements is unknown")
+            raise self._wrong("the type of the elements is unknown")
         return _At(inner.value + index * size_of(inner.type) & MASK, inner.type)
 
     @staticmethod

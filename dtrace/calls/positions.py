@@ -26,8 +26,8 @@ FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N 
          "panic, or fault for the instruction whose exception led to the panic")
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(s|ms|us|ns)")
-CALL_SIZE = 4  # bytes of a call instruction whose function is unknown
-DESCRIBED = re.compile(r"[^+`@]*:(?:entry|return|[^+`@]*:[^+`@]*)")  # a probe description
+CALL_SIZE = 4  # size in bytes assumed for a call instruction outside any known function
+DESCRIBED = re.compile(r"[^+`@]*:(?:entry|return|[^+`@]*:[^+`@]*)")  # probe description
 MEANT = re.compile(r"[+`@*?\[]|\A0[xX]")
 NTH = re.compile(r"(.+?)(?:#(\d{1,12}))?")
 
@@ -35,7 +35,7 @@ NTH = re.compile(r"(.+?)(?:#(\d{1,12}))?")
 def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
     """Move a recording to a position.
 
-    :param begin: position from which the Nth event is counted; None: the start.
+    :param begin: position from which the Nth event is counted; None for the start.
     :return: None if the position was reached; otherwise the stop that the user requested.
     :raises KinstError: if the text is not a position, or the recording does not reach it.
     """
@@ -105,7 +105,7 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
 
 
 def _call(machine: Machine, back: int) -> int:
-    """Return the address of the call that returns to a given address."""
+    """Return the address of the call instruction before a return address."""
     function = machine.image.symbols.function_at(back - 1)
     begin = function.address if function is not None else back - CALL_SIZE
     return back - len(machine.arch.split(machine.read(begin, back - begin))[-1])
@@ -113,11 +113,11 @@ def _call(machine: Machine, back: int) -> int:
 
 @dataclass(frozen=True)
 class ReachedAt:
-    """Instructions that are waited for, such as those of a probe.
+    """Instructions to wait for, such as those at which a probe fires.
 
     :param addresses: addresses of the instructions.
-    :param tails: those addresses at which a function ends with a tail call; the function returns
-        when the one it jumps to does.
+    :param tails: those of the addresses at which a function ends with a tail call; the function
+        returns when the function that it jumps to returns.
     """
 
     addresses: list[int]
@@ -166,7 +166,7 @@ def _function(player: Player, name: str, text: str) -> int:
     symbol = player.machine.image.symbols.find(name)
     if symbol is None and debug_file(player.machine.image.file) is not None and debug_index(
             player.machine.image).copies(name):
-        find_function(player.machine.image, name)  # raises an error: the function is inline
+        find_function(player.machine.image, name)  # raises an error that names the inline copies
     if symbol is None:
         raise KinstError(f"'{text[:80]}' is not a position, and the kernel has no symbol "
                          f"'{name[:80]}': give {FORMS}")
@@ -204,7 +204,7 @@ def _count(player: Player, text: str, wanted: ReachedAt, number: int,
     if stop is not None:
         return stop
     first = 0
-    if begin in (None, start):  # the start counts, once its inputs have been delivered
+    if begin in (None, start):  # the first instruction counts, too, once its inputs are applied
         player.give()
         first = int(player.machine.pc in set(wanted.addresses) - wanted.tails)
     for count in range(first, number):

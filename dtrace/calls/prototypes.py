@@ -1,4 +1,4 @@
-"""Prototypes of a kernel's functions: arguments are checked and results are shown by them."""
+"""Prototypes of a kernel's functions, for checking arguments and formatting results."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from emu.elf.image import Image
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.machine.machine import Machine
 
-MAX_TEXT = 200  # bytes of a string that are shown
+MAX_TEXT = 200  # maximum number of bytes of a string to show
 UNCHECKED = "--unchecked skips this check (in Python: unchecked=True)"
 
 
@@ -37,7 +37,7 @@ class Prototypes:
             if debug_file(self.image.file) is not None:
                 self._types = kernel_types(self.image)
             else:
-                from dwarf.ctf import ctf_types  # imported only when needed: most have DWARF
+                from dwarf.ctf import ctf_types  # imported only here: most kernels have DWARF
 
                 self._types = ctf_types(self.image.file)
             self._asked = True
@@ -182,7 +182,7 @@ def describe(memory: Memory, kind: Type | None, bits: int) -> str:
 
 
 def result_line(call: str, memory: Memory, kind: Type | None, bits: int) -> str:
-    """Return the line that shows a call and its result, or that a ``void`` function returned."""
+    """Return a line with a call and its result, which is "returned (void)" for ``void``."""
     text = describe(memory, kind, bits)
     return f"{call} = {text}" if text else f"{call} returned (void)"
 

@@ -17,7 +17,7 @@ FRAME = ".debug_frame"
 
 
 class NoSuchFile(DebugDataError):
-    """No source file has the given name."""
+    """Error raised if no source file has the given name."""
 
 
 @dataclass

@@ -32,8 +32,8 @@ def _kernel_types(image: Image, source: str | None) -> Types:
     types = _ctf_types(image) if source != "dwarf" else None
     if types is None:
         wanted = {"dwarf": "DWARF", "ctf": "CTF"}.get(source or "", "DWARF or CTF")
-        raise DebugDataError(f"{image.path}: has no types: there is no {wanted} in it, nor in a "
-                             f"{image.path.name}.debug beside it")
+        raise DebugDataError(f"{image.path}: has no {wanted} types, and no {image.path.name}.debug "
+                             "with types is in its directory")
     return types
 
 

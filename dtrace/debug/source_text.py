@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 
-MAX_FILE = 4 << 20  # largest source file that is read, in bytes
-MAX_PARTS = 16  # trailing components of a path that are looked up
-WIDTH = 90  # characters of a line that are shown
+MAX_FILE = 4 << 20  # maximum size of a source file in bytes
+MAX_PARTS = 16  # maximum number of trailing path components to look up
+WIDTH = 90  # maximum number of characters of a line to show
 
 
 class SourceText:

@@ -20,7 +20,7 @@ def find_symbol(image: Image, name: str) -> int:
 
 
 def find_function(image: Image, name: str) -> Symbol:
-    """Return a function, or an ifunc (a function that returns the address of the one to call).
+    """Return a function or ifunc (a function that returns the address of the function to call).
 
     :raises KinstError: if the kernel has no such function; the message suggests similar names.
     """
@@ -29,9 +29,9 @@ def find_function(image: Image, name: str) -> Symbol:
             return symbol
     copies = _copies(image, name)
     if copies:
-        raise KinstError(f"{image.path} has no function '{name}' of its own: it is inline in "
-                         f"{copies} places: kinst::{name}:entry and :return probe them, and kinst "
-                         f"inline {name} lists them")
+        raise KinstError(f"{image.path}: function '{name}' is inline in {copies} places only; "
+                         f"probe them with kinst::{name}:entry and :return, or list them with "
+                         f"kinst inline {name}")
     near = image.symbols.similar(name)
     hint = (f"; did you mean {', '.join(near)}?" if near
             else "; for a function of a module, load the module (--module)")

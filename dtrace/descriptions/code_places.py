@@ -1,4 +1,4 @@
-"""Code places: the notation in which all tools take a place in code.
+"""Code places: the notation for places in code that all tools accept.
 
 A place is ``FUNCTION``, ``FUNCTION+0xHEX``, ``FUNCTION:OFFSET``, ``FILE:LINE``,
 ``FUNCTION:entry``, ``FUNCTION:return``, an address, ``MODULE`FUNCTION+0xHEX`` as printed by
@@ -37,8 +37,8 @@ ADDRESS = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 OFFSET = re.compile(rf"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+)(?:[:+](?P<offset>{NUMBER}))?")
 END = re.compile(r"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+):(?P<end>entry|return)")
 LINE = re.compile(r"(?P<file>[^:@]+)[:@](?P<line>[0-9]{1,9})")
-FILE = re.compile(r"[./]")  # occurs in names of source files, not of functions
-MOST = 100_000  # places that one text may stand for
+FILE = re.compile(r"[./]")  # characters in names of source files that names of functions lack
+MOST = 100_000  # maximum number of places that a text may match
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def is_line(image: Image, text: str) -> bool:
 
 
 def code_places(image: Image, text: str) -> list[CodePlace]:
-    """Return the instructions that a text stands for.
+    """Return the instructions that a text matches.
 
     Of a line with several pieces of code in one function, only the first instruction is returned.
 
@@ -81,19 +81,19 @@ def code_places(image: Image, text: str) -> list[CodePlace]:
     if not places:
         raise KinstError(f"{text}: not found in the code of {image.path}")
     if len(places) > MOST:
-        raise KinstError(f"{text}: stands for {len(places)} places; at most {MOST} are allowed")
+        raise KinstError(f"{text}: matches {len(places)} places; at most {MOST} are allowed")
     return places
 
 
 def code_place(image: Image, text: str) -> CodePlace:
-    """Return the single instruction that a text stands for.
+    """Return the single instruction that a text matches.
 
-    :raises KinstError: when the text is not a place, or stands for none or for several.
+    :raises KinstError: when the text is not a place, or matches none or several.
     """
     places = code_places(image, text)
     if len({place.address for place in places}) > 1:
         shown = ", ".join(str(place) for place in places[:5])
-        raise KinstError(f"{text}: stands for {len(places)} places; choose one of {shown}"
+        raise KinstError(f"{text}: matches {len(places)} places; choose one of {shown}"
                          + ", ..." * (len(places) > 5))
     return places[0]
 
@@ -212,7 +212,7 @@ def _copies(image: Image, name: str) -> Iterator[int]:
 
 
 def _line(image: Image, text: str) -> Iterator[CodePlace]:
-    """Yield a line's first instruction in each function and in each inline copy within it."""
+    """Yield a source line's first instruction in each function and in each inline copy."""
     match = LINE.fullmatch(text)
     assert match is not None
     file, line = match["file"], int(match["line"])
@@ -220,7 +220,7 @@ def _line(image: Image, text: str) -> Iterator[CodePlace]:
         pieces = Sources(image).code(file, line)
     except NoSuchFile:
         if not FILE.search(file):
-            find_function(image, file)  # its error suggests similar names
+            find_function(image, file)  # raises an error that suggests similar names
         raise
     index, seen = debug_index(image), set[tuple[int, ...]]()
     for low, _high in sorted(pieces):
@@ -241,7 +241,7 @@ def _line(image: Image, text: str) -> Iterator[CodePlace]:
 
 
 def _called(image: Image, index: DebugIndex, file: str, line: int) -> Iterator[int]:
-    """Yield the entries of the inline copies that the calls in a line have been expanded to."""
+    """Yield the entries of the inline copies that replace the calls in a source line."""
     sources, entrances = Sources(image), inline.Entrances(image)
     for copy in index.called_at(line):
         path = sources.call(index, copy).rpartition(":")[0]
@@ -250,7 +250,7 @@ def _called(image: Image, index: DebugIndex, file: str, line: int) -> Iterator[i
 
 
 def _nearest(image: Image, file: str, line: int) -> str:
-    """Return the nearest lines of a file that have code, as the end of an error message."""
+    """Return the end of an error message that names the nearest lines with code."""
     sources = Sources(image)
     near = [str(one) for step in (-1, 1) for one in
             [next((line + step * n for n in range(1, NEAR) if line + step * n > 0

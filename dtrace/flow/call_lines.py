@@ -44,7 +44,7 @@ class CallLines:
         self._line(thread, position, f"* {self._marks[number]}")
 
     def named(self, thread: int) -> None:
-        """Continue thread 0 as a thread whose address is now known."""
+        """Record that thread 0 is a thread whose address is now known."""
         self._depth[thread] = self._depth.pop(0, 0)
         if self._shown == 0:
             self._shown = thread

@@ -51,7 +51,7 @@ class CallTree:
         if node is None:
             self._nodes += 1
             if self._nodes > MAX_NODES:
-                node = stack[-1]  # the tree is full: count the function as its caller
+                node = stack[-1]  # the tree is full: attribute the function to its caller
             else:
                 node = below[name] = Node(name)
         node.calls += 1
@@ -70,7 +70,7 @@ class CallTree:
         return None
 
     def named(self, thread: int) -> None:
-        """Continue thread 0 as a thread whose address is now known."""
+        """Record that thread 0 is a thread whose address is now known."""
         if 0 in self.threads:
             self.threads[thread] = self.threads.pop(0)
             self._stacks[thread] = self._stacks.pop(0)

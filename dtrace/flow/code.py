@@ -1,4 +1,4 @@
-"""Functions, inline copies and endings of the pieces of code in a flow, decoded once each."""
+"""Code of a flow, decoded once per piece: functions, inline copies and control transfers."""
 
 from dataclasses import dataclass
 
@@ -98,7 +98,7 @@ class KernelCode:
         return addresses
 
     def place(self, address: int) -> tuple[str, int, tuple[Function, ...]]:
-        """Return the function name, its first address and the inline copies at an address.
+        """Return the name and first address of the function at an address, and the inline copies.
 
         The inline copies are sorted from the outermost to the innermost.
         """

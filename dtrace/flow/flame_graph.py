@@ -12,8 +12,8 @@ from dtrace.flow.call_lines import thread_name
 from dtrace.flow.call_tree import Node, by_total
 from emu.host.templates import templates
 
-WIDTH, ROW, TOP, LETTER = 1200, 17, 40, 6.6  # pixels
-NARROWEST = 0.4  # width in pixels below which frames are not drawn
+WIDTH, ROW, TOP, LETTER = 1200, 17, 40, 6.6  # in pixels
+NARROWEST = 0.4  # minimum width in pixels of a frame to draw
 MAX_DEPTH = 400
 INSTRUCTIONS = "instructions"
 
@@ -65,7 +65,7 @@ def drawing(root: Node, label: str, unit: str, most: int) -> tuple[str, int]:
     return "".join(_template(placed, root.total, unit, label, "")), len(placed)
 
 
-Placed = tuple[Node, int, float, float]  # level, left, width
+Placed = tuple[Node, int, float, float]  # node, level, left edge and width in pixels
 
 
 def _placed(root: Node) -> Iterator[Placed]:

@@ -25,14 +25,14 @@ from emu.unicorn._steps import StepKind, Steps
 from emu.unicorn.guest_memory import PAGE
 from kinst.code.dataflow import EFFECTS, MEMORY, Effect
 
-WINDOW = 50_000  # instructions
-NEAR, WIDER = 100_000, 16  # instructions of the flow to search first, and factor of growth
+WINDOW = 50_000  # size of a window in instructions
+NEAR, WIDER = 100_000, 16  # instructions of the flow to search first; growth factor of that range
 MAX_LINKS = 100_000
 STORE = int(StepKind.STEP_STORE)
 
 
 class How(enum.Enum):
-    """What an instruction did with the value; the search ends at MADE or a member after it."""
+    """What an instruction did with the value; the search ends at MADE or any later member."""
 
     COPIED = "copied from"
     LOADED = "loaded from"
@@ -73,9 +73,11 @@ class _Memory:
         return f"physical {self.physical:#x}"
 
     def touches(self, at: int, size: int) -> bool:
+        """Whether a range of memory overlaps this one."""
         return at < self.physical + self.size and self.physical < at + size
 
     def within(self, at: int, size: int) -> bool:
+        """Whether this memory is entirely within a range."""
         return at <= self.physical and self.physical + self.size <= at + size
 
 
@@ -153,7 +155,7 @@ class Origin:
                              f"{self._player.machine.arch.name}")
 
     def is_register(self, name: str) -> bool:
-        """Whether a name is that of a register that ``of`` accepts."""
+        """Whether a name is a register that ``of`` accepts."""
         return name in self._followed
 
     def of(self, register: str, count: int, given: bool = True) -> Iterator[Link]:
@@ -214,7 +216,7 @@ class Origin:
 
     def _in_window(self, window: _Window, name: str, count: int,
                    here: bool) -> tuple[Link, _Place | None] | None:
-        """Return what last changed a register before a count; None if not within the window."""
+        """Return the last change of a register before a count, or None if the window has none."""
         given = {entry.position.instructions for entry in self._player.recording.inputs
                  if entry.kind == REGISTER and entry.name == name}
         for position in range(count, window.begin - 1, -1):
@@ -263,7 +265,7 @@ class Origin:
         return Link(How.START if given is None else How.OUTSIDE, first, None, name)
 
     def _written_before(self, name: str, end: int) -> Link | int:
-        """Return the count before the last instruction before ``end`` that may write a register."""
+        """Return the count of the last instruction before ``end`` that may write a register."""
         first = self._player.recording.start.position.instructions
         high, size = end, NEAR
         while first < high:
@@ -278,7 +280,7 @@ class Origin:
         return Link(How.START, first, None, name)
 
     def _in_flow(self, name: str, low: int, high: int) -> int | None:
-        """Return the count before the last instruction in [low, high) that may write a register.
+        """Return the count of the last instruction in [low, high) that may write a register.
 
         If an exception changes the register (a stack pointer), the last instruction before the
         exception counts as well.
@@ -286,7 +288,7 @@ class Origin:
         self._seek(high)
         end = self._player.position
         self._seek(low)
-        pieces: list[tuple[int, int, int]] = []  # count before it, address, instructions
+        pieces: list[tuple[int, int, int]] = []  # (count at the start, address, instructions)
         position, moved = low, None
         arch = self._player.machine.arch
         saves = name == arch.sp and arch.link is None
@@ -297,7 +299,7 @@ class Origin:
                     position += count
                 elif saves and position > low:
                     moved = position - 1
-        runs = list[int]()  # the count where the uninterrupted user code of each piece begins
+        runs = list[int]()  # for each piece, the count where its uninterrupted user code begins
         for n, (before, address, _count) in enumerate(pieces):
             runs.append(runs[-1] if n and in_program(address) and in_program(pieces[n - 1][1])
                         else before)
@@ -313,7 +315,7 @@ class Origin:
         return moved
 
     def _last_in(self, address: int, count: int, name: str) -> int:
-        """Return the index in a piece of the last instruction that writes a register; -1: none."""
+        """Return the index in a piece of the last instruction that writes a register, or -1."""
         key = address, count, name
         if key not in self._last:
             found = -1
@@ -324,7 +326,7 @@ class Origin:
         return self._last[key]
 
     def _last_of(self, run: int, address: int, count: int, name: str) -> int:
-        """Return the index in a piece of user code of the last write of a register; -1: none.
+        """Return the index in user code of the last instruction that writes a register, or -1.
 
         :param run: the count where the uninterrupted user code begins.
         """
@@ -437,7 +439,7 @@ class Origin:
                 del window.pcs[index:]
                 window.loads.pop(index, None)
                 window.stores.pop(index, None)
-                if not a and window.pcs:  # its start was not observed: it follows the previous one
+                if not a and window.pcs:  # start not observed; it follows the previous instruction
                     a = window.pcs[-1] + len(self._code.instruction(window.pcs[-1]))
                 window.pcs.append(a)
             elif kind == CHANGED:

@@ -16,7 +16,7 @@ from emu.elf.symbols import Symbol
 from emu.replay.flow import ENTRY, PIECE, SKEW, Executed, Head, Piece
 
 TEXT, JSON, CALLS, TREE, PERFETTO, FLAME = "text", "json", "calls", "tree", "perfetto", "flame"
-MOST_WAITING = 1 << 18  # instructions whose effects are not yet known
+MOST_WAITING = 1 << 18  # maximum number of instructions that wait for their effects
 FORMATS = (TEXT, JSON, CALLS, TREE, PERFETTO, FLAME)
 
 

@@ -13,8 +13,8 @@ from emu.machine.running_thread import thread_of
 from emu.replay.flow import CHUNK, ENTRY, PIECE, Head, flow
 from emu.replay.player import Player
 
-AROUND = 50_000  # instructions before and after the difference whose calls are shown
-BEFORE, BEHIND = 10, 14  # calls shown before and after the difference
+AROUND = 50_000  # range of the calls to show, in instructions before and after the difference
+BEFORE, BEHIND = 10, 14  # maximum number of calls to show before and after the difference
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Parting:
     """First difference between two runs.
 
     :param counts: the number of instructions that each run executed before it.
-    :param addresses: the addresses of the instructions that differ; None: that run has ended.
+    :param addresses: the addresses of the instructions that differ; None if that run has ended.
     :param names: the names of the functions that differ, if calls were compared.
     """
 
@@ -166,7 +166,7 @@ def first_call(one: Player, other: Player, codes: tuple[KernelCode, KernelCode])
 
 
 def calls_around(player: Player, code: KernelCode, count: int, begin: int) -> list[FunctionEntry]:
-    """Return some calls before and after an instruction count, but none before ``begin``."""
+    """Return the calls around an instruction count, but none before ``begin``."""
     low = max(begin, count - AROUND)
     if player.seek(low) is not None:
         raise KeyboardInterrupt
@@ -182,7 +182,7 @@ def calls_around(player: Player, code: KernelCode, count: int, begin: int) -> li
 
 
 def call_text(call: FunctionEntry, least: int, sources: Sources) -> str:
-    """Return a line with a call's function, indented by its depth, and its source line."""
+    """Return a line of text with a call's function, indented by stack depth, and source line."""
     line = "?" if call.site is None else sources.line(call.site)
     where = "" if line == "?" else "  " + line.rpartition("/")[2]
     how = "" if call.how == "call" else f" [{call.how}]"

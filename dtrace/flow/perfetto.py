@@ -11,7 +11,7 @@ from emu.host.errors import KinstError
 
 SEQUENCE = 1
 PROCESS = 1  # uuid of the kernel's track; the uuids of threads follow it
-CLOCK_BOOTTIME = 6  # BuiltinClock value; the default clock of timestamps
+CLOCK_BOOTTIME = 6  # BuiltinClock value of Perfetto's default clock
 MISSING = ("needs the package perfetto: pip install perfetto (or install this program with its "
            "extra 'perfetto')")
 
@@ -117,6 +117,6 @@ class PerfettoTrace:
         packet.track_event.debug_annotations.add(name="position", uint_value=position)
 
     def named(self, thread: int) -> None:
-        """Continue the track of thread 0 as that of a thread whose address is now known."""
+        """Record that the track of thread 0 is that of a thread whose address is now known."""
         if 0 in self._tracks:
             self._tracks[thread] = self._tracks.pop(0)

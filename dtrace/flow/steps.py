@@ -15,8 +15,8 @@ from emu.unicorn.running_thread import newer, thread_words
 from kinst.code.dataflow import EFFECTS
 
 PAGE = 4096
-CHUNK = 20_000  # instructions examined at a time
-ENTRY = struct.Struct("<IIQQ")  # StepKind, what, a, b
+CHUNK = 20_000  # number of instructions examined at a time
+ENTRY = struct.Struct("<IIQQ")  # kind; register index or size; address or value; count or value
 INSTRUCTION, REGISTER = int(StepKind.STEP_INSTRUCTION), int(StepKind.STEP_REGISTER)
 MASK = (1 << 64) - 1
 

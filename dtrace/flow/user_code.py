@@ -10,7 +10,7 @@ from emu.machine.machine import Machine
 from emu.unicorn.guest_memory import PAGE
 
 LONGEST = 15  # maximum length of an instruction in bytes
-MOST = 256  # pages in the cache
+MOST = 256  # maximum number of cached pages
 
 
 def in_program(address: int) -> bool:
@@ -19,7 +19,7 @@ def in_program(address: int) -> bool:
 
 
 class UserCode:
-    """Reader of user code by uninterrupted run.
+    """Reader of user code; caches the code pages of each uninterrupted run of a program.
 
     A run is what a program executes between two entries into the kernel. No page is mapped or
     unmapped during a run.

@@ -44,7 +44,7 @@ class Listener(Protocol):
         """Handle the execution of a marked instruction."""
 
     def named(self, thread: int) -> None:
-        """Handle the first switch to a thread: thread 0 until now was ``thread``."""
+        """Note that the thread reported as 0 until now is ``thread``."""
 
 
 @dataclass(slots=True)
@@ -183,11 +183,11 @@ class Walk:
         elif transfer is Transfer.RETURN and self._return(address):
             self._within(first, False)
         else:
-            # At the start of the flow, its function is already on the stack.
+            # At the start of the flow, the first function is already on the stack.
             self._within(first, first.enters and self._before is not None)
 
     def _return(self, address: int) -> bool:
-        """Leave the function that returns to an address; if it is unknown, leave all functions.
+        """Leave functions up to the one that returns to an address; leave all if none does.
 
         Return False if an exception is in progress in which no function returns to the address.
         """
@@ -199,7 +199,7 @@ class Walk:
                 return True
             if frames[depth].handles:
                 return False
-        # The caller is unknown: all functions that are known on the stack have ended.
+        # The caller is unknown, so all functions on the stack have ended.
         while frames:
             self._pop()
         return True

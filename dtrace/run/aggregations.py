@@ -1,4 +1,4 @@
-"""Aggregations of a trace as the consumer keeps them: merged, normalized and sorted.
+"""Aggregations of a trace in the consumer: merged, normalized and sorted.
 
 See "Aggregations" in the DTrace guide.
 """
@@ -16,7 +16,7 @@ from dtrace.d.language.identifiers import KINDS, AggregationInfo, KeyShape
 from dtrace.d.language.types import is_string
 
 U64 = 1 << 64
-MAX_KEYS, MAX_VALUES = 1 << 20, 1 << 24  # maximum keys and values of all aggregations
+MAX_KEYS, MAX_VALUES = 1 << 20, 1 << 24  # maximum numbers of keys and values in all aggregations
 MAX_KEY_BYTES = 128 << 20
 
 

@@ -45,7 +45,7 @@ DISTRIBUTIONS = (Aggregate.QUANTIZE, Aggregate.LQUANTIZE, Aggregate.LLQUANTIZE)
 
 @dataclass(frozen=True)
 class Enabled:
-    """An enabled clause of one probe. A record refers to it by its number."""
+    """An enabled clause of one probe; records refer to it by number."""
 
     number: int
     function: ClauseFunction
@@ -56,10 +56,10 @@ class Enabled:
 class Failure:
     """A fault in a clause, queued among the records in order of occurrence.
 
-    :param enabled: the clause; None: unknown.
+    :param enabled: the clause, or None if it is unknown.
     :param number: number of the clause.
     :param value: the invalid address, for the faults in ``WITH_VALUE``.
-    :param action: number of the action, from 1; 0: the predicate.
+    :param action: number of the action, from 1; 0 for the predicate.
     :param at: index of the BPF instruction; None: the fault occurred while the action's value was
         stored, after the action's own code.
     """
@@ -72,7 +72,7 @@ class Failure:
     at: int | None
 
 
-Handler = Callable[[Enabled, Recorded, list[bytes]], None]  # clause, action, its fields
+Handler = Callable[[Enabled, Recorded, list[bytes]], None]  # clause, action, values of its fields
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Consumer:
 
     def __post_init__(self) -> None:
         self.other: IO[str] | None = None
-        # Runs a ``system()`` command in the guest and shows its output; None: the host runs it.
+        # Callback that runs a ``system()`` command in the guest; None runs it on the host.
         self.shell: Callable[[str], None] | None = None
         self._headed = False
         self._indent = 0
@@ -118,7 +118,7 @@ class Consumer:
         """Print a record as a row.
 
         :param cpu: number of the CPU on which the probe fired.
-        :param following: clause of the next record; None: there is no next record.
+        :param following: clause of the next record, or None if there is none.
         """
         self._header()
         flow = self.options.given("flowindent")

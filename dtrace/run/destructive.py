@@ -17,13 +17,13 @@ from emu.machine.machine import Machine
 
 
 class ActionEnded(KinstError):
-    """The run ended because of a panic() or breakpoint() action."""
+    """Error raised when a panic() or breakpoint() action ends the run."""
 
 
 class DestructiveActions:
     """Destructive actions on a guest.
 
-    :param thread: returns the address of the current thread; 0: there is none.
+    :param thread: returns the address of the current thread, or 0 if there is none.
     :param fired: returns the name of the firing probe.
     """
 

@@ -24,16 +24,16 @@ from kinst.relocation.trap import TRAPS, CpuState
 
 
 class TracingEnded(KinstError):
-    """The workload was stopped because tracing has ended."""
+    """Error raised to stop the workload when tracing has ended."""
 
 
 MAX_ANCESTORS = 64
 NOT_COUNTED = "this kernel does not count the CPU time of threads"
 NO_THREADS = "its debug data does not describe processes and threads"
 TEXTS = ("execname", "jailname", "zonename")  # variables that are strings in the kernel's memory
-FIRST_PAGE = 4096  # a smaller word on a program's stack is not a return address
+FIRST_PAGE = 4096  # smallest word on a program's stack that may be a return address
 OFFSET = re.compile(r"\+0x[0-9a-f]+(?=  |$)")
-IN_REGISTERS, AT_RETURN, UNKNOWN, OF_PROBE = 0, 1, 2, 3  # where a probe's arguments are
+IN_REGISTERS, AT_RETURN, UNKNOWN, OF_PROBE = 0, 1, 2, 3  # locations of a probe's arguments
 
 
 class GuestState(ABC):
@@ -44,11 +44,11 @@ class GuestState(ABC):
 
     def __init__(self, probes: KernelProbes, types: Types | None, machine: Machine) -> None:
         self._probes, self._types, self._machine = probes, types, machine
-        # Registers interrupted by the current firing; ``Session.narrated`` sets its own.
+        # Registers that the current firing interrupted; ``Session.narrated`` replaces them.
         self.state: CpuState | NativeState = CpuState(machine, 0)
         self.programs = UserPrograms()
-        self.by_line = False  # merge frames with the same inline functions and source line
-        self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}  # first frame by text
+        self.by_line = False  # whether to merge frames with the same inline functions and line
+        self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}  # first frame with each text
         self.destructive = DestructiveActions(
             machine, types, lambda: self.thread, self._fired_name)
         self._stacks: Stacks | None = None
@@ -58,7 +58,7 @@ class GuestState(ABC):
     @property
     @abstractmethod
     def now(self) -> int:
-        """Time of a firing in nanoseconds, exact to the instruction if the machine counts them."""
+        """Time of a firing in nanoseconds; exact if the machine counts instructions."""
 
     @property
     @abstractmethod
@@ -73,7 +73,7 @@ class GuestState(ABC):
     @property
     @abstractmethod
     def per_cpu(self) -> int | None:
-        """Address of the CPU's ``struct pcpu``; None: the kernel has not set it up yet."""
+        """Address of the CPU's ``struct pcpu``, or None before the kernel has set it up."""
 
     @property
     @abstractmethod
@@ -174,12 +174,12 @@ class GuestState(ABC):
 
     @property
     def user_end(self) -> int:
-        """First address above the memory of user programs; 0: the kernel runs no programs."""
+        """First address above the memory of user programs; 0 if the kernel runs no programs."""
         return 1 << 63 if self._machine.guest.boot.shell_prompt else 0
 
     @property
     def thread(self) -> int:
-        """Address of the current thread, the first member of ``struct pcpu``; 0: there is none."""
+        """Address of the current thread, the first member of ``struct pcpu``; 0 if none."""
         try:
             register = self._machine.guest.threads.per_cpu
             return self._machine.read_u64(self._machine.read_register(register))
@@ -190,7 +190,7 @@ class GuestState(ABC):
             ring: Callable[[], int | None]) -> None:
         """Run a workload while the probes are enabled.
 
-        :param due: time of the first call to ``ring``; None: never.
+        :param due: time of the first call to ``ring``, or None for no calls.
         :param ring: timer callback; it returns the time of the next call.
         """
         self.arm(due, ring)
@@ -201,7 +201,7 @@ class GuestState(ABC):
             self.end()
 
     def _fired(self) -> Probe | None:
-        """Return the firing probe of the kernel; None: one of DTrace's own probes fires."""
+        """Return the kernel probe that is firing; None for one of DTrace's own probes."""
         if self._runtime is None:
             return None
         kernel = self._probes.kernel_number(self._runtime.probe)
@@ -281,7 +281,7 @@ class GuestState(ABC):
         fired = self._fired()
         if self.outside and not self.after and fired is not None and fired.name in (
                 "entry", "return"):
-            # At its entry and return, the function has no frame record of its own.
+            # At its entry and return, the function has no frame record.
             caller = (self._machine.read_register(arch.link) if arch.link is not None
                       else word(self._machine.sp))
             addresses[1:1] = [caller] if caller and FIRST_PAGE <= caller <= ADDRESS else []
@@ -313,7 +313,7 @@ class GuestState(ABC):
         return content.partition(b"\0")[0].decode("utf-8", "replace")
 
     def _member(self, structure: str, name: str) -> tuple[int, int] | None:
-        """Return the cached offset and size of a member in bytes; None: no such member."""
+        """Return a member's offset and size in bytes, from the cache; None if it does not exist."""
         key = structure, name
         if key not in self._places:
             self._places[key] = self._find_member(structure, name)
@@ -353,13 +353,13 @@ class GuestState(ABC):
 
     @functools.cached_property
     def _thread_time(self) -> ThreadTime | None:
-        """Reader of threads' CPU times; None: the kernel does not count them."""
+        """Reader of threads' CPU times, or None if the kernel does not count them."""
         clock = self._machine.guest.threads.clock
         return None if clock is None else ThreadTime(
             self._machine, clock, self._member, self._number)
 
     def _ran(self) -> int | None:
-        """Return the CPU time of the current thread in nanoseconds; None: unknown."""
+        """Return the CPU time of the current thread in nanoseconds, or None if it is unknown."""
         time, cpu = self._thread_time, self.per_cpu
         if time is None or cpu is None or self._runtime is None:
             return None
@@ -376,7 +376,7 @@ class GuestState(ABC):
         return 0 if self._machine.guest.members else None
 
     def _execargs(self) -> bytes | None:
-        """Return the arguments of the current process, separated by spaces; None: unknown.
+        """Return the arguments of the current process, separated by spaces; None if unknown.
 
         :raises RuntimeFault: if they cannot be read.
         """
@@ -417,7 +417,7 @@ class GuestState(ABC):
         return frames[own] if len(frames) > own else 0
 
     def register(self, array: str, index: int) -> int | None:
-        """Return ``regs[index]`` or ``uregs[index]``; None: there is no such register.
+        """Return ``regs[index]`` or ``uregs[index]``; None if there is no such register.
 
         Registers of a user program are in the trap frame that the thread built at its last entry
         into the kernel (``td_frame``).
@@ -433,7 +433,7 @@ class GuestState(ABC):
 
     @property
     def lock(self) -> Callable[[int], LockState | None] | None:
-        """Function that returns the state of the lock at an address; None: not supported."""
+        """Function that returns the state of the lock at an address; None if not supported."""
         members = self._machine.guest.threads.locks
         if members is None or self._types is None:
             return None

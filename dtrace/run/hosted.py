@@ -17,14 +17,14 @@ from dtrace.run.locks import LockState
 Values = dict[str, Callable[[], int | bytes | None]]
 MAX_MEMSTR = 4096
 MAX_ANCESTORS = 1024
-LOCKS: dict[str, Callable[[LockState, int], int]] = {  # from the lock's state and the thread
+LOCKS: dict[str, Callable[[LockState, int], int]] = {  # functions of a lock's state and a thread
     "mutex_owned": lambda lock, _thread: lock.held,
     "mutex_owner": lambda lock, _thread: lock.owner,
     "mutex_type_adaptive": lambda lock, _thread: lock.sleeps,
     "mutex_type_spin": lambda lock, _thread: lock.spins,
     **dict.fromkeys(("rw_read_held", "sx_shared_held"),
                     lambda lock, _thread: lock.held and not lock.owner),
-    # The next two ask for any exclusive owner, the two after them for the current thread as owner.
+    # Two subroutines check for any exclusive owner, the next two for the current thread as owner.
     **dict.fromkeys(("rw_write_held", "sx_exclusive_held"), lambda lock, _thread: lock.owner != 0),
     **dict.fromkeys(("rw_iswriter", "sx_isexclusive"), lambda lock, thread: lock.owner == thread),
 }
@@ -37,7 +37,7 @@ class Hosted:
 
     :param values: functions that return variables, by name; reading a missing variable is an
         illegal operation.
-    :param registers: returns ``regs[n]`` and ``uregs[n]``; None: there is no such register.
+    :param registers: returns ``regs[n]`` and ``uregs[n]``, or None for an unknown register.
     :param stack: returns the frames of a stack (number of frames, whether it is the user stack).
     :param in_program: returns an address combined with the number of the program that contains it.
     :param destructive: performs a destructive action (name, argument).
@@ -54,8 +54,8 @@ class Hosted:
     copy_out: Callable[[int, bytes], None] | None = None
     parent: Callable[[int], int] = lambda _pid: 0
     lock: Callable[[int], LockState | None] | None = None
-    user_end: int = 0  # first address above user programs; 0: there are no programs
-    # State of strtok() by firing: (next address, end of the string buffer); None: no token is left.
+    user_end: int = 0  # first address above user programs; 0 if there are no programs
+    # State of strtok() by firing: (next address, end of the buffer), or None if no token is left.
     _tokens: dict[int, tuple[int, int] | None] = field(default_factory=dict)
     _random: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -149,7 +149,7 @@ class Hosted:
         return 0 if text is None else int(self.rt.keep(text))
 
     def _optional(self, value: int, bits: int = 64) -> int | None:
-        """Return a signed argument; None: the program omitted it."""
+        """Return a signed argument, or None if the program omitted it."""
         number = signed(value)
         if number == ABSENT:
             return None
@@ -211,7 +211,7 @@ class Hosted:
         return subroutines.rindex(self._text(a), self._text(b), self._optional(c, 32))
 
     def _shorter(self, text: bytes) -> int:
-        """Return a string, truncated to leave room for its NUL."""
+        """Copy a string to scratch memory, truncated to leave room for its NUL."""
         return self._give(text[: self.rt.string_size - 1])
 
     def _basename(self, a: int, *_rest: int) -> int:

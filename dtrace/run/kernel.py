@@ -110,7 +110,7 @@ class KernelProbes:
                 if one.call is None or self.types is not None]
 
     def declared(self, probe: ListedProbe) -> StaticProbe | None:
-        """Return the declaration of a static probe; None: the probe is not static."""
+        """Return the declaration of a static probe, or None if the probe is not static."""
         number = self.kernel_number(probe.number)
         return None if number is None else self.breakpoints.static(number)
 
@@ -138,7 +138,7 @@ class KernelProbes:
         return self.breakpoints.offset(probe.number - self._base)
 
     def kernel_number(self, number: int) -> int | None:
-        """Return the number of a kernel probe in its table; None: it is one of DTrace's own.
+        """Return the number of a kernel probe in its table; None for DTrace's own probes.
 
         :param number: ID of the probe.
         """
@@ -155,7 +155,7 @@ class KernelProbes:
                 or self._declares(lambda one: matches(provider, one.provider)))
 
     def numbered(self, number: int) -> ListedProbe | None:
-        """Return the probe with an ID; None: there is no such probe."""
+        """Return the probe with an ID, or None if there is no such probe."""
         if number < self._base:
             return self.own.numbered(number)
         known = number - self._base
@@ -185,7 +185,7 @@ def _spelled(procedure: Procedure) -> str:
 class KernelSurroundings:
     """A kernel's variables, and the types and locations of probe arguments, for the compiler.
 
-    :param types: the kernel's types; None: it has none.
+    :param types: the kernel's types, or None if it has none.
     :param place: adds bytes to the program's constants, and returns their address.
     :param say: prints a message on standard error.
     """
@@ -299,7 +299,7 @@ class KernelSurroundings:
     def _at_copies(self, index: int) -> Located | None:
         """Return the locations of a parameter of an inline function at its copies."""
         places: dict[int, Place | None] = {}
-        procedures: dict[str, tuple[str, Procedure]] = {}  # by formatted prototype
+        procedures: dict[str, tuple[str, Procedure]] = {}  # (name, type) by formatted prototype
         with PROGRESS.working(f"locating args[{index}]"):
             for probe in self._clause:
                 locations: set[Place | None] = set()
@@ -337,7 +337,7 @@ class KernelSurroundings:
             self.say(text)
 
     def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
-        """Return the address and type of a variable or function; None: unknown."""
+        """Return the address and type of a variable or function, or None if it is unknown."""
         if self.types is None:
             return None
         symbol = self.image.symbols.find(name)
@@ -366,7 +366,7 @@ class KernelSurroundings:
         return None
 
     def argument(self, index: int) -> Type | None:
-        """Return the type of ``args[index]`` in the current clause; None: unknown."""
+        """Return the type of ``args[index]`` in the current clause, or None if it is unknown."""
         static = None if self.probe is None else self.probes.declared(self.probe)
         if static is not None:
             return self._declared(static, index)
@@ -387,7 +387,7 @@ class KernelSurroundings:
         return spelled_type(static.arguments[index].type, Universe(self.types))
 
     def translated(self, index: int) -> str:
-        """Return the type that ``args[index]`` is translated to; empty: no translation."""
+        """Return the type that ``args[index]`` is translated to; empty without a translation."""
         static = None if self.probe is None else self.probes.declared(self.probe)
         if static is None or index >= len(static.arguments):
             return ""
@@ -410,7 +410,7 @@ class KernelSurroundings:
                 break
             user = "userland " if static is not None and isinstance(
                 strip(kind) if kind is not None else None, Pointer) else ""
-            # The first argument of a return probe is an offset, which has no type of its own.
+            # The first argument of a return probe is an offset, for which the kernel has no type.
             types.append("int" if kind is None else user + declare(kind))
         return types[:-1] if returns and types[-1] == "void" else types
 
@@ -431,8 +431,8 @@ class KernelSurroundings:
         return None
 
 
-# The upper bits of an address are either all set or all clear.  In a stack with inline functions,
-# two of them mark whether a frame's address is that of an instruction, or a return address.
+# Marks in a recorded stack with inline functions: interrupted instruction, or return address.
+# They replace two of the upper bits of an address, which are either all set or all clear.
 UPPER = 1 << 63
 MARKS, INSTRUCTION, CALLER = 3 << 61, 1 << 61, 2 << 61
 
@@ -471,7 +471,7 @@ class KernelSymbols:
         return f"{symbol.module}`{symbol.name}" + (f"+{offset:#x}" if offset else "")
 
     def _symbol_at(self, value: int) -> Symbol | None:
-        """Return the function or variable at an address; None: there is no symbol."""
+        """Return the function or variable at an address, or None if there is no symbol."""
         symbols = self.image.symbols
         return symbols.function_at(value) or symbols.object_at(value)
 

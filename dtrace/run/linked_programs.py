@@ -55,7 +55,7 @@ class LinkedPrograms:
 
     :param compiler: the compiler of the programs.
     :param say: prints a message on standard error.
-    :param guest: the guest to trace; None: there is no kernel.
+    :param guest: the guest to trace; None without a kernel.
     :param sink: callback that receives the output as objects, instead of text on ``out``.
     """
 
@@ -71,7 +71,7 @@ class LinkedPrograms:
 
     def __post_init__(self) -> None:
         self._by_probe: dict[int, FiredProbe] = {}
-        self._names: dict[int, list[int]] = {}  # addresses of a probe's NAMES
+        self._names: dict[int, list[int]] = {}  # addresses of the names of each probe's parts
         self._records: list[tuple[Enabled, int, bytes] | Failure] = []
         self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
 
@@ -128,7 +128,7 @@ class LinkedPrograms:
         self.hosted = Hosted(values)
         self.unknown = {} if self.guest is None else self.guest.unknown(storage.hosted)
         self.hosted.destructive = self._destructive
-        self._chilled = 0, 0  # start of the current interval, ns of chill() in it
+        self._chilled = 0, 0  # start of the current interval, nanoseconds of chill() in it
         if self.guest is None:
             self.hosted.parent = parent
         else:
@@ -315,7 +315,7 @@ class LinkedPrograms:
 
 
 def _in_units(size: int) -> str:
-    """Format a size in its largest unit if it is a multiple of that, otherwise in bytes."""
+    """Format a size in its largest unit, or in bytes if it is not a multiple of that unit."""
     unit = 0
     while size >> 10 * (unit + 1):
         unit += 1
@@ -325,7 +325,7 @@ def _in_units(size: int) -> str:
 
 
 def parent(pid: int) -> int:
-    """Return the parent ID of a host process; 0: unknown."""
+    """Return the parent ID of a host process, or 0 if it is unknown."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return int(file.read().rpartition(")")[2].split()[1])

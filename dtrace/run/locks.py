@@ -15,7 +15,7 @@ from emu.guest.guest import LockMembers
 class LockState:
     """State of a lock.
 
-    :param owner: address of the thread that holds the lock exclusively; 0: there is none.
+    :param owner: address of the thread that holds the lock exclusively, or 0.
     :param held: whether any thread holds the lock.
     :param spins: whether a thread that waits for the lock spins.
     :param sleeps: whether a thread that waits for the lock sleeps.
@@ -38,7 +38,7 @@ class Locks:
         self._places: dict[tuple[str, str], int] = {}
 
     def state(self, lock: int) -> LockState | None:
-        """Return the state of a lock; None: its class is not supported.
+        """Return the state of a lock, or None if its class is not supported.
 
         :param lock: address of the lock.
         """

@@ -26,7 +26,7 @@ class GuestProcesses:
 
     @property
     def made_next(self) -> int:
-        """ID of the process that will be created next; 0: unknown, or the kernel runs no programs.
+        """ID of the process created next, or 0 if unknown or if the kernel runs no programs.
 
         :raises KinstError: if the kernel lacks the variable with the last process ID.
         """

@@ -39,7 +39,7 @@ class QemuGuest(GuestState):
 
     @property
     def per_cpu(self) -> int | None:
-        """None, because the kernel counts in guest time and only host time is known here."""
+        """None, because the kernel counts guest time, and only host time is known here."""
         return None
 
     def unknown(self, names: Collection[str]) -> dict[str, str]:
@@ -55,14 +55,14 @@ class QemuGuest(GuestState):
         """Do nothing, because the guest's registers and memory are in the QEMU process."""
 
     def memory(self, address: int, size: int) -> bytes | None:
-        """Read guest memory for the runtime; None: no memory is mapped there."""
+        """Return guest memory for the runtime, or None if no memory is mapped there."""
         try:
             return self._machine.read(address, size)
         except MemoryAccessError:
             return None
 
     def interrupted(self, number: int) -> int:
-        """Return a register of the interrupted code, by the runtime's number for it."""
+        """Return an argument, the result, ``after`` or a register, by the runtime's number."""
         arch = self._machine.arch
         if number >= OTHER_REGISTER:
             return self.state.get(list(arch.registers)[number - OTHER_REGISTER])

@@ -34,7 +34,7 @@ ESCAPES = {0: "\\0", 7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\
 
 
 class Symbols(Protocol):
-    """Names of addresses."""
+    """Interface for the names of addresses."""
 
     def address(self, value: int) -> str:
         """Return ``module`function+0x12`` for an address, or the address if it has no name."""

@@ -41,7 +41,7 @@ class Timers:
 
     @property
     def due(self) -> int | None:
-        """Time of the next firing in nanoseconds; None: there are no such probes."""
+        """Time of the next firing in nanoseconds, or None if no probe fires at intervals."""
         return self._waiting[0][0] if self._waiting else None
 
     def take(self) -> FiredProbe:
@@ -68,7 +68,7 @@ class Session(LinkedPrograms):
             self.consumer = Structured(
                 self.options, self.symbols, self.out, self.say, sink=self.sink)
         self.interrupted = False
-        self._busy = False  # printing, or firing one of DTrace's own probes
+        self._busy = False  # whether it is printing, or firing one of DTrace's own probes
         self._interpreter: Interpreter | None = None
 
     def link(self, compiled: Sequence[Compiled]) -> None:
@@ -144,7 +144,7 @@ class Session(LinkedPrograms):
     def run(self, workload: Callable[[], None] | None = None) -> int:
         """Trace until the end, and return the exit status.
 
-        :param workload: runs the kernel; None: there is no kernel.
+        :param workload: runs the kernel; None without a kernel.
         :raises KinstError: the workload's error, after all output has been printed.
         """
         failure: KinstError | None = None
@@ -199,7 +199,7 @@ class Session(LinkedPrograms):
         self._end()
 
     def look(self) -> None:
-        """Consume the buffers while nothing runs."""
+        """Consume the buffers while no workload is running."""
         assert self.guest is not None
         self.now = self.guest.now
         self._consume()
@@ -224,9 +224,9 @@ class Session(LinkedPrograms):
         return aggregations(self.consumer, empty=empty)
 
     def timed(self) -> dict[str, int]:
-        """Return the aggregations whose key is a time, each with the unit of its key.
+        """Return the key's unit in nanoseconds for each aggregation whose key is a time.
 
-        A unit is a number of nanoseconds; 0: the unit cannot be determined.
+        The unit is 0 if it cannot be determined.
         """
         return {shown_name(shape.info.name): shape.info.unit for shape in self.compiler.aggregations
                 if shape.info.unit is not None}
@@ -306,7 +306,7 @@ class Session(LinkedPrograms):
     # -- consuming ---------------------------------------------------------------------------------
 
     def _consume(self, last: bool = False) -> None:
-        """Print the buffered data; unless ``bufpolicy`` is "switch", only at the end."""
+        """Print the buffered data; if ``bufpolicy`` is not "switch", do so only at the end."""
         if self.options.text("bufpolicy") != "switch" and not last:
             return
         self._busy = True
@@ -332,7 +332,7 @@ class Session(LinkedPrograms):
                     self.seen(*record)
                 self.consumer.record(*record, after)
         finally:
-            del records[:done]  # after an exception, a later call prints the others
+            del records[:done]  # after an exception, the next call prints the remaining records
         self.out.flush()
 
     def _drops(self, keys: int) -> None:

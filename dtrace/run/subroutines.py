@@ -27,27 +27,27 @@ class SubroutineFault(Exception):
 
 
 def strchr(text: bytes, character: int) -> bytes | None:
-    """Return a string from the first occurrence of a character; None: it does not occur."""
+    """Return a string from the first occurrence of a character on; None if it does not occur."""
     at = (text + b"\0").find(bytes([character & 255]))
     return None if at < 0 else text[at:]
 
 
 def strrchr(text: bytes, character: int) -> bytes | None:
-    """Return a string from the last occurrence of a character; None: it does not occur."""
+    """Return a string from the last occurrence of a character on; None if it does not occur."""
     at = (text + b"\0").rfind(bytes([character & 255]))
     return None if at < 0 else text[at:]
 
 
 def strstr(text: bytes, part: bytes) -> bytes | None:
-    """Return a string from the first occurrence of a substring; None: it does not occur."""
+    """Return a string from the first occurrence of a substring on; None if it does not occur."""
     at = text.find(part)
     return None if at < 0 else text[at:]
 
 
 def index(text: bytes, part: bytes, start: int | None) -> int:
-    """Return the offset of the first occurrence of a substring; -1: it does not occur.
+    """Return the offset of the first occurrence of a substring; -1 if it does not occur.
 
-    :param start: the offset at which to begin the search; None: the program omitted it.
+    :param start: the offset at which to begin the search (None if the program omitted it).
     """
     at = max(start or 0, 0)
     if at >= len(text) and (start is not None or text):
@@ -58,9 +58,9 @@ def index(text: bytes, part: bytes, start: int | None) -> int:
 
 
 def rindex(text: bytes, part: bytes, start: int | None) -> int:
-    """Return the offset of the last occurrence of a substring; -1: it does not occur.
+    """Return the offset of the last occurrence of a substring; -1 if it does not occur.
 
-    :param start: the highest offset to consider; None: the program omitted it.
+    :param start: the highest offset to consider (None if the program omitted it).
     """
     if start is None:
         return text.rfind(part)
@@ -134,7 +134,7 @@ def cleanpath(path: bytes) -> bytes:
 def lltostr(value: int, base: int | None) -> bytes:
     """Format a 64-bit integer, signed if the base is 10; bases 8 and 16 have a prefix.
 
-    :param base: from 2 to 36; None: 10.
+    :param base: from 2 to 36; None means 10.
     :raises SubroutineFault: if the base is invalid.
     """
     base = 10 if base is None else base
@@ -157,7 +157,7 @@ def lltostr(value: int, base: int | None) -> bytes:
 def strtoll(text: bytes, base: int | None) -> int:
     """Parse an integer at the beginning of a string.
 
-    :param base: from 2 to 36; None: 10.
+    :param base: from 2 to 36; None means 10.
     :raises SubroutineFault: if the base is invalid.
     """
     base = 10 if base is None else base
@@ -231,7 +231,7 @@ def inet_ntop(family: int, read: Callable[[int], bytes]) -> bytes:
 
 
 def token(text: bytes, separators: bytes, most: int) -> tuple[int, int] | None:
-    """Return the start and end of a string's first token, for ``strtok()``; None: there is none.
+    """Return the start and end of a string's first token, for ``strtok()``; None without a token.
 
     The search for the next token begins at the separator that ends this one.
 
@@ -262,7 +262,7 @@ class _Json:
         return self.text[self.at : self.at + 1]
 
     def string(self) -> bytes | None:
-        """Read a string, and return its contents without the quotes; None: it has no end."""
+        """Read a string, and return its contents without the quotes; None if it has no end."""
         begin = self.at + 1
         at = begin
         while at < len(self.text):
@@ -276,7 +276,7 @@ class _Json:
         return None
 
     def element(self) -> bytes | None:
-        """Read a value, and return its text; None: it is invalid."""
+        """Read a value, and return its text, or None if it is invalid."""
         first = self.skip()
         if first == b'"':
             return self.string()
@@ -333,7 +333,7 @@ class _Json:
 
 
 def json(text: bytes, path: bytes) -> bytes | None:
-    """Return the text of a JSON element; None: it does not exist, or the JSON is invalid.
+    """Return the text of a JSON element; None if it does not exist or the JSON is invalid.
 
     :param path: keys and array indices, as in ``a.b[1]``.
     """

@@ -21,7 +21,7 @@ from kinst.probes.seam_breakpoints import SeamBreakpoints
 class Target:
     """Kernel that D programs are compiled for.
 
-    :param types: the kernel's types; None: it has none.
+    :param types: the kernel's types, or None if it has none.
     """
 
     probes: KernelProbes

@@ -1,4 +1,4 @@
-"""CPU time of the current thread (``vtimestamp``), from the counts of the kernel."""
+"""CPU times of threads (``vtimestamp``), computed from the kernel's counts."""
 
 from collections.abc import Callable
 
@@ -10,12 +10,12 @@ AHEAD = 1_000_000  # maximum ns by which the kernel's counter values exceed the 
 
 
 class ThreadTime:
-    """CPU times of threads: the time that the kernel has added up, and the time since then.
+    """Reader of threads' CPU times: the kernel's total, and the time since its last update.
 
     The kernel counts ticks of a counter.  Only counters that the machine drives by virtual time are
     supported, because their values are known without reading them, which would take guest time.
 
-    :param place: returns the offset and size of a member; None: there is no such member.
+    :param place: returns the offset and size of a member, or None if it does not exist.
     :param read: returns an unsigned integer in guest memory (address, size in bytes).
     """
 
@@ -29,14 +29,14 @@ class ThreadTime:
             None if symbol is None else symbol.address
             for symbol in map(machine.image.symbols.find, (clock.reader, clock.timecounter)))
         self._members = [place(*member) for member in clock.members]
-        self._counters: dict[int, tuple[int, int] | None] = {}  # by address of the reader
+        self._counters: dict[int, tuple[int, int] | None] = {}  # by address of the read function
         self._adding: dict[int, bool] = {}  # by instruction address
         # By thread address: the thread's ID, its last CPU time, and when that was returned.
         self._given: dict[int, tuple[int, int, int]] = {}
 
     @property
     def problem(self) -> str:
-        """Reason why no CPU times are available; empty: they may be available."""
+        """Reason why no CPU times are available; empty if none is known."""
         clock = self._clock
         if None in (self._ran, self._since, self._tid, *self._members):
             return "its debug data does not describe processes and threads"
@@ -57,7 +57,7 @@ class ThreadTime:
         return adds
 
     def of(self, thread: int, cpu: int, now: int) -> int | None:
-        """Return a thread's CPU time up to ``now`` in nanoseconds; None: unknown.
+        """Return a thread's CPU time up to ``now`` in nanoseconds, or None if it is unknown.
 
         The time never decreases. It is unknown while the kernel does not count yet, and if the
         kernel uses a counter that the machine does not drive.
@@ -79,13 +79,13 @@ class ThreadTime:
         # At a switch, the old thread's time ends slightly before the new thread's time begins.
         number = self._read(thread + self._tid[0], self._tid[1])
         last = self._given.get(thread)
-        if last is not None and last[0] == number and last[2] <= now:  # time was not reset
+        if last is not None and last[0] == number and last[2] <= now:  # the clock was not set back
             time = max(time, last[1])
         self._given[thread] = number, time, now
         return time
 
     def _counter(self, function: int) -> tuple[int, int] | None:
-        """Return the nanoseconds per tick and the mask of a counter; None: not supported.
+        """Return the nanoseconds per tick and the mask of a counter, or None if not supported.
 
         :param function: address of the function that reads the counter.
         """

@@ -17,7 +17,7 @@ GLOB = re.compile(r"[*?\[]")
 
 
 def interval(name: str) -> int | None:
-    """Return the nanoseconds between firings of ``tick-10ms`` and so on; None: not a timer."""
+    """Return the interval in nanoseconds of a timer such as ``tick-10ms``; None for other names."""
     match = TIMER.fullmatch(name)
     if match is None:
         return None
@@ -65,5 +65,5 @@ class OwnProbes:
         return bool(self.match((provider, "", "", "")))
 
     def numbered(self, number: int) -> ListedProbe | None:
-        """Return the probe with an ID; None: there is no such probe."""
+        """Return the probe with an ID, or None if there is no such probe."""
         return self.probes[number - 1] if 0 < number <= len(self.probes) else None

@@ -1,4 +1,4 @@
-"""Guest on our own machine that D programs trace, with native access to its state."""
+"""Guest on Unicorn that D programs trace, with native access to its state."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from kinst.probes.breakpoints import Breakpoints, NativeState
 
 
 class UnicornGuest(GuestState):
-    """Guest on our own machine.
+    """Guest on Unicorn.
 
     :param stops: whether the workload stops when tracing ends.
     """
@@ -91,6 +91,6 @@ class UnicornGuest(GuestState):
         self._breakpoints.dispatcher.act_by(None, self._runtime.take_failure)
 
     def stop(self) -> None:
-        """Stop the machine before its next block."""
+        """Stop the machine before its next basic block."""
         if self._stops:
             self._emulated.request_stop(Stop(StopReason.INTERRUPTED, 0))

@@ -80,7 +80,7 @@ def _member(content: bytes, offset: int, bits: int | None, kind: Type) -> Value:
     """Convert a member of a structure.
 
     :param offset: offset of the member in bits.
-    :param bits: width of a bit-field; None: the member is not a bit-field.
+    :param bits: width of a bit-field, or None for any other member.
     """
     at, size = offset // 8, width(kind)
     if bits is None:
@@ -99,7 +99,7 @@ def recorded(field: Field, content: bytes, symbols: Symbols) -> Value:
 
 
 def key(part: Part, kind: Type, symbols: Symbols) -> Value:
-    """Convert one element of a key."""
+    """Convert one element of an aggregation's key."""
     if part.how in STACKS:
         return frames(part.content, symbols)
     if part.how != "value":
@@ -108,14 +108,14 @@ def key(part: Part, kind: Type, symbols: Symbols) -> Value:
 
 
 def keys(entry: Entry, symbols: Symbols) -> list[Value]:
-    """Convert the key of an entry."""
+    """Convert the key of an aggregation's entry."""
     assert entry.shape is not None
     return [key(part, kind, symbols)
             for part, (kind, _how, _size) in zip(entry.key, entry.shape.parts, strict=True)]
 
 
 def buckets(entry: Entry, empty: bool = False) -> list[tuple[int | None, int]]:
-    """Return the lower bound and the count of each bucket of a distribution that is not empty.
+    """Return the lower bound and the count of each non-empty bucket of a distribution.
 
     The lower bound of the underflow bucket of ``lquantize()`` and ``llquantize()`` is None.
 

@@ -25,7 +25,7 @@ from kinst.relocation.trap import TRAPS, trap_of
 DEFAULT_FRAMES, MAX_FRAMES = 20, 1000
 PANIC = "kernel`panic+"
 INDENT = " " * 14
-# A frame's line: the function, the offset, and the source line.
+# Line of a frame: the function, the offset, and the source line.
 LINE = re.compile(r"(?P<function>.+?)(?:\+0x[0-9a-f]+)?(?:  .*)?", re.DOTALL)
 FAR = 1 << 20  # minimum offset in bytes at which a label no longer names an address
 MASK = (1 << 64) - 1
@@ -41,7 +41,7 @@ class FrameStep:
 
     :param saved: (register, bytes from the caller's frame, size) of each register in memory,
         including the program counter unless it is in ``link``.
-    :param link: register with the return address; empty: the address is in memory.
+    :param link: register with the return address; empty if the address is in memory.
     :param floor: bytes by which the caller's frame may begin below the stack pointer.
     :param above: whether the caller's frame must begin above this one's, not at the same address.
     :param trap: whether the registers are in a trap frame; the stack may be another one.
@@ -86,7 +86,7 @@ class Stacks:
         self._steps: dict[tuple[int, bool], FrameStep | None] = {}
 
     def _function_begins(self, address: int) -> bool:
-        """Whether a function begins at an address, except for the cold part of another."""
+        """Whether a function begins at an address; the cold part of another does not count."""
         function = self._machine.image.symbols.function_at(address)
         return (function is not None and function.address == address
                 and not is_cold(function.name))
@@ -150,7 +150,7 @@ class Stacks:
         return symbols.function_at(address) or symbols.label_at(address) or Symbol("", 0, 0, 0)
 
     def _caller(self, step: FrameStep, registers: dict[str, int]) -> dict[str, int] | None:
-        """Return the registers of a frame's caller; None: the stack ends here."""
+        """Return the registers of a frame's caller, or None if the stack ends here."""
         arch, machine = self._machine.arch, self._machine
         frame, sp = registers[step.base] + step.offset & MASK, registers[arch.sp]
         if not step.trap and (frame - step.floor & MASK < sp or (step.above and frame == sp)):
@@ -165,7 +165,7 @@ class Stacks:
         return caller
 
     def step(self, pc: int, is_return: bool) -> FrameStep | None:
-        """Return the step to the caller from kernel code at an address; None: the stack ends there.
+        """Return the step to the caller from a kernel code address; None if the stack ends there.
 
         :param is_return: whether the address is a return address.
         """
@@ -196,7 +196,7 @@ class Stacks:
             link = "" if rule.returns in rule.saved else arch.link or ""
             return FrameStep(known[rule.base], rule.offset, tuple(saved), link, above=is_return)
         if not is_return and pc == self._function(pc).address:
-            # At its first instruction a function has no frame of its own.
+            # At its first instruction, a function has no frame yet.
             if arch.link is not None:
                 return FrameStep(arch.sp, 0, (), arch.link)
             return FrameStep(arch.sp, 8, ((arch.pc, -8, 8),))
@@ -206,7 +206,7 @@ class Stacks:
         return FrameStep(register, size, record, floor=size)
 
     def _followed(self, pc: int, prologue: bool) -> FrameStep | None:
-        """Return the step found by following the function's code; None: unknown.
+        """Return the step found by following the function's code, or None if that fails.
 
         :param prologue: whether the instruction may be in the function's prologue, too.
         """
@@ -222,7 +222,7 @@ class Stacks:
         return FrameStep(frame.base, frame.offset, saved, frame.link)
 
     def _code(self, address: int, size: int) -> bytes:
-        """Return the code at an address, without breakpoints; empty: nothing is mapped there."""
+        """Return the code at an address, without breakpoints; empty if nothing is mapped there."""
         machine = self._machine
         try:
             code = bytearray(machine.read(address, size))

@@ -1,4 +1,4 @@
-"""Threads of the guest's kernel, found by its own lists and types."""
+"""Threads of the guest's kernel, found through the kernel's lists and types."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from emu.host.printable import plain
 from emu.machine.address_space import AddressSpace
 from emu.machine.machine import Machine
 
-MOST = 4096  # maximum number of threads or processes, in case that a list is circular
+MOST = 4096  # maximum number of threads or processes, in case a list is circular
 MAX_NAME = 64
 MASK = (1 << 64) - 1
 # Exceptions raised by reading a list that is not set up yet or is being changed.
@@ -39,7 +39,7 @@ class Thread:
 
 
 def structure(types: Types, name: str) -> Structure | None:
-    """Return a structure of the kernel, such as ``struct proc``; None: it is not defined."""
+    """Return a structure of the kernel, such as ``struct proc``; None if it is not defined."""
     for kind in types.named(name):
         if isinstance(kind, Structure):
             return kind
@@ -62,7 +62,7 @@ class Threads:
         self._process = structure(self._types, self._lists.process)
 
     def name(self, address: int) -> str:
-        """Return the name of a thread; empty: it cannot be read.
+        """Return the name of a thread; empty if it cannot be read.
 
         :param address: address of the thread.
         """

@@ -12,7 +12,7 @@ from emu.elf.symbols import Symbol
 from emu.host.errors import ImageError
 
 ADDRESS = (1 << 48) - 1  # highest address of a user program
-NUMBERS = (1 << 13) - 1  # highest number of a process name; KernelSymbols uses the bits above
+NUMBERS = (1 << 13) - 1  # largest number of a process name; KernelSymbols uses the higher bits
 NAME = 19  # maximum length of a process's name (FreeBSD's MAXCOMLEN)
 
 
@@ -38,7 +38,7 @@ class UserPrograms:
         return self.number(name) << 48 | address & ADDRESS
 
     def number(self, name: str) -> int:
-        """Return the number for a process's name in stack words; 0: there are too many names."""
+        """Return the number for a process's name in stack words; 0 if there are too many names."""
         if name not in self._names and len(self._names) < NUMBERS:
             self._names.append(name)
         return self._names.index(name) if name in self._names else 0
@@ -114,7 +114,7 @@ def walk(pc: int, frame: int, record: tuple[int, int], read: Callable[[int], int
     as the caller's frame.
 
     :param record: offsets in a frame record of the caller's frame and of the return address.
-    :param read: returns a word of the program's memory; None: no memory is mapped there.
+    :param read: returns a word of the program's memory, or None if no memory is mapped there.
     :param most: maximum number of addresses.
     """
     addresses = [pc]

@@ -9,7 +9,7 @@ cdef enum:
     IMM8 = 2
     REL8 = 16
     REL32 = 32
-    KEEP = 64  # the immediate determines what the instruction is
+    KEEP = 64  # the immediate determines the operation
 
 cdef struct Layout:
     uint32_t opcode_at  # offset of the first opcode byte, after the prefixes

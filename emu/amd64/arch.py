@@ -83,7 +83,7 @@ class Amd64(Arch):
         return bool(entry & 2)
 
     def assembler(self, text: str) -> "keystone.Ks":
-        """Return Keystone's assembler, for AT&T syntax if there is a ``%`` or ``$``, else Intel."""
+        """Return a Keystone assembler: AT&T if the text contains ``%`` or ``$``, else Intel."""
         import keystone
 
         engine = keystone.Ks(keystone.KS_ARCH_X86, keystone.KS_MODE_64)
@@ -96,15 +96,15 @@ class Amd64(Arch):
         return _decoder()
 
     def instruction_length(self, code: bytes) -> int:
-        """Return the size in bytes of the first instruction of some code; 0: invalid."""
+        """Return the size in bytes of the first instruction of some code, or 0 if it is invalid."""
         for _address, size, mnemonic, _operands in _decoder().disasm_lite(code, 0, 1):
-            if mnemonic == UD1:  # Capstone omits UD1's operands, encoded like IMUL's
+            if mnemonic == UD1:  # Capstone omits UD1's operands, which are encoded like IMUL's
                 return self.instruction_length(code[: size - 1] + IMUL + code[size:])
             return int(size)
         return 0
 
     def executed_length(self, code: bytes) -> int:
-        """Return the size in bytes with which the CPU models execute the first instruction.
+        """Return the size in bytes of the first instruction as the CPU models execute it.
 
         :return: 0 if they do not execute the instruction.
         """

@@ -47,7 +47,7 @@ class Arch(ABC):
     sp: ClassVar[str]
     arguments: ClassVar[tuple[str, ...]]
     result: ClassVar[str]
-    macros: ClassVar[tuple[str, ...]]  # macros that a C compiler for it defines
+    macros: ClassVar[tuple[str, ...]]  # macros that C compilers for the architecture predefine
     link: ClassVar[str | None]  # register with a call's return address; None: it is on the stack
     dwarf_registers: ClassVar[tuple[str, ...]]  # general registers by their DWARF number
     # A function's frame record: the register that points to it, then the offsets at which it has
@@ -80,7 +80,7 @@ class Arch(ABC):
         """Return Capstone's decoder, without instruction details."""
 
     def assembler(self, text: str) -> "keystone.Ks | None":
-        """Return Keystone's assembler for a text's syntax; None: unsupported architecture."""
+        """Return a Keystone assembler for the syntax of a text, or None if it is unsupported."""
         return None
 
     def disassemble(self, code: bytes, address: int) -> str:
@@ -91,7 +91,7 @@ class Arch(ABC):
 
     @abstractmethod
     def instruction_length(self, code: bytes) -> int:
-        """Return the size in bytes of the first instruction of some code; 0: invalid.
+        """Return the size in bytes of the first instruction of some code, or 0 if it is invalid.
 
         :param code: at most 15 bytes.
         """
@@ -139,7 +139,7 @@ class Arch(ABC):
         return 8 if self.link is None else 0
 
     def executed_length(self, code: bytes) -> int:
-        """Return the size in bytes with which the CPU models execute the first instruction.
+        """Return the size in bytes of the first instruction as the CPU models execute it.
 
         The CPU models also execute encodings that are not valid instructions.
 

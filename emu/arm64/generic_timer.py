@@ -23,7 +23,7 @@ REGISTERS = {
 
 
 class GenericTimer:
-    """One of the two timers: compares the counter with ``cval`` and drives an interrupt line."""
+    """One of the CPU's two timers: compares the counter with ``cval`` and drives an interrupt."""
 
     def __init__(self, bus: Bus, name: str, output: Callable[[bool], None]) -> None:
         self._bus = bus

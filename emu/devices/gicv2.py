@@ -230,7 +230,7 @@ class CpuInterface(Device):
         self._distributor, self._cpu = distributor, cpu
         self._changed = changed
         self.control = self.mask = self.binary_point = 0
-        self.running: list[list[int]] = []  # [number, priority] of active ones, innermost last
+        self.running: list[list[int]] = []  # [number, priority] of active interrupts, newest last
 
     def _candidate(self) -> int:
         number, priority = self._distributor.best(self._cpu)

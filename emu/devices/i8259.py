@@ -1,4 +1,4 @@
-"""A masked pair of Intel 8259A interrupt controllers; GENERIC sets them up but uses the APICs."""
+"""Pair of masked Intel 8259A interrupt controllers; kernels set them up but use the APICs."""
 
 from emu.devices.device import Device
 

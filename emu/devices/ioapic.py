@@ -45,7 +45,7 @@ class IoApic(Device):
             self._message(entry)
 
     def end_of_interrupt(self, vector: int) -> None:
-        """Handle the end of an interrupt in a local APIC."""
+        """Handle an end-of-interrupt message from a local APIC."""
         for pin, entry in enumerate(self.redirection):
             if entry & LEVEL and entry & 0xFF == vector:
                 self.redirection[pin] &= ~REMOTE_IRR

@@ -73,7 +73,7 @@ class Ns16550(SerialPort):
                 value |= LSR_OVERRUN
                 self.overrun = False
         elif offset == 6:
-            if self.mcr & MCR_LOOPBACK:  # DTR, RTS, OUT1, OUT2 come back as DSR, CTS, RI, DCD
+            if self.mcr & MCR_LOOPBACK:  # DTR, RTS, OUT1, OUT2 are looped to DSR, CTS, RI, DCD
                 m = self.mcr
                 return (m & 1) << 5 | (m & 2) << 3 | (m & 4) << 4 | (m & 8) << 4
             return 0xB0  # as with a connected terminal: carrier, ready, clear to send

@@ -38,7 +38,7 @@ class PciFunction(Device):
         struct.pack_into("<HH", self._fixed, 0, vendor, device)
         self._fixed[9:12] = kind.to_bytes(3, "little")
         struct.pack_into("<HH", self._fixed, 0x2C, *subsystem)
-        self._fixed[0x3D] = int(interrupt != 0)  # pin A
+        self._fixed[0x3D] = int(interrupt != 0)  # interrupt pin A
 
     def read(self, offset: int, size: int) -> int:
         space = bytearray(self._fixed)
@@ -69,7 +69,7 @@ class PciFunction(Device):
         """Write ``size`` bytes to the I/O ports at an offset; ignored by default."""
 
     def offset_of(self, port: int) -> int | None:
-        """Return the offset of an I/O port in this function's ports, or None."""
+        """Return the offset of an I/O port among this function's ports, or None."""
         if self.ports and self.command & IO_SPACE and 0 <= port - self.base < self.ports:
             return port - self.base
         return None
@@ -121,7 +121,7 @@ class PciConfiguration(Device):
             function.write((self.address & 0xFC) + offset - DATA, size, value)
 
     def port(self, port: int) -> tuple[PciFunction, int] | None:
-        """Return the function that has an I/O port, and the offset of the port, or None."""
+        """Return the function to which an I/O port belongs, and the port's offset, or None."""
         for function in self._functions:
             offset = function.offset_of(port)
             if offset is not None:

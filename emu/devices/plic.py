@@ -70,7 +70,7 @@ class Plic(Device):
         return self._best(hart) != 0
 
     def _hart(self, offset: int, step: int) -> tuple[int | None, int]:
-        """Return the hart whose S-mode context is at an offset, or None, and the offset in it."""
+        """Return the hart (or None) whose S-mode context is at an offset, and the offset in it."""
         context = offset // step
         hart = context // 2 if context % 2 and context // 2 <= len(self.others) else None
         return hart, offset % step

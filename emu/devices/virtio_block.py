@@ -15,16 +15,16 @@ from emu.host.errors import MemoryAccessError
 from emu.host.input_file import Content
 
 SECTOR = 512
-BLOCK = 4096  # bytes in the unit of storage for written data
+BLOCK = 4096  # bytes; written data is stored in blocks of this size
 LATENCY = 20_000  # ns
-MAX_SEGMENTS = 126  # data segments of a request, in a queue of 128
+MAX_SEGMENTS = 126  # maximum data segments of a request, in a queue of 128 descriptors
 DEVICE_TYPE = 2
 SEG_MAX, BLK_SIZE, FLUSH = 1 << 2, 1 << 6, 1 << 9  # feature bits
 IN, OUT, SYNC, GET_ID = 0, 1, 4, 8  # request types
 OK, IO_ERROR, UNSUPPORTED = 0, 1, 2
 DRIVER_OK, NEEDS_RESET = 4, 0x40  # bits of the device status
 QUEUE_INTERRUPT, CONFIGURATION_INTERRUPT = 1, 2
-CONFIGURATION = struct.Struct("<QIIHBBI")  # up to and including blk_size
+CONFIGURATION = struct.Struct("<QIIHBBI")  # virtio_blk_config, up to and including blk_size
 NAME = b"kinst".ljust(20, b"\0")
 
 
@@ -43,10 +43,10 @@ class VirtioBlock(Device):
     def __init__(self, bus: Bus, name: str, content: Content, line: Line) -> None:
         self._bus, self._line, self._content = bus, line, content
         self.status = self.features = self.interrupts = 0
-        self.trouble = ""  # how the driver has violated the specification; empty: not at all
+        self.trouble = ""  # how the driver has violated the specification; empty if it has not
         self.queue = VirtQueue(bus)
         self._written: dict[int, bytes] = {}  # changed blocks by block number
-        self._shown: dict[str, str] = {}  # the same, as saved in snapshots
+        self._shown: dict[str, str] = {}  # the changed blocks, as saved in snapshots
         self._timer = bus.timer(name, self._ring)
         self._configuration = CONFIGURATION.pack(
             len(content) // SECTOR, 0, MAX_SEGMENTS, 0, 0, 0, SECTOR)
@@ -55,7 +55,7 @@ class VirtioBlock(Device):
     # -- interface for transports -----------------------------------------------------------------
 
     def reset(self) -> None:
-        """Reset the device for the driver; the content of the disk stays."""
+        """Reset the device at the driver's request, without changing the content of the disk."""
         self.status = self.features = 0
         self.trouble = ""
         self.queue.reset()
@@ -103,7 +103,7 @@ class VirtioBlock(Device):
         """Carry out a request, and return the number of bytes written to its chain."""
         room = sum(length for _address, length in chain.writable)
         if len(chain.readable) < 16 or not room:
-            raise QueueError("a request without a header, or without room for its status")
+            raise QueueError("a request has no header, or no room for its status")
         kind, _reserved, sector = struct.unpack("<IIQ", chain.readable[:16])
         data, out, status = b"", chain.readable[16:], OK
         if kind == IN:
@@ -184,14 +184,14 @@ class VirtioBlock(Device):
         if not (isinstance(queue, list) and len(queue) == len(self.queue.state())
                 and all(type(one) is int and 0 <= one < 1 << 64 for one in queue)
                 and isinstance(trouble, str) and isinstance(written, dict)):
-            raise ValueError("not the state of a disk")
+            raise ValueError("invalid state of a disk")
         blocks = {}
         for key, text in written.items():
             block_number, block = int(key), bytes.fromhex(text)
             left = len(self._content) - block_number * BLOCK
             if (block_number < 0 or left <= 0 or len(block) != min(BLOCK, left)
                     or str(block_number) != key):
-                raise ValueError("a written block is not a block of the disk")
+                raise ValueError("invalid written block of a disk")
             blocks[block_number] = block
         self.queue.restore(queue)
         self.trouble = trouble

@@ -23,7 +23,7 @@ class QueueError(Exception):
 
 @dataclass(frozen=True)
 class Chain:
-    """Request, as a chain of descriptors.
+    """A request as a chain of descriptors.
 
     :param head: index of the first descriptor.
     :param readable: content of the buffers that the device reads.
@@ -63,7 +63,7 @@ class VirtQueue:
             raise QueueError(f"invalid queue size {self.size}")
         behind = self._number(self.available + 2) - self.taken & 0xFFFF
         if behind > self.size:
-            raise QueueError(f"{behind} requests are waiting in a queue of {self.size}")
+            raise QueueError(f"{behind} requests are waiting in a queue of {self.size} descriptors")
         return behind > 0
 
     def take(self) -> Chain | None:
@@ -78,7 +78,7 @@ class VirtQueue:
         total, at = 0, head
         for _ in range(self.size):
             if at >= self.size:
-                raise QueueError(f"descriptor {at} is outside a queue of {self.size}")
+                raise QueueError(f"descriptor {at} is outside the queue of {self.size} descriptors")
             address, length, flags, following = DESCRIPTOR.unpack(
                 self._bytes(self.descriptors + DESCRIPTOR.size * at, DESCRIPTOR.size))
             total += length
@@ -95,7 +95,7 @@ class VirtQueue:
                 break
             at = following
         else:
-            raise QueueError("the descriptors form a circle")
+            raise QueueError("the chain of descriptors has a loop")
         self.taken = self.taken + 1 & 0xFFFF
         return Chain(head, bytes(readable), tuple(writable))
 

@@ -11,9 +11,9 @@ from emu.host.errors import ImageError, KinstError
 from emu.host.input_file import Content, HeldFile, pieces, taken
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.%-]{0,127}=[ -~]{0,511}")
-MAX_ENVIRONMENT = 256  # variables
+MAX_ENVIRONMENT = 256  # maximum number of variables
 MAX_DISK = 8 << 30  # bytes
-COPIED = 64 << 20  # bytes; a larger image stays in its file, which must not change
+COPIED = 64 << 20  # bytes; larger images are not copied, so their files must not change
 MAX_DISKS = 4
 TURN = 100_000
 MAX_TURN = 1 << 40
@@ -118,12 +118,12 @@ def boot_options(environment: Sequence[str], flags: str, disk: Path | None,
     :raises ImageError: if a disk image cannot be used; see ``disk_image``.
     """
     if len(disks) > MAX_DISKS:
-        raise KinstError(f"--disk: {len(disks)} disks given, at most {MAX_DISKS} are possible")
+        raise KinstError(f"--disk: {len(disks)} disks given; at most {MAX_DISKS} are possible")
     for text in environment:
         if not ASSIGNMENT.fullmatch(text):
             raise KinstError(f"--env {text!r}: must be NAME=VALUE in printable ASCII characters")
     if len(environment) > MAX_ENVIRONMENT:
-        raise KinstError(f"--env: {len(environment)} variables given, at most {MAX_ENVIRONMENT} "
+        raise KinstError(f"--env: {len(environment)} variables given; at most {MAX_ENVIRONMENT} "
                          "are possible")
     last = dict(text.split("=", 1) for text in environment)
     return BootOptions(tuple(f"{name}={value}" for name, value in last.items()),

@@ -64,7 +64,7 @@ class Image:
     segments: tuple[Segment, ...]
     symbols: SymbolTable
     build_id: str
-    modules: tuple[Module, ...] = ()  # loaded after the kernel, by address
+    modules: tuple[Module, ...] = ()  # sorted by address; they follow the kernel in memory
     options: BootOptions = NOTHING  # options for the boot loader
 
     @property
@@ -127,7 +127,7 @@ class Image:
                 or any(begin <= address < end for m in self.modules for begin, end in m.code))
 
     def code(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (virtual address, bytes) for all code; modules' code is as after linking."""
+        """Yield (virtual address, bytes) for each range of code; modules are already relocated."""
         for segment in self.segments:
             if segment.executable:
                 yield segment.virtual, bytes(segment.data)
@@ -225,7 +225,7 @@ def load_image(path: Path, debug: Path | None = None) -> Image:
 def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:
     found = file_symbols(ElfFile(read_file(path)))
     if not found[0]:
-        raise ImageError(f"{path}: has no symbols either; get the kernel-dbg set of the release")
+        raise ImageError(f"{path}: a debug file without symbols; get the release's kernel-dbg set")
     return found
 
 

@@ -60,7 +60,7 @@ class Dependency:
 
 
 class ModuleFile:
-    """The file of a kernel module, without an address in memory.
+    """A kernel module's file, whose address in memory is not yet known.
 
     :raises ImageError: if the file is not a module that can be loaded.
     """
@@ -98,9 +98,9 @@ class ModuleFile:
         if names >= len(elf.sections):
             raise ValueError
         self._names_section = names
-        # In a malicious file these tables may overlap, and be larger together than the file.
+        # In a malicious file, these tables can overlap, so that together they exceed the file.
         if sum(s.size for s in self.sections if s.kind in (RELA, SYMTAB, DYNSYM)) > MAX_SIZE:
-            raise ImageError(f"{self.path}: the relocation and symbol tables have more than "
+            raise ImageError(f"{self.path}: the relocation and symbol tables are larger than "
                              f"{MAX_SIZE >> 20} MiB")
         self._symbols: dict[SectionHeader, list[tuple[str, int, int, int]]] = {}
         self.segments: list[tuple[int, int, int, int, int]] = []
@@ -135,7 +135,7 @@ class ModuleFile:
         return b"" if section.kind == NOBITS else self._bytes(section.offset, section.size)
 
     def _lay_out(self) -> None:
-        """Place code and data in section order, then the tables that the kernel links them with.
+        """Lay out code and data in section order, then the tables that the kernel's linker needs.
 
         These are the symbols, their names, the section names, and the relocations of loaded
         sections.
@@ -189,7 +189,7 @@ class ModuleFile:
 
     @functools.cached_property
     def image(self) -> bytes:
-        """Content of the module's memory as the loader puts it there, before relocation."""
+        """Content of the module's memory before relocation, as the loader writes it."""
         memory = bytearray(self.size)
         if self.relocatable:
             for section in self.sections:
@@ -312,7 +312,7 @@ class ModuleFile:
 
     @functools.cached_property
     def _says(self) -> tuple[list[Dependency], list[str]]:
-        """Dependencies of the file, and names of the modules in it."""
+        """Dependencies of the file, and the names of the modules that it contains."""
         memory = bytearray(self.image)
         for target, offset, data in self.written(0, lambda name: None):
             at = offset + (target.at or 0) if self.relocatable else offset
@@ -347,7 +347,7 @@ class ModuleFile:
 
     @property
     def provides(self) -> list[str]:
-        """Names of the modules in this file, by which other modules depend on them.
+        """Names of the modules in this file, to which the dependencies of other modules refer.
 
         :raises ImageError: if the metadata of the module is damaged.
         """
@@ -400,7 +400,7 @@ class Module:
 
     @functools.cached_property
     def memory(self) -> bytes:
-        """Content of the module's memory after linking, as far as it is known."""
+        """Content of the module's memory after linking, without relocations of unknown value."""
         memory = bytearray(self.file.image)
         for at, data in self.links:
             memory[at : at + len(data)] = data
@@ -408,7 +408,7 @@ class Module:
 
     @functools.cached_property
     def links(self) -> list[tuple[int, bytes]]:
-        """Bytes that the kernel's linker writes: (offset in memory, bytes)."""
+        """Bytes that the kernel's linker writes into the module, as (offset, bytes)."""
         links = []
         for target, offset, data in self.file.written(self.address, self.outside.get):
             at = offset + (target.at or 0) if self.file.relocatable else offset
@@ -433,7 +433,7 @@ class Module:
 
     @functools.cached_property
     def globals(self) -> dict[str, int]:
-        """Addresses of the symbols that other modules can use from this one, by name."""
+        """Addresses of the symbols that this module exports to other modules, by name."""
         table = self.file.symtab
         assert table is not None
         addresses: dict[str, int] = {}

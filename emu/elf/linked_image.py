@@ -1,4 +1,4 @@
-"""A kernel and its modules as one image, as the boot loader passes them on.
+"""A kernel and its modules as one image, laid out as by the boot loader.
 
 Modules name their dependencies with MODULE_DEPEND (sys/module.h).  Dependencies are looked up among
 the given modules, then in the directories of the kernel and of the module that needs them.
@@ -33,7 +33,7 @@ class LinkedSymbols(SymbolTable):
 
     @property
     def tables(self) -> tuple[bytes, bytes]:
-        """The kernel's tables only, because each module's tables are in its file."""
+        """Raw symbol and string tables of the kernel; each module's tables are in its own file."""
         return self._kernel.tables
 
     def __len__(self) -> int:
@@ -54,11 +54,11 @@ class LinkedSymbols(SymbolTable):
         return difflib.get_close_matches(name, near, 3, 0.8)
 
     def names(self, kinds: Collection[int] = KINDS) -> set[str]:
-        """Return the names of all symbols of some types (``STT_``)."""
+        """Return the names of all symbols of the given types (``STT_`` numbers)."""
         return set().union(*(table.names(kinds) for table in self._tables))
 
     def functions(self) -> Iterator[Symbol]:
-        """Yield all functions with a size, the kernel's first."""
+        """Yield all functions with a nonzero size, the kernel's first."""
         for table in self._tables:
             yield from table.functions()
 
@@ -82,7 +82,7 @@ class LinkedSymbols(SymbolTable):
 
 
 def with_modules(image: Image, paths: Sequence[Path]) -> Image:
-    """Return the image with modules and their dependencies, in loading order.
+    """Return a kernel image to which modules and their dependencies are added, in loading order.
 
     :raises ImageError: if a module is for another kernel or architecture, or a dependency is
         missing.
@@ -116,7 +116,7 @@ def with_modules(image: Image, paths: Sequence[Path]) -> Image:
 
 
 def _ordered(image: Image, wanted: list[ModuleFile]) -> list[ModuleFile]:
-    """Return the modules and their dependencies, each after those that it depends on."""
+    """Return the modules and their dependencies, each after the modules that it depends on."""
     ordered: list[ModuleFile] = []
     version = _version(image)
     known = list(wanted)
@@ -166,7 +166,7 @@ def _version(image: Image) -> int | None:
 
 
 def _provider(name: str, known: list[ModuleFile], *directories: Path) -> ModuleFile | None:
-    """Find a module by name: a known one, a file with that name, or a file that contains it."""
+    """Find a module among the known files, then by file name, then by the names in other files."""
     for file in known:
         if name in file.provides or file.name == name + SUFFIX:
             return file
@@ -181,5 +181,5 @@ def _provider(name: str, known: list[ModuleFile], *directories: Path) -> ModuleF
                 if name.encode() in bytes(file.data) and name in file.provides:
                     return file
             except ImageError:
-                continue  # a file that was not asked for may be unusable
+                continue  # ignore unusable files that the user did not ask for
     return None

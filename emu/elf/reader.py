@@ -22,7 +22,7 @@ PT_LOAD, PT_DYNAMIC = 1, 2
 MAX_FILE = 2 << 30  # bytes
 MAX_SECTIONS = 65536
 MAX_NAME = 256  # maximum length of a section name in bytes
-# e_machine -> its name without the EM_ prefix, for machines that have kernels.
+# Names of e_machine numbers, without the EM_ prefix; other machines are shown as numbers.
 MACHINES = {2: "SPARC", 3: "386", 8: "MIPS", 20: "PPC", 21: "PPC64", 22: "S390", 40: "ARM",
             43: "SPARCV9", 62: "X86_64", 183: "AARCH64", 243: "RISCV", 258: "LOONGARCH"}
 
@@ -128,7 +128,7 @@ class ElfFile:
         return next((section for section in self.sections if section.name == name), None)
 
     def of_kind(self, kind: int) -> Iterator[SectionHeader]:
-        """Yield the sections of a type (``SHT_``)."""
+        """Yield the sections of a given type (an ``SHT_`` number)."""
         return (section for section in self.sections if section.kind == kind)
 
 
@@ -138,7 +138,7 @@ def _name(strings: bytes, at: int) -> str:
 
 
 def read_file(path: Path) -> InputFile:
-    """Read a file; only the first bytes if it is not an ELF file.
+    """Read an ELF file; read only the first bytes of any other file.
 
     :raises ImageError: if the file cannot be read, is empty, or has more than 2 GiB.
     """
@@ -146,7 +146,7 @@ def read_file(path: Path) -> InputFile:
 
 
 def build_id_of(notes: bytes) -> str:
-    """Return the GNU build ID (NT_GNU_BUILD_ID) in a note section, in hexadecimal; else ""."""
+    """Return the GNU build ID (NT_GNU_BUILD_ID) in a note section in hexadecimal, or ``""``."""
     at = 0
     while at + 12 <= len(notes):
         name_size, size, kind = struct.unpack_from("<III", notes, at)

@@ -40,7 +40,7 @@ RELOCATIONS: Parts[RelocationTypes] = Parts("emu.{}.arch", "RELOCATIONS")
 def relocations(
     table: bytes, types: RelocationTypes, value: Callable[[int], int | None], address: int,
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (r_offset, bytes) for each relocation in a table whose value is known.
+    """Yield (r_offset, bytes) for each relocation in a table, if its value is known.
 
     Relocations of unknown types or symbols are skipped.
 

@@ -91,7 +91,7 @@ class SymbolTable:
         return Symbol(self._text(name), value, size, kind, self.module)
 
     def _room(self, address: int) -> int:
-        """Return the number of code bytes from an address to the end of its range."""
+        """Return the number of code bytes from an address to the end of the code range."""
         code = self._code or []
         at = bisect.bisect_right(code, (address, 1 << 64)) - 1
         return max(code[at][1] - address, 0) if at >= 0 else 0
@@ -110,7 +110,7 @@ class SymbolTable:
         return [self._symbol(self._entries[i]) for i in self._by_name.get(name, ())]
 
     def _at_names(self, wanted: set[int]) -> list[Symbol]:
-        """Return the symbols whose st_name is one of these offsets, in table order."""
+        """Return the symbols whose st_name is one of the given offsets, in table order."""
         if len(wanted) > FEW_NAMES:
             return [self._symbol(entry) for entry in self._entries if entry[2] in wanted]
         return [symbol for _where, symbol in sorted(
@@ -118,7 +118,7 @@ class SymbolTable:
             key=lambda pair: pair[0])]
 
     def _with_name(self, offset: int) -> Iterator[tuple[int, Symbol]]:
-        """Yield (offset in the table, symbol) for each symbol with this st_name."""
+        """Yield (offset in the table, symbol) for each symbol with a given st_name."""
         wanted = offset.to_bytes(4, "little")  # st_name is the first field of an entry
         where = self._raw.find(wanted)
         while where >= 0:
@@ -160,7 +160,7 @@ class SymbolTable:
         return named[0] if named else None
 
     def globals(self, names: Collection[str]) -> dict[str, int]:
-        """Return name -> address for each of the names that is a global symbol."""
+        """Return name -> address for all global symbols with one of the given names."""
         addresses: dict[str, int] = {}
         for at, info, _other, section, value, _size in SYMBOL.iter_unpack(self._raw):
             if section != SHN_UNDEF and info >> 4 and (name := self._text(at)) in names:
@@ -200,11 +200,11 @@ class SymbolTable:
         return clipped
 
     def functions(self) -> Iterator[Symbol]:
-        """Yield all functions (STT_FUNC) with a size, by address."""
+        """Yield all functions (STT_FUNC) with a nonzero size, by address."""
         return (self._symbol(entry) for entry in self._index())
 
     def names(self, kinds: Collection[int] = KINDS) -> set[str]:
-        """Return the names of all symbols of some types (``STT_``)."""
+        """Return the names of all symbols of the given types (``STT_`` numbers)."""
         return {self._text(entry[2]) for entry in self._entries if entry[3] in kinds}
 
     def function_at(self, address: int) -> Symbol | None:

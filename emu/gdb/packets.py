@@ -12,7 +12,7 @@ INTERRUPT = 0x03
 
 
 class GdbError(KinstError):
-    """Error in the connection or in the session of a debugger."""
+    """Error in a debugger's connection or session."""
 
 
 class Gone(GdbError):

@@ -10,7 +10,7 @@ from emu.gdb.session import Command, GdbSession, ThreadList
 from emu.gdb.target import Target
 
 LOOPBACK = "127.0.0.1"
-STANDARD = "-"  # the place that means standard input and output
+STANDARD = "-"  # value of --gdb that selects standard input and output
 MAX_PORT = 65535
 
 
@@ -26,7 +26,7 @@ def connections(place: str, ready: Callable[[int], None]) -> Iterator[Iterator[C
         yield iter([Connection((sys.stdin.buffer, sys.stdout.buffer))])
         return
     if not (place.isascii() and place.isdecimal() and int(place[:6]) <= MAX_PORT):
-        raise GdbError(f"--gdb {place[:40]}: give a port, 0 for any free port, or - for standard "
+        raise GdbError(f"--gdb {place[:40]}: use a port, 0 for any free port, or - for standard "
                        "input and output")
     try:
         server = socket.create_server((LOOPBACK, int(place)))
@@ -60,7 +60,7 @@ def serve(target: Target, place: str, ready: Callable[[int], None], threads: Thr
             try:
                 GdbSession(target, connection, threads, commands).serve()
             except Gone:
-                target.breakpoints.clear()  # they belonged to the debugger that left
+                target.breakpoints.clear()  # the debugger that disconnected had set them
                 target.watched.clear()
             else:
                 break

@@ -11,11 +11,11 @@ from emu.gdb.target import StopEvent, Target, Why
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.host.printable import plain
 
-MAX_REASON = 400  # maximum number of characters of an error message in an answer
+MAX_REASON = 400  # maximum number of characters of an error message in a reply
 OK, UNKNOWN, NO_MEMORY, REFUSED = b"OK", b"", b"E14", b"E01"
 SIGTRAP, SIGINT, SIGABRT = 5, 2, 6
 SIGNALS = {Why.INTERRUPTED: SIGINT, Why.OVER: SIGABRT}
-MAX_READ = 1 << 14  # maximum number of bytes of memory in an answer
+MAX_READ = 1 << 14  # maximum number of bytes of memory in a reply
 MAX_TEXT = 1 << 20  # maximum number of characters that a monitor command prints
 ANY, ALL = 0, -1
 ONLY = 1  # ID of the only thread of a kernel whose threads are unknown
@@ -91,7 +91,7 @@ class GdbSession:
             except Gone:
                 raise
             except KinstError as error:
-                # gdb would take a console packet for the answer, so the error is in the answer.
+                # gdb would mistake a console packet for the reply, so the reply contains the error.
                 answer = b"E." + plain(str(error))[:MAX_REASON].encode("ascii", "replace")
             if answer is not None:
                 self._connection.send(answer)

@@ -22,8 +22,8 @@ from emu.unicorn.state import Snapshot
 # Initial and maximum number of instructions between two checks for an interrupt by the debugger.
 FIRST_CHUNK, CHUNK = 20_000, 4_000_000
 SOON = 0.1  # seconds; chunks adapt to take about this long
-IDLE = 10**10  # ns; also ends a chunk, because a waiting CPU executes no instructions
-NEAR, WIDER = 20_000, 8  # instructions that a backward search starts with, and its growth factor
+IDLE = 10**10  # virtual ns; also ends a chunk, because a waiting CPU executes no instructions
+NEAR, WIDER = 20_000, 8  # first length of a backward search in instructions; growth factor
 MAX_WATCHES = 8
 MAX_BLOCK = 1024  # upper limit for the number of instructions in a block of the CPU model
 MAX_WATCHED = int(WatchLimit.MAX_WATCHED)
@@ -98,11 +98,11 @@ class Target(ABC):
 
     @abstractmethod
     def _run(self, until: Until) -> Stop | None:
-        """Run until a condition holds, and return the stop; None: the recording ended."""
+        """Run until a condition holds, and return the stop, or None if the recording ended."""
 
     @abstractmethod
     def _mark(self) -> Callable[[], None]:
-        """Return a function that brings the target back to its present position."""
+        """Return a callback that moves the target back to its current position."""
 
     @abstractmethod
     def write(self, address: int, data: bytes) -> None:
@@ -119,7 +119,7 @@ class Target(ABC):
         """
 
     def _memory(self, address: int) -> AddressSpace | UnicornMachine:
-        """Return the memory for an address: that of the chosen process for a program's address.
+        """Return the memory for an address: the chosen process's memory, or the machine's.
 
         :raises KinstError: if that process does not exist now.
         """
@@ -199,7 +199,7 @@ class Target(ABC):
         return self._event(stop) or StopEvent(Why.STEP)
 
     def _event(self, stop: Stop | None) -> StopEvent | None:
-        """Return the event for a stop; None: the limit of instructions or time was reached."""
+        """Return the event for a stop, or None if the run reached an instruction or time limit."""
         if stop is None:
             return StopEvent(Why.END)
         if stop.reason in (StopReason.INSTRUCTIONS, StopReason.TIME):
@@ -252,7 +252,7 @@ class Target(ABC):
                      else max(chunk // 2, FIRST_CHUNK // 16))
 
     def _to_watch(self, low: int) -> StopEvent:
-        """Run to the first watched access, which occurs at or after an instruction count."""
+        """Run to the first watched access; none occurs before instruction count ``low``."""
         if self.count < low:
             event = self._event(self._run(Until(instructions=low)))
             if event is not None:
@@ -463,7 +463,7 @@ class PlayedTarget(Target):
         return StopEvent(Why.BEGIN)
 
     def _last_in(self, end: Position | int) -> tuple[Position, StopEvent] | None:
-        """Find the last event, with its position, between the current position and another one."""
+        """Return the last event between the current position and ``end``, as (position, event)."""
         high = end.instructions if isinstance(end, Position) else end
         latest: tuple[Position, StopEvent] | None = None
         first = self.player.position

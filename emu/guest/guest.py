@@ -81,7 +81,7 @@ class LockKind:
 
 @dataclass(frozen=True)
 class LockMembers:
-    """Members of a lock that contain the number of its kind.
+    """Bit field in every lock's structure that identifies the kind of lock.
 
     :param kind: C type that all locks begin with.
     :param flags: member of ``kind`` that contains the number.
@@ -108,10 +108,10 @@ class Allocator:
 
 @dataclass(frozen=True)
 class GuestRegisters:
-    """Registers as the kernel's headers and structures name them.
+    """Names of registers in the kernel's headers and structures.
 
     :param numbers: constant -> index into D's ``regs[]`` and ``uregs[]``.
-    :param places: that index -> register name here, or field of the trap frame.
+    :param places: index -> the emulator's name of the register, or a field of the trap frame.
     :param saved: register -> (member, index) of ``struct pcb``, which keeps the registers of a
         thread while another one runs; index None: the member is not an array.
     """
@@ -151,7 +151,7 @@ class SystemCalls:
 class PageFaults:
     """How the kernel handles page faults.
 
-    :param function: function that one argument tells the kind of the access.
+    :param function: function with an argument for the kind of the access.
     :param access: index of that argument, from 0.
     :param handler: the kernel's first C function that handles the fault.
     :param address: field of the trap frame with the faulting address.
@@ -254,7 +254,7 @@ class Exclusions:
 
 @dataclass(frozen=True)
 class ThreadLists:
-    """Types and members through which the kernel's threads are found; nested members are dotted.
+    """Types and members that lead to all threads of the kernel; nested members are dotted.
 
     :param first_process: variable that points to the first process.
     :param saved: member of a thread that points to its saved registers, of the C type
@@ -280,7 +280,7 @@ class ThreadLists:
 
 @dataclass(frozen=True)
 class ThreadStart:
-    """Functions and members that start a kernel thread on a given CPU.
+    """Functions and members with which a kernel thread is started on a given CPU.
 
     :param stands: function that a program enters by a system call, with no lock held; threads are
         created there.
@@ -401,12 +401,12 @@ class ThreadClock:
 
 @dataclass(frozen=True)
 class GuestBoot:
-    """How a kernel boots and panics, and what its console prints then.
+    """How a kernel boots and panics, and what it prints on the console.
 
     :param load: acts as the boot loader; afterwards the CPU is about to execute the kernel's first
         instruction.
-    :param place: puts the image into memory without booting it: maps it and RAM by page tables of
-        its own, and gives the CPU a stack.  Both raise ``ImageError`` if the image does not fit.
+    :param place: puts the image into memory without booting it: maps it and RAM with separate page
+        tables, and sets up a stack.  Both raise ``ImageError`` if the image does not fit.
     :param prompts: ends of the console output when the boot is over.
     :param starts: first machine-independent functions of the boot; vectors and page tables are set
         up before them.
@@ -415,8 +415,8 @@ class GuestBoot:
     :param panic_ends: beginnings of console lines that end a panic.
     :param releases: directory on the download server, below its releases/.
     :param later_prompt: two console texts; after the first, the second is a prompt, too.
-    :param shell_prompt: which of the prompts is that of our shell; empty: the kernel runs no
-        programs.
+    :param shell_prompt: which of the prompts is that of the kinst-emu shell; empty: the kernel runs
+        no programs.
     :param unmounted: pattern of the message that the root file system cannot be mounted, with
         groups for the file system and the error number; empty: there is no such message.
     :param needs: options and devices that a kernel needs to run our userland: name -> symbol of
@@ -556,8 +556,8 @@ class Guest:
 
     Names are those of the kernel's symbols, types and members.
 
-    :param recognized_by: symbol that no other guest has; empty: all kernels that are no other
-        guest.
+    :param recognized_by: symbol that no other guest has; empty: the guest for all kernels that no
+        other guest recognizes.
     :param members: D variable -> (type, member) pairs that lead to it from the thread.
     """
 

@@ -1,4 +1,4 @@
-"""Search for unused guest address space, for memory that the guest does not know of."""
+"""Search for unused guest address space, to map memory that is hidden from the guest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class PageTables(Protocol):
-    """CPU whose registers and memory contain the page tables."""
+    """The registers and physical memory that contain a CPU's page tables."""
 
     def read_register(self, name: str) -> int: ...
 
@@ -18,9 +18,9 @@ LARGE = 2 << 20  # bytes of a large page on all three architectures
 
 @dataclass(frozen=True)
 class Hole:
-    """Unused address space in large pages, and the page table entries that make it executable.
+    """A range of unused address space, and the page table entries that make it executable.
 
-    :param virtual: address of the first page.
+    :param virtual: address of the first large page.
     :param writes: page table entries to set, as (physical address, content).
     """
 
@@ -31,11 +31,11 @@ class Hole:
 def find_hole(
     machine: PageTables, directory: int, pages: int, next_table: Callable[[int], int | None]
 ) -> int | None:
-    """Return the index of the last run of unused entries in a table of 512 entries, or None.
+    """Return the index at which the last run of ``pages`` unused entries begins, or None.
 
     An entry is unused if it is not present, or if it points to an empty table.
 
-    :param directory: physical address of the table.
+    :param directory: physical address of the table, which has 512 entries.
     :param pages: number of entries that the run must have.
     :param next_table: returns, for an entry, 0 if it is not present, the physical address of the
         table that it points to, or None if it maps a large page.
@@ -55,13 +55,14 @@ def find_far_hole(
     machine: PageTables, directories: int, near: int, pages: int,
     next_table: Callable[[int], int | None],
 ) -> tuple[int, int, int] | None:
-    """Find unused address space near the end of the kernel's half, or None.
+    """Find unused address space near the end of the kernel's half of the address space.
 
     The search goes from the last GiB that has page tables down to the GiB of ``near``, because the
     kernel's allocator hands out the space around the kernel.
 
     :param directories: physical address of the table of GiBs that covers the address ``near``.
-    :return: virtual address of the space, its page directory, and the index of its first entry.
+    :return: virtual address of the space, its page directory, and the index of its first entry;
+        None: all of the space is used.
     """
     raw = machine.read_physical(directories, 4096)
     for gib in range(511, (near >> 30 & 511) - 1, -1):

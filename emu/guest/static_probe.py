@@ -35,7 +35,7 @@ class Tracepoint:
 
 @dataclass(frozen=True)
 class CallTable:
-    """A table of system calls, with ``count`` entries of ``size`` bytes from ``base`` on."""
+    """A system call table: ``count`` entries of ``size`` bytes, starting at ``base``."""
 
     base: int
     size: int
@@ -44,7 +44,7 @@ class CallTable:
 
 @dataclass(frozen=True)
 class SystemCall:
-    """The system call at which a probe fires.
+    """A system call that fires a probe when it begins or returns.
 
     :param function: kernel function that implements the call, with the same argument types.
     :param returns: whether the probe fires when the call returns instead of when it begins.

@@ -10,7 +10,7 @@ from emu.guests.teaching.guest import teaching
 
 # FreeBSD guests by architecture, from which the other guests are derived.
 FREEBSD: Parts[Guest] = Parts("emu.guests.freebsd.{}.guest", "GUEST")
-# Variants of the teaching kernel by architecture; they are looked for before the plain one.
+# Variants of the teaching kernel by architecture; ``guest_of`` tries them before the plain kernel.
 FLAVOURS = {"amd64": (illumos,)}
 PROMPTS = (*kernel.PROMPTS, *teaching_kernel.PROMPTS)  # prompts of all guests
 

@@ -4,7 +4,7 @@ import io
 
 
 class _NamedFile(io.FileIO):
-    """File that adds its name to write errors, which an open descriptor alone does not have."""
+    """Raw file whose write errors contain its name."""
 
     def write(self, data: object, /) -> int:
         try:

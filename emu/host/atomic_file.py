@@ -23,7 +23,7 @@ def _drop_abandoned(path: Path, present: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Make errors name ``path`` where they name no file or a temporary one."""
+    """Make an ``OSError`` name ``path`` if the error names no file or a temporary file."""
     try:
         yield
     except OSError as error:
@@ -67,6 +67,6 @@ def _renamed(path: Path, mode: int | None) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     except BaseException:
         if os.getpid() == owner:  # a forked process must not remove its parent's file
-            with contextlib.suppress(FileNotFoundError):  # the cache may have been emptied
+            with contextlib.suppress(FileNotFoundError):  # another process may have removed it
                 os.unlink(temporary)
         raise

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-STRUCTURE = b",[{"  # a text has at most one more value than these characters
+STRUCTURE = b",[{"  # JSON text has at most one value more than it has of these characters
 STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 

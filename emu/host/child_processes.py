@@ -1,4 +1,4 @@
-"""Child processes that end with this process, whatever ends it."""
+"""Child processes that end when this process ends, for whatever reason."""
 
 import contextlib
 import ctypes
@@ -16,10 +16,10 @@ _libc = ctypes.CDLL(None)
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Block SIGINT in the processes that are started inside the ``with``.
+    """Block SIGINT in the processes that are started inside the ``with`` block.
 
     An interrupt from the terminal is for the process that starts them, which then ends them.  If it
-    arrives inside the ``with``, it is handled at the end.  Blocking SIGINT in this thread is not
+    arrives inside the block, it is handled at the end.  Blocking SIGINT in this thread is not
     enough: the system delivers it to another thread, and Python then runs the handler in the main
     thread.  There, an exception while a thread is being started would leave a pool that cannot end.
     """
@@ -41,7 +41,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_pool(pool: ProcessPoolExecutor) -> Iterator[None]:
-    """Kill the processes of a pool at the end of the ``with``, even if they are busy."""
+    """Kill the processes of a pool at the end of the ``with`` block, even if they are busy."""
     others = multiprocessing.active_children()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Fingerprints of the code that has produced a cached result: our files, and library versions."""
+"""Fingerprints of the code that has produced a cached result: project files, library versions."""
 
 import functools
 import hashlib

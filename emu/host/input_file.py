@@ -18,7 +18,7 @@ State = tuple[int, int, int, int, int]
 
 
 def state_of(descriptor: int) -> State:
-    """Return values that change when a file changes.
+    """Return a file's identity, size and times, which change whenever the file does.
 
     These are its device, inode and size, and the times (ns) of the last change of its content and
     of its metadata.
@@ -141,6 +141,6 @@ Content = memoryview | HeldFile  # content of a disk
 
 
 def pieces(content: Content) -> Iterator[bytes | memoryview]:
-    """Yield the content in order, 1 MiB at a time, without a second copy of the whole."""
+    """Yield the content in order, 1 MiB at a time, without copying all of it at once."""
     for at in range(0, len(content), PART):
         yield content[at : at + PART]

@@ -13,7 +13,7 @@ _VISIBLE = {
 
 
 def plain(text: str) -> str:
-    """Replace characters that control a terminal by U+FFFD."""
+    """Replace characters that control a terminal with U+FFFD."""
     return text if text.isprintable() else text.translate(CONTROL)
 
 

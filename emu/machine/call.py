@@ -15,8 +15,8 @@ from emu.host.errors import KinstError
 from emu.machine.machine import Machine, Stop, StopReason, Until
 
 STACK_GAP = 512  # bytes below the interrupted stack pointer that calls leave untouched
-SMALL = 2048  # bytes of the borrowed stack available for arguments in memory
-DEFAULT_LIMIT = 2_000_000_000  # instructions that one call may execute
+SMALL = 2048  # bytes available on the borrowed stack for arguments in memory
+DEFAULT_LIMIT = 2_000_000_000  # maximum number of instructions of one call
 
 
 class CallError(KinstError):
@@ -65,7 +65,7 @@ def _room(machine: Machine) -> _Room:
 
 
 class Caller:
-    """Calls guest functions on one machine.
+    """Caller of guest functions on one machine.
 
     Arguments placed in memory stay there until the machine returns to an earlier state or its last
     caller is released.
@@ -99,12 +99,12 @@ class Caller:
         return self._held.sp, self._held.free, self._held.left
 
     def placed_again(self, placed: tuple[int, int, int]) -> None:
-        """Restore what ``placed`` returned, after the machine went back to that state."""
+        """Restore what ``placed`` returned, after the machine has returned to that state."""
         self._held.sp, self._held.free, self._held.left = placed
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
-        """Release, on exit, the stack space that arguments took inside the ``with`` block."""
+        """Release, on exit, the stack space that the ``with`` block used for arguments."""
         room = self._room
         before = room.free, room.left
         try:

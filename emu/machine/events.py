@@ -6,7 +6,7 @@ from collections.abc import Callable
 from emu.host.errors import MachineError
 
 NEVER = (1 << 64) - 1
-MOST_DUE = 1 << 18  # limit of timer callbacks in one ``run``; an invalid state exceeds it
+MOST_DUE = 1 << 18  # maximum timer callbacks in one ``run``; only an invalid state exceeds it
 
 
 class Timer:
@@ -82,7 +82,7 @@ class EventQueue:
         return {name: t.when for name, t in sorted(self.timers.items()) if t.when != NEVER}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Set all deadlines from a result of ``state``."""
+        """Set all deadlines to those that ``state`` returned."""
         self._heap.clear()
         for name, timer in self.timers.items():
             timer.when = int(state.get(name, NEVER))

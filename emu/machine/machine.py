@@ -52,7 +52,7 @@ CONSOLE_FULL = f"the guest has written {MAX_CONSOLE >> 20} MiB to its console in
 
 @dataclass(frozen=True)
 class Until:
-    """Conditions that end a run, besides what the guest itself does.
+    """Conditions that end a run; a panic, reset or power-off of the guest always ends it.
 
     :param addresses: virtual addresses to stop before.
     :param console: stop when the console output since the start of the run ends with this text, or
@@ -101,7 +101,7 @@ class ConsoleLog:
 
 
 class Board(Protocol):
-    """The hardware around a CPU, as far as the machine interface needs it."""
+    """The part of a computer's hardware that the machine interface needs."""
 
     @property
     def ram_base(self) -> int:
@@ -183,14 +183,14 @@ class Machine(PagedMemory):
 
     @abstractmethod
     def hidden_memory(self, size: int) -> int:
-        """Allocate memory for trampolines that the guest does not know about.
+        """Allocate memory for trampolines that is invisible to the guest.
 
         :return: its physical address, the same on every call.
         """
 
     @abstractmethod
     def release_hidden(self) -> None:
-        """Release the hidden memory."""
+        """Release the memory that ``hidden_memory`` allocated."""
 
     @abstractmethod
     def forget_translations(self) -> None:

@@ -12,7 +12,7 @@ from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT, SMALL, Caller
 from emu.machine.machine import Machine, StopReason, Until
 
-MAX_CALLS, LONGEST = 1024, 64  # table entries examined; bytes of a name, including its NUL
+MAX_CALLS, LONGEST = 1024, 64  # maximum table entries; maximum bytes of a name, with NUL
 POINTER = 8
 
 
@@ -47,7 +47,7 @@ def numbers(machine: Machine) -> dict[str, int]:
 
 
 class SystemCaller(Caller):
-    """Makes system calls, which are named after their kernel functions (``sys_read``).
+    """Caller of system calls, which are selected by their kernel functions (``sys_read``).
 
     A failed call returns its negative error number.  Arguments in memory are placed below the
     program's stack pointer.
@@ -69,7 +69,7 @@ class SystemCaller(Caller):
         raise KinstError(f"{size} bytes of arguments: a system call has at most {SMALL} in total")
 
     def call_symbol(self, function: Symbol, arguments: Sequence[int]) -> int:
-        """Make the system call that a kernel function implements and return the program's result.
+        """Make the system call that a kernel function implements, and return its result.
 
         :raises CallError: if the guest panics or does not return to the program.
         """

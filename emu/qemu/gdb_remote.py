@@ -76,8 +76,8 @@ class GdbRemote:
             if reply[0] == "l":
                 return text
             if reply[0] != "m" or len(reply) == 1:  # "m" says that more follows; it must have data
-                raise MachineError(f"the gdb stub answered {reply[:40]!r} for a part of its "
-                                   f"{name[:40]!r}")
+                raise MachineError(f"the gdb stub answered {reply[:40]!r} to a request for "
+                                   f"part of its {name[:40]!r}")
         raise MachineError(f"the gdb stub's {name[:40]!r} is longer than {LIMIT} bytes")
 
     def target_registers(self) -> list[TargetRegister]:
@@ -149,7 +149,7 @@ class GdbRemote:
                 return unescaped(content).decode("ascii", "replace")
 
     def hear(self) -> None:
-        """Read available data or wait for some, which need not be a packet (acknowledgments)."""
+        """Read available data, or wait for some; it may be only an acknowledgment."""
         try:
             more = self._socket.recv(1 << 16)
         except TimeoutError:
@@ -193,7 +193,7 @@ class GdbRemote:
         self.ask(f"P{number:x}={value.to_bytes(size, 'little').hex()}")
 
     def read_registers(self) -> bytes:
-        """Return the registers that the stub sends in its ``g`` packet, in sequence.
+        """Return the bytes of the registers that the stub sends in reply to a ``g`` packet.
 
         :raises MachineError: if the value of a register is missing.
         """

@@ -10,7 +10,7 @@ READER = "uart_cngetc"  # the kernel's console poll function; it returns a byte 
 
 
 class Keyboard:
-    """Queue of input bytes; each is sent when the guest's reader has taken the previous one.
+    """Queue of input bytes; each is sent after the guest has read the previous one.
 
     If the guest does not have this reader function, all bytes are sent at once.
     """
@@ -20,7 +20,7 @@ class Keyboard:
         reader = machine.image.symbols.find(READER)
         self._reader = None if reader is None else reader.address
         self._typed = bytearray()
-        self._sent = False  # whether a byte was sent that the reader has not taken yet
+        self._sent = False  # whether a byte was sent that the guest has not read yet
         self._back: tuple[int, int] | None = None  # pc and sp after the reader returns
 
     def type(self, data: bytes) -> bytes:
@@ -31,7 +31,7 @@ class Keyboard:
         return b""
 
     def places(self) -> set[int]:
-        """Return the addresses where the guest must be stopped for a call of ``at``."""
+        """Return the addresses at which the guest must stop so that ``at`` can be called."""
         places = set[int]()
         if self._reader is not None and (self._typed or self._sent):
             places.add(self._reader)

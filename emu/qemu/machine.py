@@ -30,8 +30,8 @@ from emu.unicorn.guest_memory import PAGE, MemoryImage, extents
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 
-HIDDEN = 256 << 20  # bytes of RAM after the guest's own that the guest does not know about
-PATIENCE = 60.0  # maximum time in seconds in which a run neither stops nor produces output
+HIDDEN = 256 << 20  # bytes of RAM after the guest's own RAM; the guest does not know about them
+PATIENCE = 60.0  # limit in seconds for a run that neither stops nor produces output
 LONGEST = 3600.0  # maximum duration of a run in seconds
 CHUNK = 1 << 20
 
@@ -240,7 +240,7 @@ class QemuMachine(Machine):
             self.handle(panic.address, self._panicked)
 
     def _panicked(self) -> None:
-        """Note that the guest panics; the run continues until it has printed the reason."""
+        """Record that the guest panics; the run continues until the panic message is printed."""
         if self._panicking is None:
             self._panicking = len(self.console.text)
 

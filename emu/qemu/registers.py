@@ -50,7 +50,7 @@ class QemuRegisters:
         return self._values[register.name]
 
     def write(self, name: str, value: int) -> None:
-        """Set a register; a register that is always 0 is left alone.
+        """Set a register; do nothing for a register that is always 0.
 
         :raises MachineError: if the stub has no such register.
         """
@@ -76,8 +76,8 @@ class QemuRegisters:
     def _read_packet(self) -> None:
         data, at = self._gdb.read_registers(), 0
         if len(data) != self._packet_size:
-            raise MachineError(f"the gdb stub sent {len(data)} bytes of registers, but "
-                               f"{self._packet_size} before")
+            raise MachineError(f"the gdb stub sent {len(data)} bytes of registers, not "
+                               f"{self._packet_size} as before")
         for register in self._packet:
             self._values[register.name] = int.from_bytes(data[at : at + register.size], "little")
             at += register.size

@@ -72,7 +72,7 @@ cdef class _Known:
     cdef uint32_t room
     cdef uint32_t *after_two  # slot for two pieces -> number plus 1 of the piece that followed them
     cdef uint32_t one  # number plus 1 of the last piece, or 0 for none
-    cdef uint32_t two  # the same for the piece before it
+    cdef uint32_t two  # number plus 1 of the piece before the last one, or 0 for none
     cdef uint64_t skew
 
     def __cinit__(self):
@@ -116,7 +116,7 @@ cdef class _Known:
         return self.after_one[self.one - 1] if self.one else 0
 
     cdef inline void follow(self, uint32_t piece) noexcept nogil:
-        """Record the next piece, given as its number plus 1."""
+        """Update the predictions with the next piece, given as its number plus 1."""
         self.by_two()[0] = piece
         if self.one:
             self.after_one[self.one - 1] = piece

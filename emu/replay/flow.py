@@ -159,8 +159,8 @@ class FlowWriter:
                 try:
                     check(text, MAX_STEP_VALUES)
                 except ValueError:
-                    raise ReplayError(f"{self._writer.path}: {MOST_STEPS} instructions have "
-                                      "too many effects for a trace of steps") from None
+                    raise ReplayError(f"{self._writer.path}: cannot be written: {MOST_STEPS} "
+                                      "instructions have too many effects for one part") from None
                 self._writer.write(STEPS, text)
 
     def end(self, tail: Tail) -> None:
@@ -171,7 +171,7 @@ class FlowWriter:
         self._writer.close()
 
     def close(self) -> None:
-        """Close the file; without a call of ``end``, the trace counts as truncated."""
+        """Close the file; unless ``end`` was called, the trace counts as truncated."""
         self._writer.close()
 
 

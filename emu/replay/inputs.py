@@ -79,7 +79,7 @@ def position_of(machine: UnicornMachine) -> Position:
 
 
 def give(machine: UnicornMachine, one: Input) -> None:
-    """Give an input to a machine.
+    """Apply an input to a machine.
 
     :raises KinstError: if the register or memory does not exist.
     :raises ReplayError: for STUCK, if the machine does execute the next instruction.
@@ -119,7 +119,7 @@ def check_console(machine: UnicornMachine) -> None:
 
 
 def reach(machine: UnicornMachine, position: Position) -> Stop | None:
-    """Run a machine to a position, without giving it inputs.
+    """Run a machine to a position, without applying inputs.
 
     :return: the stop if the user interrupted the run; None if the position was reached.
     :raises ReplayError: if the run does not reach the position.

@@ -15,8 +15,8 @@ from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 
-KEPT = 4  # machine states kept in memory
-CLOSE = 2_000_000  # instructions; a backward seek keeps a state this far before its target
+KEPT = 4  # maximum number of machine states in memory
+CLOSE = 2_000_000  # instructions; a backward seek saves a state this far before its target
 
 
 def _wish(stop: Stop | None) -> Stop | None:
@@ -39,7 +39,7 @@ class _State:
 class Player:
     """Replay of a recording on a machine.
 
-    The inputs of a position are given when the machine continues from it.
+    The player applies the inputs of a position when the machine continues from it.
 
     :param machine: a machine in the state in which the recording began.  If the recording contains
         its own start state, any machine with the same memory size.
@@ -66,8 +66,8 @@ class Player:
             self._checkpoints.pop(0)
         if start.digest is not None and machine.digest() != start.digest:
             raise ReplayError(
-                f"{recording.path}: starts from a boot by another version of this program, which "
-                "differs from the boot by this version; record it again")
+                f"{recording.path}: starts from a boot that this version of the program does not "
+                "reproduce; record it again")
         if position_of(machine) != start.position:
             raise ReplayError(f"{recording.path}: starts at {start.position}, but the machine is "
                               f"at {position_of(machine)}")
@@ -97,7 +97,7 @@ class Player:
         return inputs[self._given].position if self._given < len(inputs) else self.recording.last
 
     def give(self) -> bool:
-        """Give the machine the inputs of this position, and return whether there were any."""
+        """Apply the inputs of the current position, and return whether there were any."""
         inputs, before = self.recording.inputs, self._given
         while self._given < len(inputs) and inputs[self._given].position == self.position:
             ends = self.recording.ends
@@ -177,10 +177,11 @@ class Player:
         recording = self.recording
         count = position.instructions if isinstance(position, Position) else position
         if count < recording.start.position.instructions:
-            raise ReplayError(f"{recording.path}: the recording begins at "
-                              f"{recording.start.position}")
+            raise ReplayError(f"{recording.path}: the requested position is before the start of "
+                              f"the recording, {recording.start.position}")
         if count > recording.last.instructions:
-            raise ReplayError(f"{recording.path}: the recording ends at {recording.last}")
+            raise ReplayError(f"{recording.path}: the requested position is after the end of "
+                              f"the recording, {recording.last}")
         stop = self._near(
             lambda p: p <= position if isinstance(position, Position) else p.instructions < count,
             Until(instructions=count - CLOSE) if count > CLOSE else None)
@@ -193,7 +194,7 @@ class Player:
         return None
 
     def seek_time(self, time: int) -> Stop | None:
-        """Move to the first moment at or after a virtual time at which the machine can stop.
+        """Move to the first position whose virtual time is not before a given time.
 
         :return: the stop if the user interrupted the run, else None.
         :raises ReplayError: if the time is not part of the recording.
@@ -254,7 +255,7 @@ class Player:
                               f"({type(error).__name__}); record it again") from None
 
     def advance_to_end(self) -> Stop | None:
-        """Run forward to the end of the recording, and give its last inputs.
+        """Run forward to the end of the recording, and apply its last inputs.
 
         :return: the stop if the user interrupted the run, else None.
         """

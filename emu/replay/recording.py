@@ -69,7 +69,7 @@ MARK_EVERY = 25_000_000  # instructions
 GROWTH, FIRST = 4, 40_000_000
 ZERO = bytes(PAGE)
 BUILD_ID = re.compile(r"[0-9A-Za-z-]{0,160}")
-MODULE = re.compile(r"[0-9A-Za-z_.-]{1,64}")  # a file name
+MODULE = re.compile(r"[0-9A-Za-z_.-]{1,64}")  # file name of a module
 ONE_CPU = ((0, 0),)  # the schedule of a machine with one CPU
 FLAGS = re.compile("[A-Za-z]{0,52}")
 MAX_DISKS_SIZE = 1 << 30  # bytes of all disks together
@@ -77,7 +77,7 @@ MAX_KERNEL = 4096  # characters of a path: Linux's own limit
 MAX_PAGES = (MAX_PART - MAX_HEAD - 4) // PAGE
 MAX_INPUTS = 1 << 18
 ROW = 256  # maximum bytes of JSON for an input, without its value
-INPUT_VALUES = 10  # JSON values and brackets for an input
+INPUT_VALUES = 10  # maximum number of JSON values and brackets for an input
 MAX_INPUT_BYTES = 256 << 20  # bytes of JSON for all inputs together
 # Start of a checkpoint: the length of its JSON header, and the header up to the position.
 POSITION = re.compile(rb'.{4}\{"position": (\[[0-9a-z, ]{1,96}\]).*', re.DOTALL)
@@ -185,7 +185,7 @@ def digest_of(machine: UnicornMachine, first: Mapping[int, bytes]) -> str:
 
 
 class Recorder:
-    """Recorder that writes a machine's inputs to a file from now on.
+    """Recorder of a machine's inputs, which it writes to a file.
 
     As a context manager it ends the recording on exit, even after an exception.
 
@@ -251,14 +251,14 @@ class Recorder:
             self._input_count + 1, self._input_bytes + 2 * len(value) + ROW)
         if self._input_count > MAX_INPUTS or self._input_bytes > MAX_INPUT_BYTES:
             raise ReplayError(f"{self._writer.path}: a recording is limited to {MAX_INPUTS} inputs "
-                              f"and {MAX_INPUT_BYTES >> 20} MiB of them")
+                              f"with a total of {MAX_INPUT_BYTES >> 20} MiB")
         here = position_of(self.machine)
         if self._inputs and self._inputs[-1].position != here:
             self._flush()  # all inputs in a part have the same position
         self._inputs.append(Input(here, kind, name, value))
 
     def run(self, until: Until, go: Go) -> Stop:
-        """Run the machine by calling ``go``, and write marks and checkpoints on the way."""
+        """Run the machine by calling ``go``, and write marks and checkpoints during the run."""
         if len(self.machine.console.text) >= MAX_CONSOLE:
             raise ReplayError(f"{self._writer.path}: cannot record further: the guest has printed "
                               f"{MAX_CONSOLE >> 20} MiB to its console")
@@ -420,7 +420,7 @@ class Recording:
     def __post_init__(self) -> None:
         self._reader = reader = PartReader(self.path)
         self._disks: list[Part] = []
-        self._input_bytes = MAX_INPUT_BYTES  # what remains for further INPUTS parts
+        self._input_bytes = MAX_INPUT_BYTES  # maximum bytes of the remaining INPUTS parts
         self.problem = reader.problem
         if not reader.parts or reader.parts[0][0] != START:
             raise ReplayError(f"{self.path}: the first part of the recording is missing"
@@ -503,7 +503,7 @@ class Recording:
 
     def _on(self, there: Position) -> None:
         if (there.instructions, there.time) < (self.last.instructions, self.last.time):
-            raise ValueError("a position lies before an earlier one")
+            raise ValueError("the positions are not in ascending order")
         self.last = there
 
     def checkpoint(self, number: int) -> Checkpoint:

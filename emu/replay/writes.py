@@ -101,7 +101,7 @@ def _touches(at: int, length: int, physical: int, size: int) -> bool:
 
 
 def _entered(player: Player, physical: int, size: int) -> Write:
-    """Give the inputs of the current position, and return the write that they make."""
+    """Apply the inputs of the current position, and return how they change the watched memory."""
     machine, position = player.machine, player.position
     old = machine.read_physical(physical, size)
     player.give()
@@ -144,7 +144,7 @@ def _stepped(player: Player, physical: int, size: int, low: int, high: int,
 
 
 def physical_of(player: Player, address: int) -> int:
-    """Translate a virtual address by the page tables at the player's position.
+    """Translate a virtual address with the page tables at the player's position.
 
     :raises KinstError: if the address is not mapped there.
     """

@@ -12,7 +12,7 @@ NAMES = (
 # Ticks of the time CSR.
 TIMEBASE = 10_000_000  # Hz
 TICK = 1_000_000_000 // TIMEBASE  # ns
-CLOCK_READ_COST = 200  # ns per read, so that a loop that polls the clock ends soon
+CLOCK_READ_COST = 200  # virtual ns per read, so that loops that poll the clock end soon
 
 GENERAL = {name: 64 for name in [*NAMES, "pc"]}
 

@@ -37,14 +37,14 @@ cdef enum:
 
 
 cdef struct AccessEntry:
-    uint64_t position  # number of instructions before the accessing one
+    uint64_t position  # instruction count before the accessing instruction
     uint64_t pc
     uint64_t physical
-    uint64_t value  # the first eight bytes after the access
+    uint64_t value  # the first eight bytes of the accessed memory after the access
     uint32_t size
     uint16_t kind
     uint16_t cpu  # CPU number, or thread number if threads are observed
-    uint64_t open  # if held, the last earlier position that was not; else this position
+    uint64_t open  # the last position, up to this one, without ACCESS_HELD
 
 
 cdef struct AccessState:
@@ -54,8 +54,8 @@ cdef struct AccessState:
     uint64_t index
     uint64_t pc
     uint64_t used
-    bint away  # observation is suspended
-    bint shared  # the threads share one CPU
+    bint away  # whether observation is suspended
+    bint shared  # whether the threads share one CPU
     uint32_t thread_count
     uint64_t threads[MAX_CPUS]
     uint32_t *nesting[MAX_CPUS]
@@ -147,7 +147,7 @@ cdef inline uint64_t last_place(const AccessEntry *entry) noexcept nogil:
 
 
 def shared_entries(bytes entries not None):
-    """Return the entries for memory locations that several CPUs use, at least one with a store.
+    """Return the entries for memory locations that several CPUs use and at least one stores to.
 
     :param entries: bytes that an ``Accesses`` object passed to its sink.
     :raises ValueError: malformed entries.

@@ -30,7 +30,7 @@ cdef void put_awaited(uint64_t *table, uint64_t mask, uint64_t address) noexcept
 
 
 cdef int await_address(Clock *c, uint64_t address) noexcept nogil:
-    """Await an address until ``await_nothing``.
+    """Add an address to the awaited addresses, which ``await_nothing`` removes.
 
     ``arrived`` is called before each block that begins there, ``called`` after each that ends
     there.
@@ -71,7 +71,7 @@ cdef void forget_calls_back_to(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef inline void tell_call(Clock *c, uint64_t address) noexcept nogil:
-    """Report a possible call at the end of the previous block when the next block begins."""
+    """Report, when a block begins, a possible call at the end of the previous block."""
     if c.calling:
         c.calling = False
         if c.called != NULL and address != c.calls_back:

@@ -74,7 +74,7 @@ cdef inline int canonical_start(Clock *c) noexcept nogil:
 
 
 cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
-    """Handle a block start on the fast path, where only time passes."""
+    """Handle a block start on the fast path, which only advances the clock."""
     cdef Clock *c = <Clock *>data
     cdef FastBlock *fast = fast_block(c, address)
     cdef uint64_t unusual
@@ -93,12 +93,12 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
 
 
 cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """Handle a block start that is not suitable for the fast path, or not known to it."""
+    """Handle a block start that is not suitable for the fast path, or not yet known to it."""
     cdef FastBlock *fast = fast_block(c, address)
     cdef uint64_t total = c.instructions + c.count
     cdef uint64_t unusual, last
     cdef uint32_t n = 0
-    # A program's first block after the kernel has a new generation number, so it comes here.
+    # A program's first block after the kernel always gets here, because ``turns[0]`` has changed.
     if c.address >> 63 and not address >> 63:
         c.program_began = total
     memcpy(&unusual, c, sizeof(unusual))
@@ -118,7 +118,7 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
         if (c.frozen and not c.count and address != c.detour.at
                 and address - c.detour.slot > c.detour.site_length
                 and c.detour.frozen_blocks + 1 & 0xFFFFF and not c.slow):
-            c.detour.frozen_blocks += 1  # the kernel's own path to the seam and back
+            c.detour.frozen_blocks += 1  # a block of the kernel's own path to the seam or back
             c.address = address
             c.size = size
             return
@@ -137,7 +137,7 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
 
 cdef bint goes_on(Clock *c, FastBlock *fast, uint64_t address, uint32_t size, uint64_t total
                  ) noexcept nogil:
-    """Enter a known block that continues one cut by the CPU model; its start is not canonical.
+    """Enter a known block that continues a cut block, so that its start is not canonical.
 
     Return False, and do nothing, for any other block.
     """
@@ -158,7 +158,7 @@ cdef bint goes_on(Clock *c, FastBlock *fast, uint64_t address, uint32_t size, ui
 
 
 cdef void know_end(Clock *c, FastBlock *fast) noexcept nogil:
-    """Determine how a block ends, and where a block cut off from it may begin."""
+    """Determine how a block ends, and where a block that is cut off from it would begin."""
     cdef uint64_t last = fast.address + fast.size
     cdef BlockCount *entry
     fast.cut_at = 0
@@ -171,7 +171,7 @@ cdef void know_end(Clock *c, FastBlock *fast) noexcept nogil:
 
 
 cdef inline bint may_be_cut(Clock *c, uint64_t address) noexcept nogil:
-    """Return whether the guest came to ``address`` without a jump, from a block that may be cut.
+    """Return whether the guest reached ``address`` without a jump, from a block that may be cut.
 
     A block may be cut at the end of a page or because of its length.  Bitwise operators avoid
     branches, which would be mispredicted here.
@@ -181,7 +181,7 @@ cdef inline bint may_be_cut(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef void look_ahead(Clock *c) noexcept nogil:
-    """Set ``horizon``, the instruction count up to which nothing is due but the passing of time."""
+    """Set ``horizon``, the instruction count up to which no deadline, limit or turn end is due."""
     c.horizon = c.instructions + SIGNALS
     if c.limit < c.horizon:
         c.horizon = c.limit
@@ -303,8 +303,8 @@ cdef void edge_hook(void *uc, UcTb *current, UcTb *previous, void *data) noexcep
     cdef size_t i
     cdef uint64_t key = code_key(c, current.pc, current.size)
     fast_block(c, current.pc).size = 0
-    # Unicorn counts an exit address that cut the translation as an instruction, so such a block is
-    # counted by the decoder (STOP_UNCOUNTED).
+    # If an exit address cut the translation, Unicorn counts it as an instruction. The decoder then
+    # counts the block's instructions instead (STOP_UNCOUNTED).
     c.untold = False
     translated(c, current.pc, current.size)
     for i in range(c.exit_count):

@@ -5,7 +5,7 @@ Part of the engine (``_engine.pyx`` includes this file).
 
 
 cdef void freeze(Clock *c) noexcept nogil:
-    """Stop the clock before a breakpoint, the last instruction of the block in progress."""
+    """Stop the clock before a breakpoint, which is the last instruction of its block."""
     cdef DetourState *d = &c.detour
     if c.count:
         c.instructions += c.count - 1
@@ -47,7 +47,7 @@ cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
         d.stack_host[1] = last - (on_page - 1)
         d.stack_physical[1] = at - (on_page - 1)
         if d.stack_host[0] == NULL:
-            # The next lower page is unmapped, so the path can only use this one.
+            # The next lower page is unmapped, so the kernel's path can use only this page.
             d.stack_at = sp - on_page
             d.stack_split = d.stack_size = on_page
             d.stack_host[0], d.stack_physical[0] = d.stack_host[1], d.stack_physical[1]
@@ -97,7 +97,7 @@ cdef void wipe_footprint(Clock *c) noexcept nogil:
 
 
 cdef bint defer(Clock *c, int register, uint64_t value) noexcept nogil:
-    """Set a register when time resumes; return False if too many are waiting."""
+    """Schedule a register to be set when time resumes; return False if the list is full."""
     cdef DetourState *d = &c.detour
     cdef int i
     for i in range(d.deferred):
@@ -120,7 +120,7 @@ cdef inline bint thaws_at(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef void thaw_now(Clock *c) noexcept nogil:
-    """End the detour: the displaced instruction is done, so time resumes one instruction later."""
+    """End the detour: time resumes one instruction later, after the displaced instruction."""
     cdef DetourState *d = &c.detour
     cdef int i
     cdef uint64_t last
@@ -133,7 +133,7 @@ cdef void thaw_now(Clock *c) noexcept nogil:
         if d.slot <= last < d.slot + SLOT:
             register_write(c, c.last_address, d.site)
     c.frozen = False
-    # If the displaced instruction ends a block, a canonical block start follows in place, too.
+    # The start after an instruction that ends a block would be canonical without a probe, too.
     c.resumed = d.resumed and not (d.slot and d.slot_ended)
     c.resume_at = d.at
     c.instructions += d.slot_entries if d.slot_entries else 1
@@ -160,7 +160,7 @@ cdef void abandon(Clock *c) noexcept nogil:
 
 
 cdef bint repetition_due(Clock *c) noexcept nogil:
-    """Return whether an interrupt or event comes before the next repetition in a trampoline."""
+    """Return whether an interrupt or event is due before the next repetition in a trampoline."""
     cdef uint64_t at = c.instructions + c.detour.slot_entries - 1
     if time_at(c, at) >= c.deadline:
         c.stop = STOP_DEADLINE
@@ -180,7 +180,7 @@ cdef bint repetition_due(Clock *c) noexcept nogil:
 
 
 cdef class Detour:
-    """The engine's detour from a breakpoint to the instruction after the displaced one.
+    """Detour of the guest from a breakpoint to the instruction after the displaced one.
 
     It leads through the kernel's own breakpoint path and a trampoline.
     """
@@ -208,12 +208,12 @@ cdef class Detour:
         return c.detour.stack_at, bytes(c.detour.stack[:c.detour.stack_size])
 
     def wipe(self):
-        """Restore the stack and registers that the breakpoint changed; the clock stands still."""
+        """Restore the stack and registers that the breakpoint changed; the clock stays stopped."""
         self.engine._made()
         wipe_footprint(&self.engine.clock)
 
     def thaw_at(self, uint64_t address, bint canonical, int register=0, uint64_t sp=0):
-        """Set where time resumes, one instruction later than it stopped.
+        """Set the address at which time resumes, one instruction later than it stopped.
 
         :param canonical: whether a block would start at ``address`` without the probe, too.
         :param register: Unicorn's number of the stack pointer, which must equal ``sp`` there (0: no
@@ -227,7 +227,7 @@ cdef class Detour:
 
     def use_trampoline(self, uint64_t address, uint64_t site, uint32_t length, int register=0,
                        uint64_t bits=0, uint64_t value=0):
-        """Execute the displaced instruction in a trampoline.
+        """Select the trampoline in which the displaced instruction will be executed.
 
         :param address: address of the trampoline.
         :param site: original address of the instruction, and ``length``: its size in bytes.
@@ -246,7 +246,7 @@ cdef class Detour:
         c.detour.status_value = value
 
     def defer(self, int register, uint64_t value):
-        """Set a register when time resumes, if the guest's return path would not set it.
+        """Set a register when time resumes, because the guest's return path does not set it.
 
         :raises ValueError: too many registers are waiting.
         """
@@ -255,7 +255,7 @@ cdef class Detour:
             raise ValueError(f"at most {MAX_DEFERRED} registers can be set when time resumes")
 
     def thaw(self):
-        """Drop the detour without restoring anything; time resumes."""
+        """Drop the detour and resume time, without restoring anything."""
         cdef Clock *c = &self.engine.clock
         c.frozen = False
         c.resumed = False
@@ -273,14 +273,14 @@ cdef class Detour:
             thaw_now(c)
 
     def abandon(self, uint64_t pc):
-        """Handle an exception that left the block in progress at ``pc``, possibly in a trampoline.
+        """Handle an exception at ``pc``, possibly in a trampoline, that ended the current block.
 
         :return: the address of the exception for the guest: that of the displaced instruction.
         """
         cdef Clock *c = &self.engine.clock
         self.engine._made()
         if c.frozen and thaws_at(c, pc):
-            thaw_now(c)  # the instruction was executed; the address after it is not mapped
+            thaw_now(c)  # the displaced instruction was executed; the next one is not mapped
         elif c.frozen:
             if (c.detour.slot and not c.detour.slot_shared
                     and c.detour.slot <= pc < c.detour.slot + SLOT):

@@ -97,21 +97,21 @@ cpdef enum EngineStop:
     STOP_IN_PLACE = 9  # the instruction under a breakpoint must be executed in place
     STOP_UNSURE = 10  # it is not yet known whether the CPU model cut the previous block
     STOP_ADDRESS = 11  # the instruction at a stop address is about to be executed
-    STOP_TRAPPED = 12  # a user-mode block contains an instruction that must trap but would not
+    STOP_TRAPPED = 12  # a user-mode block has an instruction that the model fails to trap
     STOP_TURN = 13  # the CPU's turn is over and another CPU may be able to run
 
 cpdef enum TrampolineSize:
-    SLOT = 32  # bytes of a trampoline slot
+    SLOT = 32  # size of a trampoline slot in bytes
 
 cpdef enum StopLimit:
-    MAX_STOPS = 256  # stop addresses set at the same time
+    MAX_STOPS = 256  # maximum number of stop addresses
 
 cpdef enum CpuLimit:
     MAX_CPUS = 8
 
 
 cdef enum:
-    MAX_FOOTPRINT = 2048  # bytes of stack that a kernel's breakpoint path may use
+    MAX_FOOTPRINT = 2048  # maximum bytes of stack that a kernel's breakpoint path may use
     GUARD = 256  # bytes below the footprint; a change in them reveals an overrun
     MAX_REGIONS = 72
     MAX_DEFERRED = 128  # upper bound for the number of registers of an architecture
@@ -120,7 +120,7 @@ cdef enum:
     MAX_PLACES = 8
     MAX_TRAPPED = 4
     MAX_YIELDS = 4
-    MAX_TRANSLATED = 1024  # recently translated code pages that are recorded
+    MAX_TRANSLATED = 1024  # maximum number of recorded pages with recently translated code
     CODE_KNOWN = 1  # page state: code on it was translated
     CODE_NEW = 2  # page state: code on it was translated since the last query
     FAST_BLOCKS = 32768  # entries in the table of blocks for the fast path
@@ -251,7 +251,7 @@ cdef struct Clock:
     uint8_t shadow
     # An interrupt is pending: stop at a block start where the interrupt mask allows it.
     uint8_t pending
-    # Disables the fast path, for tests.
+    # The fast path is disabled, for tests.
     uint8_t slow
     # The edge hook was not called yet. Unicorn calls it only for translations reached by jumps from
     # another block, so until the first call each block that is entered counts as translated.
@@ -275,7 +275,7 @@ cdef struct Clock:
     uint64_t still
     # Length in instructions of the longest earlier turn in this round.
     uint64_t longest
-    # A non-maskable interrupt is pending; it is blocked only by these bits of a word in a context.
+    # A non-maskable interrupt is pending; only these bits of a word in a context block it.
     bint urgent
     uint32_t urgent_place
     uint32_t urgent_masked
@@ -341,8 +341,8 @@ cdef struct Clock:
     int last_address
     # Program counter to set after the run (0: leave it).
     uint64_t moved
-    # Unicorn ends a run when a hook writes the program counter after EBREAK (riscv64). There it is
-    # written into a saved context, which is then restored.
+    # Unicorn ends a run when a hook writes the program counter after EBREAK (riscv64). The engine
+    # therefore writes it into a saved context and restores that.
     int pc_register
     bint by_context
     uint32_t pc_place  # offset of the program counter in a context
@@ -368,8 +368,8 @@ cdef struct Clock:
     kinst_ctl_fn ctl
     walk_fn walk
     CodePage code_pages[CODE_PAGES]
-    # Generation numbers for low and high addresses; cached code addresses are valid while theirs is
-    # unchanged. Only the low one changes, since each process has its own mapping there.
+    # Generation numbers for low and high addresses; cached code addresses are valid while the
+    # number is unchanged. Only the low one changes, since each process has its own mapping there.
     uint64_t turns[2]
     # Instruction count when the guest last went from the kernel to a program.
     uint64_t program_began

@@ -215,10 +215,10 @@ cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
 
 
 cdef void system_call_hook(void *uc, void *data) noexcept nogil:
-    """Handle a system call instruction that the CPU model leaves to its host; it ends its block."""
+    """Handle a system call, which ends its block and which the CPU model leaves to its host."""
     cdef Clock *c = <Clock *>data
     c.turns[0] += 1
-    # Computing the pc is cheaper than asking the model: the instruction ends its block.
+    # The instruction ends its block, so computing the pc is cheaper than asking the model.
     if delivers(c) and c.count and delivered(c, c.system_call, c.address + c.size, c.count):
         return
     c.stop = STOP_EXCEPTION
@@ -312,7 +312,7 @@ cdef class Engine(EngineWiring):
         return STOP_NONE, int(masked)
 
     def settle(self, count=None):
-        """End the block in progress; then call ``resume`` or ``synchronize``.
+        """End the block in progress; the caller must then call ``resume`` or ``synchronize``.
 
         :param count: number of its instructions that were executed (default: all).
         :raises ValueError: the block has fewer instructions.
@@ -532,7 +532,7 @@ cdef class Engine(EngineWiring):
         return 0
 
     def set_exits(self, addresses):
-        """Set addresses where every block is cut and before which the CPU stops (STOP_NONE).
+        """Set the exit addresses: each ends a block, and the CPU stops before it (STOP_NONE).
 
         The CPU model looks these addresses up at the end of each run, so they are suitable only for
         a guest without page tables.
@@ -586,7 +586,7 @@ cdef class Engine(EngineWiring):
         self.clock.no_execute = bit
 
     def written(self, uint64_t physical, uint64_t size, bint outside=True):
-        """Drop translations of RAM at [physical, physical + size), written without the CPU model.
+        """Drop translations of RAM at [physical, physical + size) after a write by the host.
 
         :param outside: whether the write came from outside the computer; the TLB is then flushed.
         """
@@ -713,7 +713,7 @@ cdef class Engine(EngineWiring):
 
     @property
     def slow(self):
-        """Whether every block start takes the slow path, which tests compare the fast path with."""
+        """Whether every block start takes the slow path; tests compare it with the fast path."""
         return bool(self.clock.slow)
 
     @slow.setter
@@ -750,7 +750,7 @@ cdef class Engine(EngineWiring):
 
     @property
     def running(self):
-        """Whether the CPU is running, so that the caller is one of its callbacks."""
+        """Whether the CPU is running, in which case the caller is one of its callbacks."""
         return self.clock.running
 
     @property

@@ -7,7 +7,7 @@ is set.
 """
 
 cpdef enum ExceptionLimit:
-    MAX_EXCEPTIONS = 64  # consecutive exceptions with no instruction executed between them
+    MAX_EXCEPTIONS = 64  # maximum consecutive exceptions without an executed instruction
 
 
 cdef inline bint delivers(Clock *c) noexcept nogil:

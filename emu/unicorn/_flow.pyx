@@ -151,7 +151,7 @@ cdef class Flow:
         return 0
 
     def watch_words(self, words):
-        """Watch other words from now on; the machine must not run."""
+        """Replace the watched words; the machine must not be running."""
         if self.engine is None:
             raise RuntimeError("this Flow object was not initialized")
         self.engine._still()

@@ -74,7 +74,7 @@ cdef bint holds_code(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
 
 
 cdef void written(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
-    """Drop translations of RAM that was written without the CPU model, in one region.
+    """Drop translations of a range within one RAM region after a write by the host.
 
     Unicorn drops translations by virtual address, which it looks up as the guest would fetch there:
     that sets accessed bits, and where the guest could not fetch, nothing is dropped and a page
@@ -83,7 +83,7 @@ cdef void written(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
     cdef uint64_t offset = physical - c.regions[0].physical
     if offset < c.regions[0].size and (offset & 4095) + size <= 4096 and not (
             c.code_anywhere or c.regions[0].code[offset >> 12]):
-        return  # common case: a firing writes to a page of the first region without code
+        return  # common case: a probe writes to a page without code in the first region
     if not c.started or size == 0 or not holds_code(c, physical, size):
         return
     flatten(c, True)
@@ -136,7 +136,7 @@ cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nog
 
 
 cdef inline bint fetchable(Clock *c, uint64_t address) noexcept nogil:
-    """Return whether the guest could fetch from the page that was just walked.
+    """Return whether the guest could fetch code from the page that was just walked.
 
     If it could not, Unicorn would raise a page fault, as it looks up code like the guest.  In user
     mode the page may be the kernel's; in the kernel it may be a program's, at a low address.

@@ -9,11 +9,11 @@ all CPUs before it in the round.  To an observer, time stands still until then a
 """
 
 
-cdef uint64_t MAX_TURN = <uint64_t>1 << 40  # instructions
+cdef uint64_t MAX_TURN = <uint64_t>1 << 40  # maximum length of a turn in instructions
 
 
 cdef inline bint gives_away(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """Return whether the block ends with an instruction of a CPU that waits for another (PAUSE)."""
+    """Return whether the block ends with an instruction that yields the CPU's turn (PAUSE)."""
     if c.cpus == 1:
         return False
     return ends_with_yield(c, address, size)
@@ -147,7 +147,7 @@ cdef class Turns:
         c.program_began, c.address, c.size = other.program_began, other.address, other.size
         c.count = 0
         c.cut_at = 0
-        c.calling = False  # it belonged to the other CPU
+        c.calling = False  # the noted call belonged to the other CPU
         c.cpu = number
         c.exceptions = 0
         c.turns[0] += 1
@@ -200,7 +200,7 @@ cdef class Turns:
 
     @property
     def patience(self):
-        """How often the CPU may still yield and keep its turn, and the count at its last yield."""
+        """Number of yields that will not end the turn; instruction count at the last yield."""
         self._made()
         return self.engine.clock.passed_by, self.engine.clock.passed_by_at
 
@@ -247,7 +247,7 @@ cdef class Turns:
 
     @clock.setter
     def clock(self, value):
-        # Set the instruction count and the skew before the turn.
+        # The caller must set the instruction count and the skew first.
         self._made()
         cdef Clock *c = &self.engine.clock
         began, end, longest, length = value

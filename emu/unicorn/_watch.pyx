@@ -35,11 +35,10 @@ cdef struct WatchState:
     uint8_t known[MAX_WATCHED]
     uint64_t at_block  # instruction count at the start of this block
     uint64_t writes
-    # The last write was made by an instruction after the first ``low`` and within the first
-    # ``high``.
+    # The last write was made by one of the instructions numbered [low, high), counted from 0.
     uint64_t low
     uint64_t high
-    uint64_t first_low  # the same for the first write
+    uint64_t first_low  # the same range for the first write
     uint64_t first_high
     bint stores
     bint loads
@@ -168,6 +167,6 @@ cdef class WriteWatch:
     def last(self):
         """Position of the last detected access: (low, high).
 
-        It was made by an instruction after the first ``low`` and within the first ``high``.
+        It was made by one of the instructions numbered [low, high), counted from 0.
         """
         return self.w.low, self.w.high

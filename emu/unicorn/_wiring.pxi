@@ -101,7 +101,7 @@ cdef class EngineWiring:
         return 0
 
     cdef int _still(self) except -1:
-        """Refuse while the CPU is running, to protect translated code that is in use."""
+        """Raise an error while the CPU is running, to protect translated code that is in use."""
         self._made()
         if self.clock.running:
             raise RuntimeError("the engine is running: this cannot be done from inside its run")
@@ -261,7 +261,7 @@ cdef class EngineWiring:
         self.clock.program_traps = not bits
 
     def set_program_traps(self, uint64_t value):
-        """Note that the host set the register of ``trap_in_programs`` to ``value``."""
+        """Record that the host set the register of ``trap_in_programs`` to ``value``."""
         self.clock.program_traps = value & self.system.trap_bits != self.system.trap_bits
 
     def set_interrupt_mask(self, int register, uint64_t bits, uint64_t value):
@@ -276,7 +276,7 @@ cdef class EngineWiring:
         self.clock.gate_bits = bits
 
     def set_unmaskable(self, size_t place, uint32_t masked):
-        """Set when a non-maskable interrupt (``urgent``) is blocked.
+        """Define the condition that blocks a non-maskable interrupt (``urgent``).
 
         :param place: offset of a 32-bit word in a context.
         :param masked: the interrupt is blocked while any of these bits of the word is set.
@@ -406,7 +406,7 @@ cdef class EngineWiring:
         self.clock.keep = keep
 
     cdef int _context(self, size_t place) except -1:
-        """Extend the context of the native exceptions to cover ``place``.
+        """Extend the context that native code saves and restores so that it covers ``place``.
 
         It stays as short as possible, since Unicorn copies as many bytes as the context declares.
         """

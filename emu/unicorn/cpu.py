@@ -23,7 +23,7 @@ class CpuModel:
 class Cpu(ABC):
     """One CPU of a machine; all CPUs of a machine share its engine and take turns.
 
-    Large because it is the whole interface that a machine and its schedule have to a CPU.
+    The class is large, because it is the only interface of a machine and its schedule to a CPU.
 
     :param number: index of the CPU in the machine, from 0.
     """
@@ -80,7 +80,7 @@ class Cpu(ABC):
         self.on, self.posted = True, [address, argument]
 
     def masks_interrupts(self) -> bool:
-        """Whether no maskable interrupt could end a wait that begins now."""
+        """Whether the CPU masks all maskable interrupts, so that none of them can end a wait."""
         return False
 
     def wakes(self) -> bool:
@@ -130,7 +130,7 @@ class Cpu(ABC):
 
     def stuck(self) -> str:
         """Explain why the CPU model does not execute the current instruction."""
-        return "the CPU model does not execute the instruction there"
+        return "the CPU model does not execute the instruction at this address"
 
     @abstractmethod
     def is_wait(self, code: bytes) -> bool:

@@ -20,7 +20,7 @@ CODE, CODE_SIZE = 0x1000, 0x2000
 
 
 class BlockEnds:
-    """Test of whether an instruction ends the CPU model's translated block by itself.
+    """Predicate that tells whether an instruction ends the CPU model's translated block.
 
     The CPU model translates the instruction with others after it.  The answer is cached for each
     encoding.

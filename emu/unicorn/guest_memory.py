@@ -37,6 +37,7 @@ class _Forks:
 
     @classmethod
     def add(cls) -> None:
+        """Count a fork of this process."""
         cls.count += 1
 
 
@@ -74,7 +75,7 @@ class StateFile:
         return at
 
     def give_back(self, at: int, forks: int) -> None:
-        """Empty a part of the file and return its memory to the host.
+        """Empty a part of the file, which frees its memory on the host.
 
         :param at: offset of the part.
         :param forks: how often this process had forked when the part was reserved.

@@ -141,7 +141,7 @@ class UnicornMachine(RunningMachine):
         return self.board.devices
 
     def keep_loop(self) -> tuple[Stop | None, tuple[int, int] | None]:
-        """Return what the run loop remembers about the guest, for a ``StateMark``."""
+        """Return the run loop's part of the state, for a ``StateMark``."""
         return self._loop.keep()
 
     def put_loop_back(self, kept: tuple[Stop | None, tuple[int, int] | None]) -> None:

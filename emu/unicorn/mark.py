@@ -110,7 +110,7 @@ def _code_changed(machine: MarkedMachine, mark: StateMark) -> list[int]:
     :return: their physical addresses.
     """
     pages = mark.moment.translated_since()
-    # Only writes since the last snapshot are known.
+    # ``GuestMemory`` knows only which pages were written since its last snapshot.
     if pages is None or machine.memory_part.base is not mark.memory:
         machine.engine.flush_translations()
         return []

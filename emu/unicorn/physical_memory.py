@@ -34,7 +34,7 @@ class PhysicalMemory:
         return self._hidden_base
 
     def release_hidden(self) -> None:
-        """Return the contents of hidden memory to the host; it then reads as zeros."""
+        """Free the host memory of hidden memory, which then reads as zeros."""
         if self._hidden is not None:
             self._hidden.clear()
 
@@ -65,7 +65,7 @@ class PhysicalMemory:
         return self.in_ram(address, size)
 
     def store(self, address: int, data: bytes, outside: bool = False) -> None:
-        """Write memory and drop what the CPU model translated from it.
+        """Write memory and drop the CPU model's translations of it.
 
         All writes use this method, except those of the guest's own instructions and of restored
         states.

@@ -19,7 +19,7 @@ from emu.unicorn.state import MachineState
 
 PANIC_INSTRUCTIONS = 100_000_000  # instruction budget for printing the panic message
 MAX_RUNG = 1 << 16  # timer expirations allowed while a CPU waits and no interrupt is pending
-# Stops that the guest itself caused, not an observer: they are part of the machine's state.
+# Stops that the guest itself causes, which are therefore part of the machine's state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
 GONE = ("the CPU executes code through a mapping that was removed from the page tables; the run "
         "was abandoned, so restore an earlier state")
@@ -79,7 +79,7 @@ class RunnableMachine(Protocol):
 
 
 class RunLoop:
-    """Runs a machine, and decides what ends each run.
+    """Loop that runs a machine and decides what ends each run.
 
     :param machine: the machine, whose engine already exists.
     """
@@ -91,7 +91,7 @@ class RunLoop:
         self.handlers: dict[int, Callable[[], None]] = {}
         self.handling = False  # whether a handler is being called between two instructions
         self.panicking: tuple[int, int] | None = None
-        self._stop: Stop | None = None  # requested but not yet reported
+        self._stop: Stop | None = None  # stop that was requested but not yet reported
         self._ending = False  # whether the stop is due and all events before it were handled
         self._interrupts = False  # whether an interrupt about to be taken ends the run
         self._stops: set[int] = set()
@@ -185,7 +185,7 @@ class RunLoop:
         return self._stop.reason.name, self._stop.detail
 
     def keep(self) -> tuple[Stop | None, tuple[int, int] | None]:
-        """Return the state that ``put_back`` takes."""
+        """Return the run loop's part of the state, for ``put_back``."""
         return self._stop, self.panicking
 
     def put_back(self, kept: tuple[Stop | None, tuple[int, int] | None]) -> None:
@@ -204,7 +204,7 @@ class RunLoop:
     # -- a run --------------------------------------------------------------------------------
 
     def run(self, until: Until, console_start: int) -> Stop:
-        """Run until a condition of ``until`` holds or the guest ends the run, ringing any alarm.
+        """Run until a condition of ``until`` holds or the guest ends the run; call a due alarm.
 
         :param console_start: offset in the console's text from which to search for ``until``'s.
         """
@@ -216,7 +216,7 @@ class RunLoop:
                 return stop
             following = alarm.ring()
             machine.alarm = None if following is None else Alarm(following, alarm.ring)
-            if stop.pc in until.addresses:  # continuing would step over the address
+            if stop.pc in until.addresses:  # another run would step over the address
                 return replace(stop, reason=StopReason.ADDRESS)
         return self._run(until, console_start)
 
@@ -255,7 +255,7 @@ class RunLoop:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C end a run where a device's stop would, and not within an instruction.
+        """Let Ctrl-C end a run between two instructions, as a stop requested by a device does.
 
         A second Ctrl-C raises KeyboardInterrupt as usual.
         """
@@ -418,7 +418,7 @@ class RunLoop:
     # -- why the engine stopped ---------------------------------------------------------------
 
     def _dispatch(self, why: int, detail: int) -> Stop | None:
-        """Handle the reason for which the engine stopped, and return a stop if the run ends."""
+        """Handle a stop of the engine; return a stop of the run, or None if the run continues."""
         engine, machine = self.engine, self.machine
         cpu = machine.cpu
         trouble: str | None = None
@@ -532,7 +532,7 @@ class RunLoop:
             self.engine.synchronize()
 
     def _endless(self) -> str | None:
-        """Count an exception, and report too many with no instruction executed between them."""
+        """Count an exception; return an error if too many occur without an executed instruction."""
         if self.engine.endless():
             return (f"{ExceptionLimit.MAX_EXCEPTIONS.value} exceptions in a row without an "
                     "executed instruction")
@@ -558,7 +558,7 @@ class RunLoop:
         self.machine.interrupts_changed()
 
     def _wait(self, pc: int) -> Stop | None:
-        """Handle a CPU that waits for an interrupt: another one gets the turn, or time advances.
+        """Handle a CPU that waits for an interrupt: give another CPU the turn, or advance time.
 
         If all CPUs wait, time skips to the event that wakes one.
         """

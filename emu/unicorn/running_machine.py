@@ -129,7 +129,7 @@ class RunningMachine(WiredMachine):
         """
         if self.running or not self.schedule.several:
             raise MachineError("a CPU can be switched off only while the machine is stopped, and "
-                               "only if there are others")
+                               "only if other CPUs exist")
         self._entered("off", str(self.cpu.number), b"")
         self.schedule.off()
 
@@ -165,7 +165,7 @@ class RunningMachine(WiredMachine):
         return count
 
     def left_at(self, pc: int) -> int:
-        """Account for a block that an exception other than a probe's left before ``pc``.
+        """Account for a block that an exception (not a probe's breakpoint) left before ``pc``.
 
         :return: address of the exception for the guest: if ``pc`` is in a trampoline, that of the
             displaced instruction.
@@ -198,7 +198,7 @@ class RunningMachine(WiredMachine):
             self.engine.settle()
 
     def run(self, until: Until) -> Stop:
-        """Run until a condition of ``until`` holds or the guest ends the run, ringing any alarm.
+        """Run until a condition of ``until`` holds or the guest ends the run; call a due alarm.
 
         :raises MachineError: if the machine is already running, or for too many stop addresses.
         """
@@ -214,7 +214,7 @@ class RunningMachine(WiredMachine):
         return self.symbol(name).address if name else 0
 
     def at_breakpoint(self, address: int) -> bool:
-        """Handle an executed breakpoint; freeze the clock if it is the provider's.
+        """Handle an executed breakpoint, and freeze the clock if the provider had set it.
 
         :return: whether the breakpoint is the provider's.
         """

@@ -13,7 +13,7 @@ def thread_words(machine: UnicornMachine) -> list[int | None]:
 
 
 def newer(words: list[int | None], now: list[int | None]) -> list[int | None]:
-    """Return the addresses in ``now``, or those in ``words`` where a program hides them (None)."""
+    """Return the addresses in ``now``, replacing unknown ones (None) with those in ``words``."""
     return [before if word is None else word for before, word in zip(words, now, strict=True)]
 
 

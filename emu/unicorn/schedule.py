@@ -32,7 +32,7 @@ class ScheduledMachine(Protocol):
 
 
 class Schedule:
-    """Decides which CPU of a machine runs next, and for how long.
+    """Scheduler that decides which CPU of a machine runs next, and for how long.
 
     :param machine: a machine whose engine and CPUs are in their power-on state.
     """
@@ -44,7 +44,7 @@ class Schedule:
                             cpus[0].yields, cpus[0].monitor_place() if len(cpus) > 1 else 0)
         # The address at which each CPU waits for an interrupt, or None if it does not wait.
         self._waiting: list[int | None] = [None] * len(cpus)
-        self.held: set[int] = set()  # CPUs that are kept from getting a turn
+        self.held: set[int] = set()  # CPUs that must not get a turn
         self.turned: Callable[[], None] | None = None  # called when a CPU's turn begins
         self.left: int | None = None  # turns until the run ends with PATIENCE; None: no limit
 
@@ -151,12 +151,12 @@ class Schedule:
             self._turns.end_here()
 
     def bear(self, times: int) -> None:
-        """Set how often the CPU may signal that it waits for another one before its turn ends."""
+        """Set how many yield instructions the CPU may execute without ending its turn."""
         self._turns.patience = times, NEVER
 
     @property
     def borne(self) -> bool:
-        """Whether the CPU has used up the signals allowed by ``bear``."""
+        """Whether the CPU has used up the yield instructions that ``bear`` allowed."""
         return self._turns.patience[0] == 0
 
     def changed(self) -> None:

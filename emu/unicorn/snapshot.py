@@ -30,11 +30,11 @@ MAGIC = b"KINSTSNP"
 FORMAT = 5
 WITHOUT_IMAGE = 4  # like format 5, but with all pages in the file
 HEAD = struct.Struct("<8sIIQ32s")
-MAX_FILE = 64 << 30  # bytes
+MAX_FILE = 64 << 30  # maximum size of a snapshot file in bytes
 MAX_HEADER = 64 << 20
-MAX_VALUES = 1 << 22  # JSON values in a header
+MAX_VALUES = 1 << 22  # maximum number of JSON values in a header
 MAX_CONSOLE = 16 << 20
-LEVEL = -1  # fast, because commands wait for a restored boot: half the time, 25% more disk space
+LEVEL = -1  # a fast level, since commands wait: half the time for 25% more disk space
 ZERO = bytes(PAGE)
 
 

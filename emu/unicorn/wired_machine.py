@@ -23,7 +23,7 @@ from emu.unicorn.physical_memory import PhysicalMemory
 from emu.unicorn.run_loop import RunLoop
 from emu.unicorn.schedule import Schedule
 
-LARGE = 1 << 16  # size limit in bytes of reads that the engine performs
+LARGE = 1 << 16  # maximum bytes of a read that the engine performs
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
 NO_BREAKPOINTS: Container[int] = frozenset()
 
@@ -52,11 +52,11 @@ class Runner(Protocol):
         """
 
     def run(self, until: Until, go: Go) -> Stop:
-        """Run the machine by one or more calls of ``go``."""
+        """Run the machine by calling ``go`` one or more times."""
 
 
 class WiredMachine(Machine):
-    """The hardware of a machine, without what makes it run.
+    """The hardware of a machine, without the run loop.
 
     :param image: the kernel; its architecture chooses the board.
     :param memory: bytes of RAM, a multiple of 2 MiB.
@@ -187,7 +187,7 @@ class WiredMachine(Machine):
         self.engine.flush_translations()
 
     def release_hidden(self) -> None:
-        """Return the contents of hidden memory to the host; it then reads as zeros."""
+        """Free the host memory of hidden memory, which then reads as zeros."""
         self._physical.release_hidden()
 
     def read(self, address: int, size: int) -> bytes:
@@ -221,14 +221,14 @@ class WiredMachine(Machine):
             at += length
 
     def read_memory(self, address: int, size: int) -> bytes:
-        """Read physical memory for a device, once the device's timer has expired.
+        """Read RAM on behalf of a device, in the callback of one of its timers.
 
         :raises MemoryAccessError: if the range is not in RAM.
         """
         return bytes(self._physical.in_ram(address, size))
 
     def write_memory(self, address: int, data: bytes) -> None:
-        """Write physical memory for a device, once the device's timer has expired.
+        """Write RAM on behalf of a device, in the callback of one of its timers.
 
         A device does not write in the middle of the block whose instruction requested the write,
         because the CPU model may or may not have cut that block.
@@ -260,7 +260,7 @@ class WiredMachine(Machine):
 
     def write_code(self, address: int, data: bytes) -> None:
         """Write virtual memory without recording it as input, for temporary breakpoints."""
-        # remove_translations below drops the translations of the range; the write need not.
+        # The write need not drop translations, because remove_translations does so below.
         self._physical.quiet = True
         try:
             with self.unrecorded():

@@ -562,7 +562,7 @@ beat_check(void)
 	return beats == beats_of_clock + 1;
 }
 
-/* Lost updates in runs that take long, or that execute a spin hint although they do not wait. */
+/* Lost updates in runs that take a long time, or that execute a spin hint without waiting. */
 static volatile u64 slow_sum;
 
 void slow_reset(void) { slow_sum = 0; }

@@ -1,5 +1,5 @@
 /*
- * Checks of kernel facilities from inside a program.  Each check runs in a process of its own; "check
+ * Checks of kernel facilities from inside a program.  Each check runs in a separate process; "check
  * NAME" runs only one check.  The exit status is the number of checks that failed.
  */
 #include "system.h"

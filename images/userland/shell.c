@@ -2,7 +2,7 @@
  * A small shell, which is also init, and the tools; the program's name selects one of them.
  *
  * Before and after each command the shell prints marks (OSC 133, the shell integration of terminals),
- * which include the status. The host finds a command's output by them.
+ * which include the status. The host uses them to find a command's output.
  */
 #include "system.h"
 

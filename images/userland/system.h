@@ -54,7 +54,7 @@ enum { SIG_BLOCK = 1, SIG_UNBLOCK = 2 };
 enum { ENOENT = 2, EFAULT = 14, ENOTDIR = 20 };
 enum { AF_INET = 2, SOCK_STREAM = 1, SOCK_DGRAM = 2 };
 enum { SIOCAIFADDR = 0x8044692b }; /* netinet/in_var.h; the argument has 68 bytes */
-enum { UMTX_WAIT_UINT = 15, UMTX_WAKE = 16 }; /* for threads of one process */
+enum { UMTX_WAIT_UINT = 15, UMTX_WAKE = 16 }; /* _umtx_op(2) between threads of one process */
 enum { RB_POWEROFF = 0x4000 };
 enum { MNT_UPDATE = 0x10000 };
 enum { WNOHANG = 1 };
@@ -123,7 +123,7 @@ strcmp(const char *a, const char *b)
 	return ((unsigned char)*a - (unsigned char)*b);
 }
 
-/* The compiler generates calls of memset() and memcpy() itself. */
+/* The compiler itself generates calls to memset() and memcpy(). */
 __attribute__((used)) static void *
 memset(void *to, int byte, size_t size)
 {

@@ -1,6 +1,6 @@
 /*
- * Workloads to be timed: "work calls N" makes system calls, and "work faults N" touches new pages.
- * "work loop N" and "work hash N" stay in user mode, with many branches and with few.  "work room N"
+ * Workloads for timing: "work calls N" makes system calls, and "work faults N" touches new pages.
+ * "work loop N" (many branches) and "work hash N" (few branches) stay in user mode.  "work room N"
  * makes system calls after it has mapped stack pages, so that a call can be replaced by another one.
  */
 #include "system.h"

@@ -39,7 +39,7 @@ _tables()
 
 cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint32_t *key_length,
                     int32_t *relative) noexcept nogil:
-    """Implement ``split_fn`` of ``kinst/code/_reader.pxd``.
+    """Split an instruction into its key and its displacement (``split_fn`` in ``_reader.pxd``).
 
     The key contains prefixes, opcode, ModRM and SIB.  If the registers do not affect the verdict,
     the key omits them and ends with the length.

@@ -235,13 +235,14 @@ PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF0, 0xF2
 MANDATORY = frozenset(b"\x66\xf2\xf3")  # prefixes that may select a different instruction
 EVEX, XOP = 0x62, 0x8F
 VECTOR_ESCAPES = (EVEX, 0xC4, 0xC5)
-# Instructions that Capstone accepts with a mandatory prefix, but no CPU ("NP" in SDM volume 2)
+# Instructions that CPUs reject with a mandatory prefix, but Capstone accepts ("NP" in SDM volume 2)
 NO_PREFIX = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
     "EMMS FXRSTOR FXRSTOR64 FXSAVE FXSAVE64 LDMXCSR LFENCE MOVDIRI MOVHLPS MOVLHPS MOVNTI RCPPS "
     "RSQRTPS SFENCE SHA1MSG1 SHA1MSG2 SHA1NEXTE SHA1RNDS4 SHA256MSG1 SHA256MSG2 SHA256RNDS2 "
     "STMXCSR XRSTOR XRSTOR64 XRSTORS XRSTORS64 XSAVE XSAVE64 XSAVEC XSAVEC64 XSAVES XSAVES64"
 ).split())
-CONTROL, DEBUG = frozenset((0, 2, 3, 4, 8)), frozenset(range(8))  # numbers of existing registers
+# Numbers of the control and debug registers that exist
+CONTROL, DEBUG = frozenset((0, 2, 3, 4, 8)), frozenset(range(8))
 ADDRESS_ONLY = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
     "LEA NOP PREFETCH PREFETCHNTA PREFETCHT0 PREFETCHT1 PREFETCHT2 PREFETCHW CLFLUSH CLFLUSHOPT "
     "CLWB INVLPG").split())
@@ -306,8 +307,9 @@ def _always_raises(i: capstone.CsInsn) -> bool:
     if set(prefixes) & MANDATORY and (rest[0] in VECTOR_ESCAPES or i.id in NO_PREFIX):
         return True
     if rest[0] == EVEX:
-        rounds = rest[3] >> 4 & 1 and rest[5] >> 6 == 3  # then L'L selects the rounding mode
-        # Zeroing without a mask, or a reserved vector length
+        # With embedded rounding, L'L selects the rounding mode instead of the vector length.
+        rounds = rest[3] >> 4 & 1 and rest[5] >> 6 == 3
+        # CPUs reject zeroing without a mask, and a reserved vector length.
         return rest[3] & 0x87 == 0x80 or (rest[3] >> 5 & 3 == 3 and not rounds)
     if rest[0] == 0x0F and rest[1] & 0xFC == 0x20:
         return (rest[2] >> 3 & 7 | (i.rex & 4) << 1) not in (DEBUG if rest[1] & 1 else CONTROL)
@@ -319,7 +321,7 @@ def _may_be_copied(i: capstone.CsInsn) -> bool:
     if rest[0] in VECTOR_ESCAPES or (rest[0] == XOP and rest[1] & 31 >= 8):
         return i.id not in VECTOR_REFUSED
     if rest[:2] == b"\x0f\x01" and rest[2] >> 6 == 3 and set(prefixes) & MANDATORY:
-        return False  # Capstone decodes ERETS, UIRET, PSMASH etc. as other instructions
+        return False  # Capstone mistakes ERETS, UIRET, PSMASH etc. for other instructions
     return i.id in COPIED
 
 
@@ -328,11 +330,11 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
     if i.id in REFUSED:
         return Refuse(REFUSED[i.id])
     opcode = i.opcode[0]
-    groups, operands = set(i.groups), i.operands  # the binding rebuilds these lists at each access
+    groups, operands = set(i.groups), i.operands  # Capstone rebuilds these lists at each access
     jumps, calls = x86.X86_GRP_JUMP in groups, x86.X86_GRP_CALL in groups
     if i.id in COUNTS and OPERAND_SIZE not in i.prefix:
         counts, flag = COUNTS[i.id]
-        # On AMD, the prefix selects the condition.
+        # On AMD CPUs, a REP prefix selects the loop's condition.
         if flag is not None and REPEATS & set(_bare(bytes(i.bytes))[0]):
             return Refuse("is a loop with a prefix that processors interpret differently")
         bits = 32 if ADDRESS_SIZE in i.prefix else 64

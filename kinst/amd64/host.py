@@ -288,7 +288,7 @@ class Host:
 
     @property
     def crowded(self) -> bool:
-        """Whether little room for more pages is left."""
+        """Whether only little memory is left for more pages."""
         return len(self.pages) > MAX_PAGES // 2
 
     def read(self, address: int, size: int) -> bytes:

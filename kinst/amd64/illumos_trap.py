@@ -31,7 +31,7 @@ RETURN_POINTER = 8  # bytes: return address before struct regs on the stack that
 
 
 class IllumosInstructions(Amd64Instructions):
-    """amd64 instructions; all that illumos's vectors cannot perform are refused."""
+    """amd64 instructions; those that illumos's vectors cannot perform are refused."""
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         length, verdict = super().classify(code, address)

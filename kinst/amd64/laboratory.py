@@ -57,7 +57,7 @@ class Amd64Laboratory(LaboratoryArch):
     # Control and status words as after FNINIT
     control: ClassVar[Mapping[str, int]] = {"fpcw": 0x37F, "fpsw": 0, "mxcsr": 0x1F80}
     # All x87 registers are in use.  The record of the last x87 instruction is cleared, because it
-    # would be of an earlier encoding.
+    # would describe an earlier encoding.
     preset: ClassVar[Sequence[tuple[int, int]]] = tuple((register, 0) for register in (
         uc.UC_X86_REG_FPTAG, uc.UC_X86_REG_FIP, uc.UC_X86_REG_FCS, uc.UC_X86_REG_FDP,
         uc.UC_X86_REG_FDS, uc.UC_X86_REG_FOP))
@@ -105,7 +105,7 @@ class Amd64Laboratory(LaboratoryArch):
     def not_judged(self, code: bytes) -> str | None:
         instruction = next(self._decoder.disasm(code, 0, 1), None)
         if instruction is None:
-            return None  # its effects are confined to the child process
+            return None  # an instruction unknown to Capstone affects only the child process
         if instruction.id in STEPPED:
             return "single-stepping would change its result"
         if instruction.id in EMULATED:

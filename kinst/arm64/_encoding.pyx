@@ -27,7 +27,7 @@ cdef Rows KNOWN
 
 
 def know(table):
-    """Set the rows of the decoding table, as ``fill`` of ``kinst/code/_rows.pxd`` takes them."""
+    """Set the rows of the decoding table, in the form that ``fill`` in ``_rows.pxd`` requires."""
     fill(&KNOWN, table)
 
 
@@ -55,7 +55,7 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
             break
     if word & 0x1F000000 == 0x10000000:  # ADR, ADRP
         displacement = <int32_t>((word >> 3 & 0x1FFFFC | word >> 29 & 3) << 11) >> 11
-        if word >> 31 == 0 or -(1 << 19) <= displacement < 1 << 19:  # larger ones stay in the key
+        if word >> 31 == 0 or -(1 << 19) <= displacement < 1 << 19:  # else it stays in the key
             relative[0] = displacement * (4096 if word >> 31 else 1)
             word &= <uint32_t>0x9F00001F
     memcpy(key, &word, 4)

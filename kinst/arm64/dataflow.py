@@ -9,13 +9,14 @@ from kinst.code.dataflow import NOTHING, Effect
 
 COPIES = frozenset("mov sxtw sxth sxtb uxtw uxth uxtb".split())
 CHOICES = frozenset({"csel"})
-# Prefixes of mnemonics; the first registers of these instructions are loaded or stored.
+# Mnemonic prefixes of instructions that load or store their first registers
 LOADS = ("ldr", "ldur", "ldp", "ldnp", "ldar", "ldapr", "ldapur", "ldxr", "ldaxr", "ldtr", "ldxp",
          "ldaxp", "ldlar")
 STORES = ("str", "stur", "stp", "stnp", "stlr", "stlur", "sttr", "stllr")
-EXCLUSIVE = ("stxr", "stlxr", "stxp", "stlxp")  # the first operand is the status, then the data
+EXCLUSIVE = ("stxr", "stlxr", "stxp", "stlxp")  # operands: status register, then data registers
 PAIRS = ("ldp", "ldnp", "ldxp", "ldaxp", "stp", "stnp", "stxp", "stlxp")
-# Instructions that only read their first register; all others write it, whatever Capstone says.
+# Instructions that only read their first register; all others write it, even where Capstone
+# reports a read.
 READS = frozenset("cmp cmn tst ccmp ccmn cbz cbnz tbz tbnz br blr ret braa brab blraa blrab msr "
                   "dc ic at tlbi sys prfm prfum".split())
 SWAPS, COMPARES = "swp", "cas"  # LSE; the other LSE instructions store a computed value

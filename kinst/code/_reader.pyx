@@ -283,7 +283,7 @@ cdef class CodeReader:
                         returns.append(at)
                     elif (t.op == LINK and t.a == NO_REGISTER and before.op == SET
                             and before.a == t.b):
-                        # The far form of a jump, whose address is in two instructions.
+                        # A far jump, whose target address is split between two instructions
                         target = (before_target + t.extra) & ~<uint64_t>1
                         if not address <= target < address + size:
                             returns.append(at)

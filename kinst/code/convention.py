@@ -94,7 +94,7 @@ class _Shape:
 
 
 class _Unknown(Exception):
-    """The location of an argument cannot be determined from its type."""
+    """Raised when the type of an argument does not determine its location."""
 
 
 def words(convention: Convention, procedure: Procedure) -> list[Passed | None]:

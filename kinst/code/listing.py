@@ -47,7 +47,7 @@ def check_size(function: Symbol) -> None:
 
 
 class _Decoded:
-    """Code of a function, each offset of which is decoded once, on demand."""
+    """Code of a function, decoded on demand and at most once per offset."""
 
     def __init__(self, trap: GuestTrap, code: bytes, address: int) -> None:
         self.trap, self.code, self.address = trap, code, address
@@ -94,7 +94,7 @@ def _literals(decoded: _Decoded) -> list[tuple[int, int]]:
         before, found = found, _merged(ranges)
         if found == before:
             return found
-    return _merged(before + found)  # unstable: treat the results of both rounds as data
+    return _merged(before + found)  # no stable result: treat the finds of both rounds as data
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -130,7 +130,7 @@ def _pieces(decoded: _Decoded, data: list[tuple[int, int]]) -> Iterator[tuple[in
 
 
 def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[ProbedInstruction]:
-    """Yield every instruction of a function with its verdict; data is yielded as refused.
+    """Yield every instruction of a function with its verdict; for data, the verdict is a refusal.
 
     :param code: the function's bytes.
     :raises KinstError: when the function has more than ``MAX_FUNCTION`` bytes.

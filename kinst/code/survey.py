@@ -41,7 +41,7 @@ class Survey:
 
 
 def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol]) -> Survey:
-    """Survey the instructions of a kernel's functions; count functions at one address once."""
+    """Survey the instructions of a kernel's functions; those at the same address count once."""
     guest = guest_of(image, arch.name)
     return _survey(arch, trap, guest, functions, lambda function: image_code(image, function),
                    lambda function: bool(guest.traps.exclusions.reason(function.name)))

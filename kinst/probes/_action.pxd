@@ -6,8 +6,8 @@ from libc.stdint cimport uint32_t, uint64_t
 # Numbers of the values that an action reads through an ``argument_fn``.  0 to ARGUMENTS - 1: the
 # first arguments of the calling convention; RESULT: the function's return value; AFTER: whether the
 # function has already returned to its caller; from DECLARED on: the arguments of a static probe or
-# a system call; from REGISTER on: the registers, by their index in the shape.  They are read on
-# demand, since reading one takes as long as a whole firing.
+# a system call; from REGISTER on: the registers, by their index in the shape.  Values are read only
+# on demand, because reading one takes as long as a whole firing.
 cdef enum:
     ARGUMENTS = 5
     RESULT = ARGUMENTS

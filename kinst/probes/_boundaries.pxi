@@ -1,5 +1,6 @@
-"""Probes at the entries and exits of functions and of their inline copies; part of the dispatcher
-(``_dispatch.pyx`` includes it).
+"""Probes at the entries and exits of functions and of their inline copies.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 
@@ -25,8 +26,9 @@ cdef class ProbeBoundaries(ProbeSites):
         :param padding: returns whether the bytes of an instruction are only padding.
         :param anywhere: whether other functions may jump to any place in this one.
         :return: for each copy, a list of its entries, (offset, probe number), and a list of the
-            instructions that may leave it, in the same form.  In place of a probe number, -1: no
-            instruction starts at the offset, -2: it is refused, -3: it is in an exclusive access.
+            instructions that may leave it, in the same form.  Values in place of a probe number:
+            -1 if no instruction starts at the offset, -2 if the instruction is refused, -3 if it
+            belongs to an exclusive access.
         """
         self.unchanging()
         cdef Dispatch *d = &self.d
@@ -91,7 +93,7 @@ cdef class ProbeBoundaries(ProbeSites):
         return made
 
     def ways(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size):
-        """Return the control flow of a function.
+        """Return the instructions of a function and their successors.
 
         :return: for each instruction (offset, length, index of the following instruction, index of
             the branch target, whether it is a call); a negative index means none.
@@ -124,8 +126,8 @@ cdef class ProbeBoundaries(ProbeSites):
 
         :param ways: receives two indices for each instruction: of the following instruction and of
             the branch target.  -1: none in this function; -2: computed at run time.
-        :return: the indices of instructions that control can reach only in ways that the code does
-            not show: they follow an instruction that never continues, are no branch targets, and
+        :return: the indices of instructions that control can reach only by jumps that the code does
+            not show: they follow an instruction that never continues, are not branch targets, and
             are not padding.
         """
         cdef uint64_t i, target, before_target = 0
@@ -239,9 +241,9 @@ cdef class ProbeBoundaries(ProbeSites):
     def copy_of(self, uint32_t probe):
         """Return a probe's role in an inline copy, or None if it belongs to no copy.
 
-        :return: (number of the copy, role, whether the probe is silent).  Role 1: the copy is
-            entered here; 2: control may leave it here; 3: a function is called here that returns to
-            outside of the copy.
+        :return: (number of the copy, role, whether the probe is silent).  Role 1: control enters
+            the copy here; 2: control may leave it here; 3: the instruction calls a function that
+            returns to an address outside of the copy.
         """
         if probe >= self.d.probe_count:
             raise IndexError(probe)
@@ -249,20 +251,20 @@ cdef class ProbeBoundaries(ProbeSites):
         return (p.copy, p.role, bool(p.silent)) if p.role else None
 
     def lies_lower(self, uint32_t probe, int32_t lower):
-        """Set the number of bytes by which the stack pointer is lowered at one entry of a copy."""
+        """Set by how many bytes the stack pointer is lowered at an entry of an inline copy."""
         self.unchanging()
         if self.copy_of(probe) is None:
             raise ValueError(f"probe {probe} does not belong to an inline copy")
         self.d.probes[probe].lower = lower
 
     def lowered_at(self, uint32_t probe):
-        """Return the number of bytes set by ``lies_lower`` for a probe (default: 0)."""
+        """Return by how many bytes the stack pointer is lowered at a probe (see ``lies_lower``)."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         return self.d.probes[probe].lower
 
     def enter_copy(self, uint32_t probe):
-        """Note that the thread enters a probe's inline copy; return whether the probe fires."""
+        """Record that the thread enters a probe's inline copy; return whether the probe fires."""
         self.live()
         if self.copy_of(probe) is None:
             raise ValueError(f"probe {probe} does not belong to an inline copy")
@@ -270,7 +272,7 @@ cdef class ProbeBoundaries(ProbeSites):
                     and not self.d.probes[probe].silent)
 
     def leave_copy(self, uint32_t probe):
-        """Note that the thread has left a probe's inline copy; return whether the probe fires."""
+        """Record that the thread has left a probe's inline copy; return whether the probe fires."""
         self.live()
         if self.copy_of(probe) is None:
             raise ValueError(f"probe {probe} does not belong to an inline copy")
@@ -288,7 +290,7 @@ cdef class ProbeBoundaries(ProbeSites):
     def forget_copy(self, probes):
         """Stop tracking the inline copy of some probes.
 
-        Its entry then fires whenever control reaches it, its exits never fire.
+        The copy's entry probe then fires whenever control reaches it; its exit probes never fire.
         """
         self.unchanging()
         cdef uint32_t i
@@ -304,7 +306,7 @@ cdef class ProbeBoundaries(ProbeSites):
                            uint64_t at, strays) except -1:
         """Whether the instruction at an offset jumps to an address where no function begins.
 
-        ``strays`` of ``add_boundaries`` decides; returns and indirect jumps never do.
+        ``strays`` of ``add_boundaries`` decides this; returns and indirect jumps never do.
         """
         cdef uint32_t length = 0
         cdef int32_t relative = 0
@@ -358,7 +360,7 @@ cdef class ProbeBoundaries(ProbeSites):
         return made
 
     def follow_threads(self, int per_cpu, uint64_t begins):
-        """Set how threads are identified, for returns after tail calls.
+        """Set how threads are identified; this is needed to detect returns after tail calls.
 
         :param per_cpu: Unicorn's number of the register that leads to the thread.
         :param begins: the address of a new thread's first instruction; 0: unknown.
@@ -368,13 +370,13 @@ cdef class ProbeBoundaries(ProbeSites):
         self.d.per_cpu, self.d.thread_begins = per_cpu, begins
 
     def is_tail(self, uint32_t probe):
-        """Whether a probe fires only when the function that its instruction jumps to has returned."""
+        """Whether a probe at a tail call fires only after the function jumped to has returned."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         return bool(self.d.probes[probe].tail)
 
     def leave_by_tail(self, uint32_t probe, uint64_t sp, uint64_t back):
-        """Make a probe at a tail call fire when control reaches its return address.
+        """Make the probe of a tail call fire when control reaches the return address.
 
         :param sp: the stack pointer after the return.
         :param back: the return address.
@@ -387,9 +389,9 @@ cdef class ProbeBoundaries(ProbeSites):
             raise MachineError(return_why_not_noted(why))
 
     def pending_returns(self):
-        """Return the probes that wait for a function to return.
+        """Return the threads and probes of the tail calls that have not returned yet.
 
-        A function that left by a tail call has no frame on its thread's stack any more.
+        A function that left by a tail call no longer has a frame on its thread's stack.
 
         :return: (thread, probe), the outermost of each thread first.
         """
@@ -404,7 +406,7 @@ cdef class ProbeBoundaries(ProbeSites):
         return found
 
     def copies_entered(self):
-        """Return the inline copies that threads are in: (thread, copy), outermost first."""
+        """Return (thread, inline copy) for all copies that threads are in, outermost first."""
         cdef uint64_t i
         cdef uint32_t k
         cdef list found = []

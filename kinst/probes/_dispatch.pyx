@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""Native part of the providers: millions of sites and probes, and the handling of their firings.
+"""Native part of the providers, which holds all sites and probes and handles their firings.
 
 A *site* is an instruction that can carry a breakpoint; *probes* are chained to it.
 ``kinst/code/_reader.pyx`` decodes the instructions.  ``Dispatcher`` handles the engine's breakpoint
@@ -71,23 +71,23 @@ include "../relocation/_template.pxi"
 cdef enum:
     RECORDS = 1 << 16
     ABOVE = 2048  # bytes above sp that are saved while the guest computes a gate's arguments
-    GIVEN_ARGUMENTS = 6  # arguments that a gate can receive after its first one
-    MAX_FLAGS = 5  # each combination of flags is one bit of a 32-bit ``truth``
+    GIVEN_ARGUMENTS = 6  # maximum number of arguments that a gate receives after its first one
+    MAX_FLAGS = 5  # ``truth`` has 32 bits, one for each combination of flags
     MAX_THREADS = 1024
     STACK_PAGE = 4096
-    MAX_TABLES = 4  # tables of system calls
+    MAX_TABLES = 4  # maximum number of system call tables
     MAX_OPERATIONS = 512
-    MAX_PENDING = 4096  # vnode operation calls in progress
-    MAX_CALLS = 1 << 16  # system calls per table
-    CALL_ARGUMENTS = 8  # arguments per system call
+    MAX_PENDING = 4096  # maximum number of vnode operation calls in progress
+    MAX_CALLS = 1 << 16  # maximum number of system calls per table
+    CALL_ARGUMENTS = 8  # maximum number of arguments of a system call
     CALL_BEGINS = 1
     CALL_ENDS = 2
-    MANY = 64  # beyond this number of patches, drop all translations at once
-    MAX_TAILS = 1 << 20  # pending tail calls per thread
-    ELSEWHERE = -2  # for ``flow_of``: the target is computed at run time
-    MAX_ALL_TAILS = 1 << 22  # pending tail calls and active inline copies of all threads
+    MANY = 64  # with more patches, all translations are dropped at once
+    MAX_TAILS = 1 << 20  # maximum number of pending tail calls per thread
+    ELSEWHERE = -2  # result of ``flow_of``: the branch target is computed at run time
+    MAX_ALL_TAILS = 1 << 22  # maximum of pending tail calls and active inline copies in all threads
     MAX_TAIL_THREADS = 1 << 16
-    PROGRAM_BITS = 5  # bits of a thread's key for the program number, up to MAX_PROGRAMS
+    PROGRAM_BITS = 5  # bits of a thread's key that hold the program number (at most MAX_PROGRAMS)
     # Reasons why a return cannot be awaited; lower numbers are those of ``await_address``
     TOO_MANY_OF_THREAD = 3
     TOO_MANY_OF_ALL = 4
@@ -120,7 +120,7 @@ include "_boundaries.pxi"
 
 @cython.no_gc_clear  # __dealloc__ needs the engine, to unregister its callbacks
 cdef class Dispatcher(ProbeBoundaries):
-    """Native dispatcher of one machine: its sites and probes, and the handling of their firings."""
+    """Native dispatcher of one machine, which holds its sites and probes and handles firings."""
 
     def changed(self):
         """Return the address of a site whose code has changed since it was added, or None."""
@@ -129,7 +129,7 @@ cdef class Dispatcher(ProbeBoundaries):
 
     def use_slots(self, uint64_t base, uint64_t physical, uint64_t size, uint64_t reserved,
                   bint threads):
-        """Set the guest memory for trampolines.
+        """Set the guest memory that trampolines use.
 
         :param base: its virtual address, ``physical`` its physical address.
         :param size: in bytes.
@@ -147,7 +147,7 @@ cdef class Dispatcher(ProbeBoundaries):
         patch_make_slots(&self.d, base, physical, size, reserved, threads)
 
     def slots_needed(self):
-        """Return the most slots that ``enable`` may use, in addition to the reserved ones."""
+        """Return the maximum number of slots that ``enable`` uses, without the reserved ones."""
         cdef Dispatch *d = &self.d
         cdef uint32_t i
         cdef uint64_t n = MAX_THREADS + 1
@@ -158,7 +158,7 @@ cdef class Dispatcher(ProbeBoundaries):
 
     @property
     def slots_used(self):
-        """The number of slots that are marked as used."""
+        """Number of slots that are marked as used."""
         cdef uint64_t i
         cdef uint64_t n = 0
         if self.d.slot_used != NULL:
@@ -236,7 +236,7 @@ cdef class Dispatcher(ProbeBoundaries):
         self.d.clock.trap_data = NULL
 
     def record(self, how):
-        """Select what a firing does.
+        """Select whether firings are only counted, recorded, or reported to Python.
 
         :param how: ``"count"``: only count it; ``"record"``: also keep a record, even if an action
             handles it natively; ``"tell"``: call ``fire(number)``.
@@ -276,7 +276,7 @@ cdef class Dispatcher(ProbeBoundaries):
         self.d.firing = False
 
     def records(self):
-        """Return the records since the last call.
+        """Return the records of all firings since the last call.
 
         :return: tuples of the probe's number, CPU number, instructions executed, virtual time in
             nanoseconds, and five arguments.
@@ -287,7 +287,7 @@ cdef class Dispatcher(ProbeBoundaries):
         return found
 
     def tell_also(self, uint32_t probe):
-        """Call ``fire`` at a probe's firings even if an action handles them natively."""
+        """Call ``fire`` when a probe fires, even if an action handles its firings natively."""
         if probe >= self.d.probe_count:
             raise ValueError("no probe has this number")
         self.d.probes[probe].told = True
@@ -324,7 +324,7 @@ cdef class Dispatcher(ProbeBoundaries):
         self.d.firing = False
 
     cdef void stuck(self, uint64_t pc):
-        """Report a breakpoint that was hit on the path that breakpoint exceptions take."""
+        """Report a breakpoint hit by the kernel's own breakpoint handling."""
         try:
             self.recursion(pc)
         except BaseException as error:
@@ -332,12 +332,12 @@ cdef class Dispatcher(ProbeBoundaries):
 
     @property
     def firings(self):
-        """The number of firings so far."""
+        """Number of firings so far."""
         return self.d.firings
 
     @property
     def made(self):
-        """The eight arguments of the static or system call probe that is firing.
+        """Eight arguments of the static or system call probe that is firing.
 
         :raises RuntimeError: when no such probe is firing.
         """
@@ -357,12 +357,12 @@ cdef class Dispatcher(ProbeBoundaries):
         return 0
 
     def get(self, int register):
-        """Return an interrupted register during a firing, by its index in the shape."""
+        """Return the value of an interrupted register during a firing, by index in the shape."""
         self.in_firing(register)
         return op_get(&self.d, <uint8_t>register)
 
     def set(self, int register, uint64_t value):
-        """Set an interrupted register during a firing, by its index in the shape."""
+        """Set an interrupted register during a firing, by index in the shape."""
         self.in_firing(register)
         if self.d.framed and self.d.place[register] < 0:
             raise ValueError(f"register {register} cannot be set: it is not in the trap frame")

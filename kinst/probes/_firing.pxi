@@ -1,8 +1,9 @@
-"""Handling of a firing, from the breakpoint exception to the guest's next instruction; part of the
-dispatcher (``_dispatch.pyx`` includes it).
+"""Handling of a firing, from the breakpoint exception to the guest's next instruction.
 
-A breakpoint is handled on the *direct* path where it is, on the *guest* path at the kernel's seam.
-On the *double* path, the trampoline's second breakpoint is handled at the seam, too.
+On the *direct* path, a breakpoint is handled where it occurs; on the *guest* path, at the kernel's
+seam.  On the *double* path, the trampoline's second breakpoint is handled at the seam, too.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 
@@ -51,7 +52,7 @@ cdef void firing_action_failed(Dispatch *d) noexcept with gil:
 
 
 cdef void firing_keep(Dispatch *d, uint32_t probe) noexcept nogil:
-    """Add a record of a firing."""
+    """Store a record of a firing."""
     cdef Record *r = &d.records[d.record_count]
     cdef uint32_t k
     r.probe = probe
@@ -152,7 +153,7 @@ cdef const Effect *firing_effect_of(Dispatch *d, const Site *s) noexcept nogil:
 
 
 cdef bint firing_do_effect(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
-    """Do what the kernel's breakpoint handler would, on the direct path; false: it will fault."""
+    """Emulate what the kernel's breakpoint handler does; return false if a memory access fails."""
     cdef Clock *c = d.clock
     cdef const Effect *t = firing_effect_of(d, s)
     cdef uint64_t sp, value
@@ -212,7 +213,7 @@ cdef void firing_behind(Dispatch *d, const Site *s) noexcept nogil:
         go_to(c, s.address + s.length)
         return
     c.detour.at = s.address + s.length
-    c.detour.sp_register = 0  # the kernel's return path is not involved
+    c.detour.sp_register = 0  # no stack pointer check: the kernel's return path does not run
     c.detour.resumed = True
     go_to(c, c.detour.at)
 
@@ -230,12 +231,12 @@ cdef bint firing_at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
 
 
 cdef void firing_answer(Dispatch *d, uint64_t value) noexcept nogil:
-    """Set the return value of the function at the seam; its own instruction returns."""
+    """Set the seam's return value; the guest executes the seam's own return instruction."""
     register_write(d.clock, d.number[d.result], value)
 
 
 cdef void firing_decline(Dispatch *d) noexcept nogil:
-    """Leave a breakpoint that is not a probe's to the kernel."""
+    """Let the kernel handle a breakpoint that does not belong to a probe."""
     cdef uint64_t pc = 0
     if d.called:
         firing_answer(d, 0 if d.effect_count else 1)
@@ -271,7 +272,7 @@ cdef void firing_mask(Dispatch *d) noexcept nogil:
 
 
 cdef bint firing_tell_kernel(Dispatch *d, const Site *s) noexcept nogil:
-    """Tell the kernel's breakpoint handler which instruction to emulate; false: it will fault."""
+    """Tell the kernel's handler which instruction to emulate; return false if it would fault."""
     cdef Clock *c = d.clock
     cdef uint64_t pc = s.address + s.length
     cdef const Effect *t = firing_effect_of(d, s)
@@ -297,7 +298,7 @@ cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
     d.at = pc
     c.detour.sp_register = d.number[d.sp]
     c.detour.sp = op_field(d, d.place[d.sp])[0]
-    if i != NONE:  # a second breakpoint, which reaches the seam only on the double path
+    if i != NONE:  # a trampoline's second breakpoint; only the double path leads it to the seam
         s = &d.sites[i]
         status = op_field(d, d.place[d.status])
         status[0] = status[0] & ~d.frame_mask | d.saved_mask
@@ -321,7 +322,7 @@ cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
             return
         if d.visiting != NONE:
             i = tracepoint_come_back(d, s.gate)
-            c.detour.sp = op_field(d, d.place[d.sp])[0]  # as it is after the kernel's return path
+            c.detour.sp = op_field(d, d.place[d.sp])[0]  # its value after the kernel's return path
         elif tracepoint_sets_out(d, s):
             tracepoint_set_out(d, i)
             op_field(d, d.place[d.pc])[0] = s.target
@@ -380,7 +381,7 @@ cdef void firing_recursion(Dispatch *d, uint64_t pc) noexcept with gil:
 
 
 cdef bint firing_framed(Dispatch *d) noexcept nogil:
-    """Find the trap frame at the seam; return false if it is not mapped."""
+    """Find the trap frame at the seam; return false if the frame is not mapped."""
     d.framed = False
     d.at = d.seam
     return op_set_frame(d, register_read(d.clock, d.number[d.frame_register]) + d.frame_bias)
@@ -421,7 +422,7 @@ cdef bint firing_at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
 
 
 cdef bint on_trap(void *data, uint32_t vector) noexcept nogil:
-    """Engine callback: handle a breakpoint exception; return false if it is not a probe's."""
+    """Engine callback: handle a breakpoint exception; return false if no probe caused it."""
     cdef Dispatch *d = <Dispatch *>data
     cdef uint64_t pc
     cdef uint32_t second

@@ -1,11 +1,12 @@
-"""Tracking of inline copies, from their entries to their exits; part of the dispatcher
-(``_dispatch.pyx`` includes it).
+"""Tracking of inline copies, from their entries to their exits.
 
 An inline copy may have several code ranges.  It is left where control reaches an instruction
 outside of all of them.  A copy fires once when it is entered and once when it is left: a loop that
 comes back to the entry does not enter the copy again, and control that passes from one range to
 another does not leave it.  The copies that a thread is in are recorded for each thread, as its tail
 calls are.  ``kinst/probes/inline_copies.py`` is the Python counterpart.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 
@@ -46,8 +47,10 @@ cdef uint32_t inline_add(Dispatch *d, list ranges) except? 0xFFFFFFFF:
 
 cdef int inline_way_out(Dispatch *d, uint32_t copy, const Template *t, uint64_t target, uint64_t after
                  ) noexcept nogil:
-    """Return whether an instruction of a copy may leave it: NO_WAY_OUT, WAY_OUT, or CALLS_OUT for a
-    call that returns to outside of the copy."""
+    """Return whether an instruction may leave an inline copy: NO_WAY_OUT, WAY_OUT or CALLS_OUT.
+
+    CALLS_OUT: the instruction calls a function that returns to an address outside of the copy.
+    """
     cdef bint inside = inline_in_copy(d, copy, after)
     if t.flags & RETURNS or t.op == RETURN:
         return WAY_OUT
@@ -63,7 +66,7 @@ cdef int inline_way_out(Dispatch *d, uint32_t copy, const Template *t, uint64_t 
 
 
 cdef uint64_t inline_counted(Dispatch *d, const Template *t, const Site *s) noexcept nogil:
-    """Return the next pc of a branch that tests a counter register, as ``op_carry_out`` does."""
+    """Return the next pc of a branch that tests a counter register (see ``op_carry_out``)."""
     cdef uint64_t mask = ~<uint64_t>0 if t.extra == 64 else (<uint64_t>1 << t.extra) - 1
     cdef uint64_t value = op_get(d, t.a) & mask
     cdef bint taken = value == 0
@@ -73,7 +76,7 @@ cdef uint64_t inline_counted(Dispatch *d, const Template *t, const Site *s) noex
 
 
 cdef bint inline_goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
-    """Whether control leaves the copy by this instruction, or by the return from its call."""
+    """Whether control leaves the inline copy by an instruction, or by the return of its call."""
     cdef const Template *t = &d.templates.all[s.template]
     cdef uint64_t pc = 0
     if p.role == CALLS_OUT or t.flags & RETURNS or t.op == RETURN:
@@ -87,10 +90,10 @@ cdef bint inline_goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept n
 
 
 cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil:
-    """Note that the running thread enters a copy; return false if it is already inside.
+    """Record that the running thread enters a copy; return false if it is already inside.
 
-    It is already inside in a loop, or on the way from another entry, where the stack pointer was
-    lowered by a different number of bytes (``lower``).
+    It is already inside if it loops back to the entry, or comes from another entry, where the stack
+    pointer was lowered by a different number of bytes (``lower``).
     """
     cdef uint64_t sp = op_get(d, d.sp) + <uint64_t><int64_t>lower
     cdef TailThread *t = inline_current_tails(d, True)
@@ -105,8 +108,8 @@ cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil
             if t.active[i].sp == sp:
                 return False
             if t.active[i].sp > sp:
-                break  # belongs to an outer call of the same function
-            inline_forget_active(t, <uint32_t>i)  # its stack frame no longer exists
+                break  # this entry belongs to an outer call of the same function
+            inline_forget_active(t, <uint32_t>i)  # the copy's stack frame no longer exists
         i -= 1
     if t.active_count == t.active_room:
         why = return_make_room(d, <void **>&t.active, &t.active_room, sizeof(ActiveCopy))
@@ -119,7 +122,7 @@ cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil
 
 
 cdef bint inline_leave(Dispatch *d, uint32_t copy) noexcept nogil:
-    """Note that the running thread has left a copy; return false if it was not inside."""
+    """Record that the running thread has left a copy; return false if it was not inside."""
     cdef TailThread *t = inline_current_tails(d, False)
     cdef int64_t i
     if t == NULL:
@@ -163,7 +166,7 @@ cdef void inline_fire(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil
 
 cdef uint32_t inline_probe(Dispatch *d, uint32_t site, uint32_t function, int provider, uint32_t copy,
                          int role, bint silent) except? 0xFFFFFFFF:
-    """Add a probe of an inline copy; a silent probe only tracks the copy.
+    """Add a probe of an inline copy; a silent probe never fires but tracks the copy.
 
     The probes of entries precede the other probes of a site, since a copy of one instruction is
     entered before it is left.

@@ -1,15 +1,16 @@
-"""Probes around calls of vnode operations that bypass the operations' tracepoints; part of the
-dispatcher (``_dispatch.pyx`` includes it).
+"""Probes around calls of vnode operations that bypass the operations' tracepoints.
 
 While no static probe is enabled, the inline function of a vnode operation calls the file system's
 function directly instead of the function that has the tracepoints.  The probes fire before this
 direct call and at its return address.  Other paths may also lead to the return address, so a call
 in progress is identified by its stack pointer.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 
 cdef void operation_fire(Dispatch *d, const Site *s) noexcept nogil:
-    """Fire the entry or return probe of the operation that is called or has returned at a site."""
+    """Fire the entry or return probe of the vnode operation that a site calls or returns from."""
     cdef const Operation *o = &d.operations[(s.operation - 1) >> 1]
     cdef bint returned = (s.operation - 1) & 1
     cdef uint64_t sp = op_get(d, d.sp)
@@ -53,7 +54,7 @@ cdef void operation_in_progress(Dispatch *d, uint64_t sp, const Operation *o,
 
 cdef bint operation_has_returned(Dispatch *d, uint64_t sp, const Operation *o, uint64_t *arguments
                        ) noexcept nogil:
-    """Forget the call in progress at a stack pointer; return whether it was one of an operation.
+    """Forget the call in progress at a stack pointer; return whether it called operation ``o``.
 
     ``arguments`` receives the address of the call's argument structure.
     """

@@ -1,5 +1,7 @@
-"""Emulation of displaced instructions on the interrupted registers, and trampolines for them; part
-of the dispatcher (``_dispatch.pyx`` includes it)."""
+"""Emulation of displaced instructions on the interrupted registers, and trampolines for them.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
+"""
 
 
 # -- registers of the interrupted code ---------------------------------------------------------
@@ -29,15 +31,15 @@ cdef void op_put(Dispatch *d, uint8_t r, uint64_t value) noexcept nogil:
     if not d.framed:
         register_write(c, d.number[r], value)
     elif d.place[r] < 0:
-        return  # zero register of riscv64
+        return  # the zero register of riscv64, which ignores writes
     elif d.restored[r]:
         op_field(d, d.place[r])[0] = value
     else:
-        defer(c, d.number[r], value)  # never fails: there is room for every register
+        defer(c, d.number[r], value)  # cannot fail: there is room for all registers
 
 
 cdef bint op_set_frame(Dispatch *d, uint64_t address) noexcept nogil:
-    """Find the trap frame in host memory, on up to two pages; return false if it is not mapped."""
+    """Find the trap frame in host memory, on one or two pages; return false if it is not mapped."""
     cdef uint32_t room = <uint32_t>(4096 - (address & 4095))
     d.frame[0] = host_stack(d.clock, address)
     if d.frame[0] == NULL:
@@ -104,7 +106,7 @@ cdef bint op_way(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) no
             target = op_get(d, t.b) + t.extra
         pc[0] = target & ~<uint64_t>1 if t.n else target
     elif t.op == INDIRECT:
-        if t.extra:  # a register, not memory
+        if t.extra:  # the target is in a register, not in memory
             target = op_get(d, t.a)
         else:
             target += op_get(d, t.a) + op_get(d, t.b) * t.n + op_get(d, t.c)
@@ -117,14 +119,16 @@ cdef bint op_way(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) no
 
 
 cdef bint op_leaves(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
-    """Whether control leaves the function of a return probe, or goes back to its start."""
+    """Whether control leaves the function of a return probe or jumps to the function's start."""
     cdef uint64_t pc = 0
     return op_way(d, &d.templates.all[s.template], s, &pc) and not p.low < pc < p.high
 
 
 cdef bint op_carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexcept nogil:
-    """Emulate an instruction and compute the next pc; return false if a memory access fails, with
-    nothing changed."""
+    """Emulate an instruction and compute the next pc.
+
+    :return: false if a memory access fails; then nothing is changed.
+    """
     cdef uint64_t after = s.address + s.length
     cdef uint64_t target = target_of(t, s.address, s.relative)
     cdef uint64_t value, mask

@@ -1,5 +1,7 @@
-"""Breakpoints in guest memory, and the slots of the trampolines; part of the dispatcher
-(``_dispatch.pyx`` includes it)."""
+"""Breakpoints in guest memory, and the slots of the trampolines.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
+"""
 
 
 cdef inline bint patch_taken(const Site *s) noexcept nogil:
@@ -63,7 +65,7 @@ cdef int patch_make_slots(Dispatch *d, uint64_t base, uint64_t physical, uint64_
 
 
 cdef uint32_t patch_take_slot(Dispatch *d) except? 0xFFFFFFFF:
-    """Allocate the lowest free slot from ``slot_hint`` on."""
+    """Allocate and return the lowest free slot, searching from ``slot_hint``."""
     while d.slot_hint < d.slot_count:
         if d.slot_used[d.slot_hint // 64] >> d.slot_hint % 64 & 1 == 0:
             d.slot_used[d.slot_hint // 64] |= <uint64_t>1 << d.slot_hint % 64
@@ -74,7 +76,7 @@ cdef uint32_t patch_take_slot(Dispatch *d) except? 0xFFFFFFFF:
 
 
 cdef int patch_site(Dispatch *d, Site *s, const uint8_t *code, bint one_by_one) except -1:
-    """Overwrite the first bytes of a site."""
+    """Overwrite the first bytes of a site with a breakpoint or the original code."""
     cdef uint32_t n = d.breakpoint_length if s.length >= d.breakpoint_length else s.length
     if not guest_write(d.clock, s.address, code, n):
         raise MemoryError(f"{s.address:#x} is not mapped")

@@ -1,5 +1,4 @@
-"""Probes in user programs, which fire without a breakpoint before an instruction of a process; part
-of the dispatcher (``_dispatch.pyx`` includes it).
+"""Probes in user programs, which fire without a breakpoint before an instruction of a process.
 
 No breakpoint is written, because the page of the instruction is shared by all processes that run or
 read the file.  A private page for the traced process would either be unknown to the kernel or be
@@ -8,6 +7,8 @@ an address range, and this function determines the process.
 
 The address of a site in a program has the program's number in its highest byte, where an address in
 the kernel has 0xff.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 cdef inline bint program_owns(const Site *s) noexcept nogil:
@@ -20,7 +21,7 @@ cdef inline uint64_t program_place_of(const Site *s) noexcept nogil:
 
 
 cdef int program_running(Dispatch *d) noexcept nogil:
-    """Return the number, from 1, of the probed program that runs in user mode; 0: none."""
+    """Return the number, from 1, of the probed program that runs in user mode, or 0."""
     cdef Programs *p = &d.programs
     cdef Clock *c = d.clock
     cdef uint64_t process = 0
@@ -80,13 +81,13 @@ cdef uint32_t program_behind_start(Dispatch *d, Site *s, uint64_t address) noexc
         at += length
         count += 1
     if at != address:
-        return 0  # the model decodes other instructions: use the time at the block's start
+        return 0  # the CPU model decodes the block differently: use the time at the block's start
     s.block, s.behind = c.address, count
     return count
 
 
 cdef bint program_repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept nogil:
-    """Whether a repeated instruction continues, rather than starts."""
+    """Whether this is a further repetition of a repeated instruction, not its first."""
     cdef Programs *p = &d.programs
     cdef bint again = p.repeating == site and now == p.repeated_at + 1
     p.repeating, p.repeated_at = site, now
@@ -94,9 +95,9 @@ cdef bint program_repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept no
 
 
 cdef void program_left(Dispatch *d) noexcept nogil:
-    """Note that an exception interrupts an instruction, so that its probes do not fire again.
+    """Record that an exception interrupts an instruction, so that its probes do not fire again.
 
-    It is the instruction reached last, unless the exception is of another one.
+    The instruction reached last is recorded, unless another one raised the exception.
     """
     cdef Programs *p = &d.programs
     cdef Clock *c = d.clock
@@ -109,7 +110,7 @@ cdef void program_left(Dispatch *d) noexcept nogil:
 
 
 cdef void program_left_at(Programs *p, Left left) noexcept nogil:
-    """Note that a thread may leave an instruction before it is complete."""
+    """Record that a thread may leave an instruction before it is complete."""
     program_come_back_to(p, left.thread)
     if p.left == MAX_LEFT:
         memmove(&p.broken[0], &p.broken[1], (MAX_LEFT - 1) * sizeof(Left))
@@ -119,7 +120,7 @@ cdef void program_left_at(Programs *p, Left left) noexcept nogil:
 
 
 cdef Left program_come_back_to(Programs *p, uint64_t thread) noexcept nogil:
-    """Remove and return the instruction that a thread left incomplete; site NONE: none."""
+    """Remove and return a thread's incomplete instruction; its site is NONE if there was none."""
     cdef int i
     cdef Left found
     for i in range(p.left):
@@ -202,13 +203,13 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
     c.instructions += behind
     firing_fire(d, s)
     c.instructions -= behind
-    if d.stop:  # the handler has failed and ended the run before this instruction
+    if d.stop:  # the handler has failed, so the run ends before this instruction
         program_left_in_block(c, address, behind)
         d.stop = False
 
 
 cdef void program_left_in_block(Clock *c, uint64_t address, uint32_t behind) noexcept nogil:
-    """End the run before an instruction; ``behind`` instructions of its block were executed."""
+    """End the run before an instruction that ``behind`` instructions of its block precede."""
     c.instructions += behind
     c.count = 0
     resume(c, address)

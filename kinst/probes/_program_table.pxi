@@ -1,42 +1,43 @@
-"""The table of processes whose programs have probes; part of the dispatcher (``_dispatch.pyx``
-includes it)."""
+"""Table of processes whose programs have probes.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
+"""
 
 cdef enum:
     MAX_PROGRAMS = 16
-    MAX_PROGRAM_HOOKS = 48  # address ranges; each is checked for every instruction translated
-    NEAR = 64  # bytes between probes up to which they share a range
+    MAX_PROGRAM_HOOKS = 48  # each hooked range is checked for every instruction translated
+    NEAR = 64  # probes at most this many bytes apart share a hooked range
     PROGRAM_SHIFT = 56
-    MAX_LEFT = 64  # threads that have left an instruction before it was complete
-    COMM = 20  # bytes of a process's name
+    MAX_LEFT = 64  # maximum number of threads with an incomplete instruction
+    COMM = 20  # size of a process's name in bytes
 
 cdef struct Program:
     uint32_t process
-    bint executed  # match only after it has executed the program, not as a copy of its parent
+    bint executed  # whether only a process that has executed the program since fork() matches
     uint8_t name[COMM]
 
-# An instruction that a thread has left before it was complete.
+# An instruction that a thread left before it was complete
 cdef struct Left:
     uint64_t thread
     uint32_t site
     bint repeats
-    uint64_t rest  # repetitions left when the last one began
+    uint64_t rest  # repetitions left when the last repetition began
 
 cdef struct Programs:
     int count
     Program all[MAX_PROGRAMS]
-    # Offsets: of the process in a thread; of its number, flags and name in the process
+    # Offsets of the process in a thread, and of its ID, flags and name in the process
     uint64_t process
     uint64_t number
     uint64_t flags
-    uint32_t executed  # the flag of a process that has executed a program
+    uint32_t executed  # flag that a process has executed a program
     uint64_t name
-    # The program that runs, and the value of ``Clock.turns`` for which this is valid
+    # Number of the running program, and the value of ``Clock.turns`` for which it is valid
     uint64_t turn
     int running
-    # Instruction count when a site was last reached; going back in time voids the fields below.
+    # Instruction count when a site was last reached; if it decreases, the fields below are void.
     uint64_t latest
-    # The site reached last, with its block, and the instructions that threads have left before
-    # they were complete
+    # The site reached last, with its block, and the instructions that threads left incomplete
     uint32_t met
     uint64_t met_block
     uint64_t met_base

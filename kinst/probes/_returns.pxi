@@ -1,5 +1,4 @@
-"""Returns of functions that leave by a tail call; part of the dispatcher (``_dispatch.pyx``
-includes it).
+"""Returns of functions that leave by a tail call.
 
 Such a function returns when the function that it jumps to returns: to the same address, with the
 same stack pointer.  Its probe does not fire at the jump.  Instead, the jump is recorded for the
@@ -10,11 +9,13 @@ caller's stack pointer is above its frame, or when the caller calls again from t
 ``on_called``.
 
 The records belong to the observer, not to the machine: snapshots do not contain them.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 
 cdef uint64_t return_running_thread(Dispatch *d) noexcept nogil:
-    """Return the address of the running thread; 0: unknown."""
+    """Return the address of the running thread, or 0 if it is unknown."""
     cdef uint64_t thread = 0
     if d.clock.thread_word != NULL:
         return d.clock.thread_word[0]
@@ -24,13 +25,13 @@ cdef uint64_t return_running_thread(Dispatch *d) noexcept nogil:
 
 
 cdef uint64_t return_thread_of(uint64_t key) noexcept nogil:
-    """Return the address of a thread, which is in the kernel's half, from its key; 0: unknown."""
+    """Return the kernel address of a thread from its key, or 0 if it is unknown."""
     cdef uint64_t lost = ~(~<uint64_t>0 >> PROGRAM_BITS)
     return lost | key >> PROGRAM_BITS if key >> PROGRAM_BITS else 0
 
 
 cdef TailThread *return_tails_of(Dispatch *d, uint64_t thread, int program, bint make) noexcept nogil:
-    """Return the records of a thread in the kernel (program 0) or in a program; NULL: none."""
+    """Return a thread's records for the kernel (program 0) or a program; NULL if it has none."""
     cdef Tails *t = &d.tails
     cdef uint64_t key = thread << PROGRAM_BITS | <uint64_t>program
     cdef uint64_t i, k, size
@@ -81,7 +82,7 @@ cdef inline bint return_abandoned(const Tail *tail, uint64_t sp) noexcept nogil:
 
 
 cdef int return_make_room(Dispatch *d, void **all, uint32_t *room, size_t size) noexcept nogil:
-    """Double the size of an array of a thread's records; return 0, or why that failed."""
+    """Double the size of an array of a thread's records; return 0 or the reason for a failure."""
     cdef uint32_t more = 2 * room[0] if room[0] else 16
     cdef void *made
     if more > MAX_TAILS:
@@ -98,9 +99,9 @@ cdef int return_make_room(Dispatch *d, void **all, uint32_t *room, size_t size) 
 
 cdef int return_note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t back, int program, bint calls
                    ) noexcept nogil:
-    """Record that a function leaves by a tail call; return 0, or why that failed.
+    """Record that a function leaves by a tail call; return 0 or the reason for a failure.
 
-    Its probe fires when control is at ``back`` with the stack pointer ``sp``.
+    The function's probe fires when control is at ``back`` with the stack pointer ``sp``.
 
     :param calls: whether the call that returns to ``back`` has yet to be executed.
     """
@@ -125,7 +126,7 @@ cdef int return_note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t bac
 
 
 cdef void return_leave_by_tail(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
-    """Record where a function that leaves by a tail call will return to."""
+    """Record the address that a function leaving by a tail call will return to."""
     cdef uint64_t sp = op_get(d, d.sp)
     cdef uint64_t back = 0
     cdef int program = <int>(s.address >> PROGRAM_SHIFT) if program_owns(s) else 0
@@ -239,12 +240,12 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
     while first and t.all[first - 1].calls and t.all[first - 1].sp == sp and (
             t.all[first - 1].back == back):
         first -= 1
-        t.all[first].calls = False  # this is the call that it waits for
+        t.all[first].calls = False  # the call that this record waits for has been executed
     low = kept = first
     while low and (t.all[low - 1].sp == sp or return_abandoned(&t.all[low - 1], sp)):
         low -= 1
-    # Keep records with this stack pointer that wait for another address: the calling function may
-    # have no frame of its own, and then they wait for its own return.
+    # Keep records with this stack pointer that wait for another address: if the calling function
+    # has no frame, they wait for its own return.
     for i in range(low, first):
         if t.all[i].sp == sp and t.all[i].back != back:
             t.all[low] = t.all[i]

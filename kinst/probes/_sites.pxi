@@ -5,7 +5,7 @@
 cdef class ProbeSites(CodeReader):
     """Sites and probes of one machine.
 
-    :param engine: the machine's; None: only read code, without probing it.
+    :param engine: engine of the machine; None: only read code, without probing it.
     :param shape: registers, trap frame and breakpoints (``kinst/relocation/shape.py``).
     :param classify: returns (template number, length) for (bytes, length, displacement).
     """
@@ -15,9 +15,9 @@ cdef class ProbeSites(CodeReader):
     cdef object shape
     cdef public object fire
     cdef public object recursion
-    cdef public object sink  # called when the buffer of records is full
+    cdef public object sink  # called when the record buffer is full
     cdef list drained
-    cdef object action  # keeps the action's capsule alive
+    cdef object action  # reference that keeps the action's capsule alive
     cdef list program_hooks
     cdef object failure
 
@@ -50,7 +50,7 @@ cdef class ProbeSites(CodeReader):
         cdef int i
         if d.owner != NULL:
             raise RuntimeError("the dispatcher is already initialized")
-        self.engine = engine  # None: only read code, without probing it
+        self.engine = engine  # None if this object only reads code
         self.drained = []
         self.program_hooks = []
         CodeReader.__init__(self, shape, classify)
@@ -124,7 +124,7 @@ cdef class ProbeSites(CodeReader):
             d.short_nop[i] = shape.short_nop[i]
 
     def choose(self, int path):
-        """Select the breakpoint instruction of a path: 0 guest, 1 direct, 2 double."""
+        """Select the path of breakpoints: 0 guest, 1 direct, 2 double."""
         cdef Dispatch *d = &self.d
         cdef int i
         self.unchanging()
@@ -214,7 +214,7 @@ cdef class ProbeSites(CodeReader):
         self.d.sites[join].join = True
 
     def add_gate(self, uint64_t address, bytes code, int arguments):
-        """Add a gate: a function that receives a static probe's arguments after its first."""
+        """Add a gate: a function whose arguments after the first are a static probe's."""
         self.unchanging()
         if not 0 < arguments <= GIVEN_ARGUMENTS:
             raise ValueError(f"a gate must receive 1 to {GIVEN_ARGUMENTS} arguments")
@@ -223,10 +223,10 @@ cdef class ProbeSites(CodeReader):
 
     def use_calls(self, int per_cpu, *, uint64_t arguments, uint64_t entry, uint64_t value,
                   uint64_t error, uint64_t flags, uint32_t error_set):
-        """Set the offsets in a thread of the members that describe its system call.
+        """Set the offsets of the thread members that describe a system call.
 
         :param per_cpu: Unicorn's number of the register that leads to the thread.
-        :param error_set: the flag which means that the call has set the error itself.
+        :param error_set: flag which means that the system call has set the error itself.
         """
         self.unchanging()
         if not self.is_narrow(per_cpu):
@@ -282,7 +282,7 @@ cdef class ProbeSites(CodeReader):
     def add_call(self, int table, uint32_t index, bint returns, uint32_t probe, widths):
         """Make a static probe fire when a system call begins or has returned.
 
-        :param widths: bits of each argument: negative if signed, 0 for a full register.
+        :param widths: width of each argument in bits: negative if signed, 0 for a full register.
         """
         self.unchanging()
         cdef Dispatch *d = &self.d
@@ -299,11 +299,11 @@ cdef class ProbeSites(CodeReader):
 
     def use_programs(self, *, uint64_t process, uint64_t number, uint64_t flags, uint32_t executed,
                      uint64_t name):
-        """Set the offsets by which a thread's process is recognized.
+        """Set the offsets of the members that identify a thread's process.
 
-        :param process: of the process in the thread.
-        :param number: of the process ID in the process; so ``flags`` and ``name``.
-        :param executed: the flag of a process that has executed a program since it was created.
+        :param process: offset of the process in the thread.
+        :param number: offset of the process ID in the process; likewise ``flags`` and ``name``.
+        :param executed: flag of a process that has executed a program since it was created.
         """
         self.unchanging()
         cdef Programs *p = &self.d.programs
@@ -314,7 +314,7 @@ cdef class ProbeSites(CodeReader):
 
         :param process: the process ID.
         :param name: the process's name while it runs the program.
-        :param executed: match only after it has executed the program, not as a copy of its parent.
+        :param executed: match only a process that has executed a program since fork().
         """
         self.unchanging()
         cdef Programs *p = &self.d.programs
@@ -355,14 +355,14 @@ cdef class ProbeSites(CodeReader):
         table_leaves_only(&self.d, probe, address, size)
 
     def fire_behind(self, uint32_t probe):
-        """Make a return probe at a tail call fire when the function jumped to has returned."""
+        """Make the return probe of a tail call fire when the function jumped to has returned."""
         self.unchanging()
         if probe >= self.d.probe_count or self.d.probes[probe].site == NONE:
             raise IndexError(probe)
         self.leaves_by(probe, self.d.sites[self.d.probes[probe].site].template)
 
     def leaves(self, uint32_t probe):
-        """Return [begin, end) of the function that a probe fires only on leaving, or None."""
+        """Return [begin, end) if a probe fires only when control leaves this range, else None."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         cdef Probe p = self.d.probes[probe]
@@ -387,7 +387,7 @@ cdef class ProbeSites(CodeReader):
         return made
 
     def program(self, uint32_t probe):
-        """Return the number of the program that a probe is in; 0: the kernel."""
+        """Return the number of the program that a probe is in, or 0 for the kernel."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         if self.d.probes[probe].site == NONE or not program_owns(&self.d.sites[self.d.probes[probe].site]):
@@ -449,7 +449,7 @@ cdef class ProbeSites(CodeReader):
         return made
 
     cdef void leaves_by(self, uint32_t probe, uint32_t template):
-        """Note whether a return probe is at a tail call rather than at a return instruction."""
+        """Record whether a return probe is at a tail call rather than at a return instruction."""
         self.d.probes[probe].tail = not self.templates.all[template].flags & RETURNS
 
     def remove(self, uint32_t probe):
@@ -514,7 +514,7 @@ cdef class ProbeSites(CodeReader):
         return program_place_of(s), bytes(s.code[:s.length]), p.function, p.provider, p.count, bool(p.removed)
 
     def template(self, uint64_t address):
-        """Return the operation at a site and its trampoline's address (0: none); None: no site."""
+        """Return (operation, trampoline address or 0) of a site, or None if there is no site."""
         cdef uint32_t i = table_find(&self.d, address)
         if i == NONE:
             return None
@@ -551,7 +551,7 @@ cdef class ProbeSites(CodeReader):
         return found
 
     cdef int unchanging(self) except -1:
-        """Raise an error during a firing, which uses the tables and the memory."""
+        """Raise an error if a probe is firing, because a firing uses the tables and the memory."""
         if self.d.firing:
             raise RuntimeError("probes cannot be changed while one fires")
         return 0

@@ -1,21 +1,22 @@
-"""Data structures of the dispatcher: sites, probes, calls in progress, and its complete state; part
-of the dispatcher (``_dispatch.pyx`` includes it).
+"""Data structures of the dispatcher: sites, probes, calls in progress, and its complete state.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 cdef struct Site:
     uint64_t address
     uint32_t template
     uint32_t first
-    uint32_t slot  # index of its trampoline's slot, or NONE
+    uint32_t slot  # index of the trampoline's slot, or NONE
     int32_t relative  # displacement operand, which is not part of the template
     uint8_t length
     uint8_t second  # offset of the trampoline's second breakpoint
     uint8_t patched
-    uint8_t gate  # static-probe arguments passed to the gate function that begins here; 0: no gate
-    uint8_t call  # system calls begin or return here (CALL_BEGINS, CALL_ENDS); 0: neither
+    uint8_t gate  # number of arguments that the gate function beginning here receives; 0: no gate
+    uint8_t call  # CALL_BEGINS or CALL_ENDS if system calls begin or return here, else 0
     uint32_t operation  # 2 * index + 1 where an operation is called, + 2 where it returns; 0: none
     uint8_t repeats  # in a program: repeated instruction (amd64 REP), counted once per repetition
-    uint32_t behind  # in a program: instructions before it in the block that starts at ``block``
+    uint32_t behind  # in a program: how many instructions precede this one in its ``block``
     uint64_t block
     uint8_t join  # whether a guard's branch leads here to skip its tracepoint
     uint64_t target  # tracepoint: code that computes the arguments; guard: the code that it guards
@@ -25,20 +26,20 @@ cdef struct Site:
 cdef struct Probe:
     uint64_t count
     uint32_t site  # NONE for a static probe, which may have many sites
-    uint32_t primary  # probe that counts the firings: a tracepoint's static probe, or itself
+    uint32_t primary  # probe that counts the firings: a tracepoint's static probe, or this probe
     uint32_t next
     uint32_t function
     uint8_t provider
     uint8_t removed
-    # Bounds [low, high) of the function, for a return probe at a conditional or computed jump: it
-    # fires only if the jump leads out of them or to the function's start.  high 0: always fires.
+    # Bounds [low, high) of the function; a return probe at a conditional or computed jump fires
+    # only if the jump leads outside of them or to the function's start.  high 0: no condition.
     uint64_t low
     uint64_t high
     uint8_t told  # whether Python is notified of firings that an action handles natively
-    uint8_t role  # its role in an inline copy: ENTERS, WAY_OUT or CALLS_OUT; 0: none
-    uint8_t silent  # whether it only tracks its inline copy and never fires
+    uint8_t role  # role in an inline copy: ENTERS, WAY_OUT or CALLS_OUT; 0: none
+    uint8_t silent  # whether the probe only tracks its inline copy and never fires
     uint32_t copy
-    int32_t lower  # at an entry of a copy: bytes by which the stack pointer is lowered there
+    int32_t lower  # at an entry of a copy: number of bytes by which the stack pointer is lowered
     uint8_t tail  # return probe at a jump: fires when the function jumped to has returned
 
 # The entry and return probes of a vnode operation; NONE: not enabled.
@@ -61,7 +62,7 @@ cdef struct Record:
 
 # An instruction that the kernel's breakpoint handler emulates, and its effect.
 cdef struct Effect:
-    uint64_t answer  # the seam's return value that stands for the instruction
+    uint64_t answer  # return value of the seam that requests this instruction
     int64_t change  # the new stack pointer minus the register ``base``
     uint8_t base
     uint8_t code
@@ -76,8 +77,8 @@ cdef struct CallTable:
     uint64_t base
     uint64_t size  # bytes per entry
     uint32_t count
-    uint32_t *probes  # entry and return probe of each system call; NONE: not enabled
-    int8_t *widths  # bits of each argument: negative if signed, 0 for a full register
+    uint32_t *probes  # entry and return probe of each system call; NONE if not enabled
+    int8_t *widths  # width of each argument in bits: negative if signed, 0 for a full register
 
 cdef struct Calls:
     int per_cpu  # Unicorn's number of the register that leads to the thread
@@ -92,7 +93,7 @@ cdef struct Calls:
     int table_count
     CallTable tables[MAX_TABLES]
 
-# A function that left by a tail call, or an inline copy that ends with a call, not yet returned.
+# A function that left by a tail call, or an inline copy that ends with a call, until it returns.
 cdef struct Tail:
     uint64_t sp  # the stack pointer after the return
     uint64_t back  # the return address
@@ -101,7 +102,7 @@ cdef struct Tail:
 
 # An inline copy that a thread is executing.
 cdef struct ActiveCopy:
-    uint64_t sp  # the stack pointer at its entry
+    uint64_t sp  # the stack pointer when the thread entered the copy
     uint32_t copy
 
 cdef struct TailThread:
@@ -115,7 +116,7 @@ cdef struct TailThread:
     ActiveCopy *active
 
 cdef struct InlineCopy:
-    uint32_t first  # index of its first range
+    uint32_t first  # index of the copy's first range
     uint32_t count
 
 cdef struct CodeRange:
@@ -144,7 +145,7 @@ cdef struct Dispatch:
     Operation operations[MAX_OPERATIONS]
     int operation_count
     Pending pending[MAX_PENDING]
-    uint64_t latest  # instruction count of the last call; the calls are void if the count decreases
+    uint64_t latest  # instruction count of the last call; if it decreases, ``pending`` is void
     int pending_count
     void *owner
     int path
@@ -154,9 +155,9 @@ cdef struct Dispatch:
     int number[MAX_REGISTERS]
     int place[MAX_REGISTERS]
     bint restored[MAX_REGISTERS]
-    # Not in the trap frame with its interrupted value; compiled code never changes it.
+    # Registers whose trap frame field lacks the interrupted value; compiled code never changes them
     bint untold[MAX_REGISTERS]
-    bint wide[MAX_REGISTERS]  # has more than 64 bits: only LOAD_VECTOR writes it
+    bint wide[MAX_REGISTERS]  # the register has more than 64 bits: only LOAD_VECTOR writes it
     uint8_t arguments[ARGUMENTS]
     uint8_t pc
     uint8_t sp
@@ -165,13 +166,13 @@ cdef struct Dispatch:
     uint8_t result
     uint8_t frame_register
     uint8_t segment
-    uint8_t counter  # the counter of repeated instructions
+    uint8_t counter  # register that counts the repetitions of repeated instructions
     int flag_bits[8]
     int flag_count
     # Breakpoint
     uint32_t vector
     uint32_t bias
-    bint called  # the seam is called and returns 0; else registers are set from the frame
+    bint called  # the kernel calls the seam, which returns 0; otherwise the kernel jumps to it
     # Instructions that the kernel's breakpoint handler emulates on request
     Effect effects[MAX_EFFECTS]
     int effect_count
@@ -183,9 +184,9 @@ cdef struct Dispatch:
     uint64_t saved_mask
     int frame_size
     uint64_t seam
-    uint64_t scratch  # address of a word that the kernel's breakpoint path overwrites; its value
+    uint64_t scratch  # address of a word that the breakpoint path overwrites, and its value
     uint64_t scratch_value
-    uint64_t flags_if  # amd64: RFLAGS.IF, to choose a per-thread trampoline
+    uint64_t flags_if  # amd64: RFLAGS.IF, which determines whose trampoline is used
     # Trampolines
     uint8_t *slots
     uint64_t slot_base
@@ -198,7 +199,7 @@ cdef struct Dispatch:
     uint32_t thread_count
     uint32_t thread_slot
     bint returns_by_jump
-    uint8_t jump[8]  # jumps to the address that is stored after it
+    uint8_t jump[8]  # instruction that jumps to the address stored after it
     uint32_t jump_length
     uint8_t breakpoint[4]
     uint32_t breakpoint_length
@@ -225,11 +226,11 @@ cdef struct Dispatch:
     bint framed
     uint64_t at
     bint firing  # a Python or native handler is running: the tables must not change
-    # A static probe whose arguments the guest is computing: its site, and the registers there
+    # The site of a static probe whose arguments the guest is computing, and the registers there
     uint32_t visiting
-    uint32_t reached  # the tracepoint, once the guest has come to it from its guard
+    uint32_t reached  # the tracepoint that the guest has reached from its guard
     uint64_t before[MAX_REGISTERS]
-    uint8_t above[ABOVE]  # the stack from its pointer upward
+    uint8_t above[ABOVE]  # contents of the stack from the stack pointer upward
     uint64_t above_at
     uint64_t above_size
     # Where a gate's arguments are; NO_REGISTER: on the stack, ``made_stack`` bytes above sp
@@ -238,7 +239,7 @@ cdef struct Dispatch:
     uint64_t made[DECLARED_ARGUMENTS]
     split_fn split
     Programs programs
-    bint making  # the probe that fires has its arguments in ``made`` (static or system call)
+    bint making  # whether ``made`` holds the firing probe's arguments (static or system call)
     Calls calls
     Tails tails
     InlineCopy *copies
@@ -247,8 +248,8 @@ cdef struct Dispatch:
     CodeRange *ranges
     uint32_t range_count
     uint32_t range_room
-    bint after  # the function of the probe that fires has already returned to its caller
-    bint linked  # calls leave their return address in ``link``, not on the stack
+    bint after  # whether the firing probe's function has already returned to its caller
+    bint linked  # whether calls leave their return address in ``link``, not on the stack
     int per_cpu  # Unicorn's number of the register that leads to the thread; 0: unknown
     uint64_t thread_begins  # address of a new thread's first instruction; 0: unknown
     bint stop  # the handler has failed: do not execute the instruction

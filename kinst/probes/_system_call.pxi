@@ -1,8 +1,9 @@
-"""Probes of system calls, which fire where the kernel calls a system call's function and where that
-returns; part of the dispatcher (``_dispatch.pyx`` includes it).
+"""Probes of system calls, at the kernel's call of a system call's function and at its return.
 
 All system calls share these sites.  The thread tells which call it is: the kernel has stored there
 the call's arguments and the address of its table entry (``struct sysent``).
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 cdef uint32_t syscall_probe(Dispatch *d, uint64_t thread, int kind, const int8_t **widths) noexcept nogil:
@@ -22,7 +23,7 @@ cdef uint32_t syscall_probe(Dispatch *d, uint64_t thread, int kind, const int8_t
 
 
 cdef uint64_t syscall_narrowed(uint64_t value, int bits) noexcept nogil:
-    """Return the lowest ``bits`` of a value; negative: sign-extended, 0: the whole value."""
+    """Return the lowest ``bits`` of a value, sign-extended if negative; 0: the whole value."""
     if bits == 0:
         return value
     if bits > 0:
@@ -44,7 +45,7 @@ cdef void syscall_fire(Dispatch *d, int kind) noexcept nogil:
         return
     at = thread + d.calls.arguments
     if kind == CALL_BEGINS and (op_get(d, d.arguments[0]) != thread or op_get(d, d.arguments[1]) != at):
-        return  # not a call of a system call's function
+        return  # this call does not lead to a system call's function
     cdef uint32_t probe = syscall_probe(d, thread, kind, &widths)
     if probe == NONE:
         return
@@ -54,7 +55,7 @@ cdef void syscall_fire(Dispatch *d, int kind) noexcept nogil:
         for k in range(CALL_ARGUMENTS):
             d.made[k] = syscall_narrowed(d.made[k], widths[k])
     else:
-        # As in the kernel's own calls of systrace_probe_func, the thread already has the error.
+        # As before the kernel's own calls of systrace_probe_func, set the thread's error first.
         error = before = <int32_t>op_get(d, d.result)
         if error == 0:
             guest_read(d.clock, thread + d.calls.value, &value, 4)

@@ -1,5 +1,7 @@
-"""The hash table of sites by address, and the chain of probes at each site; part of the dispatcher
-(``_dispatch.pyx`` includes it)."""
+"""Hash table of sites by address, and the chain of probes at each site.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
+"""
 
 
 cdef inline uint32_t table_find(Dispatch *d, uint64_t address) noexcept nogil:
@@ -15,7 +17,7 @@ cdef inline uint32_t table_find(Dispatch *d, uint64_t address) noexcept nogil:
 
 
 cdef inline uint32_t table_find_second(Dispatch *d, uint64_t address) noexcept nogil:
-    """Return the site whose trampoline ends in the breakpoint at an address, or NONE."""
+    """Return the site whose trampoline has its second breakpoint at an address, or NONE."""
     cdef uint64_t slot
     cdef uint32_t i
     if address < d.slot_base or d.slots == NULL:

@@ -1,5 +1,4 @@
-"""Firings of static probes, whose arguments the guest's own code computes with the clock stopped;
-part of the dispatcher (``_dispatch.pyx`` includes it).
+"""Firings of static probes; the guest's own code computes their arguments with the clock stopped.
 
 The breakpoint replaces the instruction that the kernel would patch to a jump.  The guest continues
 at the target of that jump and reaches a *gate*: the function that is called with the arguments.
@@ -9,6 +8,8 @@ fire.
 A tracepoint that the kernel executes only while probes are enabled has a *guard*, a branch.  The
 guest takes the guard's other direction: to the tracepoint and from there as above, or to the
 *join*, where both directions meet.  Then it is back at the branch.
+
+This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 
@@ -25,7 +26,7 @@ cdef void tracepoint_set_out(Dispatch *d, uint32_t site) noexcept nogil:
     d.above_at = op_get(d, d.sp)
     d.above_size = ABOVE
     if not guest_read(d.clock, d.above_at, d.above, d.above_size):
-        d.above_size = STACK_PAGE - d.above_at % STACK_PAGE  # this page is the last of the stack
+        d.above_size = STACK_PAGE - d.above_at % STACK_PAGE  # the stack ends with this page
         if not guest_read(d.clock, d.above_at, d.above, d.above_size):
             d.above_size = 0
     d.visiting = site
@@ -59,10 +60,10 @@ cdef uint32_t tracepoint_come_back(Dispatch *d, int arguments) noexcept nogil:
 
 
 cdef void tracepoint_keep_on(Clock *c) noexcept nogil:
-    """Take a breakpoint on the way to a gate, without losing what the gate must restore."""
+    """Save the context for a nested breakpoint, but keep the tracepoint's exception registers."""
     cdef uint64_t kept[8]
     memcpy(kept, c.detour.kept, sizeof(kept))
-    c.keep(c)  # saves the context that ``enter`` then uses
+    c.keep(c)  # saves the context that ``enter`` uses next
     memcpy(c.detour.kept, kept, sizeof(kept))
 
 
@@ -76,23 +77,23 @@ cdef void tracepoint_lost(Dispatch *d, uint64_t pc) noexcept with gil:
 
 
 cdef inline void tracepoint_forget_visit(Dispatch *d) noexcept nogil:
-    """Give up the way to a gate if an exception or a snapshot has led away and time runs again."""
+    """Stop waiting for a gate if time runs again: an exception or a restore diverted the guest."""
     if d.visiting != NONE and not d.clock.frozen:
         d.visiting = d.reached = NONE
 
 
 cdef inline bint tracepoint_strayed(const Site *s) noexcept nogil:
-    """Whether a site is only a gate, so that the guest reached it without a tracepoint."""
+    """Whether a site is only a gate; the guest then came here without passing a tracepoint."""
     return s.gate and s.first == NONE
 
 
 cdef inline bint tracepoint_arrives(Dispatch *d, const Site *s) noexcept nogil:
-    """Whether the way to a gate ends at a site: a gate, or the join of the guard."""
+    """Whether the computation of arguments ends at a site: a gate, or the join of the guard."""
     return s.gate or (s.join and d.sites[d.visiting].otherwise == s.address)
 
 
 cdef bint tracepoint_sets_out(Dispatch *d, const Site *s) noexcept nogil:
-    """Whether the guest must be sent to compute arguments; a guard may already lead it there."""
+    """Whether to send the guest to code that computes arguments; a guard may already lead there."""
     cdef uint64_t pc = 0
     if not s.otherwise:
         return s.target != 0
@@ -100,7 +101,7 @@ cdef bint tracepoint_sets_out(Dispatch *d, const Site *s) noexcept nogil:
 
 
 cdef bint tracepoint_passed_over(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
-    """Pass a breakpoint on the way to a gate without firing; false: its instruction would fault."""
+    """Pass a breakpoint before the gate without firing; return false if a memory access fails."""
     cdef const Template *t = &d.templates.all[s.template]
     if s.target and not s.otherwise and d.sites[d.visiting].otherwise:
         d.reached = table_find(d, s.address)
@@ -113,7 +114,7 @@ cdef bint tracepoint_passed_over(Dispatch *d, const Site *s, uint64_t *pc) noexc
 
 
 cdef void tracepoint_arrived(Dispatch *d, uint32_t i) noexcept nogil:
-    """Handle a breakpoint while the interrupted registers are in the CPU."""
+    """Handle a breakpoint while the CPU contains the interrupted registers."""
     cdef Site *s = &d.sites[i]
     cdef uint64_t pc = 0
     d.framed = False

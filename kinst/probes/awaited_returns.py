@@ -1,5 +1,4 @@
-"""Stops at the return addresses of functions that left by a tail call, and of inline copies that
-end with a call."""
+"""Stops at return addresses that the probes of tail calls and of inline copies wait for."""
 
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ SAME_STACK = 1 << 20  # bytes; stack pointers farther apart belong to different 
 class AwaitedReturns:
     """Return addresses that probes wait for, by thread; the machine stops at each.
 
-    They are those of functions that left by a tail call and of inline copies that end with a call.
+    Functions that left by a tail call return there, and calls that end an inline copy.
 
     :param returned: called with the number of a probe that fires, and whether its function has
         returned (otherwise its inline copy was left).
@@ -27,7 +26,7 @@ class AwaitedReturns:
         self._machine, self._dispatcher, self._returned = machine, dispatcher, returned
         # thread -> (stack pointer after the return, return address, probe), innermost last
         self._waiting: dict[int, list[tuple[int, int, int]]] = {}
-        self._copies: dict[int, InlineCopies] = {}  # thread -> inline copies that it is in
+        self._copies: dict[int, InlineCopies] = {}  # inline copies that each thread is in
         self._addresses: set[int] = set()  # all addresses at which a stop was set
 
     def wait(self, number: int, sp: int, back: int) -> None:
@@ -40,7 +39,7 @@ class AwaitedReturns:
         """
         waiting = self._of_thread()[0]
         while waiting and 0 < sp - waiting[-1][0] < SAME_STACK:
-            waiting.pop()  # its stack frame no longer exists
+            waiting.pop()  # the stack frame of this call no longer exists
         if len(waiting) == MAX_TAILS:
             raise ProbeError(f"more than {MAX_TAILS} tail calls of one thread have not returned "
                              "yet: probe fewer returns")

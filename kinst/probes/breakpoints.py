@@ -99,7 +99,7 @@ class Breakpoints(ProbeTable):
         self.trapped: Callable[[int, int], None] | None = None
         self._trampolines: Trampolines | None = None
         self._seam_at: int | None = None
-        self._seam_before = 0  # the seam's old content; a module such as dtrace.ko may have set it
+        self._seam_before = 0  # the seam's previous content, which dtrace.ko, e.g., may have set
         self._state = NativeState(self.dispatcher, self.templates.names)
         begins = machine.image.symbols.find(machine.guest.threads.begins)
         self.dispatcher.follow_threads(self.trap.numbers[machine.guest.threads.per_cpu],
@@ -171,7 +171,7 @@ class Breakpoints(ProbeTable):
                 self._scratch = word.address
                 self._scratch_value = machine.read_u64(word.address)
             if self.path != DIRECT and seam is not None:
-                # Restored by physical address: the guest may have lost its page tables by then.
+                # ``disable`` uses the physical address: the page tables may have changed by then.
                 self._seam_at = machine.translate(seam.address)
                 self._seam_before = machine.read_u64(seam.address)
                 undo.callback(machine.write_u64, seam.address, self._seam_before)
@@ -233,12 +233,12 @@ class Breakpoints(ProbeTable):
         )
 
     def _back(self, state: CpuState) -> tuple[int, int]:
-        """Return the stack pointer's register number and its value after the return path."""
+        """Return the number of the stack pointer and its value when the kernel has returned."""
         sp = self.machine.arch.sp
         return (self.trap.numbers[sp], state.get(sp)) if self.trap.called else (0, 0)
 
     def verdict(self, address: int, code: bytes) -> Verdict:
-        """Return the verdict on a displaced instruction at a firing, with ``python=True``."""
+        """Return the verdict on a displaced instruction, for breakpoints handled in Python."""
         return self.trap.instructions.classify(code, address)[1]
 
     def _seam(self) -> None:

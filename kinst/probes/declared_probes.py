@@ -62,8 +62,8 @@ class DeclaredProbes(ProbedCode):
             for name, count in self.machine.guest.probes.gates.items():
                 gate = self.image.symbols.find(name)
                 if gate is None:
-                    raise ProbeError(f"{self.image.path}: symbol '{name}' not found, which the "
-                                     "tracepoints call")
+                    raise ProbeError(f"{self.image.path}: the tracepoints call '{name}', but this "
+                                     "symbol was not found")
                 code = self._code_at(gate.address)
                 if isinstance(self.trap.instructions.classify(code, gate.address)[1], Refuse):
                     raise ProbeError(f"{name}: no breakpoint can be set on its first instruction")

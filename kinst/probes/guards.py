@@ -13,8 +13,8 @@ from kinst.code.listing import ProbedInstruction
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import ConditionalJump, Jump
 
-WITHIN = 8  # instructions from the read of the variable to the branch
-MOST = 64  # instructions between a guard and its tracepoint
+WITHIN = 8  # maximum number of instructions from the read of the variable to the branch
+MOST = 64  # maximum number of instructions between a guard and its tracepoint
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
-"""Tracking of inline copies in Python, for machines that handle their breakpoints in Python; the
-native counterpart is ``_inline.pxi``."""
+"""Tracking of inline copies on machines that handle their breakpoints in Python.
+
+The native counterpart is ``_inline.pxi``.
+"""
 
 from typing import Protocol
 
@@ -24,7 +26,7 @@ class ReadableState(Protocol):
 
 
 class _Peek(RegisterState):
-    """A state to try an instruction on; what the instruction writes is discarded."""
+    """State on which an instruction can be tried out; its writes are discarded."""
 
     def __init__(self, state: ReadableState) -> None:
         self._state = state
@@ -64,7 +66,7 @@ class InlineCopies:
         self._active: list[tuple[int, int]] = []  # (copy, stack pointer at its entry)
 
     def enter(self, number: int, sp: int) -> bool:
-        """Note that the thread enters a probe's inline copy; return whether the probe fires."""
+        """Record that the thread enters a probe's inline copy; return whether the probe fires."""
         membership = self._dispatcher.copy_of(number)
         assert membership is not None
         copy, _role, silent = membership
@@ -81,7 +83,7 @@ class InlineCopies:
         return not silent
 
     def leave(self, number: int) -> bool:
-        """Note that the thread has left a probe's inline copy; return whether the probe fires."""
+        """Record that the thread has left a probe's inline copy; return whether the probe fires."""
         membership = self._dispatcher.copy_of(number)
         assert membership is not None
         copy, _role, silent = membership

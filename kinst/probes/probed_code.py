@@ -1,4 +1,4 @@
-"""The code that probes are in: functions as they are in memory, and a dispatcher for them."""
+"""Code that can be probed: functions as they are in memory, and the dispatcher of their probes."""
 
 
 from emu.elf.symbols import Symbol
@@ -13,7 +13,7 @@ LONGEST_CODE = 15  # bytes of the longest instruction
 
 
 class ProbeError(KinstError):
-    """Probes cannot be created or enabled, or a probe description matches nothing.
+    """Raised when probes cannot be created or enabled, or a description matches no probe.
 
     :param tag: the error tag of dtrace(1) if it is not D_PDESC_ZERO.
     """
@@ -85,7 +85,7 @@ class ProbedCode:
         return number
 
     def _code_at(self, address: int) -> bytes:
-        """Return the bytes of an instruction and of what follows it.
+        """Return the bytes of an instruction and some bytes that follow it.
 
         :raises ProbeError: when the address is not mapped.
         """
@@ -95,7 +95,7 @@ class ProbedCode:
             raise ProbeError(f"{self.image.symbols.where(address)}: {error}") from None
 
     def _around(self, function: Symbol) -> tuple[bytes, int]:
-        """Return memory that holds a function, and the function's offset in it."""
+        """Return code that contains a function, and the function's offset in that code."""
         if self.enabled:
             return self.code(function), 0
         if self._text is not None:
@@ -105,7 +105,7 @@ class ProbedCode:
         return self.code(function), 0
 
     def read_text(self) -> None:
-        """Read the kernel's code at once, to probe much of it; ``forget_text`` discards it."""
+        """Read all of the kernel's code, to probe many functions; ``forget_text`` discards it."""
         for segment in self.machine.image.segments:
             if segment.executable:
                 size = min(segment.memory_size, len(segment.data))

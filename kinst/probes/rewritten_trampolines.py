@@ -1,6 +1,6 @@
-"""Trampolines that are rewritten at each firing, as by FreeBSD's kinst on amd64: one for each
-thread or, as a deliberate mistake, one for all.
+"""Trampolines that are rewritten at each firing, as by FreeBSD's kinst on amd64.
 
+Each thread has its own trampoline or, as a deliberate mistake, all threads share one.
 The guest itself executes the trap and the trampoline, so that another CPU or thread may run in
 between.
 """
@@ -37,7 +37,8 @@ class RewrittenTrampolines(SeamBreakpoints):
                  reached: Callable[[int], None]) -> None:
         super().__init__(machine)
         if not self.trap.segment:
-            raise ProbeError(f"{machine.arch.name} has one trampoline for each probe, written once")
+            raise ProbeError(f"{machine.arch.name} has one trampoline for each probe, which is "
+                             "never rewritten")
         self._owner, self._written, self._reached = owner, written, reached
         self._slots: dict[int, int] = {}
         self._frame = self._return = 0
@@ -52,7 +53,7 @@ class RewrittenTrampolines(SeamBreakpoints):
                                     self.trap.frame_return)
 
     def begin(self) -> None:
-        """Forget the owners of trampolines when the machine goes back to before any firing."""
+        """Forget which threads own trampolines, after a restore to a state before any firing."""
         self._slots.clear()
 
     @property
@@ -70,7 +71,7 @@ class RewrittenTrampolines(SeamBreakpoints):
         self._frame = frame
 
     def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
-        """Enter a trampoline by the guest's own return instruction, which others may interrupt."""
+        """Enter a trampoline by the guest's return instruction; other threads may run before it."""
         if self._area is not None and self._area.base <= pc < self._area.base + self._area.size:
             self.trap.leave_by_frame(self.machine, self._frame, pc, self._return)
         else:
@@ -85,7 +86,8 @@ class RewrittenTrampolines(SeamBreakpoints):
         slot = self._slots.get(owner)
         if slot is None:
             if len(self._slots) == MOST_OWNERS:
-                raise ProbeError(f"more than {MOST_OWNERS} threads have hit breakpoints")
+                raise ProbeError(f"more than {MOST_OWNERS} threads have hit breakpoints, and each "
+                                 "needs a trampoline")
             slot = self._slots[owner] = self._next_slot + len(self._slots)
         assert self._area is not None
         at, physical = self._area.base + SLOT * slot, self._area.physical + SLOT * slot

@@ -1,4 +1,4 @@
-"""Breakpoints on a machine whose CPU takes exceptions by itself.
+"""Breakpoints that the guest's CPU and kernel handle up to the seam, and Python from there on.
 
 The breakpoint is in guest memory, the CPU goes through the guest's own vectors, and the kernel
 builds its trap frame and reaches the seam, ``dtrace_invop_jump_addr``.  There the machine stops,
@@ -59,15 +59,15 @@ class SeamBreakpoints(ProbeTable):
         # Called at each stop at the seam; returns (address, bytes) of the stack before the trap.
         self.stack_before: Callable[[], tuple[int, bytes] | None] | None = None
         self._stack: tuple[int, bytes] | None = None
-        self._registers: dict[str, int] = {}  # to be set when the kernel has returned
+        self._registers: dict[str, int] = {}  # values to set once the kernel has returned
         self._firing = False
         self._awaited = AwaitedReturns(machine, self.dispatcher, self._returned)
-        self.after = False  # whether the function that fires has already returned to its caller
+        self.after = False  # whether the firing probe's function has already returned to its caller
         self._return_at = 0  # address of the last instruction of the kernel's return path
 
     @property
     def declared(self) -> list[StaticProbe]:
-        """Empty: static probes need nested breakpoints, which are not supported here."""
+        """Empty list: static probes need nested breakpoints, which are not supported here."""
         return []
 
     def enable(self) -> None:
@@ -192,7 +192,7 @@ class SeamBreakpoints(ProbeTable):
                 elif self.fire is not None:
                     self.fire(self.probe(number), state)
         except BaseException:
-            # Send the guest back to the instruction as if the probe did not exist.
+            # Let the guest execute the instruction as if the probe did not exist.
             trap.leave(machine, state, address)
             for _ in range(MAX_RETURN):
                 if machine.pc == address:
@@ -247,12 +247,12 @@ class SeamBreakpoints(ProbeTable):
             self.after = self._firing = False
 
     def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
-        """Return into the kernel, which then returns to ``pc``.
+        """Return into the kernel's breakpoint handler, which then returns to ``pc``.
 
         The stack and the registers that the kernel does not restore are set at the last instruction
         of its return path.
 
-        :param answer: told to the kernel's breakpoint handler, which then computes ``pc`` itself.
+        :param answer: result of the seam that makes the kernel compute ``pc`` itself, or None.
         """
         machine, trap = self.machine, self.trap
         if answer is None:
@@ -261,7 +261,7 @@ class SeamBreakpoints(ProbeTable):
             trap.tell(machine, answer)
         if not trap.called or not (self._registers or self._stack) or self._return_at:
             return
-        for _ in range(MAX_RETURN):  # the first time, search for that instruction
+        for _ in range(MAX_RETURN):  # search for the last instruction of the return path
             last = machine.pc
             machine.step()
             if machine.pc == pc:
@@ -269,7 +269,7 @@ class SeamBreakpoints(ProbeTable):
                 if answer is None:
                     self._return_at = last
                     machine.handle(last, self._back)
-                return  # with an answer, this instruction needs the stack: search each time
+                return  # with an answer, the last instruction uses the stack: search each time
         raise ProbeError(
             f"{self.image.symbols.where(pc)}: the kernel did not return here from its breakpoint "
             "handler")

@@ -24,12 +24,12 @@ NO_ARGUMENT = "dummy"
 
 
 class SystemCallError(KinstError):
-    """The system calls of this kernel cannot be probed."""
+    """Raised when the system calls of a kernel cannot be probed."""
 
 
 @dataclass(frozen=True)
 class Offsets:
-    """Offsets in bytes, in a thread, of the members that describe its system call."""
+    """Byte offsets of the members of a thread that describe its system call."""
 
     arguments: int
     entry: int
@@ -51,7 +51,7 @@ def offsets(types: Types, members: CallMembers) -> Offsets:
 
 
 def arguments(types: Types, image: Image, function: str) -> list[Member]:
-    """Return the arguments of a system call, from the type that its function takes."""
+    """Return a system call's arguments: the members of the structure that its function takes."""
     symbol = image.symbols.find(function)
     procedure = None if symbol is None else types.function(function, symbol.address)
     if procedure is None or len(procedure.parameters) < 2:
@@ -92,7 +92,7 @@ def places(trap: GuestTrap, table: list[ProbedInstruction], displacement: int
             for i in (call, following):
                 if isinstance(i.verdict, Refuse) or (
                         i is following and i.address in targets):
-                    raise SystemCallError(f"{i.address:#x}: no breakpoint can be set here, where a "
-                                          "system call is executed")
+                    raise SystemCallError(f"{i.address:#x}: no breakpoint can be set at or after "
+                                          "the call of a system call's function")
             yield call, following
         has_arguments = False

@@ -1,4 +1,4 @@
-"""A process and the program that it runs, as far as probes in the program need them."""
+"""Programs with probes, and the structure offsets by which their processes are recognized."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class TracedProgram:
 
 @dataclass(frozen=True)
 class ProcessOffsets:
-    """Offsets in bytes: of the process in a thread; of number, flags and name in the process."""
+    """Byte offsets of the process in a thread, and of ID, flags and name in the process."""
 
     process: int
     number: int

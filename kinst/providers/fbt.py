@@ -61,12 +61,13 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
         if lacks:
             breakpoints.left_out.setdefault(symbol.name, lacks)
     if not made:
-        raise ProbeError(f"{where}: no matching function has an instruction for this probe")
+        raise ProbeError(f"{where}: no matching function has an instruction that can carry this "
+                         "probe")
     return made
 
 
 def _lacks(breakpoints: ProbeTable, made: list[int], wanted: list[str]) -> str:
-    """Return which wanted probes of a function were not made, and why; empty if all were made."""
+    """Explain which requested probes of a function were not made; empty if all were made."""
     names = {breakpoints.names(number)[3] for number in made}
     return " and ".join(why for name, why in (
         (ENTRY, "has no entry probe: it begins with an unprobeable instruction or a loop"),
@@ -80,7 +81,7 @@ def _targets(table: list[ProbedInstruction]) -> set[int]:
 
 def entry(trap: GuestTrap, function: Symbol,
           table: list[ProbedInstruction]) -> ProbedInstruction | None:
-    """Return the instruction of the entry probe, executed once per call; None if there is none."""
+    """Return the instruction for the entry probe, which is executed once per call, or None."""
     targets = _targets(table)
     for i in table:
         if i.address in targets or isinstance(i.verdict, Refuse):

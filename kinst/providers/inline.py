@@ -69,7 +69,7 @@ def begin(copy: Function, symbols: SymbolTable) -> int:
 
 
 class Entrances:
-    """Entry addresses of a kernel's inline copies, according to its file."""
+    """Finder of the entry addresses of a kernel's inline copies, from the kernel's file."""
 
     def __init__(self, image: Image) -> None:
         self._image, arch = image, arch_of(image)

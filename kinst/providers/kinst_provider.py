@@ -79,8 +79,8 @@ def _ends_by_pattern(probes: ProbeTable, wanted: Wanted, index: Callable[[], Deb
         found.reports.extend(made.reports)
         found.copies.update(made.copies)
     if not found.numbers and refusal is not None:
-        raise ProbeError(f"{wanted.text}: no function and no inline copy that can be probed "
-                         f"matches '{wanted.function}'") from refusal
+        raise ProbeError(f"{wanted.text}: no function or inline copy that matches "
+                         f"'{wanted.function}' can be probed") from refusal
     return found
 
 
@@ -128,12 +128,12 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
         else:
             made.append(breakpoints.add(symbol, ProbeKind.OFFSET, instruction))
     if not made:
-        raise refusal or ProbeError(f"{where}: none of its instructions can be probed")
+        raise refusal or ProbeError(f"{where}: no matching instruction can be probed")
     return made
 
 
 def _number(digits: str) -> int:
-    """Return an offset as a number; too many digits yield one past the end of any function."""
+    """Convert an offset to a number; too many digits yield a number beyond any function."""
     digits = digits.lstrip("0") or "0"
     return int(digits) if len(digits) <= 18 else 1 << 62
 

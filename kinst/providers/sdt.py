@@ -29,7 +29,7 @@ class Sdt(Provider):
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         declared = probes.declared
         if not any(matches(wanted.provider, one.provider) for one in declared):
-            raise ProbeError(f"{wanted.text}: there is no provider "
+            raise ProbeError(f"{wanted.text}: the kernel has no provider "
                              f"'{wanted.provider}'{_hint(wanted, declared)}")
         found = [n for n, one in enumerate(declared) if matches(wanted.provider, one.provider)
                  and matches(wanted.module, one.module) and matches(wanted.function, one.function)

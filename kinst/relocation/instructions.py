@@ -33,7 +33,7 @@ class Instructions(ABC):
 
     @abstractmethod
     def is_prologue(self, code: bytes) -> bool:
-        """Whether an instruction is one at which FreeBSD's FBT places its entry probe."""
+        """Whether FreeBSD's FBT would place an entry probe at an instruction."""
 
     @abstractmethod
     def is_return(self, code: bytes) -> bool:

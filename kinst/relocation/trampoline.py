@@ -30,7 +30,8 @@ class Trampolines:
         pages = -(-(slots + RESERVED) * SLOT // LARGE)
         self.size = pages * LARGE
         if LARGE + self.size > HIDDEN:
-            raise MachineError(f"{slots} trampolines, but at most {(HIDDEN - LARGE) // SLOT} fit")
+            raise MachineError(f"{slots} trampolines do not fit into the hidden memory; the "
+                               f"maximum is {(HIDDEN - LARGE) // SLOT}")
         machine.write_physical(tables, bytes(4096))
         hole = machine.guest.traps.hole(machine, near, self.physical, pages, tables)
         self._undo: list[tuple[int, bytes]] = []
@@ -42,7 +43,7 @@ class Trampolines:
                 machine.write_physical(address, content.to_bytes(8, "little"))
             self.base = hole.virtual
         machine.write_physical(self.physical, filler * (self.size // len(filler)))
-        machine.forget_translations()  # including those of earlier trampolines in the slots
+        machine.forget_translations()  # the slots may have contained other trampolines before
 
     @property
     def seam(self) -> int:

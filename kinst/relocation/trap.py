@@ -227,7 +227,7 @@ class GuestTrap(ABC):
         """Pass a breakpoint that is not ours on to the kernel."""
 
     def next_after(self, state: CpuState, address: int, code: bytes) -> int:
-        """Return the address of the next instruction after one of ``kernel_effects``."""
+        """Return where execution continues after an instruction of ``kernel_effects``."""
         return (state.load(state.get(state.machine.arch.sp), 8) if self.kernel_effects[code].returns
                 else address + len(code))
 

@@ -42,11 +42,11 @@ class Op(enum.IntEnum):
     REWRITE = 2
     JUMP = 3  # jump to target
     BRANCH_FLAGS = 4  # jump to target if the flags select a bit of truth that is set
-    # Jump to target if a and b, of extra bits, satisfy the comparison that RISC-V's funct3 n means.
+    # Jump to target if a and b, ``extra`` bits wide, satisfy the comparison of RISC-V funct3 n.
     BRANCH_COMPARE = 5
     BRANCH_BIT = 6  # jump to target if bit n of a equals extra
-    # Jump to target if a is zero.  With n, decrement a and jump if it is not zero and the
-    # flags select a bit of truth that is set.
+    # If n is 0, jump to target if a is zero.  Otherwise, decrement a, and jump if a is not zero and
+    # the flags select a bit of truth that is set.
     BRANCH_COUNT = 7
     SET = 8  # a = target
     NEXT = 9  # no effect

@@ -25,13 +25,13 @@ cdef Rows KNOWN
 
 
 def know(table):
-    """Set the rows of the decoding table, as ``fill`` of ``kinst/code/_rows.pxd`` takes them."""
+    """Set the rows of the decoding table, in the form that ``fill`` in ``_rows.pxd`` requires."""
     fill(&KNOWN, table)
 
 
 cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint32_t *key_length,
                     int32_t *relative) noexcept nogil:
-    """Implement ``split_fn`` of ``kinst/code/_reader.pxd``.
+    """Split an instruction into its key and its displacement (``split_fn`` in ``_reader.pxd``).
 
     An instruction has four bytes if the lowest two bits of the first byte are set, else two.
     """

@@ -1,4 +1,4 @@
-"""Registers, memory, clock and types of a machine that is stopped or in a probe's callback."""
+"""Access to the registers, memory, clock and types of a stopped machine."""
 
 from functools import cached_property
 

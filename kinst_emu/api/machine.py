@@ -411,7 +411,7 @@ class Machine(Inspected):
             self._probes, self._breakpoints, self._path = [], None, GUEST
             if program is not None:
                 program.end()
-            raise KinstError(f"the probes were closed because they cannot be enabled here: {error}"
+            raise KinstError(f"the probes were closed because they cannot be enabled again: {error}"
                              ) from None
 
     # -- states -----------------------------------------------------------------------------------

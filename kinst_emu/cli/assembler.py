@@ -6,8 +6,9 @@ from emu.arch.architectures import ARCHITECTURES
 from emu.host.errors import KinstError
 
 MAX_TEXT = 4096
-DECIMAL = re.compile(r"(?<![\w.])[1-9]\d{0,19}\b(?!\.\d)")  # keystone would read hexadecimal
-ADDRESS = 0x4000_0000  # where kinst/verify/laboratory tests instructions
+# Decimal numbers: keystone would read them as hexadecimal.
+DECIMAL = re.compile(r"(?<![\w.])[1-9]\d{0,19}\b(?!\.\d)")
+ADDRESS = 0x4000_0000  # address at which kinst/verify/laboratory tests instructions
 
 
 def assemble(arch: str, text: str) -> list[tuple[str, bytes]]:

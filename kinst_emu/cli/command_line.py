@@ -82,7 +82,7 @@ class _Program(argparse.Action):
 
 
 class _Set(argparse.Action):
-    """Collect options of D as (name, value, spelling for messages) in the order given."""
+    """Collect D options as (name, value, spelling for messages) in the order given."""
 
     def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
                  value: object, option: str | None = None) -> None:
@@ -130,24 +130,26 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     for letters, name, what in (
         ("-n", "[[[PROVIDER:]MODULE:]FUNCTION:]NAME [/PREDICATE/ {ACTIONS}]",
-         "trace the probes of a description: kinst::FUNCTION:OFFSET, kinst::FUNCTION: for every "
-         "instruction, fbt::FUNCTION:entry or :return; parts may be shell patterns"),
-        ("-f", "[[PROVIDER:]MODULE:]FUNCTION ...", "trace all probes of a function"),
-        ("-m", "[PROVIDER:]MODULE ...", "trace all probes of a module"),
-        ("-P", "PROVIDER ...", "trace all probes of a provider"),
-        ("-i", "ID ...", "trace the probe with this ID (-l lists IDs)"),
-        ("-s", "FILE", "run the D program in a file; - reads standard input"),
+         "trace the probes that match a description: kinst::FUNCTION:OFFSET, kinst::FUNCTION: for "
+         "every instruction, fbt::FUNCTION:entry or :return; parts may be shell patterns (default: "
+         "no probes)"),
+        ("-f", "[[PROVIDER:]MODULE:]FUNCTION ...",
+         "trace all probes of a function (default: none)"),
+        ("-m", "[PROVIDER:]MODULE ...", "trace all probes of a module (default: none)"),
+        ("-P", "PROVIDER ...", "trace all probes of a provider (default: none)"),
+        ("-i", "ID ...", "trace the probe with this ID, as listed by -l (default: none)"),
+        ("-s", "FILE", "run the D program in a file; - reads standard input (default: no file)"),
     ):
         add(letters, dest="programs", action=_Program, metavar=name, help=what)
     add("words", nargs="*", metavar="ARGUMENT", help="macro arguments $1, $2 ... of the programs")
-    kernel_option(parser, required=False)
+    kernel_option(parser, optional="default: no kernel")
     add("-c", dest="workload", metavar="WORKLOAD",
         help="run a workload on the kernel: calls, e.g. 'strlen(\"hello\")'; 'boot'; '$ COMMAND', "
         "a line for the shell of the kinst-emu userland; or a C file with its arguments "
         "(default: none)")
     add("-p", dest="process", metavar="PID",
-        help="set $target to this guest process, which must exist when the workload starts, as in "
-        "pid$target:::entry (default: the first process of -c '$ COMMAND')")
+        help="process ID of the guest process that $target stands for, e.g. in pid$target:::entry; "
+        "it must exist when the workload starts (default: the first process of -c '$ COMMAND')")
     add("--files", metavar="DIR",
         help="with -c '$ COMMAND': copy the files of this host directory into the guest's /files "
         "(default: no files)")
@@ -156,25 +158,27 @@ def make_parser() -> argparse.ArgumentParser:
         "on exit; may be repeated (default: no disks)")
     cpus_option(parser)
     add("--program", action="append", default=[], metavar="FILE",
-        help="read the symbols of this user program, statically linked, so that ustack() names its "
-        "functions in processes that have the file's name; may be repeated (default: only the "
-        "programs of the kinst-emu userland)")
+        help="read the symbols of this statically linked user program, so that ustack() names its "
+        "functions in processes with the file's name; may be repeated (default: only the programs "
+        "of the kinst-emu userland)")
     add("--schedule", metavar="SCHEDULE",
         help="trace the calls of --run in this schedule, like 'A120 B A', as printed by kinst "
         "explore (default: no schedule)")
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
-        help="with --schedule: the call that one run makes; give two or more, the first is run A")
+        help="with --schedule: the call that one run makes; give two or more, the first is run A "
+        "(required with --schedule)")
     add("--setup", default="", metavar="CALLS",
         help="with --schedule: calls made before the runs (default: none)")
     add("--replay", metavar="FILE", help="replay a recording and trace it (default: no recording)")
     add("-l", dest="listing", action="store_true",
-        help="list the probes of the descriptions and exit; without descriptions, list DTrace's "
-        "own, fbt and static probes")
+        help="list the probes that match the descriptions and exit; without descriptions, list "
+        "DTrace's own, fbt and static probes")
     add("-v", dest="verbose", action="store_true",
-        help="print the stability of programs; with -l: also argument types, and what is not "
-        "probed and why")
+        help="print the stability of the programs; with -l, also print argument types, and what "
+        "cannot be probed and why")
     add("-d", dest="rewritten", action="store_true",
-        help="print the programs with inline functions rewritten to their inline copies")
+        help="print each program with probes of inline functions replaced by probes of their "
+        "inline copies")
     add("-o", dest="output", metavar="FILE", help="append output to FILE (default: print it)")
     add("-q", action=_Set, nargs=0, help="quiet: print only the output of actions")
     add("-L", dest="libraries", action="append", default=[], metavar="DIR",
@@ -187,7 +191,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("-F", action=_Set, nargs=0, help="indent output by function entry and return")
     add("-w", action=_Set, nargs=0, help="allow destructive actions (default: refuse them)")
     add("-x", action=_Set, metavar="OPTION[=VALUE]",
-        help="set an option of D; docs/d.md lists options and defaults")
+        help="set a D option (docs/d.md lists the options and the default of each)")
     add("-b", action=_Set, metavar="SIZE",
         help="size of the trace buffer in bytes, with an optional suffix k, m, g or t; same as "
         "-x bufsize=SIZE (default: 4m)")
@@ -201,10 +205,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="run the C preprocessor on the programs of -s (default: off)")
     for letter, what in (("-D", "NAME[=VALUE]"), ("-U", "NAME"), ("-I", "DIR")):
         add(letter, dest="preprocess", action=_Macro, metavar=what,
-            help="pass this option to the preprocessor; may be repeated")
+            help="pass this option to the preprocessor; may be repeated (default: none)")
     add("-X", dest="standard", choices=("a", "c", "s", "t"),
-        help="standard of C for the preprocessor; accepted for compatibility, all have the same "
-        "effect")
+        help="C standard for the preprocessor; accepted for compatibility and ignored (default: "
+        "none)")
     for letter, why in (("-A", "anonymous tracing is not supported"),
                         ("-a", "anonymous tracing is not supported"),
                         ("-G", "ELF files of probes are not supported; --emit-elf FILE writes the "
@@ -225,7 +229,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="kernel source tree whose lines --report shows; may be repeated (default: none)")
     add("--tracks", metavar="FILE",
         help="write processes, threads, system calls, page faults, interrupts and time off the CPU "
-        "as tracks for https://ui.perfetto.dev; excludes probes and programs (default: no tracks)")
+        "as tracks for https://ui.perfetto.dev; cannot be combined with probes or programs "
+        "(default: no tracks)")
     add("--plot", metavar="FILE",
         help="draw the aggregations at the end to a .svg or .png file (default: no plot)")
     add("--emit-elf", metavar="FILE",
@@ -237,8 +242,8 @@ def make_parser() -> argparse.ArgumentParser:
         "takes the exceptions as with --trap-path double (default: %(default)s)")
     add("--trap-path", choices=PATHS, default=PATHS[0],
         help="how breakpoints reach DTrace; guest: through the kernel's vectors; direct: from the "
-        "emulator, which is faster; double: as guest, also for the second breakpoint, after the "
-        "displaced instruction, on arm64 and riscv64 (default: %(default)s)")
+        "emulator, which is faster; double: like guest, and the second breakpoint of arm64 and "
+        "riscv64 also goes through the vectors (default: %(default)s)")
     add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
         help="allocate one trampoline for each probe, or, as FreeBSD does, for each thread (amd64) "
         "(default: %(default)s)")
@@ -261,7 +266,7 @@ class ProgramTexts:
 
     :param programs: (letter, text) of -P, -m, -f, -n, -i and -s, in the order given.
     :param words: macro arguments ``$1``, ``$2`` ...
-    :param options: options of D.
+    :param options: D options.
     :param preprocess: arguments of the C preprocessor.
     :param libraries: directories of -L.
     :param frames: frames that ``--stack`` prints; None without ``--stack``.
@@ -277,7 +282,7 @@ class ProgramTexts:
 
 @dataclass(frozen=True)
 class System:
-    """The computer with the kernel, and how breakpoints are handled on it."""
+    """The machine that runs the kernel, and how it handles breakpoints."""
 
     kernel: str | None
     module: list[str]
@@ -292,7 +297,7 @@ class System:
 
 @dataclass(frozen=True)
 class Work:
-    """The workload of the kernel while it is traced.
+    """The workload that the kernel runs while it is traced.
 
     :param workload: value of -c.
     :param files: host directory whose files are copied into the guest.
@@ -318,7 +323,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Shown:
-    """What is printed and written, and where.
+    """Output options: what kdtrace prints and writes, and where.
 
     :param file: file of ``-o``; None for standard output.
     """
@@ -353,7 +358,7 @@ class CommandLine:
 
     @property
     def of_kernel(self) -> list[str]:
-        """The options given that need a kernel."""
+        """Options on the command line that need a kernel."""
         system, work, shown = self.system, self.work, self.shown
         return [option for option, wanted in (
             ("-c", work.workload is not None), ("--files", work.files is not None),

@@ -39,14 +39,14 @@ class CompiledProgram:
 
 
 def show_rewritten(pipeline: Pipeline, programs: Sequence[CompiledProgram], json: bool) -> None:
-    """Print the programs of -d, with inline functions rewritten to their copies."""
+    """Print the programs for -d, with inline functions replaced by their inline copies."""
     probes = pipeline.probes
     rewritten = probes.rewritten if isinstance(probes, KernelProbes) else {}
     for program in programs:
         for compiled in program.clauses:
             clause, specifier = compiled.function.clause, compiled.function.specifier
             if clause.body is None and not clause.bare:
-                continue  # later part of a clause with "if"; its first part has the whole text
+                continue  # later part of a clause with "if", whose first part has the whole text
             parts = split(specifier.text, last_part(program.letter))
             text = rewritten.get(parts) or [":".join(parts)]
             body = "{\n}" if clause.body is None else between(program.source, *clause.body)

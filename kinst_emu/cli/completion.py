@@ -24,10 +24,14 @@ def complete(parser: argparse.ArgumentParser) -> None:
     argcomplete.autocomplete(parser)
 
 
-def kernel_option(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Add ``-k`` and ``--module``, which most commands have."""
-    option = parser.add_argument("-k", "--kernel", required=required, metavar="IMAGE",
-                                 help="kernel to use: a file, or a name from 'kinst images'")
+def kernel_option(parser: argparse.ArgumentParser, optional: str = "") -> None:
+    """Add ``-k`` and ``--module``, which most commands have.
+
+    :param optional: help text for when ``-k`` may be left out; empty if it is required.
+    """
+    option = parser.add_argument("-k", "--kernel", required=not optional, metavar="IMAGE",
+                                 help="kernel to use: a file, or a name from 'kinst images' "
+                                 f"({optional or 'required'})")
     option.completer = _images  # type: ignore[attr-defined]
     module_option(parser)
 

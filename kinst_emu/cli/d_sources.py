@@ -11,8 +11,8 @@ from dtrace.d.language.options import Options
 from emu.arch.arch import Arch
 from emu.host.errors import KinstError
 
-MAX_SCRIPT = 1 << 22  # bytes
-TIMEOUT = 60  # seconds the preprocessor may run
+MAX_SCRIPT = 1 << 22  # maximum size of a script, in bytes
+TIMEOUT = 60  # maximum run time of the preprocessor, in seconds
 
 
 def source_of(letter: str, text: str, options: Options, preprocess: Sequence[str], arch: Arch

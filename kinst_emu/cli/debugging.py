@@ -24,7 +24,7 @@ class KernelThreads:
         self._machine, self._threads = machine, Threads(machine)
 
     def now(self) -> list[GuestThread]:
-        """Return the kernel threads, the running thread first; empty when it is not known."""
+        """Return the kernel threads, running ones first; empty while no running thread is known."""
         machine, threads = self._machine, list[GuestThread]()
         present, running = machine.cpu, dict[int, tuple[int, dict[str, int] | None]]()
         for cpu in machine.schedule.each():
@@ -104,7 +104,7 @@ def _serve(target: Target, place: str, commands: dict[str, tuple[str, Command]])
     def process(rest: str) -> Iterator[str]:
         if not rest:
             yield ("program addresses refer to the running process" if target.space is None
-                   else "program addresses refer to the chosen process; process 0 undoes that")
+                   else "program addresses refer to the chosen process; use process 0 to undo this")
             return
         if not rest.isdecimal() or len(rest) > 9:
             raise KinstError("monitor process: PID must be the number of a process, or 0 for the "

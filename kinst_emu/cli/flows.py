@@ -25,7 +25,7 @@ from images.catalog import described
 from kinst_emu.terminal.terminal import check_writable
 
 TRACE = "trace"
-DEEP = 1000  # stack frames
+DEEP = 1000  # maximum depth of a call stack, in frames
 
 
 def add_options(parser: argparse.ArgumentParser, more: tuple[str, ...] = ()) -> None:

@@ -13,9 +13,9 @@ from emu.elf.image import Image
 from emu.elf.symbols import Symbol
 from kinst.providers import inline
 
-MAX_DEPTH = 256  # nesting levels of inline copies
+MAX_DEPTH = 256  # maximum nesting of inline copies
 FILES = ("DW_AT_decl_file", "DW_AT_call_file")
-WIDTH = 22  # columns for an attribute's name
+WIDTH = 22  # output columns for an attribute's name
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _own(place: tuple[int, int]) -> tuple[int, int]:
 
 def _files_of(sources: Sources, reader: InlineEntries, copy: Function, place: tuple[int, int]
               ) -> dict[int, str]:
-    """Return the file names by number in the unit of an entry, from the file of a copy."""
+    """Return the file names in the line table of an entry's unit, by file number."""
     table = reader.line_table(place)
     return {} if table is None else sources.files(table | copy.number & ~OWN)
 

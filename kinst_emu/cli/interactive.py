@@ -10,7 +10,8 @@ from emu.host.errors import KinstError
 from emu.machine.machine import Machine, Stop, StopReason, Until
 
 SLICE = 20_000_000  # ns of virtual time between checks of the keyboard
-QUIET = 5  # slices without output after the end of a pipe, until the run ends
+# After the end of a pipe, the run ends after this many slices without output.
+QUIET = 5
 LEAVE = 0x1D  # Ctrl-]
 
 

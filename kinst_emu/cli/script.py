@@ -101,7 +101,7 @@ def _run(line: CommandLine, kernel: TracedKernel | None) -> int:
 
 
 def _check(line: CommandLine, kernel: TracedKernel | None) -> None:
-    """Check output files and options before the programs are compiled; add the one for --tracks.
+    """Check output files and options before the programs are compiled; add the --tracks program.
 
     :raises KinstError: when a file cannot be written, or the kernel does not support --tracks.
     """

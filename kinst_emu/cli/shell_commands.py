@@ -11,7 +11,7 @@ from images.shell import CommandError, check_command, run_command, shown_output
 from kinst_emu.terminal.json_lines import JsonLines
 from kinst_emu.terminal.terminal import show_byte
 
-MOST_COMMANDS = 1000  # of system()
+MOST_COMMANDS = 1000  # maximum number of system() calls
 UNFINISHED = "tracing ended before the workload"
 
 
@@ -20,7 +20,7 @@ class ShellCommands:
 
     :param machine: machine whose shell runs the commands; None when there is no shell.
     :param limit: instructions after which a command is stopped.
-    :param options: options of D.
+    :param options: D options.
     :ivar ended: whether the workload has ended.
     """
 

@@ -59,7 +59,7 @@ NEWLINE = 0x0A
 
 
 class TracedKernel:
-    """A kernel prepared for tracing, with its workload; the context manager ends QEMU.
+    """Kernel prepared for tracing, with its workload; a context manager, which also ends QEMU.
 
     :raises KinstError: when the options contradict each other, or the kernel cannot be prepared.
     """
@@ -114,7 +114,7 @@ class TracedKernel:
                 self._on_qemu(booted(self.image, memory)) if line.system.machine == QEMU else
                 self._on_unicorn(self._emulated(memory, runs)))
             for path in line.work.user_programs:
-                ProgramFile(path)  # raises an error at once if it cannot be read
+                ProgramFile(path)  # report an unreadable file before tracing starts
             named = {path.name: path for path in line.work.user_programs}
             self.target = new_target(
                 breakpoints, self.types, line.system.unsafe,
@@ -142,7 +142,7 @@ class TracedKernel:
 
     @property
     def target_process(self) -> int:
-        """The process ID for ``$target``; 0 when there is none.
+        """Process ID for ``$target``; 0 without a target process.
 
         It is the process of -p, or the first one that the guest's shell creates for the command.
 
@@ -190,7 +190,7 @@ class TracedKernel:
         self._resources.close()
 
     def collect(self) -> None:
-        """Take over the dispatcher's firing records for the page of --report."""
+        """Collect the dispatcher's firing records for the --report page."""
         if self.breakpoints is not None:
             self.collected.take(self.breakpoints)
 
@@ -217,7 +217,8 @@ class TracedKernel:
                 shown = self._work()
         except (ActionEnded, CallError, BootError, CommandError) as error:
             session.look()
-            stack = [] if self.breakpoints is None else failure(machine)  # none from QEMU
+            # A machine on QEMU has no failure report.
+            stack = [] if self.breakpoints is None else failure(machine)
             if rows is not None:
                 rows.row({"error": str(error), "stack": [line.strip() for line in stack]})
             else:
@@ -241,11 +242,11 @@ class TracedKernel:
                          | ({"changed": self._changed} if self._changed else {}))
 
     def _work(self) -> tuple[Type | None, int] | None:
-        """Run the workload and return the result of a call with its type, None for others."""
+        """Run the workload; return a call's type and result, or None for other workloads."""
         if self.player is not None:
             self.player.advance_to_end()
             return None
-        if self.idle:  # and no BEGIN clause has ended tracing
+        if self.idle:  # no workload, and no BEGIN clause that ended tracing
             raise KinstError(IDLE)
         if self._command is not None:
             assert isinstance(self.machine, UnicornMachine)
@@ -282,7 +283,7 @@ OVERWRITTEN = (
 
 
 class _Console:
-    """The guest's console; firings are printed before the line that follows them.
+    """The guest's console, which prints new firings before the next line of output.
 
     While the guest writes nothing, firings are printed four times a second.
 

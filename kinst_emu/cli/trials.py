@@ -48,7 +48,7 @@ class Setting:
 
 
 NO_LINE = "?"
-MERGED = 8  # inline functions to name where the compiler gives no line
+MERGED = 8  # maximum number of inline functions named for code without a source line
 PROVIDERS: dict[str, type[ProviderModule]] = {"kinst": KinstModule, "fbt": FbtModule}
 
 
@@ -137,7 +137,7 @@ def located(setting: Setting, one: Finding, plain: bytes) -> str:
     def describe(pc: int) -> str:
         frames, line = index.stack(pc), sources.line(pc)
         if not frames:
-            return ""  # a linker's veneer
+            return ""  # code of a linker's veneer
         name = frames[0].name
         if line == NO_LINE:
             # Code merged from several places has no line; name every function inlined there.

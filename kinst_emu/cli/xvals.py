@@ -27,8 +27,8 @@ from kinst.verify.sweep.store import Kept
 from kinst.verify.sweep.sweep import KeptTask
 from kinst.verify.sweep.workers import check_identity
 
-LIMIT = 1_000_000  # instructions that a call may execute
-SYSTEM_STEPS = 100_000  # instructions compared in a system call, which executes more
+LIMIT = 1_000_000  # maximum number of instructions of a call
+SYSTEM_STEPS = 100_000  # maximum number of instructions compared in a system call
 WORDS = AGREES, DIFFERS, NOT_COMPARED, WAITED = (
     "agrees", "differs", "not compared", "waited too long")
 
@@ -167,7 +167,7 @@ def _place(machine: UnicornMachine, address: int) -> dict[str, object]:
         place["instruction"] = machine.arch.disassemble(machine.read(address, 15), address)
         place["line"] = Sources(machine.image).line(address)
     except (MemoryAccessError, DebugDataError):
-        pass  # the address alone is reported
+        pass  # report the address alone
     return place
 
 

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "prompt)")
     parser.add_argument("--instructions", metavar="N",
                         help="stop after N instructions since the start of the boot (default: no "
-                        f"limit, but give up if no prompt appears within {LIMIT:,} instructions)")
+                        f"limit, but fail if no prompt appears within {LIMIT:,} instructions)")
     parser.add_argument("--type", action="append", default=[], metavar="KEYS", dest="keys",
                         help=r"type KEYS at the prompt, then run to the next prompt, e.g. '?\r' "
                         r"(end a line with \r); may be repeated (default: type nothing)")

@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="dump a buffer after the call: arg0, arg1, ..., or an assigned name; "
                         "may be repeated (default: no dump)")
     parser.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N",
-                        help="give up the call after N instructions (default: %(default)s)")
+                        help="abandon the call after N instructions (default: %(default)s)")
     parser.add_argument("--unchecked", action="store_true",
                         help="pass the arguments without checking them against the function's "
                         "type, and show the result as a plain number (default: use the type)")
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     memory = parse_size(arguments.memory)
     image = with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus)
     ahead = None if arguments.snapshot or arguments.no_boot else BootAhead(image, memory)
-    # Imported here, so that loading these modules overlaps with restoring the kernel
+    # Imported here, so that loading these modules overlaps with restoring the kernel.
     from dtrace.calls.calls import Evaluation, check, parse
     from dtrace.calls.prototypes import Prototypes, result_line
 

@@ -53,7 +53,7 @@ EVERY_MOMENT = "all"  # value of --at
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst explain``."""
-    kernel_option(parser, required=False)
+    kernel_option(parser, optional="required, except with --arch")
     add = parser.add_argument
     add("place", metavar="PLACE", nargs="?", default="",
         help="probed instruction, e.g. strlen:4 (kinst disas lists them); for a command, the "
@@ -79,7 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
         help="instead of -c, give two or more calls that run according to --schedule (kinst "
         "explore finds schedules), first with a trampoline for each thread, then with a shared "
-        "one (amd64)")
+        "one (amd64) (default: the call of -c)")
     add("--schedule", metavar="SCHEDULE",
         help="with --run: schedule of the runs, e.g. 'A37 B A': A for 37 instructions, then B, "
         "then A (required)")
@@ -95,7 +95,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     cpus_option(parser)
     add("--limit", default=str(DEFAULT_LIMIT), metavar="N",
-        help="give up the call after N instructions (default: %(default)s)")
+        help="abandon the call after N instructions (default: %(default)s)")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
         help="show lines from this kernel source tree; may be repeated (default: no source text)")
     add("--html", type=Path, metavar="FILE",
@@ -106,9 +106,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--gif", type=Path, metavar="FILE",
         help="draw all moments to this file as an animated GIF (default: print text)")
     add("--at", metavar="STEP|N|all",
-        help="with --svg: name of the step, e.g. frame or trampoline, or number of the moment, "
-        "one for each instruction, from 1; 'all' writes an animated SVG of all moments (default: "
-        "frame)")
+        help="with --svg: step to draw (e.g. frame or trampoline), or a moment's number (moments "
+        "are instructions, counted from 1); 'all' writes an animated SVG (default: frame)")
     add("--json", action="store_true",
         help="print the recorded data and the steps as JSON (default: text)")
     add("--steps", action="store_true",
@@ -167,7 +166,7 @@ def _kind(arguments: argparse.Namespace) -> str:
 
 
 def _check(kind: str, arguments: argparse.Namespace) -> None:
-    """Refuse options that are missing for a kind of explanation or do not fit it.
+    """Refuse options that do not fit the kind of explanation, and require those that it needs.
 
     :raises KinstError: naming the option.
     """
@@ -240,7 +239,7 @@ def _runs(arguments: argparse.Namespace) -> int:
 
 
 def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
-    """Explain how the kernel carries out a system call, page fault or context switch.
+    """Explain how the kernel handles a system call, page fault or context switch.
 
     :param name: the system call, ``PAGE_FAULT`` or ``CONTEXT_SWITCH``.
     """

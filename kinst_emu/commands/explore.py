@@ -54,22 +54,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     add = parser.add_argument
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
-        help="call, e.g. 'f(1)', program, e.g. '$ mkdir /tmp/a', or C file with its arguments; "
+        help="call (e.g. 'f(1)'), program (e.g. '$ mkdir /tmp/a'), or C file with its arguments; "
         "give two or more: the first is run A, the second B (required, except with --pairs)")
     add("--setup", default="", metavar="CALLS",
-        help="calls to make once, before all schedules; before programs, a line for the shell, "
+        help="calls to make once, before all schedules; if the runs are programs, a shell command, "
         "e.g. '$ mkdir /tmp/a' (default: no calls)")
     add("--check", default="", metavar="CALL",
         help="call made after all runs, which must return a non-zero value, or 'CALL == NUMBER'; "
-        "after programs also '$ COMMAND', whose exit status must be 0; or a D expression over the "
-        "kernel's variables, e.g. '`ticks > 7' (default: no check)")
+        "if the runs are programs, also '$ COMMAND', whose exit status must be 0; or a D "
+        "expression over the kernel's variables, e.g. '`ticks > 7' (default: no check)")
     add("--cpus", metavar="N",
         help="number of guest CPUs; with 1, the runs share the CPU, and its timer interrupt "
         "preempts them (default: one CPU for each run)")
     add("--preemptions", metavar="N", help="maximum number of preemptions (default: 2)")
     add("--strategy", choices=STRATEGIES,
-        help="all: every schedule that can differ, up to the number of preemptions; pct: random "
-        "priorities, changed as many times; random: preemptions anywhere (default: all)")
+        help="all: every schedule that can give a different result, within --preemptions; pct: "
+        "random priorities with --preemptions changes; random: up to --preemptions preemptions "
+        "at random instructions (default: all)")
     add("--limit", metavar="N", help="maximum number of schedules to try (default: 100000)")
     add("--jobs", default="1", metavar="N",
         help="number of worker processes (default: %(default)s)")
@@ -87,14 +88,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="record the schedule of --schedule, or of the first finding that is not a data race, "
         "for kinst replay, kdtrace --replay and gdb (default: no recording)")
     add("--probe", action="append", default=[], metavar="FUNCTION:OFFSET", dest="probes",
-        help="put a breakpoint into the code of the runs, which traps through the kernel's own "
+        help="put a breakpoint on this instruction of the runs, which traps through the kernel's "
         "vectors (amd64); may be repeated (default: no breakpoints)")
     add("--trampolines", choices=TRAMPOLINES,
-        help="with --probe: one trampoline for each thread, as in FreeBSD, or one shared by all, "
-        "which is incorrect; both are rewritten at each firing (default: " + TRAMPOLINES[0] + ")")
+        help="with --probe: one trampoline for each thread, as in FreeBSD, or one shared by all "
+        "threads, which is incorrect; both kinds are rewritten at each firing (default: "
+        + TRAMPOLINES[0] + ")")
     add("--pairs", type=Path, metavar="FILE",
-        help="instead of --run: file with one run per line; run each once, then try up to --limit "
-        "pairs in which one writes memory that the other accesses (default: 1000 pairs)")
+        help="instead of --run: file with one run per line; execute each run once, then try up to "
+        "--limit (default: 1000) of the pairs in which one run writes memory that the other "
+        "accesses")
     add("--schedules", metavar="N",
         help="with --pairs: maximum number of schedules to try for each pair (default: 100)")
     add("--orders", dest="schedules", help=argparse.SUPPRESS)  # former name of --schedules
@@ -323,7 +326,7 @@ def _lines(stage: Stage, finding: Finding) -> Iterator[str]:
 
 
 def _coverage(explored: Explored) -> str:
-    """Describe how much of the search space was executed; never claim that no races exist."""
+    """Describe how much of the search space was covered; never claim that no races exist."""
     text = (f"{counted(explored.tried, 'schedule')} executed in {explored.seconds:.1f} s "
             f"({explored.tried / max(explored.seconds, 1e-9):.0f} per second).")
     if explored.space:

@@ -35,7 +35,7 @@ LINE = 1_000  # maximum length of a typed line, in characters
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst quiz``."""
-    kernel_option(parser, required=False)
+    kernel_option(parser, optional="default: the teaching kernel of --arch")
     add = parser.add_argument
     add("--arch", choices=list(ARCHITECTURES),
         help="architecture of the teaching kernel to use (default: amd64)")
@@ -49,8 +49,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--html", type=Path, metavar="FILE",
         help="with --sheet: write an HTML page to this file (default: print text)")
     add("--page", type=Path, metavar="FILE",
-        help="write the questions to this file as an HTML page that marks the answers; some have "
-        "a picture (default: ask interactively)")
+        help="write the questions to this file as an HTML page that marks the answers; some "
+        "questions have a picture (default: ask interactively)")
     add("--json", action="store_true",
         help="with --sheet: print one JSON object per line (default: text)")
     add("--memory", default="512M", metavar="SIZE",

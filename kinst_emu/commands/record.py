@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", default="512M", metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     parser.add_argument("--limit", metavar="N",
-                        help="give up a boot, command or call after N instructions (default: "
+                        help="abandon a boot, command or call after N instructions (default: "
                         f"{LIMIT:,}; {DEFAULT_LIMIT:,} for a call)")
     parser.add_argument("-q", "--quiet", action="store_true",
                         help="hide the guest's console (default: show it)")

@@ -34,7 +34,7 @@ EXAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst relocate``."""
-    kernel_option(parser, required=False)
+    kernel_option(parser, optional="required, except with --program, --encodings or --assemble")
     parser.add_argument("function", nargs="*", metavar="FUNCTION",
                         help="functions to test (default: all functions of the kernel)")
     parser.add_argument("--program", type=Path, metavar="FILE",

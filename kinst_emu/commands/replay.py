@@ -66,7 +66,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         f"may be repeated (default: {SHOWN} bytes at the stack pointer)")
     parser.add_argument("--who-wrote", metavar="WHERE[:BYTES]",
                         help="show the last stores to an address, a symbol or a C expression "
-                        "(a->b, a[3], *(struct thread *)rdi), and the instructions that made them")
+                        "(a->b, a[3], *(struct thread *)rdi), and the instructions that made them "
+                        "(default: no search)")
     parser.add_argument("--process", metavar="PID",
                         help="with --memory, --who-wrote or --origin: look up user addresses in "
                         "this process (default: the process that runs at the position)")
@@ -74,17 +75,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="with --who-wrote: search backward from this position (default: the "
                         "end)")
     parser.add_argument("--origin", metavar="WHERE[@POSITION]",
-                        help="trace back where the value of a register, or of memory as in "
-                        "--who-wrote, came from (default position: the end)")
+                        help="trace the value of a register, or of memory given as in --who-wrote, "
+                        "back to where it came from (default position: the end)")
     parser.add_argument("--reverse-to", metavar="PROBE",
-                        help="go back from --to to the last time that this function or probe was "
-                        "reached (without --to: from the end)")
+                        help="go back from --to (default: the end) to the last time that this "
+                        "function or probe was reached")
     parser.add_argument("--writes", default=DEFAULT_WRITES, metavar="N",
                         help="with --who-wrote: number of stores to show, latest first (default: "
                         "%(default)s)")
     parser.add_argument("--trace-insns", metavar="FROM:TO",
                         help="print every instruction between two positions, or write them to a "
-                        "file with -o")
+                        "file with -o (default: off)")
     flows.add_options(parser, (flows.TRACE,))
     parser.add_argument("--registers", action="store_true",
                         help="with --trace-insns: also show the registers that each instruction "
@@ -172,7 +173,7 @@ SPELLED = {"begin": "from", "format": "as"}
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Refuse a second mode and the options of other modes.
+    """Refuse a second mode, and options that belong to another mode.
 
     :raises KinstError: naming the options.
     """

@@ -143,7 +143,7 @@ def _show(found: Comparison, one: Build, two: Build) -> None:
         disassemble = ARCHITECTURES[one.architecture].disassemble
         return f"{finding.code.hex(' ')}  {disassemble(finding.code, CODE)}"
 
-    printed = set[str]()  # source excerpts that have been printed
+    printed = set[str]()  # source excerpts already printed
     for what, rows in (("fixed", found.fixed), ("broke", found.broke),
                        ("only in A, wrong", found.only_wrong[0]),
                        ("only in B, wrong", found.only_wrong[1])):

@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", default="512M", metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     parser.add_argument("--limit", default=str(LIMIT), metavar="N",
-                        help="give up the command after N instructions (default: %(default)s)")
+                        help="abandon the command after N instructions (default: %(default)s)")
     parser.add_argument("--digest", action="store_true",
                         help="print the SHA-256 of memory, registers, clock and console after the "
                         "command (default: off)")
@@ -58,8 +58,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="print the result as JSON (default: text)")
     parser.add_argument("words", nargs="+", metavar="COMMAND",
                         help="line for the kinst-emu shell: programs, ; && || & | < > and quotes; "
-                        "or a C file and its arguments, which is compiled first, with the header "
-                        "system.h of kinst-emu")
+                        "or a C file, which is first compiled with kinst-emu's system.h, followed "
+                        "by its arguments")
 
 
 def run(arguments: argparse.Namespace) -> int:

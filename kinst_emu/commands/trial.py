@@ -48,7 +48,7 @@ from kinst_emu.terminal.terminal import parse_count, parse_size
 COPIES, MEMORY = 52_000, "512M"
 CHUNK, FUNCTIONS = 300, 400  # encodings and functions per work item
 MAX_STATES = 999
-LOCATED = 40  # kinds of mistakes whose deciding source lines are looked up
+LOCATED = 40  # maximum number of kinds of mistakes whose deciding source lines are looked up
 
 EXAMPLES = (
     "kinst trial -k kernel malloc free",
@@ -61,11 +61,11 @@ EXAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst trial``."""
-    kernel_option(parser, required=False)
+    kernel_option(parser, optional="required, except with --relocator and --arch")
     parser.add_argument("--relocator", metavar="PROGRAM",
                         help="test this program instead of a module: it reads instructions and "
                         "prints how to relocate them (docs/trial.md); needs no kernel with --arch "
-                        "and --encodings or --assemble")
+                        "and --encodings or --assemble (default: test the module)")
     parser.add_argument("--arch", choices=sorted(ARCHITECTURES),
                         help="with --relocator: architecture of the instructions (default: the "
                         "kernel's)")
@@ -74,12 +74,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="test every function of the kernel (default: off)")
     parser.add_argument("--random", metavar="N",
                         help="test the verdicts on N functions and the execution of N encodings, "
-                        "chosen at random")
+                        "chosen at random (default: the chosen functions)")
     parser.add_argument("--encodings", metavar="FILE",
                         help="execute the instructions in this file, one per line, as hexadecimal "
-                        "bytes in memory order; - reads standard input")
+                        "bytes in memory order; - reads standard input (default: the instructions "
+                        "of the chosen functions)")
     parser.add_argument("--assemble", metavar="CODE",
-                        help="execute these assembly instructions, separated by ';'")
+                        help="execute these assembly instructions, separated by ';' (default: the "
+                        "instructions of the chosen functions)")
     parser.add_argument("--provider", choices=sorted(PROVIDERS), default="kinst",
                         help="module to test: kinst.ko, or the entry and return probes of fbt.ko "
                         "(default: %(default)s)")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from emu.unicorn._accesses import AccessKind, AccessLimit
 
-ENTRY = struct.Struct("<4QI2HQ")  # AccessEntry of emu/unicorn/_accesses.pyx
-MOST_REPEATED = 4  # number of accesses by one instruction to one granule that are distinguished
+ENTRY = struct.Struct("<4QI2HQ")  # layout of AccessEntry in emu/unicorn/_accesses.pyx
+MOST_REPEATED = 4  # maximum number of distinguished accesses by an instruction to a granule
 GRANULE = 8  # size in bytes of a granule, the unit in which accesses are compared
 assert ENTRY.size == AccessLimit.ACCESS_SIZE
 STORE, HELD = int(AccessKind.ACCESS_STORE), int(AccessKind.ACCESS_HELD)
@@ -81,7 +81,7 @@ class RunAccesses:
         default_factory=lambda: defaultdict(lambda: array("Q")))
 
     def together(self, other: "RunAccesses") -> "RunAccesses":
-        """Merge the run's accesses in two schedules, in which it may take different paths."""
+        """Merge the run's accesses in two schedules, in which the run may take different paths."""
         both = RunAccesses(max(self.length, other.length), max(self.cut, other.cut))
         for one in (self, other):
             for place, uses in one.places.items():

@@ -28,7 +28,7 @@ from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.threads import CURRENT, StartedRun, begin_runs, caller_of, make_threads
 from kinst_emu.explore.trampolines import ProbedRuns
 
-MIN_RUNS, MAX_RUNS = 2, 4  # all serial schedules are executed: 24 for four runs
+MIN_RUNS, MAX_RUNS = 2, 4  # four runs already have 24 serial schedules, all of which are executed
 COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"
                       r"(?P<value>-?(?:0[xX][0-9a-fA-F]{1,16}|\d{1,20}))\s*", re.DOTALL)
 COMPARE: dict[str, Callable[[int, int], bool]] = {
@@ -222,14 +222,14 @@ def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int, unchec
 
 def _judge_in_d(machine: UnicornMachine, image: Image, text: str) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # also lets the held CPUs run again
+        machine.give_turn(machine.cpu.number)  # give_turn also lets the held CPUs run again
         return DCheck(machine, image, text).wrong()
     return judge
 
 
 def _judge_by_command(machine: UnicornMachine, command: str) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # also lets the held CPUs run again
+        machine.give_turn(machine.cpu.number)  # give_turn also lets the held CPUs run again
         machine.schedule.length = machine.image.options.turn
         try:
             ran = give_command(machine, command, COMMAND_LIMIT)
@@ -250,7 +250,7 @@ def made_stage(machine: UnicornMachine, started: Sequence[StartedRun], limit: in
 def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
            names: dict[str, int]) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # also lets the held CPUs run again
+        machine.give_turn(machine.cpu.number)  # give_turn also lets the held CPUs run again
         evaluation = Evaluation(Caller(machine, CHECK_LIMIT), prototypes, dict(names))
         try:
             value = evaluation.run(asked.program)

@@ -48,7 +48,7 @@ FACTOR, LEAST_LIMIT = 40, 20_000_000
 Judge = Callable[[Played], str | None]
 Wrong = list[tuple[str, str]]  # (kind, message) for each failure of a schedule
 Judged = tuple[Schedule, Wrong]
-CHUNK = 32  # schedules sent to a worker at once
+CHUNK = 32  # number of schedules sent to a worker at once
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def preemptions_of(schedule: Sequence[ScheduleTurn]) -> int:
 
 
 class Explorer:
-    """Search for failing schedules on a stage.
+    """Searcher for failing schedules on a stage.
 
     :param judge: called after a schedule in which all runs finished, while the machine is in its
         final state; it returns a description of the failure, or None. None: no check.
@@ -424,7 +424,7 @@ class Explorer:
 
 
 def _gives(run: StartedRun) -> bool:
-    """Whether the result of a run is known, so that it is compared."""
+    """Whether a run has a result of known type, which is then compared."""
     return run.program or not (run.result is None or isinstance(strip(run.result), Void))
 
 
@@ -443,7 +443,7 @@ class JudgeTask(Task[Schedule, Wrong, Explorer]):
     copied = True
 
     def prepare(self) -> Explorer:
-        """Raise LookupError: only the process that made the explorer, and its copies, have it."""
+        """Raise LookupError: the explorer exists only in its own process and in forks of it."""
         raise LookupError("this process does not have the explorer")
 
     def results(self, prepared: Explorer, items: Sequence[Schedule]) -> list[Wrong]:

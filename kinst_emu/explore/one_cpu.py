@@ -78,11 +78,11 @@ class OneCpuStage(Stage):
         return next((n for n, run in enumerate(self.runs) if run.thread == thread), None)
 
     def _goes(self) -> int | None:
-        """Return the run whose own instructions are executed; None: the CPU does something else."""
+        """Return the run whose code the CPU is executing, or None if it is executing other code."""
         return self._on if self._on is not None and self._runners[self._on].goes_on else None
 
     def _note(self, played: Played) -> None:
-        """Count the instructions since the last call for the run, if they are its own."""
+        """Count the instructions since the last call for the run whose code the CPU executes."""
         run, now = self._goes(), self.machine.instructions
         if run is not None and run not in played.results and now > self._since:
             played.went_on(run, self._since, now)
@@ -97,7 +97,7 @@ class OneCpuStage(Stage):
     # -- execution --------------------------------------------------------------------------------
 
     def _run(self, played: Played, instructions: int, interrupts: bool = False) -> Stop:
-        """Run the machine to the next thread switch, begin, return or end of a run, or a limit."""
+        """Run the machine until the next thread switch or event of a run, or until a limit."""
         runner = None if self._on is None else self._runners[self._on]
         returns = runner.returns if runner is not None else None
         self._look(played)
@@ -164,7 +164,7 @@ class OneCpuStage(Stage):
         if self.longest and not machine.panics:
             last = min(last, self.begin + len(self.runs) * max(SPINS, FACTOR * self.longest))
         goal = None if turn.count is None else played.executed(run) + turn.count
-        had = False  # whether the run has had the CPU in this turn; then it may give it up itself
+        had = False  # whether the run has had the CPU in this turn; it may then have given it up
         while run not in played.results:
             left = None if goal is None else goal - played.executed(run)
             if left is not None and left <= 0:

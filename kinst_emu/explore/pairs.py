@@ -221,7 +221,7 @@ class PairTask(Task[tuple[int, int], Row, Prepared]):
     copied = True
 
     def prepare(self) -> Prepared:
-        """Raise LookupError: only the process that made the stage, and its copies, have it."""
+        """Raise LookupError: the stage exists only in its own process and in forks of it."""
         raise LookupError("this process does not have the stage")
 
     def results(self, prepared: Prepared, items: Sequence[tuple[int, int]]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Runs that are programs: the guest's shell starts each, and it stops at its first instruction."""
+"""Runs that are programs, started by the guest's shell and stopped at their first instructions."""
 
 import re
 import shlex
@@ -22,8 +22,8 @@ from kinst_emu.explore.threads import PATIENCE, StartedRun, StartError, stand_in
 COMMAND = "$ "
 NOT_PLAIN = frozenset("|&;<>")  # shell characters that combine or redirect commands
 SELF = (1 << 64) - 1
-SOON = 5_000_000  # instructions within which programs begin after the shell has started them
-NOT_FOUND = ": not found\r\n"  # printed by the shell after the name of a program
+SOON = 5_000_000  # a program must begin within this many instructions after the shell starts it
+NOT_FOUND = ": not found\r\n"  # printed by the shell after the name of a missing program
 
 
 def with_c_files(image: Image, texts: Sequence[str]) -> tuple[Image, list[str]]:
@@ -88,7 +88,7 @@ def begin_programs(machine: UnicornMachine, texts: Sequence[str]) -> list[Starte
 
 
 class _Starting:
-    """Programs on the way to their first instructions.
+    """Programs that the shell is starting, up to their first instructions.
 
     On several CPUs, they may get there in any order.  The numbers of their processes, which follow
     the order of the command line, tell them apart.
@@ -111,7 +111,7 @@ class _Starting:
         self.runs: dict[int, StartedRun] = {}
         self._first = 0  # process number of the first program
         self.standing: set[int] = set()
-        self._shell = self._unread = 0  # the shell's thread, and how many characters it has to read
+        self._shell = self._unread = 0  # the shell's thread; number of characters left to read
 
     def _here(self) -> int | None:
         """Return the program that is at its first instruction on the CPU that has the turn."""
@@ -127,7 +127,7 @@ class _Starting:
 
     @property
     def shell_waits(self) -> bool:
-        """Whether the shell has read the whole line, and reads the next one."""
+        """Whether the shell has read the whole line and is waiting for the next one."""
         return self._unread <= 0
 
     def bind(self, cpu: int) -> None:
@@ -153,7 +153,7 @@ class _Starting:
                          f"({stop}); check that each exists (the shell's are in /bin)")
 
     def go_on(self) -> None:
-        """Run to the next event; a program at its first instruction gives up its CPU meanwhile.
+        """Run to the next event; a program at its first instruction first gives up its CPU.
 
         The kernel's own threads may need the CPU.
         """
@@ -205,7 +205,7 @@ class _Starting:
         self.runs[number] = StartedRun(text, text, thread, None, entry, (), program=True)
 
     def _number_of(self, thread: int) -> int:
-        """Return which program a thread begins, from the number of its process.
+        """Return the number of the program that a thread begins, derived from its process.
 
         :raises StartError: the process is not a program of the runs.
         """

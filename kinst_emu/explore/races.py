@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from kinst_emu.explore.accesses import Access, read_accesses
 
 MAX_RACES = 1000  # maximum number of races reported for one schedule
-THE_CPU = -1  # stands for a shared CPU in the table of locations that synchronize
+THE_CPU = -1  # key of a shared CPU in the table of synchronizing locations
 Bytes = tuple[int, int, int]  # CPU, physical address, number of bytes
 
 

@@ -19,14 +19,15 @@ from kinst_emu.explore.schedule import Schedule, ScheduleTurn
 from kinst_emu.explore.threads import StartedRun, place_of_return
 from kinst_emu.explore.trampolines import ProbedRuns
 
-SLEEP = 1_000_000_000  # virtual nanoseconds that a run may sleep before others continue
-LONG_TURN = 1 << 30  # length of a CPU's turn in instructions: it continues for as long as it can
-PAUSES = 3000  # times that a run may signal that it waits for another one before others continue
-FACTOR = 4  # multiple of the longest serial schedule that replaces SPINS if it is larger
-SPINS = 400_000  # instructions after which a run counts as waiting, if its CPU does not signal it
-ANSWER = 20_000  # instructions within which a CPU answers an interrupt
-SLEEPS = 8  # sleeps of the last unfinished run after which it counts as stuck
-ROUNDS = 40  # rounds of all runs within a turn after which they count as waiting for each other
+# Maximum virtual time that a run may sleep before others continue, in nanoseconds.
+SLEEP = 1_000_000_000
+LONG_TURN = 1 << 30  # length of a CPU's turn in instructions: practically unlimited
+PAUSES = 3000  # the others continue after a run has signaled this many times that it is waiting
+FACTOR = 4  # multiple of the longest serial schedule; used in place of SPINS if it is larger
+SPINS = 400_000  # a run counts as waiting after this many instructions, unless its CPU signals it
+ANSWER = 20_000  # maximum number of instructions for a CPU to answer an interrupt
+SLEEPS = 8  # the last unfinished run counts as stuck after this many sleeps
+ROUNDS = 40  # the runs count as waiting for each other after this many rounds in one turn
 MOST_LOOKED = 512 << 20  # maximum size of the access entries of a schedule, in bytes
 DONE, PREEMPTED, STUCK = "done", "preempted", "stuck"
 
@@ -320,7 +321,7 @@ class Stage:
         return stop
 
     def _who(self) -> int | None:
-        """Return which run has just finished, by its thread, which may be on another CPU now.
+        """Return the run that has just finished, found by its thread, which may have changed CPUs.
 
         :return: None: the thread belongs to a process that a program created.
         """

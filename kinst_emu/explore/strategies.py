@@ -39,7 +39,7 @@ class Preemptions:
                        for place in self.shared & run.every.keys()} for run in runs]
 
     def estimate(self, preemptions: int) -> int:
-        """Estimate the number of schedules with exactly this many preemptions."""
+        """Estimate the number of schedules with a given number of preemptions."""
         total = 0
         for sequence in self._sequences(preemptions):
             product = 1
@@ -49,7 +49,7 @@ class Preemptions:
         return total
 
     def _sequences(self, preemptions: int) -> list[tuple[int, ...]]:
-        """Return which runs are preempted by which, and the sequences in which the rest follow."""
+        """Return the sequences of runs: those of the preempted turns, then each run's last turn."""
         runs = range(len(self._runs))
         sequences = []
         for head in itertools.product(runs, repeat=preemptions + 1):
@@ -60,7 +60,7 @@ class Preemptions:
         return sequences
 
     def schedules(self, preemptions: int, seed: int) -> Iterator[Schedule]:
-        """Yield the schedules with exactly this many preemptions, spread over sequences of runs.
+        """Yield schedules with a given number of preemptions, from all sequences of runs in turn.
 
         At most MOST_LISTED schedules of a sequence of runs are yielded; ``listed`` becomes False if
         there are more.

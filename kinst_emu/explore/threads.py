@@ -70,7 +70,7 @@ def stand_in_thread(machine: UnicornMachine) -> None:
     place = machine.image.symbols.find(start.stands)
     if place is None:
         return
-    for typed in (b"", b"\n"):  # the shell may already be in the call; then a newline makes another
+    for typed in (b"", b"\n"):  # if the shell is already in the call, a newline makes it call again
         machine.type(typed)
         stop = machine.run(Until(addresses=[place.address],
                                  instructions=machine.instructions + TO_READ))
@@ -222,7 +222,7 @@ def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, calle
 
 
 def place_of_first(machine: UnicornMachine) -> int:
-    """Return the address at which new threads begin; like Caller's, it is never executed."""
+    """Return the address at which new threads begin, which is never executed (see ``Caller``)."""
     return machine.guest.entry_address(machine.image) + 16
 
 
@@ -254,7 +254,7 @@ def _run_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[
 
 def _call_beside(machine: UnicornMachine, function: int, arguments: list[int], first: int,
                  held: set[int]) -> None:
-    """Call a function while other CPUs start the threads; each is held where its thread begins."""
+    """Call a function while other CPUs start the threads, and hold each where its thread begins."""
     back = machine.guest.entry_address(machine.image)
     cpu, saved, top = machine.cpu.number, machine.registers(), machine.sp
     machine.arch.prepare_call(machine, tuple(arguments), back)

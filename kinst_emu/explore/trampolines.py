@@ -17,7 +17,7 @@ from kinst_emu.explore.threads import StartedRun
 
 TRAMPOLINES = (PER_THREAD, SHARED)
 MAX_EVENTS = 10_000  # maximum number of events of a schedule
-SIZE = 8  # bytes of a trampoline that count as accessed
+SIZE = 8  # number of bytes of a trampoline that count as accessed
 
 
 class ProbedEvent(NamedTuple):
@@ -51,7 +51,8 @@ class ProbedRuns:
         self._machine, self._runs = machine, runs
         self._entries: list[bytes] = []
         self._due: dict[int, Site] = {}  # by run: site whose displaced instruction comes next
-        self._holds: dict[int, tuple[int, Site, bytes]] = {}  # by address of a trampoline
+        # Trampolines by address: (physical address, site, code).
+        self._holds: dict[int, tuple[int, Site, bytes]] = {}
         # (position, whether it is a store) -> description of the trampoline access
         self.said: dict[tuple[int, bool], str] = {}
         self.events: list[ProbedEvent] = []

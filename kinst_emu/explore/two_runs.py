@@ -96,7 +96,7 @@ def played_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: int 
     """
     arch = arch_of(image).name
     if trap_of(guest_of(image, arch), arch).kernel_effects:
-        raise KinstError(f"{image.path}: {NO_TRAMPOLINES}, so there are no trampolines to share")
+        raise KinstError(f"{image.path}: has no trampolines to share: {NO_TRAMPOLINES}")
     runs.parsed()
     turns = read_schedule(schedule, len(runs.texts))
     image = for_runs(image, len(runs.texts), cpus)

@@ -16,7 +16,7 @@ from kinst_emu.explore.accesses import read_accesses
 from kinst_emu.explore.schedule import LETTERS
 from kinst_emu.explore.stage import Played, Stage
 
-WINDOW = 20_000  # instructions in which a CPU that makes progress changes memory
+WINDOW = 20_000  # a CPU that makes progress changes memory within this many instructions
 # Errors from reading a structure with invalid contents.
 UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, ValueError)
 
@@ -45,7 +45,7 @@ def nobody_goes_on(stage: Stage) -> bool:
     Memory no longer changes, and each CPU passes the same place with the same registers.
     """
     machine, parts = stage.machine, list[bytes]()
-    machine.give_turn(machine.cpu.number)  # also lets the held CPUs run again
+    machine.give_turn(machine.cpu.number)  # give_turn also lets the held CPUs run again
     machine.schedule.length = WINDOW
     looking = Accesses(machine.engine, parts.append)
     try:

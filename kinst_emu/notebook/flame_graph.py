@@ -7,7 +7,7 @@ from dtrace.flow.flame_graph import drawing
 from kinst_emu.notebook import html
 from kinst_emu.trace_page.flames import MOST_FRAMES, tree
 
-GRAPH_HEIGHT = 500  # pixels
+GRAPH_HEIGHT = 500  # height of the graph's iframe in pixels
 
 
 class FlameGraph:

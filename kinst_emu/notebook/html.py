@@ -6,7 +6,7 @@ from html import escape
 from dtrace.run.values import Value
 
 MOST_ROWS = 200
-BAR = 20  # characters of the longest bar
+BAR = 20  # length of the longest bar in characters
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], marked: int | None = None) -> str:

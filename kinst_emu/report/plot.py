@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 SUFFIXES = ("svg", "png")
 MOST_BARS = 40
-MOST_HISTOGRAMS = 8  # per aggregation
+MOST_HISTOGRAMS = 8  # maximum number of histograms for one aggregation
 MOST_PICTURES = 24
-MOST_CELLS = 200  # columns of a heat map
+MOST_CELLS = 200  # maximum number of columns of a heat map
 LABEL = 60  # maximum length of a label in characters
 CLIP = re.compile(rb"\bp[0-9a-f]{10}\b")
-WIDTH, HEIGHT, BAR = 9.0, 3.2, 0.22  # inches; BAR is the height of one bar
+WIDTH, HEIGHT, BAR = 9.0, 3.2, 0.22  # sizes in inches; BAR is the height of one bar
 MARGIN = 1.2
 
 
@@ -75,7 +75,8 @@ def draw(aggregations: Sequence[Row], timed: Mapping[str, int], path: str) -> No
     out = io.BytesIO()
     suffix = Path(path).suffix.lstrip(".")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # characters missing from the font
+        # matplotlib warns about characters that its font lacks.
+        warnings.simplefilter("ignore", UserWarning)
         figure.savefig(out, format=suffix, metadata={"Date": None} if suffix == "svg" else {})
     try:
         with replacing(Path(path)) as file:

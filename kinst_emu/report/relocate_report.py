@@ -15,7 +15,7 @@ from kinst.verify.laboratory.memory_map import CODE
 from kinst.verify.trial.execution import BY_MODULE
 from kinst.verify.trial.states import CALM, JUMPS
 
-MAX_KINDS = 20  # kinds of mismatches for which an example is shown
+MAX_KINDS = 20  # maximum number of kinds of mismatches shown with an example
 MISMATCH = "mismatch"
 MAX_SHOWN = 20  # maximum number of encodings to list individually
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1))
-DIGITS = 3  # digits after the decimal point, on an axis
+DIGITS = 3  # number of digits after the decimal point on an axis
 
 
 def unit_of(nanoseconds: int) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from kinst.verify.laboratory.finding import UNPROVEN
 from kinst.verify.trial.verdicts import Verdicts
 from kinst_emu.report.relocate_report import Result, show_mismatches, show_refusals
 
-SHOWN = 3  # examples printed for each kind of difference
+SHOWN = 3  # number of examples printed for each kind of difference
 
 
 def modules_of(image: Image) -> str:

@@ -15,13 +15,16 @@ def opening(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a kernel or a recording, for ``kinst shell`` and ``%kinst``."""
     parser.add_argument("recording", nargs="?", metavar="RECORDING",
                         help="open this recording instead of booting a kernel")
-    kernel_option(parser, required=False)
-    parser.add_argument("--memory", metavar="SIZE", help=f"guest RAM (default: {MEMORY})")
+    kernel_option(parser, optional="required, except with RECORDING")
+    parser.add_argument("--memory", metavar="SIZE",
+                        help=f"guest RAM, in MiB or with a suffix K, M or G (default: {MEMORY})")
     parser.add_argument("--cpus", type=int, metavar="N", help="number of guest CPUs (default: 1)")
     parser.add_argument("--userland", action="store_true",
-                        help="boot kinst's userland: command(\"ls /\") runs a shell command")
+                        help="boot the kinst-emu userland, where command(\"ls /\") runs a shell "
+                        "command (default: off)")
     parser.add_argument("--files", type=Path, metavar="DIR",
-                        help="directory whose files appear in /files; implies --userland")
+                        help="host directory whose files appear in the guest's /files; implies "
+                        "--userland (default: no files)")
 
 
 def open_with(session: Session, given: argparse.Namespace) -> None:

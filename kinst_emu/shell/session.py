@@ -22,8 +22,8 @@ from kinst_emu.cli.type_lines import lines
 from kinst_emu.explain.steps.explained import Asked, explain
 from kinst_emu.shell.shown import AROUND, Disassembly, Explanation, Lines, Standing
 
-MOST_KEPT = 20  # states that back() can return to
-MOST_WRITES = 20  # stores that who_wrote() returns
+MOST_KEPT = 20  # maximum number of states that back() can return to
+MOST_WRITES = 20  # maximum number of stores that who_wrote() returns
 COMMAND = "$"
 
 
@@ -228,7 +228,7 @@ class Session:
         return self.machine.probe(wanted, fire, **options)
 
     def trace(self, program: str, *arguments: object, **options: Any) -> Program:
-        """Enable a D program until it is closed, after closing the program that is enabled.
+        """Enable a D program until it is closed, after closing the previous program.
 
         ``%%dtrace`` does the same with the program in a cell.
         """

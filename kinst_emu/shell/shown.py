@@ -11,7 +11,7 @@ from kinst_emu.explain.view.text import text
 from kinst_emu.notebook import html
 
 PAGE_HEIGHT = 900  # height of an embedded page in pixels
-AROUND = 4  # instructions shown before and after the next one
+AROUND = 4  # number of instructions shown before and after the next one
 
 
 class Explanation:

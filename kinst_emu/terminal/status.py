@@ -14,7 +14,7 @@ from kinst_emu.terminal.shared_output import SharedOutput
 
 SILENCE, PERIOD = 0.7, 0.2  # seconds: without output before the line appears; between updates
 CLEAR = "\r\x1b[K"
-WIDTH = 80  # columns, if the terminal does not report its width
+WIDTH = 80  # columns of a terminal that does not report its width
 
 
 def drawable(output: TextIO) -> bool:
@@ -60,7 +60,7 @@ class StatusLine:
     def stop(self) -> None:
         """Stop drawing, and restore standard output and error."""
         for name, stream in self._streams.items():
-            if isinstance(getattr(sys, name), Screen):  # a command may have replaced it
+            if isinstance(getattr(sys, name), Screen):  # a command may have replaced the stream
                 setattr(sys, name, stream)
         self._ended.set()
         if self._thread.is_alive():

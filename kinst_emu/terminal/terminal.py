@@ -28,7 +28,7 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     """Run a command and exit; a KinstError is printed as one line, with exit status 1."""
     gc.set_threshold(COLLECT_AFTER)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if sys.stderr is None:  # the shell closed it with "2>&-"
+    if sys.stderr is None:  # standard error is closed, for example by "2>&-"
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
     if sys.stdout is None:
         print(f"{program}: standard output is closed", file=sys.stderr)
@@ -51,7 +51,8 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
                 line.stop()
             end_line()
     except KinstError as error:
-        text = "\n".join(plain(line) for line in str(error).split("\n"))  # may quote a file
+        # The message may quote a file, whose control characters must not reach the terminal.
+        text = "\n".join(plain(line) for line in str(error).split("\n"))
         print(f"{program}: {text}", file=sys.stderr)
         status = 1
     except KeyboardInterrupt:

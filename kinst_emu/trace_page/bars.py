@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from dtrace.run.structured import Row
 from dtrace.run.values import Value
 
-MOST_BARS, MOST_DISTRIBUTIONS = 40, 8  # maximum numbers drawn for one aggregation
+# Maximum numbers of bars and of distributions drawn for one aggregation.
+MOST_BARS, MOST_DISTRIBUTIONS = 40, 8
 MOST_AGGREGATIONS = 40
-MOST_EMPTY = 128  # consecutive empty buckets drawn one by one; quantize() has no more
+MOST_EMPTY = 128  # maximum number of empty buckets drawn one by one; quantize() has fewer
 
 
 @dataclass(frozen=True)

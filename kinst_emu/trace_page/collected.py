@@ -12,10 +12,10 @@ from kinst.probes.breakpoints import Breakpoints
 from kinst.relocation.verdict import summary
 from kinst_emu.explain.steps.explained import source_trees, words_of
 
-MAX_FIRINGS = 1_000_000  # firings whose times are stored
-MAX_STACKS = 20_000  # distinct stacks in one flame graph
-MAX_FUNCTIONS = 150  # functions whose code is shown
-MAX_ROWS = 4_000  # instructions shown in total
+MAX_FIRINGS = 1_000_000  # maximum number of firings whose times are stored
+MAX_STACKS = 20_000  # maximum number of distinct stacks in one flame graph
+MAX_FUNCTIONS = 150  # maximum number of functions whose code is shown
+MAX_ROWS = 4_000  # maximum number of instructions shown in total
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Flames:
 
 def flames(trace: Collected) -> Iterator[Flames]:
     """Yield the flame graphs of a trace."""
-    from markupsafe import Markup  # installed with the template engine
+    from markupsafe import Markup  # markupsafe is installed with the template engine
 
     for name, stacks in trace.stacks.items():
         root = tree(stacks)

@@ -12,7 +12,7 @@ from kinst_emu.trace_page.code_table import functions
 from kinst_emu.trace_page.collected import Collected
 from kinst_emu.trace_page.timeline import timeline
 
-FIRST = 500  # firings that are listed
+FIRST = 500  # maximum number of firings listed
 
 
 def page(trace: Collected) -> str:

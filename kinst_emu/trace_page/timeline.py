@@ -8,7 +8,7 @@ from kinst_emu.trace_page.collected import Collected
 from kinst_emu.trace_page.heat import HEATS, heat
 
 COLUMNS, FEWEST, ROWS = 160, 8, 24  # maximum and minimum number of columns; maximum of rows
-TICKS = 4  # intervals on the time axis
+TICKS = 4  # number of intervals on the time axis
 LEAST = 0.2  # lower limit of the opacity of cells
 
 

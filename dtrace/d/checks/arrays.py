@@ -48,7 +48,7 @@ def check_index(env: Environment, node: syntax.Index) -> syntax.Expression:
 
 
 def _associative_array(env: Environment, base: syntax.Expression) -> Variable | None:
-    """Return the associative array that a name denotes or creates, or None for any other name."""
+    """Return the associative array that a name denotes or would create, or None for other names."""
     if isinstance(base, syntax.Name) and "`" not in base.name and base.name not in env.bound:
         name = base.name
         known = env.variables.get((Scope.GLOBAL, name))
@@ -108,7 +108,7 @@ def _special_array(env: Environment, node: syntax.Index, name: str) -> syntax.Ex
 
 def hold_keys(name: str, wanted: list[Type] | None, keys: list[syntax.Expression],
               place: SourcePlace) -> None:
-    """Check keys against the key types of the first use.
+    """Check the keys of an array or aggregation against the key types of its first use.
 
     :raises DError: if their number or their types differ.
     """
@@ -119,7 +119,7 @@ def hold_keys(name: str, wanted: list[Type] | None, keys: list[syntax.Expression
 
 
 def key_types(keys: list[syntax.Expression], container: str, place: SourcePlace) -> list[Type]:
-    """Return the types of the keys of a first use, which later uses must match.
+    """Return the key types of an array's or aggregation's first use, which later uses must match.
 
     :raises DError: if an expression cannot be used as a key.
     """

@@ -1,4 +1,4 @@
-"""Checks of calls of subroutines, actions and aggregating functions."""
+"""Checks of calls to subroutines, actions and aggregating functions."""
 
 from dtrace.d.checks.conversions import converted, fits, shown_type, typed
 from dtrace.d.checks.environment import Environment
@@ -10,7 +10,7 @@ from dwarf.types import Incomplete, Type
 
 
 def check_call(env: Environment, node: syntax.Call) -> syntax.Expression:
-    """Check a call of a subroutine, an action or an aggregating function.
+    """Check a call to a subroutine, an action or an aggregating function.
 
     :raises DError: if the function does not exist or does not accept these arguments.
     """

@@ -1,4 +1,4 @@
-"""The checker of D expressions: resolves names and gives every expression its type.
+"""Checker of D expressions, which resolves names and assigns a type to every expression.
 
 The rules, and the sequence in which errors are reported, are libdtrace's.  In the checked tree, the
 classes at the end of ``dtrace/d/language/syntax.py`` take the place of names.  The other modules of

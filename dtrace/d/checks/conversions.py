@@ -48,13 +48,13 @@ def converted(value: syntax.Expression, to: Type) -> syntax.Expression:
 
 
 def decayed(kind: Type) -> Type:
-    """Return the type that an array decays to, a pointer to its element; other types unchanged."""
+    """Return a pointer to an array's element type; return any other type unchanged."""
     stripped = strip(kind)
     return pointer_to(stripped.element) if isinstance(stripped, Array) else kind
 
 
 def assigned_type(right: syntax.Expression) -> Type:
-    """Return the type that an assignment gives to a new variable."""
+    """Return the type of a variable that an assignment creates."""
     if isinstance(right, syntax.Translated):
         return right.translator.to if not right.pointer else DYNAMIC
     return right.kind

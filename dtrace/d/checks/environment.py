@@ -1,5 +1,4 @@
-"""State that all checks of one program share: known names, and the current bindings of the
-parameters of inlines and translators."""
+"""State that all checks of one program share: known names, and the bindings of parameters."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

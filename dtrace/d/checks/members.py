@@ -76,7 +76,7 @@ def check_translate(env: Environment, node: syntax.Translate) -> syntax.Expressi
 
 def translated_values(env: Environment, node: syntax.Translated
                       ) -> list[tuple[Member, syntax.Expression]]:
-    """Return the members of a translated structure and their values, for assigning all of it."""
+    """Return (member, value) pairs of a translated structure, for assigning the whole structure."""
     to = env.complete(node.translator.to)
     assert isinstance(to, Structure)
     values = []

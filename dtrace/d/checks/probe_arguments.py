@@ -13,8 +13,8 @@ from dwarf.locations import Place
 from dwarf.types import Type
 from emu.host.errors import KinstError
 
-HELD = 10  # arguments in the context of a firing
-MOST = 256  # limit of a function's parameters
+HELD = 10  # number of arguments in the context of a firing
+MOST = 256  # maximum number of a function's parameters
 
 
 def probe_argument(env: Environment, place: SourcePlace,
@@ -67,7 +67,7 @@ def _in_context(place: SourcePlace, index: int, kind: Type) -> syntax.Expression
 
 def located_argument(env: Environment, place: SourcePlace, index: int, kind: Type | None
                      ) -> syntax.Expression | None:
-    """Return an expression for an argument that the contexts of some of the probes do not hold.
+    """Return an expression for an argument that is missing from the context at some probes.
 
     Return None if the argument can only be read from the context.
 

@@ -80,7 +80,7 @@ def bad_reference(place: SourcePlace, kind: str, name: str, wanted: str) -> DErr
 
 
 def _builtin_type(env: Environment, text: str, name: str, place: SourcePlace) -> Type:
-    """Return the type of a built-in variable from its spelling in a table.
+    """Return the type of a built-in variable, given the C spelling of the type.
 
     :raises DError: if it is a kernel type and the kernel's types are not available.
     """
@@ -162,7 +162,7 @@ def expand_inline(env: Environment, place: SourcePlace, inline: syntax.Inline,
 
 
 def assignment_target(env: Environment, node: syntax.Expression, kind: Type) -> syntax.Expression:
-    """Check the left side of an assignment; an unknown name becomes a variable of a type."""
+    """Check the left side of an assignment; an unknown name becomes a variable of type ``kind``."""
     if isinstance(node, syntax.Name) and "`" not in node.name and node.name not in \
             env.bound and not env.knows(node.name):
         variable = env.new(Variable(node.name, Scope.GLOBAL, kind, known=True))
@@ -177,7 +177,7 @@ def assignment_target(env: Environment, node: syntax.Expression, kind: Type) -> 
 
 
 def fresh_name(env: Environment, node: syntax.Expression) -> str | None:
-    """Return the name if assigning to an expression would create a variable, else None."""
+    """Return the name of the variable that assigning to an expression would create, or None."""
     if isinstance(node, syntax.Name) and "`" not in node.name and node.name not in \
             env.bound and not env.knows(node.name):
         return node.name

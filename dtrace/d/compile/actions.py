@@ -1,4 +1,4 @@
-"""Code generation for D's actions: a table at the end with one row per action, and its functions.
+"""Code generation for D's actions, driven by the table ``ACTIONS``.
 
 Each function checks the arguments against the action's own rules, where the prototype does not
 express them, and emits code that leaves in the record what the consumer needs.
@@ -70,7 +70,7 @@ def _trace(code: RecordCode, e: syntax.FunctionCall) -> None:
 
 
 def _translated_copy(code: RecordCode, translated: syntax.Translated) -> syntax.Expression:
-    """Store the result of a translator in a hidden global variable and return its use."""
+    """Emit code that stores a translator's result in a hidden variable; return the variable."""
     kind = translated.translator.to
     variable = Variable("", Scope.GLOBAL, kind)
     code.storage.place(variable)
@@ -100,7 +100,7 @@ def _tracemem(code: RecordCode, e: syntax.FunctionCall) -> None:
     _large(size.value, size.place)
     content = code.field(size.value, UNSIGNED_LONG)
     wanted: list[Field] = []
-    if more:  # DTrace counts the dynamic size as an action before that of the bytes
+    if more:  # to DTrace, the dynamic size is a separate action that precedes the bytes
         wanted.append(code.recorded(more[0]))
         code.next_action()
     code.value(address)
@@ -114,7 +114,7 @@ def _tracemem(code: RecordCode, e: syntax.FunctionCall) -> None:
 
 
 def _limit(code: RecordCode, wanted: Field, most: int) -> None:
-    """Emit code that sets r3 to the number in a field if that is from 1 to ``most``."""
+    """Emit code that sets r3 to the number in a field if the number is from 1 to ``most``."""
     out, end = code.out, code.out.label()
     code.record_address(4, wanted)
     out.load(4, 4, 0, wanted.size, is_signed(wanted.type))
@@ -445,5 +445,5 @@ def _with(emit: Emit) -> tuple[str, ...]:
     return tuple(name for name, action in ACTIONS.items() if action.emit is emit)
 
 
-STACKS, SYMBOLS = frozenset(_with(_stack)), frozenset(_with(_symbol))  # usable in keys
-ON_HOST = _with(_on_host)  # helper number: index plus Helper.DESTRUCTIVE
+STACKS, SYMBOLS = frozenset(_with(_stack)), frozenset(_with(_symbol))  # allowed in keys
+ON_HOST = _with(_on_host)  # a helper's number is its index here plus Helper.DESTRUCTIVE

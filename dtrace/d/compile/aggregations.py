@@ -14,7 +14,7 @@ from dtrace.d.language.types import is_scalar, special
 
 INT32 = range(-(1 << 31), 1 << 31)
 INT16 = 1 << 16
-MAX_VALUES = 1 << 20  # limit of an aggregation's values per key
+MAX_VALUES = 1 << 20  # maximum number of an aggregation's values per key
 
 
 class AggregationCode(RecordCode):
@@ -75,8 +75,7 @@ class AggregationCode(RecordCode):
             self._parameters(info, self._llquantize(call, info, use.place), use.place)
             increment = self._increment_of(call, 5)
         number = self._shape(info, [self._part(k) for k in use.keys])
-        # As in DTrace, the aggregation's number, each key, the increment and the function count as
-        # separate actions and are evaluated in this sequence.
+        # As in DTrace, number, keys, increment and function are separate actions, in this sequence.
         key = self.key(use.keys, self.next_action)
         start, _size, end = key
         # Reserve the key's space while the increment and the argument are evaluated.
@@ -102,7 +101,7 @@ class AggregationCode(RecordCode):
         self.out.helper(Helper.AGGREGATE)
 
     def _shape(self, info: AggregationInfo, parts: list[Part]) -> int:
-        """Return the number of an aggregation with keys of this shape; add the shape if new."""
+        """Return the number of an aggregation's key shape; add the shape if it is new."""
         if info.number < 0:
             info.number = len(self.functions)
         number = info.shapes.setdefault(

@@ -182,7 +182,7 @@ def _kind(e: syntax.Expression) -> str:
 
 
 def _records(kind: str) -> bool:
-    """Whether a statement of this kind makes a row; aggregating statements do not."""
+    """Whether a statement of a kind records data in the clause's row."""
     return kind in ACTIONS and ACTIONS[kind].data
 
 
@@ -192,14 +192,14 @@ def _destructive(e: syntax.Expression) -> bool:
 
 @dataclass
 class _Order:
-    """Rules for which actions may follow which in one clause."""
+    """Rules for the sequence of actions in a clause."""
 
     commit: bool = False
     speculate: bool = False
     data: bool = False
 
     def follow(self, kind: str, statement: syntax.Expression, place: SourcePlace) -> None:
-        """Check a statement against the preceding ones and note it.
+        """Check that a statement may follow the clause's preceding statements, and note it.
 
         :raises DError: if the statement may not follow them.
         """
@@ -213,7 +213,7 @@ class _Order:
             self.speculate or destructive or kind in ("commit", "discard", EXPRESSION))
 
     def _refused(self, kind: str, destructive: bool) -> tuple[str, str] | None:
-        """Return the tag and message of the error if a statement may not come next, else None."""
+        """Return the error (tag, message) for a statement that may not come next, or None."""
         if kind == "commit":
             if self.commit:
                 return "D_COMM_COMM", "commit( ) may not follow commit( )"

@@ -35,7 +35,7 @@ UNSIGNED = {"==": BpfJump.JEQ, "!=": BpfJump.JNE, "<": BpfJump.JLT, ">": BpfJump
             ">=": BpfJump.JGE}
 OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 SIGNED = UNSIGNED | {"<": BpfJump.JSLT, ">": BpfJump.JSGT, "<=": BpfJump.JSLE, ">=": BpfJump.JSGE}
-MAX_TABLE = 1 << 22  # limit of the range of probe IDs in one clause
+MAX_TABLE = 1 << 22  # maximum span of the probe IDs in one clause
 MAX_CASES = 1 << 16
 ABSENT = -(1 << 63)
 SWAPS = {"htons": 16, "ntohs": 16, "htonl": 32, "ntohl": 32, "htonll": 64, "ntohll": 64}
@@ -58,7 +58,7 @@ def window(offset: int, bits: int) -> tuple[int, int, int]:
 
 
 
-REGISTERS = 7  # registers of DTrace's own virtual machine for one expression
+REGISTERS = 7  # registers that DTrace's virtual machine has for one expression
 
 
 def registers(e: syntax.Expression) -> int:
@@ -78,7 +78,7 @@ class ExpressionCode(ValueCode):
     """Code generator for expressions in a function."""
 
     def _simple(self, e: syntax.Expression, to: int) -> bool:
-        """Emit the load of a value that needs no other register; return False for other values."""
+        """Emit a load that needs no register but ``to``; return False if the value needs more."""
         match e:
             case syntax.Number(value=value):
                 self.out.constant(to, value)
@@ -111,7 +111,7 @@ class ExpressionCode(ValueCode):
         self.drop()
 
     def call(self, helper: int, arguments: list[syntax.Expression], place: SourcePlace) -> None:
-        """Emit a call of a helper with values as arguments."""
+        """Emit a helper call whose arguments are the values of expressions."""
         if len(arguments) == 1:
             if not self._simple(arguments[0], 1):
                 self.value(arguments[0])
@@ -221,7 +221,7 @@ class ExpressionCode(ValueCode):
             self.out.place(end)
 
     def _make(self, e: syntax.VariableUse) -> None:
-        """Emit the creation of an array element that is a structure, filled with zeros."""
+        """Emit code that creates an array element: a structure filled with zeros."""
         v = e.variable
         slots = self.key(e.keys)
         self.out.address(4, Region.STRINGS, self.storage.zeros(self.storage.size(v.type)))
@@ -357,7 +357,7 @@ class ExpressionCode(ValueCode):
         self.out.place(end)
 
     def _assembled(self, e: syntax.Assembled) -> None:
-        """Emit code that copies a structure's parts into scratch memory, with its address in r0."""
+        """Emit code that copies a structure's parts to scratch memory, with its address in r0."""
         self.out.constant(1, sum(size for _part, size in e.parts))
         self.out.helper(Helper.ALLOCATE)
         slot, at = self.keep(e.place), 0
@@ -705,7 +705,7 @@ class ExpressionCode(ValueCode):
             self.call(Helper.ALLOCATE, arguments, e.place)
         elif name == "bcopy":
             slots = []
-            for argument in arguments:  # evaluate from left to right
+            for argument in arguments:  # evaluate the arguments from left to right
                 self.value(argument)
                 slots.append(self.keep(e.place))
             for register, slot in zip((2, 1, 3), slots, strict=True):

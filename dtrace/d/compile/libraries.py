@@ -20,7 +20,7 @@ DEFINED = re.compile(
     r"^(?:inline .*?(\w+)(?:\[.*\])? =|\} (\w+);|translator (\w+)|typedef .* (\w+);)", re.MULTILINE)
 SOURCE = re.compile(r"^translator \w+ < (struct \w+) \*", re.MULTILINE)
 DEPENDS = re.compile(r"^\s*#\s*pragma\s+D\s+depends_on\s+library\s+(\S+)", re.MULTILINE)
-MOST, MOST_BYTES = 1000, 1 << 20  # libraries in all directories, bytes in one library
+MOST, MOST_BYTES = 1000, 1 << 20  # maximum number of -L libraries, maximum size of one in bytes
 # These libraries need the kernel's types.  A library comes after those that it uses.
 KERNEL = ("psinfo", "io", "ip", "tcp", "udp")
 # Libraries that -L libraries may depend on, besides each other; some are built-in constants.
@@ -41,7 +41,7 @@ def libraries(arch: str, types: bool) -> dict[str, str]:
 
 
 def needed(arch: str, types: Types | None, programs: Iterable[str]) -> dict[str, str]:
-    """Return the libraries that define words of the programs, and the libraries that those use.
+    """Return the libraries that programs need, directly or through other libraries.
 
     :param types: the kernel's types; None if they are not available.
     """
@@ -64,7 +64,7 @@ def _fits(text: str, types: Types) -> bool:
 
 
 def of_directories(directories: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Return the libraries in the directories of -L, each after those that it depends on.
+    """Return the libraries in the -L directories, each after the libraries that it depends on.
 
     If several libraries have the same name, only the first is returned.
 

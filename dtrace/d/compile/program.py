@@ -29,7 +29,7 @@ PARTS = ("provider", "module", "function", "name")
 LIMITS = (64, 64, 192, 64)  # bytes in each part, including a NUL
 MAX_PROBE = (1 << 32) - 1
 OWN = ("BEGIN", "END", "ERROR")  # probes that have no stack because they interrupt nothing
-MAX_REPEATED = 10_000  # statements compiled again for a clause's additional descriptions
+MAX_REPEATED = 10_000  # maximum statements compiled again for a clause's further descriptions
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ListedProbe:
 
 
 class KnownProbes(Protocol):
-    """Interface to the probes of a system, as far as the compiler needs it."""
+    """Interface through which the compiler asks about the probes of a system."""
 
     def numbered(self, number: int) -> ListedProbe | None:
         """Return the probe with a given ID, or None if no probe has it."""
@@ -84,7 +84,7 @@ class Matched:
     """The probes that match a description.
 
     :param why: reason why no probes match, if it is known.
-    :param tag: tag that dtrace(1) gives to this error.
+    :param tag: tag of this error in dtrace(1).
     """
 
     probes: Sequence[ListedProbe]
@@ -227,7 +227,7 @@ class Compiler:
                          f"(${last} is not referenced)", end)
 
     def _whole(self, clauses: list[syntax.Clause], last: str) -> list[syntax.Clause]:
-        """Return the clauses with appended ``stack()`` actions and with ``if`` rewritten."""
+        """Return clauses with ``stack()`` actions appended and ``if`` statements rewritten."""
         if self.frames is not None:
             for clause in clauses:
                 if not all(split(s.text, last)[3] in OWN for s in clause.probes):

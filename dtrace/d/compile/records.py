@@ -57,7 +57,7 @@ class RecordCode(ExpressionCode):
         self.actions: list[Recorded] = []
         self.size = 0
         self.counted = HEAD  # the record's size, as DTrace counts it
-        self.speculated: int | None = None  # index of the instruction with it for speculate()
+        self.speculated: int | None = None  # instruction that loads ``counted`` for speculate()
 
     def field(self, size: int, kind: Type, how: str = "value") -> Field:
         """Reserve space in the record and return its field."""

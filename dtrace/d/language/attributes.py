@@ -12,7 +12,7 @@ VERSION = VERSIONS[-1]
 
 
 class AttributeValueError(KinstError):
-    """Invalid stability attributes, or an invalid version."""
+    """Error for invalid stability attributes or an invalid version."""
 
 
 STABILITIES = ("internal", "private", "obsolete", "external", "unstable", "evolving", "stable",
@@ -21,9 +21,9 @@ CLASSES = ("unknown", "cpu", "platform", "group", "isa", "common")
 
 
 def parse_attributes(value: str) -> str:
-    """Return stability attributes, written ``name/data/class``, if they are valid.
+    """Check stability attributes, written ``name/data/class``, and return them.
 
-    :raises AttributeValueError: if they are not.
+    :raises AttributeValueError: if they are invalid.
     """
     parts = value.split("/")
     legal = (STABILITIES, STABILITIES, CLASSES)
@@ -33,17 +33,16 @@ def parse_attributes(value: str) -> str:
     return value
 
 
-# Stability attributes of each provider: of its name; of its probes' modules, functions and names;
-# and of their arguments.
+# By provider: stability attributes of its name, modules, functions, probe names and arguments.
 HIDDEN = "Private/Private/Unknown"
-USUAL = "Stable/Stable/Common"  # most variables, too (DTrace guide, "Stability")
+USUAL = "Stable/Stable/Common"  # also the attributes of most variables (DTrace guide, "Stability")
 KERNEL_PROVIDERS = ("Evolving/Evolving/Common", HIDDEN, "Private/Private/ISA",
                     "Evolving/Evolving/Common", "Private/Private/ISA")
 PROMISES = {
     "dtrace": (USUAL, HIDDEN, HIDDEN, USUAL, USUAL),
     "pid": ("Evolving/Evolving/ISA", HIDDEN, HIDDEN, "Evolving/Evolving/ISA", HIDDEN),
 }
-NO_PROVIDER = "Unstable/Unstable/Common"  # probe descriptions without a provider
+NO_PROVIDER = "Unstable/Unstable/Common"  # attributes of probe descriptions without a provider
 OTHERS = {"curthread": "Stable/Private/Common"}
 GLOB = re.compile(r"[*?\[]")
 
@@ -99,7 +98,7 @@ def below(name: str, least: str) -> str | None:
 
 
 def parse_version(value: str) -> str:
-    """Return a version of D, if it is valid.
+    """Check a version of D and return it.
 
     :raises AttributeValueError: if it is malformed or unknown.
     """

@@ -27,7 +27,7 @@ _LADDER: tuple[Integer, ...] = (
 
 
 def number_type(node: syntax.Number) -> Type:
-    """Return the first type that can hold a constant, beginning with the one its suffix names.
+    """Return the first type that can hold a constant, starting with the type its suffix names.
 
     :raises DError: if no type can hold it.
     """
@@ -65,7 +65,7 @@ COMPARISONS = ("==", "!=", "<", ">", "<=", ">=", "&&", "||", "^^")
 
 def fold(operator: str, left: int, first: Type, right: int, second: Type, place: SourcePlace
          ) -> tuple[int, Type]:
-    """Return the value of an operation on two constants, and its type.
+    """Return the value and the type of an operation on two constants.
 
     The value has 64 bits: it is not reduced to the range of the type.
 
@@ -104,7 +104,7 @@ def unary(operator: str, value: int, kind: Type) -> int:
 
 
 class _NoConstant(Exception):
-    """Raised if a part of an expression is known only at run time."""
+    """Error raised if a part of an expression is known only at run time."""
 
 
 def _value(node: syntax.Expression, universe: Universe) -> tuple[int, Type]:

@@ -21,7 +21,7 @@ from dwarf.types import Array, Integer, Type, Typedef, strip
 
 FLAGS = "#0-+ '"
 SIZES = "hlLw"
-MAX_NUMBER = 1 << 16  # largest width or precision: scripts must not fill the host's memory
+MAX_NUMBER = 1 << 16  # maximum width or precision: scripts must not fill the host's memory
 
 
 @dataclass
@@ -46,7 +46,7 @@ Piece = bytes | Conversion
 
 
 def _named(kind: Type, *names: str) -> bool:
-    """Return whether a type is, through typedefs, an integer type with one of the given names."""
+    """Return whether a type without its typedefs is an integer type with one of the given names."""
     return not special(kind) and isinstance(strip(kind), Integer) and getattr(
         strip(kind), "name", "") in names
 
@@ -117,7 +117,7 @@ ULONG_LONGS = _of("unsigned long long")
 
 _INTEGERS = "char, short, int, long, or long long"
 _REAL = "float, double, or long double"
-# Conversion -> (accepted types as messages name them, predicate for a type).
+# For each conversion: the accepted types as messages name them, and a predicate for types.
 CONVERSIONS: dict[str, tuple[str, Callable[[Type], bool]]] = {
     "a": ("pointer or integer", _symbol),
     "A": ("pointer or integer (with -p/-c) or _usymaddr (without -p/-c)", _user_symbol),
@@ -238,7 +238,7 @@ def check(
     function: str, pieces: list[Piece], arguments: list[syntax.Expression], place: SourcePlace,
     value: Type | None = None,
 ) -> None:
-    """Check arguments against a format.
+    """Check arguments against a format string.
 
     :param arguments: for printa, the keys of the aggregation.
     :param value: for printa, the type that ``%@`` formats.

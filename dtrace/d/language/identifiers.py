@@ -235,7 +235,7 @@ class Variable:
 
     @property
     def kind(self) -> str:
-        """What error messages call the variable: a scalar or an associative array."""
+        """Kind of the variable in error messages: "scalar" or "associative array"."""
         return "scalar" if self.keys is None else "associative array"
 
 

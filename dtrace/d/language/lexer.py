@@ -12,10 +12,10 @@ from dtrace.calls.strings import unescape_c
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.options import Options
 
-MAX_SOURCE = 1 << 22  # largest length of a program, in characters
+MAX_SOURCE = 1 << 22  # maximum length of a program in characters
 MAX_ARGUMENT = 1 << 16
 INTEGER_MAX = (1 << 64) - 1
-MAX_DIGITS = 22  # digits of a 64-bit integer in octal, the longest notation
+MAX_DIGITS = 22  # digits of the largest 64-bit integer in octal, the longest notation
 
 KEYWORDS = frozenset(
     "auto break case char const continue counter default do double else enum extern float for goto "
@@ -94,7 +94,7 @@ class Pragma:
 
 
 class Lexer:
-    """Splits the source of a D program into tokens.
+    """Lexer that splits the source of a D program into tokens.
 
     :param is_type: predicate: whether a word names a type rather than a probe.
     :param pragma: callback for each pragma.

@@ -13,7 +13,7 @@ BAD_CONTEXT = "Option cannot be used from within a D program"
 ACTIVE = "Operation illegal when tracing is active"
 
 U64 = 1 << 64
-# Virtual nanoseconds, 146 years: added to today's time, they still fit in a signed 64-bit integer.
+# 146 years in virtual nanoseconds; added to today's time, they fit in a signed 64-bit integer.
 MAX_TIME = 1 << 62
 UNITS = {
     "": 1, "ns": 1, "nsec": 1, "us": 1000, "usec": 1000, "ms": 10**6, "msec": 10**6,
@@ -23,7 +23,7 @@ SCALES = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 class OptionError(KinstError):
-    """An option could not be set; the message is that of dtrace(1)."""
+    """Error for an option that could not be set; the message is that of dtrace(1)."""
 
 
 def _integer(text: str) -> int | None:
@@ -42,7 +42,7 @@ def _integer(text: str) -> int | None:
 
 
 def parse_flag(value: str | None) -> int | None:
-    """Parse a flag: None unsets the option; any number, including 0, sets it."""
+    """Parse a flag; the result None unsets the option, and any number, including 0, sets it."""
     if value is None:
         return 0
     word = value.lower()
@@ -158,7 +158,7 @@ FIXED: dict[str, Parse] = {
     "bufpolicy": _one_of("ring", "fill", "switch"), "bufresize": _one_of("auto", "manual"),
     "oformat": _text,
     "stackinline": parse_flag,  # extension: stack() shows inline functions and source lines
-    "stackline": parse_flag,  # extension: stackinline, with the frames of one line merged
+    "stackline": parse_flag,  # extension: like stackinline, but merges frames of one source line
     "host-time": parse_flag,  # extension: without a kernel, use the host's clock for timestamps
 }
 DEFAULTS: dict[str, Value] = {

@@ -24,10 +24,10 @@ from dtrace.d.language.lexer import MEMBER_NAMES, Lexer, Macros, Pragma, Token
 from dtrace.d.language.types import Universe, is_void, spelled
 from dwarf.types import Array, Enumeration, Incomplete, Procedure, Structure, Type, strip
 
-MAX_HEIGHT = 200  # levels of an expression's tree; each operator of `1 + 1 + 1` adds one
-MAX_DEPTH = 100  # nested parentheses, blocks and declarators, within Python's recursion limit
+MAX_HEIGHT = 200  # maximum height of an expression's tree; each operator of `1 + 1 + 1` adds 1
+MAX_DEPTH = 100  # maximum nesting of parentheses, blocks and declarators (Python's recursion limit)
 
-# From the loosest to the tightest binding (DTrace guide, "Operator precedence").
+# Binary operators, from the loosest to the tightest binding (DTrace guide, "Operator precedence").
 PRECEDENCE = (
     ("||",), ("^^",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="),
     ("<<", ">>"), ("+", "-"), ("*", "/", "%"),
@@ -46,7 +46,7 @@ Built = TypeVar("Built", bound=syntax.Expression)
 
 
 class Parser:
-    """Parses the source of a D program or library.
+    """Parser for the source of a D program or library.
 
     :param known: predicate: whether a word is a variable or a function, not a type.
     :param pragma: callback for each pragma.
@@ -65,19 +65,19 @@ class Parser:
         self._between = True
         self._depth = 0
         self._closed = SourcePlace(1)  # position of the last closing brace
-        self._variables: set[str] = set()  # names of types that were assigned to as variables
+        self._variables: set[str] = set()  # names of types that the program assigns to
 
     # -- tokens ------------------------------------------------------------------------------------
 
     def peek(self, ahead: int = 0) -> Token:
-        """Return the token that is a given number of tokens ahead, without taking it."""
+        """Return the token that is a given number of tokens ahead, without consuming it."""
         while len(self._next) <= ahead:
             self._next.append(
                 self.lexer.between() if self._between else self.lexer.expression())
         return self._next[ahead]
 
     def take(self) -> Token:
-        """Take the next token."""
+        """Consume the next token and return it."""
         token = self.peek()
         del self._next[0]
         return token
@@ -88,14 +88,14 @@ class Parser:
         return token.kind in ("punctuation", "keyword") and token.text == text
 
     def accept(self, text: str) -> bool:
-        """Take the next token if it is the given punctuation or keyword."""
+        """Consume the next token if it is the given punctuation or keyword."""
         if self.at(text):
             self.take()
             return True
         return False
 
     def expect(self, text: str) -> Token:
-        """Take the next token, which must be the given punctuation or keyword.
+        """Consume the next token, which must be the given punctuation or keyword.
 
         :raises DError: if it is not.
         """
@@ -206,7 +206,7 @@ class Parser:
         return syntax.Specifier(token.place, token.text)
 
     def _statements(self) -> list[syntax.Statement]:
-        """Parse statements, and take the closing brace."""
+        """Parse statements up to the closing brace, and consume the brace."""
         statements: list[syntax.Statement] = []
         self.deeper(self.peek().place)
         while not self.at("}"):

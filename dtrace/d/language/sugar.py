@@ -19,7 +19,7 @@ def has_if(clause: syntax.Clause) -> bool:
 
 
 def error_clause() -> syntax.Clause:
-    """Return the clause that records an error; it precedes all other clauses."""
+    """Return the ERROR clause that sets the error flag; it precedes all other clauses."""
     place = SourcePlace(0)
     noted = syntax.Assign(place, "", _flag(place), syntax.Number(place, 1))
     return syntax.Clause(
@@ -33,7 +33,7 @@ def _flag(place: SourcePlace) -> syntax.Expression:
 
 @dataclass
 class Cutter:
-    """Splits clauses with ``if`` statements into clauses with predicates."""
+    """Splitter of clauses with ``if`` statements into clauses with predicates."""
 
     _count: int = 0
     _out: list[syntax.Clause] = field(default_factory=list)

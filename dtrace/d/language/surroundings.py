@@ -40,7 +40,7 @@ class Surroundings(Protocol):
 
     @property
     def registers(self) -> Mapping[int, int]:
-        """DWARF register number -> index in ``regs[]``."""
+        """Index in ``regs[]`` of each DWARF register number."""
 
 
 @dataclass(frozen=True)

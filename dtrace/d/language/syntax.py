@@ -86,7 +86,7 @@ class Index(Expression):
 
 @dataclass(eq=False)
 class Call(Expression):
-    """A call of a function by name."""
+    """A call to a function by name."""
     function: Expression
     arguments: list[Expression]
 
@@ -320,7 +320,7 @@ class ByProbe(Expression):
 
 @dataclass(eq=False)
 class Assembled(Expression):
-    """A structure whose bytes are in several places, and which is assembled by copying them.
+    """A structure that is assembled by copying its bytes from several places.
 
     :param parts: from the first byte on: a number, and how many of its low bytes to use.
     """
@@ -338,7 +338,7 @@ class SymbolUse(Expression):
 
 @dataclass(eq=False)
 class FunctionCall(Expression):
-    """A call of a built-in function."""
+    """A call to a built-in function."""
     function: Builtin
     arguments: list[Expression]
 

@@ -1,4 +1,4 @@
-"""Types of a D program: C's for LP64, D's own, those that it declares, and the kernel's.
+"""Types of a D program: C's types (LP64), D's, the program's, and the kernel's.
 
 They are represented by ``dwarf.types``.  D's ``string``, and the types of values that only the
 consumer can show, are typedefs that are recognized by identity.
@@ -163,7 +163,7 @@ def pointer_to(kind: Type) -> Pointer:
 
 
 def width(kind: Type) -> int:
-    """Return the size of a value in bytes; 0 for ``void`` and consumer-only values."""
+    """Return the size of a type in bytes; 0 for ``void``, functions and incomplete types."""
     return 0 if isinstance(strip(kind), Void | Procedure | Incomplete) else size_of(kind)
 
 
@@ -303,7 +303,7 @@ class Universe:
         return self._named.get(name)
 
     def named(self, name: str) -> Type | None:
-        """Return a type by a name without ``struct``, ``union`` or ``enum``, or None."""
+        """Return a type whose name has no ``struct``, ``union`` or ``enum`` before it, or None."""
         scope, mark, plain = name.rpartition("`")
         if mark and scope not in SCOPES:
             return None

@@ -38,7 +38,7 @@ SHELL_PROMPT = "\033]133;B\007"
 SINGLE_USER = "RETURN for /bin/sh: "
 PROMPTS = ("mountroot> ", SHELL_PROMPT, SINGLE_USER)
 M_WAITOK_ZERO = 0x102  # malloc(9)
-# Functions that DTrace itself runs through, on every architecture.
+# Functions that DTrace itself may execute, on every architecture.
 EXCLUDED = frozenset(
     {"cpu_switch", "trap_check", "owner_mtx", "owner_rm", "owner_rw", "owner_sx"}
 )
@@ -51,8 +51,8 @@ THREADS = ThreadLists(
     tid="td_tid", name="td_name", pid="p_pid", process_name="p_comm", saved="td_pcb",
     frame="td_frame",
 )
-# Probes whose code tests the guard, and then only prepares arguments.  The exception is a lookup
-# that priv(9) grants without a check: the guarded code does more there.
+# Probes whose code tests the guard and then only prepares arguments.  Exception: if priv(9) grants
+# a lookup without a check, the guarded code does more.
 GUARDED = frozenset({("proc", "exit"), ("sched", "preempt"), ("priv", "priv-ok"),
                      ("priv", "priv-err")} | {("mac_framework", f"mac-{asked}-{answer}")
                                               for asked in ("check", "grant")

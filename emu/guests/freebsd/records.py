@@ -47,7 +47,7 @@ def howto(options: BootOptions) -> int:
 
 
 def environment(options: BootOptions, own: Sequence[str] = ()) -> bytes:
-    """Return the kernel's environment: null-terminated strings, then an empty one.
+    """Return the kernel's environment: null-terminated strings, then an empty string.
 
     Variables in the options override the loader's own.  The memory disk, or else the first disk, is
     the root file system unless a variable names another one.
@@ -76,7 +76,7 @@ def command_line(options: BootOptions, guard: str = "") -> str:
 
 
 def disk_pieces(image: Image, at: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Return (virtual address, content) of the memory disk, if any, and where it ends.
+    """Return the memory disk, if any, as (virtual address, content), and its end address.
 
     :param at: address that the disk is placed after.
     """
@@ -91,7 +91,7 @@ def records(
     image: Image, start: int, size: int, metadata: Sequence[bytes],
     address: Callable[[int], int] = lambda virtual: virtual, disk_at: int = 0,
 ) -> bytes:
-    """Return all records, including the terminating one.
+    """Return all records of the boot loader, including the terminating one.
 
     :param start: address of the kernel for its ADDRESS record.
     :param size: size of the kernel in bytes.
@@ -130,10 +130,10 @@ def load_behind(
     computer: BareMachine, image: Image, physical: int, end: int, tree: tuple[int, bytes],
     metadata: Sequence[bytes] = (),
 ) -> int:
-    """Load everything but the kernel itself, for a kernel that gets its device tree in a record.
+    """Load modules, memory disk, environment, device tree and records, in this order.
 
-    The parts are, in order: modules, memory disk, environment, device tree, records.  They follow
-    the kernel at the same distances in physical and in virtual memory.
+    They follow the kernel at the same distances in physical and in virtual memory.  The kernel
+    finds its device tree through a record.
 
     :param physical: address of the kernel's first byte.
     :param end: end of the physical memory that can be used.

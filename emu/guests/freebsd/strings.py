@@ -14,7 +14,7 @@ def text(memory: VirtualMemory, address: int) -> str:
     data = b""
     while b"\0" not in data:
         if len(data) >= LONGEST:
-            raise StaticProbeError(f"{address:#x}: a string of a static probe has no end")
-        # Read only to the next boundary of 32 bytes: what follows may not be mapped.
+            raise StaticProbeError(f"{address:#x}: a string of a static probe is not terminated")
+        # Read only up to the next multiple of 32 bytes: the memory after it may not be mapped.
         data += memory.read(address + len(data), 32 - (address + len(data)) % 32)
     return data.partition(b"\0")[0].decode("latin-1")

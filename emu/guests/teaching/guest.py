@@ -11,7 +11,7 @@ LESSON = "run_lesson"  # a function that only the teaching kernel has
 def teaching(freebsd: Guest) -> Guest:
     """Return the teaching kernel as a guest, derived from FreeBSD on the same architecture."""
     assert freebsd.threads.start is not None
-    # These functions exist only in the variant of the teaching kernel that has data races.
+    # The functions that start threads exist only in the teaching kernel's variant with data races.
     start = replace(freebsd.threads.start, stands="", lock="", alone=True)
     return replace(
         freebsd, name="teaching kernel", recognized_by=LESSON,

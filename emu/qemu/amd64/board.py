@@ -108,7 +108,7 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
 
 # -- transfer of a state --------------------------------------------------------------------------
 
-REAL, DATA, ROOM = 0x7000, 0x8000, 0x2000  # physical: real-mode code, its data; size of both
+REAL, DATA, ROOM = 0x7000, 0x8000, 0x2000  # physical addresses of code and its data; total size
 FLAT_GDT = struct.pack("<3Q", 0, 0x00AF9A000000FFFF, 0x00CF92000000FFFF)
 LMA, PSE, PAE = 1 << 10, 1 << 4, 1 << 5
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
@@ -117,7 +117,7 @@ SEGMENTS = ("cs", "ss", "ds", "es", "fs", "gs")
 
 
 def _real_mode(pml4: int, efer: int, long_mode: int) -> bytes:
-    """Return code that leads from reset to long mode, with page tables of this module."""
+    """Return real-mode code that enters long mode with the page tables at ``pml4``."""
     return b"".join((
         b"\x66\x0f\x01\x16", struct.pack("<H", DATA),  # lgdt [DATA]
         b"\x66\xb8", struct.pack("<I", PSE | PAE), b"\x0f\x22\xe0",  # mov cr4, eax
@@ -130,7 +130,7 @@ def _real_mode(pml4: int, efer: int, long_mode: int) -> bytes:
 
 
 def _long_mode(state: Mapping[str, Any], task: int, local: int) -> bytes:
-    """Return code that loads the state which only instructions can load, and then loops."""
+    """Return code that loads the state that only instructions can load, and then loops."""
     code = b"\x48\xbe" + struct.pack("<Q", DATA)  # mov rsi, DATA
     code += b"\x0f\x01\x56\x10\x0f\x01\x5e\x20"  # lgdt [rsi + 16]; lidt [rsi + 32]
     if task:
@@ -159,7 +159,7 @@ def enter(machine: Entered, source: UnicornMachine) -> None:
     theirs[:8] = struct.pack("<Q", pml4 + 4096 | 3)
     machine.write_physical(pml4, bytes(theirs))
     machine.write_physical(pml4 + 4096, struct.pack("<Q", pml4 + 8192 | 3))
-    machine.write_physical(pml4 + 8192, struct.pack("<Q", 0x83))  # the first 2 MiB
+    machine.write_physical(pml4 + 8192, struct.pack("<Q", 0x83))  # maps the first 2 MiB
     head = _real_mode(pml4, state["efer"], 0)
     start = REAL + len(head)
     task, local = wide["tr"][0], wide["ldtr"][0]

@@ -17,7 +17,7 @@ from emu.unicorn.arm64.board import RAM_BASE
 from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import UnicornMachine
 
-HEADER = 64  # bytes
+HEADER = 64  # size in bytes of a Linux Image header
 GUARD = "FreeBSD:"  # prefix without which the kernel parses the command line as Linux's
 FLAGS = 0b1010  # little-endian, 4 KiB pages, loadable anywhere in memory
 
@@ -68,7 +68,7 @@ def _msr(name: str) -> int:
 
 
 def _identity_map(machine: Entered, physical: int, tcr: int, mair: int) -> int:
-    """Build page tables for TTBR0_EL1 that identity-map the GiB of an address; return theirs."""
+    """Build page tables that identity-map the GiB around an address; return their address."""
     size = 64 - (tcr & 63)
     if tcr & EPD0 or not 31 <= size <= 48:
         raise MachineError("cannot transfer the state: the kernel's TCR_EL1 disables TTBR0_EL1")

@@ -109,7 +109,7 @@ cdef struct Mmr:
 
 
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
-    """Enter a gate of the kernel, on the current or an interrupt stack; else return False."""
+    """Enter the kernel's breakpoint gate, on the current or an interrupt stack, or return False."""
     cdef Mmr idtr
     cdef uint32_t ist
     cdef uint64_t gate[2]
@@ -193,7 +193,7 @@ cdef uint64_t msr(Clock *c, uint32_t number) noexcept nogil:
 
 
 cdef bint writable(Clock *c, uint64_t address, uint64_t size) noexcept nogil:
-    """Return whether a push in ring 0 can be executed there, within one page."""
+    """Return whether ring 0 can push ``size`` bytes to ``address``, all on one page."""
     cdef uint64_t physical = 0
     cdef int i
     if (address ^ (address + size - 1)) >> 12 or not walk(c, address, &physical):
@@ -243,7 +243,7 @@ cdef Answer enter_kernel(Clock *c, uint64_t behind) noexcept nogil:
     to_ring_0(c)
     place(c, RCX_PLACE)[0] = behind
     place(c, R11_PLACE)[0] = flags & ~<uint64_t>RESUME_FLAG
-    # The model then skips the instruction. Writing RIP as a register would end the run.
+    # The model then advances RIP past SYSCALL. Writing RIP as a register would end the run.
     place(c, RIP_PLACE)[0] = msr(c, LSTAR) - SYSCALL_BYTES
     c.context_restore(c.uc, c.context)
     register_write(c, RFLAGS, flags & ~(msr(c, SFMASK) | RESUME_FLAG))

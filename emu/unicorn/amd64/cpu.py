@@ -249,12 +249,13 @@ class Amd64Cpu(Cpu):
         if vector != BREAKPOINT or not machine.at_breakpoint(pc - 1):
             pc = machine.left_at(pc)
         code, software = self._finish_exception()
-        # INT3 and INT n trap after the instruction, but a fault in delivery is reported at it.
+        # INT3 and INT n trap after the instruction; a fault during delivery is reported at it.
         began = pc
         if software:
             is_int3 = vector == BREAKPOINT and machine.read(pc - 1, 1) == INT3
             began -= 1 if is_int3 else 2
-        has_code = vector in WITH_ERROR_CODE and not software  # INT n has none (SDM volume 3, 6.13)
+        # INT n pushes no error code (SDM volume 3, 6.13).
+        has_code = vector in WITH_ERROR_CODE and not software
         return self._enter(vector, pc, code if has_code else None, began)
 
     def invalid(self) -> str | None:
@@ -384,7 +385,7 @@ class Amd64Cpu(Cpu):
         return None
 
     def _to_ring_0(self) -> None:
-        """Set the CPU model's privilege level to 0, which writing a selector does not change."""
+        """Set the CPU model's privilege level to 0; writing a selector does not change it."""
         hidden = _shadow_field()
         hidden.write(self.machine.uc, {"hflags": hidden.read(self.machine.uc)["hflags"] & ~CPL})
 

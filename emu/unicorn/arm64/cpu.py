@@ -85,7 +85,7 @@ def scratch() -> unicorn.Uc:
 def _monitor() -> StateFields:
     """Locate, in the CPU state, the exclusive monitor: an address and two words loaded from it.
 
-    Chosen values of them reveal it.
+    Chosen values reveal where they are stored.
     """
     states = []
     addresses = CODE + 0x1230, CODE + 0x1670

@@ -25,7 +25,7 @@ def call(arguments: Sequence[int], cpus: Sequence[Cpu], off: Callable[[], None],
     :return: the result for x0.
     """
     function = arguments[0] & 0xFFFFFFFF
-    target = arguments[1] if not arguments[1] & ~AFFINITY else len(cpus)  # len(cpus): no such CPU
+    target = arguments[1] if not arguments[1] & ~AFFINITY else len(cpus)  # an invalid CPU number
     if function == VERSION:
         return 0x10000
     if function == FEATURES:

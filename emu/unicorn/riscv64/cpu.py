@@ -53,12 +53,12 @@ USER_MODE, MACHINE_MODE = 0, 3
 OF_FETCH = frozenset((0, 1, 12))
 WITH_ADDRESS = frozenset((0, 1, 4, 5, 6, 7, 12, 13, 15))  # misaligned, access, page faults
 MASK = (1 << 64) - 1
-# Registers that are parts of another one: that register, and their bits in it (privileged manual).
+# Registers that are parts of other registers: name of the other one, and mask (privileged manual).
 SSTATUS = 1 << 63 | 1 << 19 | 1 << 18 | 3 << 13 | SPP | SPIE | SIE  # SD MXR SUM FS SPP SPIE SIE
 PARTS = {"sstatus": ("mstatus", SSTATUS), "sie": ("mie", 1 << SSI | 1 << STI | 1 << SEI)}
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
 HOST_COUNTERS = (CSR_CYCLE, CSR_INSTRET)  # the CPU model reads them from the host's clock
-SYSTEM = 0x73  # an opcode
+SYSTEM = 0x73  # major opcode of the CSR instructions
 
 
 def scratch() -> unicorn.Uc:
@@ -113,7 +113,7 @@ def _control_fields() -> StateFields:
 def _reservation() -> StateFields:
     """Locate, in the CPU state, the address and the word of an LR reservation.
 
-    Chosen values of them reveal it.
+    Chosen values reveal where they are stored.
     """
     states = []
     addresses = CODE + 0x1230, CODE + 0x1670
@@ -253,7 +253,8 @@ class RiscvCpu(Cpu):
                 if i:
                     return i
                 with self.machine.unrecorded():
-                    return 0 if self._counter_read(pc, word) else 1  # 1: illegal, let it execute
+                    # The CPU model executes an illegal form, which raises an exception.
+                    return 0 if self._counter_read(pc, word) else 1
         return len(instructions)  # the bytes matched, but not at an instruction boundary
 
     # -- control and status registers -------------------------------------------------------------
@@ -289,7 +290,7 @@ class RiscvCpu(Cpu):
         """Deliver an exception or answer an SBI call; Unicorn has advanced the PC by 4."""
         machine = self.machine
         pc = machine.pc - 4 & (1 << 64) - 1
-        at = pc  # possibly in a trampoline
+        at = pc  # may be in a trampoline
         pc = machine.left_at(pc)
         machine.pc = pc
         if vector in (ECALL_U, ECALL_S):  # Unicorn does not distinguish the two modes

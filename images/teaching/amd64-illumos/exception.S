@@ -1,9 +1,9 @@
 /*
  * amd64: the trap vectors of DTrace on illumos.  SPDX-License-Identifier: BSD-2-Clause
  *
- * A breakpoint uses a separate stack (IST1) and is made to look like an invalid opcode, and struct
- * regs is built.  dtrace_invop gets the address and returns the kind of the replaced instruction,
- * which is emulated here.
+ * The vector switches to a separate stack (IST1), makes the breakpoint look like an invalid opcode
+ * and builds struct regs.  dtrace_invop gets the address and returns the kind of the replaced
+ * instruction, which this file emulates.
  */
 #include "regs.h"
 
@@ -127,7 +127,7 @@ dtrace_invop_callsite:
 
 	.globl	invop_push
 	.type	invop_push, @function
-invop_push:				/* emulate push %rbp: one byte, pushes to the function's stack */
+invop_push:				/* emulate push %rbp (one byte): push to the function's stack */
 	RESTORE
 	pushq	%rax
 	movq	8 + FRAME_RSP(%rsp), %rax

@@ -86,7 +86,7 @@ machine_init(void)
 #endif
 	outb(0x21, 0xff);	/* mask all interrupts of the 8259s */
 	outb(0xa1, 0xff);
-	outb(UART + 3, 3);	/* 8 bits */
+	outb(UART + 3, 3);	/* 8 data bits */
 	outb(UART + 2, 7);	/* enable and clear the FIFOs */
 	lapic_write(0xf0, 0x100 | SPURIOUS_VECTOR);
 	lapic_write(0x3e0, 0xb);		/* divide the bus clock by 1 */

@@ -1,7 +1,7 @@
 /*
- * A small C library for programs of one file; each function is a few lines over the system calls of
- * system.h. Programs that do not include system.h get this header automatically. Headers with
- * standard names (unistd.h, fcntl.h, stdio.h, ...) include it, too.
+ * A small C library for single-file programs; its functions are thin wrappers around the system
+ * calls of system.h. Programs that do not include system.h get this header automatically. Headers
+ * with standard names (unistd.h, fcntl.h, stdio.h, ...) include it, too.
  */
 #ifndef LIBC_H
 #define LIBC_H

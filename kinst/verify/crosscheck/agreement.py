@@ -1,4 +1,4 @@
-"""Counts of what agreed when calls were compared on two machines."""
+"""Statistics of calls that were executed with the same results on two machines."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Agreement:
-    """Counts of what agreed on two machines, in one or more calls.
+    """Statistics of one or more calls that were executed with the same results on two machines.
 
     :param encodings: verdict -> encodings of displaced instructions that fired on both machines.
     :param reasons: known difference between the CPU models -> how often it occurred.

@@ -46,7 +46,7 @@ class CallComparison:
                 self.names, one.registers, other.registers, strict=False)
                 if (a ^ b) & flags.get(name, -1)]
             if different:
-                # The registers are those that the previous displaced instruction left.
+                # The previous displaced instruction produced these registers, so report that one.
                 raise Divergence(
                     f"{', '.join(different)} differ{'s' * (len(different) == 1)} at firing "
                     f"{number}, {'after this' if before else 'at this'} instruction:",

@@ -249,7 +249,7 @@ class Crosscheck:
         except (CallError, TooLongError) as error:
             self.failed(error)
         finally:
-            if machine.engine.frozen:  # failed during a firing; the machine is restored later
+            if machine.engine.frozen:  # the call failed in a firing; the machine is restored later
                 machine.engine.detour.abandon(machine.pc)
             breakpoints.disable()
         return seen, result
@@ -261,7 +261,7 @@ class Crosscheck:
         return Breakpoints(self.machine, fire, python=True)
 
     def probed(self, breakpoints: Breakpoints, sites: Sites) -> None:
-        """Do nothing; subclasses use this hook before our machine runs with its probes."""
+        """Hook for subclasses, called before our machine runs with its probes; does nothing."""
 
     def gave(self, value: object, result: object) -> None:
         """Compare the results of a call on our machine, without probes and with them."""

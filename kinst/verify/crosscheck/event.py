@@ -1,4 +1,4 @@
-"""Stop at the seam, in a form that can be compared between two machines."""
+"""Stops at the seam, in a form that can be compared between two machines."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ BELOW = 8192  # bytes below the stack pointer that a trap may write
 
 @dataclass
 class Event:
-    """Stop at the seam.
+    """One stop of a machine at the seam, with its registers and memory writes.
 
     :param site: the address of the probed instruction.
     :param second: whether the stop is at the second breakpoint, in the site's trampoline.
@@ -47,7 +47,7 @@ class DisplacedWrites:
         self._places: list[tuple[int, int]] = []
 
     def at(self, site: int, second: bool, sp: int) -> bytes:
-        """Return what the instruction displaced before a stop wrote, except for the stack.
+        """Return the bytes that the last displaced instruction wrote, except below ``sp``.
 
         :param sp: the interrupted stack pointer, below which the trap itself has written.
         """

@@ -79,11 +79,12 @@ class FaultyCrosscheck(Crosscheck):
     def check(self, workload: Workload) -> Agreement:
         """Compare one call on both machines.
 
-        :raises KinstError: also when the call has no instruction for the fault.
+        :raises KinstError: also when the call executes no instruction suitable for the fault.
         """
         agreement = super().check(workload)
         if not self.faulty:
-            raise KinstError(f"the call has no {self.fault} into which the fault can be put")
+            raise KinstError(f"no {self.fault} fault can be injected: the call executes no "
+                             "suitable instruction")
         return agreement
 
     def breakpoints(self, fire: Fire) -> Breakpoints:

@@ -18,11 +18,11 @@ from emu.unicorn.machine import UnicornMachine
 from kinst.verify.crosscheck.difference import MODELS, Difference, MemoryDifference
 
 MAX_WRITES = 16  # maximum number of recorded writes of one instruction
-MAX_STEPS = 50_000  # instructions; stepping them takes about 12 seconds
+MAX_STEPS = 50_000  # maximum number of instructions; stepping them takes about 12 seconds
 
 
 class TooLongError(KinstError):
-    """The workload executes too many instructions to be compared."""
+    """Raised when a workload executes too many instructions to be compared."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Divergence(KinstError):
 
 
 def quiet(machine: UnicornMachine) -> None:
-    """Disable the device interrupts of a machine, which the second machine does not have either."""
+    """Disable a machine's device interrupts, because the second machine has none."""
     machine.events.restore({})
 
 
@@ -184,7 +184,7 @@ def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, Mo
     names, steps, _ = recording.names, recording.steps, recording.pc
 
     def settle(address: int) -> None:
-        """Set the recorded result if that of the last instruction depends on the model."""
+        """Set the recorded result if the last instruction's result depends on the model."""
         if last is not None and last in points and last != address:
             points[last].settle(machine, executed[last])
             executed[last] += 1

@@ -69,7 +69,7 @@ class Judge(Protocol):
 
     @property
     def crowded(self) -> bool:
-        """Whether hardly any room is left for more pages."""
+        """Whether only little memory is left for more pages."""
 
     def prepare(self, values: dict[str, int], vectors: list[int]) -> dict[str, int]:
         """Load the vector registers; return the general registers adapted to this CPU."""

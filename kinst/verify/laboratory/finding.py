@@ -1,4 +1,4 @@
-"""Result of testing one encoding, in the form in which it is stored, sent and shown."""
+"""Result of testing one encoding, as it is stored, sent and shown."""
 
 import json
 from dataclasses import dataclass, field, fields, replace
@@ -120,7 +120,7 @@ class FindingTask(KeptTask[bytes, Finding, Prepared]):
     """Sweep task whose results are findings about encodings."""
 
     def named(self, item: bytes) -> bytes:
-        """Return the item: an encoding is its own name in a store."""
+        """Return the item itself: a store identifies encodings by their bytes."""
         return item
 
     def kept(self, item: bytes, result: Finding) -> Kept:

@@ -18,7 +18,7 @@ MAX_PAGES = 64
 
 
 class FlatCpu:
-    """Unicorn CPU on flat memory; each side of an experiment has its own."""
+    """Unicorn CPU on flat memory; each side of an experiment has its own CPU."""
 
     def __init__(self, facts: LaboratoryArch, seed: int) -> None:
         self.facts, self.seed = facts, seed
@@ -84,7 +84,7 @@ class FlatCpu:
         self.engine.remove_translations(CODE, CODE + PAGE)
 
     def keep(self, size: int) -> None:
-        """Take the current contents of the code and trampoline pages as reference for ``memory``.
+        """Use the current contents of the code and trampoline pages as reference for ``memory``.
 
         :param size: length of the instruction at CODE, which a breakpoint may overwrite.
         """

@@ -215,7 +215,7 @@ class Laboratory:
                 return "not executed: the host's CPU does not support it", None
             if isinstance(verdict, Copy | Rewrite):
                 outcome = judge.run(values, code, slot, body, repeats)
-                if outcome != in_place:  # retry: a page may have been mapped for only one of them
+                if outcome != in_place:  # retry: a page may have been mapped for only one run
                     in_place = judge.run(values, code, 0, b"", repeats)
                     outcome = judge.run(values, code, slot, body, repeats)
             elif in_place.fault:
@@ -283,7 +283,7 @@ class Laboratory:
 
     def _until_known(self, code: bytes, number: int,
                      ways: Callable[[Outcome], list[tuple[str, Outcome]]]) -> Outcome:
-        """Execute an encoding in place and by all alternatives, which go into ``_others``.
+        """Execute an encoding in place and in all other ways; ``_others`` receives their outcomes.
 
         Executions are repeated until every page that one of them accesses is mapped.
         """

@@ -59,7 +59,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Kept:
-    """Result in the form kept in a store.
+    """Result in the form in which a store contains it.
 
     :param item: bytes of an encoding, or text of a call.
     :param word: short result.

@@ -97,7 +97,7 @@ class Processes(Workers):
             # A forked worker has nothing to clean up: it exits at once when this process is killed.
             pool = ProcessPoolExecutor(min(self._jobs, len(asked)), get_context("fork"), _begin,
                                        (os.getpid(), task.copied))
-            futures: deque[Future[list[Result]]] = deque()  # of the first parts in ``asked``
+            futures: deque[Future[list[Result]]] = deque()  # for the first parts in ``asked``
             try:
                 with ended_pool(pool):
                     while asked:
@@ -136,14 +136,14 @@ def _keep_memory() -> None:
     system over and over, and a part takes a third longer.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # only glibc has it
+    if mallopt is not None:  # only glibc provides mallopt()
         for parameter, value in MALLOPT.items():
             mallopt(parameter, value)
 
 
 @dataclass(frozen=True)
 class Work:
-    """Part and its task in a single object: Dask searches lists for futures, element by element."""
+    """Part of a task with its task, in one object because Dask searches lists for futures."""
 
     task: Task[Any, Any, Any]
     items: Sequence[Any]
@@ -216,8 +216,8 @@ class Cluster(Workers):
                 results = _protocol().deserialize_bytes(future.result())
             except lost:
                 if losses == LOSSES:
-                    raise KinstError(f"--cluster {self._address}: a part of the sweep ended more "
-                                     f"than {LOSSES} workers") from None
+                    raise KinstError(f"--cluster {self._address}: more than {LOSSES} workers died "
+                                     "while executing the same part of the sweep") from None
                 submit(number, items, losses + 1)
                 continue
             early[number] = Done(items, results)

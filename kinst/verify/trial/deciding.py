@@ -18,7 +18,7 @@ from kinst.verify.trial.trial import NAME, Trial
 FUNCTIONS = 4  # maximum number of functions named
 WRITERS = 3  # maximum number of lines named as writers of a member
 STEPS = 20_000  # maximum number of instructions stepped through
-SHOWN = 16  # bytes of a member shown
+SHOWN = 16  # maximum number of bytes shown of a member
 AWAY = 5_000_000  # maximum number of instructions of a kernel function that the module calls
 Describe = Callable[[int], str]  # address -> "function  file:line", or "" if unknown
 
@@ -38,7 +38,7 @@ class _Steps:
 
 
 def deciding(trial: Trial, code: bytes, plain: bytes, state: int, describe: Describe) -> str:
-    """Return the source lines that made the probe and that carried it out, as rows of text.
+    """Return rows of text with the source lines that made the probe and that carried it out.
 
     :param plain: instruction that can be copied, for comparison.
     """

@@ -109,7 +109,7 @@ def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, differe
                              and trial.faults.at == sample.address)
             if trial.has_stack(outcome):
                 outcomes[state] = outcome
-                if state % 2 == 0:  # odd states mask interrupts and hide a mask left by the module
+                if state % 2 == 0:  # odd states would hide that the module leaves interrupts masked
                     told.add(outcome)
                     gone += went
                 break
@@ -130,7 +130,7 @@ def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, differe
         elif not outcome.fault and trial.has_stack(outcome):
             outcomes[state] = outcome
             told.add(outcome)
-    if gone:  # count all jumps to unmapped addresses as a single way, with pc 0
+    if gone:  # count all jumps to unmapped addresses as one target, with pc 0
         told.ways.add(0)
     return outcomes, told
 

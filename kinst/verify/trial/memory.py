@@ -69,7 +69,7 @@ class TrialMemory:
              else generator.getrandbits(64)).to_bytes(8, "little") for _ in range(PAGE // 8))
 
     def forget(self) -> None:
-        """Discard what is known of the current sample, when other instructions are placed."""
+        """Discard data about the current sample before other instructions are placed."""
         self._watched = None, {}
 
     def fill(self, sample: Sample, divided: bool) -> None:

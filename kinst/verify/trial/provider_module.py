@@ -95,7 +95,7 @@ class ProviderModule(ABC):
 
     @abstractmethod
     def asked(self, name: bytes) -> bytes:
-        """Return the bytes that the last argument of the maker points to."""
+        """Return the bytes that the last argument of the function ``maker`` points to."""
 
     @abstractmethod
     def around(self, prologue: bytes, returns: bytes, code: bytes, is_prologue: bool

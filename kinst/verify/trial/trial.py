@@ -28,9 +28,9 @@ from kinst.verify.trial.states import TrialStates, divided
 LIMIT = 50_000  # maximum number of instructions of an execution
 LONG = 5_000_000  # maximum number of instructions of an execution that is interrupted
 NAME = "trial_of_kinst"  # kinst excludes functions whose names begin with kinst_
-PASSES = 64  # how often the end may be reached with a wrong stack pointer before giving up
+PASSES = 64  # maximum number of times that the end is reached with a wrong stack pointer
 LOST = -1  # error number for a module that panics or does not return
-NOWHERE = "access to nonexistent memory"  # not delivered to the kernel as a fault
+NOWHERE = "access to nonexistent memory"  # which the kernel does not receive as a fault
 REPEATS = "instruction repeats for too long"  # a string instruction with a random count
 # Minimum size of a function in which instructions are placed, and of the distance between two
 SMALLEST, APART = 2048, 1 << 20
@@ -101,7 +101,7 @@ class Trial:
         # fbt.ko probes every function when it is loaded, also those that samples overwrite.
         self._old = {p.place for f in self.functions
                      for p in self.module.probes(f.address, f.address + f.size).values()}
-        self.made: Snapshot = self.base  # all probes of a batch made, none enabled
+        self.made: Snapshot = self.base  # state in which a batch's probes exist but are disabled
 
     # -- a batch ------------------------------------------------------------------------------
 
@@ -225,7 +225,8 @@ class Trial:
             return self._outcome(stop.pc, None)
         if stop.pc == sample.address:
             return self._lost(REPEATS, 0)
-        self.prepare(sample, number)  # continues at an unexpected address: execute one step
+        # The sample continues at an unexpected address: execute only one instruction.
+        self.prepare(sample, number)
         machine.run(Until(instructions=machine.instructions + 1))
         return self._outcome(machine.pc, None)
 

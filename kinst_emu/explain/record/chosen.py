@@ -166,5 +166,5 @@ def _made(breakpoints: Breakpoints, image: Image, provider: str, module: str, fu
             return inline.create(breakpoints, debug_index(image), function, name,
                                  module=module).numbers
         except DebugDataError:
-            pass  # no debug data about inline copies: FBT's probes are enough
+            pass  # without debug data about inline copies, FBT's probes are enough
     return list(fbt.create(breakpoints, function, name, module=module))

@@ -18,7 +18,7 @@ from emu.host.errors import KinstError
 from kinst.probes.breakpoints import Breakpoints, NativeState
 from kinst.relocation.trap import CpuState
 
-MAX_NARRATED = 5_000  # BPF instructions
+MAX_NARRATED = 5_000  # maximum number of BPF instructions in a narration
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""Recorder of a context switch: each instruction of the kernel's switch function, and the registers
-that it saves and loads."""
+"""Recorder of a context switch, which records each instruction of the kernel's switch function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,8 +17,8 @@ from kinst_emu.explain.record.entry import SHELL_PROCESS, times_come_to
 from kinst_emu.explain.record.instruction import SeenInstruction, seen_instruction
 from kinst_emu.explain.record.running import RunningThread
 
-MAX_ROWS = 5000  # recorded instructions of a switch
-FRAMES = 16  # recorded frames of a call stack
+MAX_ROWS = 5000  # maximum number of recorded instructions of a switch
+FRAMES = 16  # maximum number of recorded frames of a call stack
 WORD = 8  # size in bytes
 
 

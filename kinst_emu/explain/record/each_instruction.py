@@ -13,7 +13,7 @@ from kinst_emu.explain.record.kept_words import KeptWords
 
 
 class EachInstruction(ABC):
-    """Base class for recorders that look at the machine before each instruction.
+    """Base class for recorders that examine the machine before each instruction.
 
     ``over`` is set when the recording is finished, and ``look`` is not called any more; ``failure``
     is the error that ``look`` raised.
@@ -26,7 +26,7 @@ class EachInstruction(ABC):
 
     @abstractmethod
     def look(self, address: int) -> None:
-        """Look at the machine before the instruction at ``address`` is executed."""
+        """Examine the machine before the instruction at ``address`` is executed."""
 
     @contextlib.contextmanager
     def each_instruction(self, stores: Callable[..., None] | None = None) -> Iterator[None]:
@@ -46,7 +46,7 @@ class EachInstruction(ABC):
                 machine.engine.unhook(hook)
 
     def watch(self, addresses: Iterable[int], instructions: int) -> Stop:
-        """Run the machine and look at each instruction.
+        """Run the machine, and call ``look`` before each instruction.
 
         :param addresses: words whose stores ``kept`` reports.
         :param instructions: instruction count of the machine at which the run ends at the latest.
@@ -70,7 +70,7 @@ class EachInstruction(ABC):
         self.executed(address)
 
     def executed(self, address: int) -> None:
-        """Look at an instruction that is about to be executed, or before which a run has ended."""
+        """Call ``look`` before an instruction is executed, or where a run has ended."""
         if self.failure is None and not self.over:
             try:
                 self.look(address)

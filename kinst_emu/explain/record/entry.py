@@ -1,5 +1,4 @@
-"""Recorder of a program's entry into the kernel: from the program's instruction to a kernel
-function and back to the program's next instruction, with the trap frame.
+"""Recorder of a program's entry into a kernel function and its return, with the trap frame.
 
 The command runs twice. The second run is normal until shortly before the function; from there on,
 Unicorn stops at each instruction. The machine is not to be used for anything else.
@@ -22,13 +21,14 @@ from kinst_emu.explain.record.each_instruction import EachInstruction
 from kinst_emu.explain.record.instruction import SeenInstruction, seen_instruction
 from kinst_emu.explain.record.running import RunningThread
 
-BEFORE = 3000  # instructions before the function; the entry into the kernel must be among them
-MAX_ROWS = 20_000  # instructions from the program to the function, or back
-MAX_WORK = 5_000_000  # instructions until the function returns, including those of other threads
-MAX_ENTERED = 24  # called functions whose first entry is recorded
+BEFORE = 3000  # instructions recorded before the function, including the entry into the kernel
+MAX_ROWS = 20_000  # maximum number of instructions from the program to the function, or back
+# Maximum number of instructions until the function returns, including those of other threads.
+MAX_WORK = 5_000_000
+MAX_ENTERED = 24  # maximum number of called functions whose first entry is recorded
 SHELL_PROCESS = 1  # process number of the shell
 WORD = 8  # size in bytes
-AROUND = 24  # recorded bytes of code before the program's instruction, and as many from it on
+AROUND = 24  # number of bytes of code recorded before the program's instruction, and starting at it
 
 
 @dataclass
@@ -151,7 +151,7 @@ class EntryRecorder(EachInstruction):
 
     @abstractmethod
     def counts(self) -> bool:
-        """Return whether the current arrival at the function is one to count."""
+        """Return whether the current arrival at the function counts as an occurrence."""
 
     @abstractmethod
     def program(self, row: SeenInstruction) -> SeenInstruction:
@@ -164,7 +164,7 @@ class EntryRecorder(EachInstruction):
 
     @abstractmethod
     def left(self) -> None:
-        """Look at the machine at the program's next instruction, before it is executed."""
+        """Examine the machine before the program's next instruction is executed."""
 
     def record(self) -> SeenEntry:
         """Run the command and record the wanted entry.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from emu.host.errors import MemoryAccessError
 from emu.machine.machine import Machine
 
-LONGEST = 16  # bytes to read when the length of an instruction is unknown
+LONGEST = 16  # number of bytes to read when the length of an instruction is unknown
 PAGE = 4096
 
 
@@ -40,7 +40,7 @@ def seen_instruction(machine: Machine, address: int, code: bytes | None = None,
 
 
 def code_at(machine: Machine, address: int) -> bytes:
-    """Return the bytes of the instruction at ``address``; empty if it is not mapped."""
+    """Return the bytes of the instruction at ``address``, or empty bytes if it is unmapped."""
     # The next page may not be mapped.
     for size in (LONGEST, -address & PAGE - 1 or LONGEST):
         try:

@@ -34,7 +34,7 @@ class KeptWords:
                          if at in self._places}
 
     def again(self) -> None:
-        """Report all words at the next call of ``stored``."""
+        """Make the next call of ``stored`` report all words."""
         self._stored = self._wanted
 
     def stored(self) -> Mapping[int, int]:
@@ -46,7 +46,7 @@ class KeptWords:
         for address in sorted(self._wanted):
             try:
                 words[address] = self._machine.read_u64(address)
-            except MemoryAccessError:  # the current page tables may not map it
+            except MemoryAccessError:  # the current page tables may not map the word
                 continue
             if address not in self._known:  # mapped since the last call
                 self._places[self._machine.translate(address) or 0] = address

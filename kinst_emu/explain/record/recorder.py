@@ -37,9 +37,10 @@ from kinst_emu.explain.record.seen_firing import (
 from kinst_emu.explain.record.stack_words import WORD, StackWords
 from kinst_emu.explain.record.what_if import COPY, SHARE, CopyingBreakpoints, sharing
 
-MAX_ROWS = 20_000  # recorded instructions from the breakpoint to where the run continues
-MAX_SEEN = 300_000  # executed instructions of a call with a deliberate mistake
-STRAYED = 4  # recorded instructions after a run has left its trampoline at the wrong place
+# Maximum number of recorded instructions from the breakpoint to where the run continues.
+MAX_ROWS = 20_000
+MAX_SEEN = 300_000  # maximum number of executed instructions of a call with a deliberate mistake
+STRAYED = 4  # number of recorded instructions after a run has strayed from its trampoline
 
 
 class FiringRecorder(EachInstruction):
@@ -67,8 +68,8 @@ class FiringRecorder(EachInstruction):
                              f"{probed.verdict.reason}")
         where = f"{function.name}:{offset}"
         if what_if and breakpoints.trap.kernel_effects:
-            raise KinstError(f"{where}: --what-if {what_if}: {NO_TRAMPOLINES}, so there are no "
-                             "trampolines")
+            raise KinstError(f"{where}: --what-if {what_if}: needs trampolines, but "
+                             f"{NO_TRAMPOLINES}")
         if what_if == COPY:
             if isinstance(probed.verdict, Copy):
                 raise KinstError(f"{where}: --what-if copy: the instruction is copied unchanged "
@@ -98,11 +99,10 @@ class FiringRecorder(EachInstruction):
         self._began = self._waiting = False
         self._storing: list[tuple[int, bytes]] = []  # the last row's stores: address, old bytes
         self._stored: list[tuple[int, int]] = []  # stores since the last look: address, size
-        # For a tail call that is a return: the function's return address and the stack pointer
-        # there; the number of the instruction where the run continues; the words stored since then.
+        # Return address of a function that left by a tail call, and the stack pointer after that.
         self._returns_to: tuple[int, int] | None = None
-        self._went_on = 0
-        self._stored_since: set[int] = set()
+        self._went_on = 0  # number of the instruction at which the run continues
+        self._stored_since: set[int] = set()  # words stored since then
         self._clause: ExplainedClause | None = None
 
     def clause(self, text: str, types: Types | None) -> None:
@@ -195,7 +195,7 @@ class FiringRecorder(EachInstruction):
         return stop
 
     def failed(self, address: int) -> None:
-        """Let the call continue to its end, unrecorded."""
+        """After an error, let the call run to its end without recording it."""
 
     def _storing_now(self, _uc: unicorn.Uc, _access: int, physical: int, size: int, value: int,
                      _data: object) -> None:
@@ -276,8 +276,8 @@ class FiringRecorder(EachInstruction):
             self._went_on = self._seen
             inside = 0 <= address - firing.function.address < firing.function.size
             if self._returns_to is not None and inside:
-                raise KinstError("the function does not leave here in this execution; choose "
-                                 "another firing with --hit")
+                raise KinstError("this instruction does not leave the function in this firing; "
+                                 "choose another firing with --hit")
         if self._slot and not firing.slot and (firing.complete or mistake.strayed):
             firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
         self._keep_memory(self._written() | self._saved_by_cpu())

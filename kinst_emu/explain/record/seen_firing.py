@@ -9,7 +9,7 @@ from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.clause import Narration
 from kinst_emu.explain.record.instruction import SeenInstruction
 
-STACK = 128  # recorded bytes of the stack
+STACK = 128  # number of recorded bytes of the stack
 
 
 @dataclass(frozen=True)

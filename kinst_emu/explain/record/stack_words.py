@@ -6,14 +6,14 @@ from typing import Protocol
 
 from emu.host.errors import MemoryAccessError
 
-ABOVE = 128  # watched bytes above the stack pointer
-BEYOND = 512  # watched bytes below the stack pointer, in addition to the size of a trap frame
+ABOVE = 128  # number of watched bytes above the stack pointer
+BEYOND = 512  # number of watched bytes below the stack pointer, besides a trap frame's size
 PAGE, WORD = 4096, 8  # sizes in bytes
-MOST_STACKS = 8  # an exception may switch to another stack
+MOST_STACKS = 8  # maximum number of stacks, since an exception may switch to another one
 
 
 class StackMemory(Protocol):
-    """What ``StackWords`` needs of a machine."""
+    """Interface that ``StackWords`` requires of a machine."""
     @property
     def sp(self) -> int: ...
 
@@ -21,7 +21,7 @@ class StackMemory(Protocol):
 
 
 class StackWords:
-    """Tracker of changes on every stack that the stack pointer has been seen on.
+    """Tracker of changes on every stack that the stack pointer has pointed into.
 
     It watches 64-bit little-endian words, from far enough below the stack pointer for a trap frame
     and a handler to somewhat above it.

@@ -31,7 +31,7 @@ class CallRecorder(EntryRecorder):
             self.calls.handler, limit, running)
 
     def counts(self) -> bool:
-        """Count every call."""
+        """Return True, since every call counts."""
         return True
 
     def program(self, row: SeenInstruction) -> SeenInstruction:

@@ -49,6 +49,6 @@ class CopyingBreakpoints(Breakpoints):
 
 def sharing(table: Sequence[ProbedInstruction],
             probed: ProbedInstruction) -> ProbedInstruction | None:
-    """Return another instruction with a trampoline: the next one, or else the last one before."""
+    """Return another instruction with a trampoline: the next one or, without one, the last one."""
     others = [i for i in table if isinstance(i.verdict, Copy | Rewrite) and i.code != probed.code]
     return next((i for i in others if i.offset > probed.offset), others[-1] if others else None)

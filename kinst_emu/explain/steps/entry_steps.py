@@ -8,7 +8,7 @@ from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.steps.step import Count, Step, Table, Value
 from kinst_emu.explain.steps.words import Words
 
-MAX_SHOWN = 60  # rows of a table of functions
+MAX_SHOWN = 60  # maximum number of rows in a table of functions
 
 
 def who(seen: SeenEntry) -> str:
@@ -58,7 +58,7 @@ def entry(seen: SeenEntry, words: Words) -> Step:
     rows = seen.entry.rows[1 : seen.entry.boundary]
     handler = words.where(seen.entry.rows[seen.entry.boundary].address).partition("+")[0]
     return Step("entry", "The kernel saves the program's registers", (
-        f"{len(rows)} instructions of assembly, and of functions called from it, switch to a "
+        f"{len(rows)} instructions of assembly code, and of functions that it calls, switch to a "
         f"kernel stack, build a trap frame on it, and call {handler}:",
         executed(rows, words)))
 
@@ -111,7 +111,7 @@ def leaving(seen: SeenEntry, words: Words) -> Step:
     """Return the step in which the kernel returns to the program."""
     rows = seen.leaving.rows[seen.leaving.boundary : -1]
     return Step("leaving", "The kernel returns to the program", (
-        f"{len(rows)} instructions of assembly, and of functions called from it, load the "
+        f"{len(rows)} instructions of assembly code, and of functions that it calls, load the "
         "registers from the trap frame; the last one returns to user mode:",
         executed(rows, words)))
 

@@ -38,8 +38,8 @@ from kinst_emu.explain.steps.words import Words
 
 PAGE_FAULT, CONTEXT_SWITCH = "page-fault", "context-switch"
 MAX_DIGITS = 12
-LIMIT = 100_000  # instructions of a call with a deliberate mistake
-LABELLED = 1 << 12  # bytes after an assembly label that are named by it
+LIMIT = 100_000  # maximum number of instructions of a call with a deliberate mistake
+LABELLED = 1 << 12  # an assembly label names the addresses up to this many bytes after it
 MEMORY = 512 << 20  # bytes of guest RAM
 TEACHING_SOURCE = Path(catalog.__file__).parent / "teaching"
 RACES_SOURCE = TEACHING_SOURCE.with_name("races")
@@ -195,7 +195,7 @@ def explain_way(image: Image, name: str, command: str, hit: int, limit: int,
 
 
 def words_of(image: Image, trees: SourceText | None = None) -> Words:
-    """Return the functions by which explanations name the addresses of a kernel.
+    """Return the functions that explanations use to name a kernel's addresses.
 
     :param trees: text of the kernel's source; None if it is not available.
     """
@@ -236,6 +236,6 @@ def shortened(location: str) -> str:
 
 
 def source_trees(image: Image, trees: Sequence[Path]) -> SourceText:
-    """Return the text of a kernel's source; that of the teaching kernels is always found."""
+    """Return the text of a kernel's source trees; a teaching kernel's own is always included."""
     own = [TEACHING_SOURCE, RACES_SOURCE] if catalog.is_teaching(image) else []
     return SourceText([*trees, *own])

@@ -19,9 +19,9 @@ from kinst_emu.explain.steps.trampoline_step import trampoline_step
 from kinst_emu.explain.steps.verdict_step import verdict_step
 from kinst_emu.explain.steps.words import Words
 
-PUSHED_BELOW = 4  # words of the trap frame shown below a pushed word
+PUSHED_BELOW = 4  # number of trap frame words shown below a pushed word
 WORD = 8  # size in bytes
-AROUND = 6  # instructions shown before and after the probed one
+AROUND = 6  # number of instructions shown before and after the probed one
 WHOLE = 24  # maximum number of instructions of a function that is shown as a whole
 ARGUMENTS = re.compile(r"\barg[0-9]\b|\bargs\b")
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')

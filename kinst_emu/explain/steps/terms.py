@@ -13,7 +13,7 @@ TERMS = {
     "verdict": "what kinst does with an instruction that a breakpoint overwrites: copy, rewrite, "
                "emulate or refuse",
     "breakpoint": "an instruction whose only effect is an exception: INT3, BRK, EBREAK",
-    "exception": "the CPU interrupts what it executes, saves where it was, and continues in the "
+    "exception": "the CPU interrupts the running code, saves its address, and continues in the "
                  "kernel",
     "vector": "the kernel code that the CPU executes first after an exception; it saves the "
               "registers",
@@ -33,7 +33,7 @@ TERMS = {
     "emulate": "the verdict on an instruction that would act differently elsewhere, such as a "
                "branch: its effect is carried out on the trap frame",
     "refuse": "the verdict on an instruction that cannot be probed",
-    "displacement": "the distance from an instruction to something, as the instruction contains it",
+    "displacement": "the distance from an instruction to an address, as encoded in the instruction",
     "second breakpoint": "the breakpoint after a displaced instruction, which leads back from the "
                          "trampoline",
 }

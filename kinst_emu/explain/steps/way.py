@@ -1,4 +1,4 @@
-"""A way through the kernel as moments that can be drawn, taken only from a recording.
+"""Paths through the kernel, built from recordings and divided into moments that can be drawn.
 
 In assembly, each instruction is a moment; in C, each stay in a function is one.
 """
@@ -14,15 +14,15 @@ from kinst_emu.explain.steps.context_switch_steps import loading, saved
 from kinst_emu.explain.steps.step import Step
 from kinst_emu.explain.steps.words import Words
 
-MAX_ROWS = 90  # instructions of assembly drawn in one part of the way
-MAX_STAYS = 24  # stays in C functions drawn in one part of the way
+MAX_ROWS = 90  # maximum number of assembly instructions drawn in one part of the path
+MAX_STAYS = 24  # maximum number of stays in C functions drawn in one part of the path
 WORD = 8  # size in bytes
 Changes = Mapping[int, int]  # the words that changed, by address
 
 
 @dataclass(frozen=True)
 class WayMoment:
-    """A moment of a way through the kernel.
+    """Moment on a path through the kernel.
 
     :param station: number of the station where control is.
     :param seen: the instruction that is about to be executed, with the registers.
@@ -36,13 +36,13 @@ class WayMoment:
 
 @dataclass(frozen=True)
 class Way:
-    """A way through the kernel, divided into moments that can be drawn.
+    """Path through the kernel, divided into moments that can be drawn.
 
-    :param stations: names of the parts of the way.
+    :param stations: names of the parts of the path.
     :param heading: heading of the words that are drawn; ``labels``: what each word is, by address.
     :param steps: each step with the number of its moment; ``about``: the pane that each step is
         about, by the name of the step.
-    :param builds: whether the words are stored on the way, like those of a trap frame; until then
+    :param builds: whether the words are stored on the path, like those of a trap frame; until then
         they hold what was there before.
     :param pushed: words that the CPU itself stores when it takes the exception.
     """
@@ -58,7 +58,7 @@ class Way:
 
 
 class _Moments:
-    """Builder of a sequence of moments, each with all words that changed since the one before."""
+    """Builder of a sequence of moments, each with all words that changed since the previous one."""
 
     def __init__(self) -> None:
         self.found: list[WayMoment] = []
@@ -75,7 +75,7 @@ class _Moments:
 
     def all(self, station: int, rows: Sequence[SeenInstruction], words: Sequence[Changes],
             where: Words) -> None:
-        """Append a moment for each row; beyond ``MAX_ROWS`` rows, one for each stay."""
+        """Append a moment for each of the first ``MAX_ROWS`` rows, then one for each stay."""
         for row, more in zip(rows[:MAX_ROWS], words[:MAX_ROWS], strict=True):
             self.add(station, row, more)
         self.stays(station, rows[MAX_ROWS:], words[MAX_ROWS:], where)
@@ -114,7 +114,7 @@ def function(address: int, words: Words) -> str:
 
 
 def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
-    """Return the way from a program into the kernel and back."""
+    """Return the path from a program into the kernel and back."""
     program, entry, handler, inside, leaving = range(5)
     builder = _Moments()
     rows, written, at = seen.entry.rows, seen.entry.stored, seen.entry.boundary
@@ -161,7 +161,7 @@ def _pushed(seen: SeenEntry, words: Words, labels: Collection[int]) -> frozenset
 
 
 def switch_way(seen: SeenSwitch, steps: Sequence[Step], words: Words) -> Way:
-    """Return the way from one thread to another."""
+    """Return the path from one thread to another."""
     old, saves, space, loads, new = range(5)
     end, begin = saved(seen), loading(seen)
     builder = _Moments()

@@ -10,9 +10,9 @@ from kinst_emu.explain.steps.step import Step
 from kinst_emu.explain.view.memory_words import StackWord
 
 WORD = 8
-BESIDE = 2  # words drawn above the trap frame
+BESIDE = 2  # number of words drawn above the trap frame
 MOST_WORDS = 72  # maximum number of stack words drawn
-STACK = 4096  # bytes above the stack pointer that count as part of the stack
+STACK = 4096  # number of bytes above the stack pointer that count as part of the stack
 DrawnWords = dict[int, tuple[str, ...]]  # trap frame fields in each drawn word, by its address
 
 
@@ -155,7 +155,7 @@ def _places(firing: SeenFiring) -> list[Station]:
     places[0] = Station.FUNCTION
     end = firing.rows[firing.last].address
     inside = 0 <= end - firing.function.address < firing.function.size
-    if inside or not firing.mistake.kind:  # a firing with a mistake may never come back
+    if inside or not firing.mistake.kind:  # an incorrect firing may never return to the function
         places[firing.last :] = [Station.FUNCTION] * (len(places) - firing.last)
     if strayed := firing.mistake.strayed:
         places[strayed:] = [Station.ELSEWHERE] * (len(places) - strayed)
@@ -172,7 +172,7 @@ def _field_names(firing: SeenFiring, frame: SeenFrame) -> DrawnWords:
 
 
 def _changes(firing: SeenFiring) -> set[int]:
-    """Return the addresses of all words that change.
+    """Return the addresses of all stack words that change during the firing.
 
     Words of another stack, which are unknown until they are first recorded, do not count.
     """

@@ -28,6 +28,6 @@ def firing_page(explained: Explained) -> str:
 
 
 def _with_trampoline(order: list[str]) -> list[str]:
-    """Insert the trampoline step, which only the copy of an emulated instruction has."""
+    """Insert the trampoline step, which an emulated instruction has only if it is copied."""
     at = order.index("verdict") + 1
     return [*order[:at], "trampoline", *order[at:]]

@@ -31,7 +31,7 @@ PANES = {"function": Frame(MARGIN, TOP, LEFT, 200),
          "registers": Frame(MACHINE, TOP, MIDDLE, 360),
          "way": Frame(MACHINE, TOP + 376, MIDDLE, HEIGHT - TOP - 392),
          "stack": Frame(STACK, TOP, RIGHT, HEIGHT - TOP - MARGIN)}
-# Panes of each view; where there is no room for a whole picture, it shows one view (a column).
+# Panes of each view, a column that is shown alone where the whole picture does not fit.
 VIEWS = {"code": ("function", "trampoline", "clause"), "machine": ("registers", "way"),
          "stack": ("stack",)}
 

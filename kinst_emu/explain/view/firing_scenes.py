@@ -38,15 +38,16 @@ from kinst_emu.explain.view.scene import (
     text_rows,
 )
 
-AROUND = 4  # instructions before and after the probed one
-LAST = 7  # instructions of the path that are listed
-EXECUTED = 4  # executed instructions listed before the next one
-ADDRESS = 8  # bytes in an address
+AROUND = 4  # number of instructions before and after the probed one
+LAST = 7  # number of instructions of the path that are listed
+EXECUTED = 4  # number of executed instructions listed before the next one
+ADDRESS = 8  # size of an address in bytes
 MOST_LETTERS, MOST_CLAUSE = 50, 8  # letters in a line; lines of a clause and its output
-MOST_STORES = 6  # stores of one instruction drawn as arrows; if there are more, none is drawn
+# Maximum number of stores drawn as arrows for one instruction; if there are more, none is drawn.
+MOST_STORES = 6
 WAY = ((Station.FUNCTION, "function"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
        (Station.RETURN, "return"), (Station.TRAMPOLINE, "trampoline"))
-BEFORE_CLAUSE = ("frame", "lookup")  # steps at the moment of the clause, but before it runs
+BEFORE_CLAUSE = ("frame", "lookup")  # steps at the clause's moment, before the clause runs
 ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
          "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
          "trampoline": "trampoline", "second": "trampoline", "return": "registers",

@@ -60,7 +60,7 @@ class LaneScenes(Scenes[LaneRow]):
         return LaneRow(row.run, (*lines, *[""] * (MOST_LINES - len(lines))), row.shared)
 
     def scene(self, number: int, step: str = "") -> Scene:
-        """Return the scene of a moment; ``step`` makes no difference."""
+        """Return the scene of a moment; ``step`` is ignored."""
         first = max(0, number - ROWS + 1)
         seen = self.moments[first : number + 1]
         values = dict[str, str]()
@@ -80,7 +80,7 @@ class LaneScenes(Scenes[LaneRow]):
         return Scene(
             number, what, f"{number + 1} of {len(self.moments)}",
             f"{number + 1} of {len(self.moments)}: {what}.", panes,
-            [] if now.run == before.run else [Arrow(  # it leads to the run that continues
+            [] if now.run == before.run else [Arrow(  # the arrow leads to the run that continues
                 "control", Anchor(f"lane{before.run}"),
                 Anchor(f"lane{now.run}", "rows", len(seen) - 1))], f"lane{now.run}")
 

@@ -26,7 +26,7 @@ class Row:
     data: Mapping[str, str] = field(default_factory=dict)
 
 
-Rows = Sequence[Row | None]  # None: an empty line, where other moments have a row
+Rows = Sequence[Row | None]  # None: an empty line in place of a row that other moments have
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ class Scenes(ABC, Generic[Moment]):
         """
 
     def step_at(self, number: int, name: str = "") -> tuple[int, Step, bool]:
-        """Return the step that a moment belongs to: its number from 1, the step, and a flag.
+        """Return the step of a moment as (number from 1, step, whether it begins at this moment).
 
         It is the step of that name, if the moment has it, and otherwise the last step up to the
-        moment. The flag is true if the step begins at this very moment.
+        moment.
         """
         reached = [(at, position, step) for position, (at, step) in enumerate(self.steps, 1)
                    if at <= number]

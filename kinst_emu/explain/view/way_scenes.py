@@ -19,9 +19,10 @@ from kinst_emu.explain.view.scene import (
     text_rows,
 )
 
-LAST, FUNCTIONS, LINES = 16, 15, 14  # instructions, functions and lines of text that are shown
-LETTERS = 43  # letters in a line of text
-MOST_STORES = 6  # stores of one moment drawn as arrows; if there are more, none is drawn
+LAST, FUNCTIONS, LINES = 16, 15, 14  # numbers of instructions, functions and lines of text shown
+LETTERS = 43  # maximum number of letters in a line of text
+# Maximum number of stores drawn as arrows for one moment; if there are more, none is drawn.
+MOST_STORES = 6
 
 
 class WayScenes(Scenes[WayMoment]):

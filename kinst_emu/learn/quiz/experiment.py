@@ -19,10 +19,10 @@ from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.explain.record.seen_firing import SeenFiring
 
-MAX_STEPS = 5_000  # maximum length of a firing in recorded steps
-TRIES = 2_000  # functions searched for an instruction
+MAX_STEPS = 5_000  # maximum number of recorded steps of a firing
+TRIES = 2_000  # maximum number of functions searched for an instruction
 MASK = (1 << 64) - 1
-BELOW = 0x1000  # bytes between the stack pointer and the memory that random pointers address
+BELOW = 0x1000  # distance in bytes between the stack pointer and the target of random pointers
 ROOM = 0x400
 MAX_SIZE = 1 << 14  # maximum size of a function in bytes
 

@@ -22,7 +22,7 @@ LEVELS = {1: "the verdict", 2: "the pc in the trap frame", 3: "the contents of t
           4: "where execution resumes", 5: "a register where execution resumes",
           6: "a word of the trap frame"}
 TURN = (1, 2, 3, 4, 5)  # levels asked in turn when none is chosen
-ATTEMPTS = 200  # instructions tried for one question
+ATTEMPTS = 200  # maximum number of instructions tried for one question
 MASK = (1 << 64) - 1
 
 

@@ -51,7 +51,7 @@ def hole(
 # Indices of ``regs[]`` and ``uregs[]`` in D.
 LOW = "gs fs es ds rdi rsi rbp rsp rbx rdx rcx rax trapno err rip cs rflags rsp ss".split()
 HIGH = "r15 r14 r13 r12 r11 r10 r9 r8 rdi rsi rbp rbx rdx rcx rax".split()
-# Index -> register name here, or field of the trap frame.
+# Index -> the emulator's name of the register, or a field of the trap frame.
 PLACES = dict(enumerate((*LOW, *HIGH))) | {40: "rip", 42: "rflags", 43: "rsp"}
 NUMBERS = {
     **{f"R_{name}": n for n, name in enumerate(

@@ -45,7 +45,7 @@ def metadata(
     image: Image, memory: Sequence[tuple[int, int, int]],
     own_environment: Sequence[str] = ENVIRONMENT,
 ) -> tuple[int, int, bytes, int]:
-    """Return the environment and the metadata records, to follow the kernel and its modules.
+    """Return the environment and metadata records that follow the kernel and its modules.
 
     :param memory: the memory map.
     :param own_environment: variables of the loader itself.
@@ -135,7 +135,7 @@ def load(computer: BareMachine, image: Image) -> None:
 
 
 def place(computer: BareMachine, image: Image) -> None:
-    """Load the kernel, mapped by the loader's page tables, with a larger stack."""
+    """Load the kernel, mapped by the loader's page tables, and set up a larger stack."""
     load(computer, image)
     # The loader's stack page holds only a few words, so this stack is at the end of memory.
     computer.write_register("rsp", computer.memory - (1 << 20) | KERNBASE)

@@ -38,7 +38,7 @@ def hole(
     if size > 39:
         at = entry_at(at, 39) & ADDRESS
     entry = entry_at(entry_at(at, 30) & ADDRESS, 21)
-    if entry & 2:  # a table of pages: use the page's attributes
+    if entry & 2:  # the entry points to a page table: use the attributes of the page
         entry = entry_at(entry & ADDRESS, 12)
     attributes = entry & ~ADDRESS & ~CONTIGUOUS & ~3 | 1
     hole = find_far_hole(machine, at, near, pages, next_table)

@@ -60,7 +60,7 @@ GUEST = freebsd(
     system_calls=SystemCalls(
         b"\x73\0\0\0", "t0", tuple(f"a{n}" for n in range(8)), "a0", ("t0", (1 << 64) - 1),
         "do_trap_user"),
-    # scause (privileged manual, 12.1.8): page faults of an instruction, a load, a store.
+    # scause (privileged manual, 12.1.8): page faults of instruction fetches, loads and stores.
     page_faults=("do_trap_user", "stval", ("scause", (1 << 64) - 1, frozenset({12, 13, 15}))),
     page_tables=("pm_satp", "satp"),
     per_cpu=("tp", "sscratch", True),

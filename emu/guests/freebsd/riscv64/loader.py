@@ -27,8 +27,8 @@ def load(computer: BareMachine, image: Image) -> None:
         computer.write_register("a0", at)
         computer.write_register("pc", base + image.entry - low)
         return
-    # The tree is at the end of memory, but below 3 GiB, where firmware puts it, too: the kernel's
-    # early mapping of the tree does not reach further.
+    # Like firmware, put the tree at the end of memory but below 3 GiB: the kernel's early mapping
+    # of the tree does not reach further.
     at = min(end, TREE_LIMIT) - (2 << 20)
     computer.write_physical(at, tree)
     computer.write_register("a0", 0)
@@ -42,7 +42,7 @@ def _entry(physical: int, flags: int) -> bytes:
 
 
 def place(computer: BareMachine, image: Image) -> None:
-    """Load the kernel, mapped by 2 MiB pages (Sv39), and map RAM by 1 GiB pages at its address."""
+    """Load the kernel, mapped by 2 MiB pages (Sv39), and identity-map RAM by 1 GiB pages."""
     computer.firmware()
     low = copy_image(computer, image, OFFSET)
     base, top = computer.ram_base, computer.ram_base + computer.memory

@@ -5,8 +5,8 @@ from dataclasses import replace
 from emu.guest.guest import Guest, TrapFrame
 from emu.guests.teaching.guest import teaching
 
-# struct regs of illumos's amd64 port (sys/privregs.h), without the prefix r_; the flags have their
-# name in the SDM.
+# struct regs of illumos's amd64 port (sys/privregs.h), without the prefix r_; the flags are named
+# as in the SDM.
 REGS = TrapFrame(240, {name: (8 * i, 8) for i, name in enumerate(
     "savfp savpc rdi rsi rdx rcx r8 r9 rax rbx rbp r10 r11 r12 r13 r14 r15 fsbase gsbase ds es fs "
     "gs trapno err rip cs rflags rsp ss".split())})
