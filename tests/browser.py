@@ -21,7 +21,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
                 None)
 WIDTHS = (360, 1280, 1920)
 HEIGHT = 900
-PATIENCE = 120_000  # timeout for an answer of the browser, in ms
+PATIENCE = 120_000  # time limit for an answer of the browser, in ms
 AXE = """
 (function () {
   %s
@@ -64,13 +64,13 @@ def browser():
 
 @functools.cache
 def axe_source():
-    """Return the JavaScript source of axe."""
+    """Return the JavaScript source of axe, the accessibility checker."""
     spec = importlib.util.find_spec("axe_core_python")
     return (Path(spec.origin).parent / "axe.min.js").read_text() + "\n;0"
 
 
 class Shown:
-    """A page loaded at a given window width, and the actions of its user."""
+    """A page loaded at a given window width, with methods that act as its user."""
 
     def __init__(self, page, width, dark=False, reduced=False):
         self._browser = browser()
@@ -96,7 +96,7 @@ class Shown:
         self._do(self._page.set_viewport_size({"width": width, "height": height}))
 
     def media(self, name):
-        """Emulate a CSS medium: "screen" (also the empty name) or "print"."""
+        """Emulate the CSS media type "print" or "screen" (also if the name is empty)."""
         self._do(self._page.emulate_media(media=name or "screen"))
 
     def value(self, script):
@@ -104,7 +104,7 @@ class Shown:
         return self._do(self._page.evaluate(script))
 
     def axe(self, act=""):
-        """Run a script in the page, then axe, and return the results of axe."""
+        """Run a script and then axe in the page, and return the results of axe."""
         self.value(axe_source())
         return self.value(AXE % act)
 
@@ -113,7 +113,7 @@ class Shown:
         until = time.monotonic() + PATIENCE / 1000
         # Playwright's wait_for_function evaluates code, which the page's security policy forbids.
         while not self.value(f"Boolean({script})"):
-            assert time.monotonic() < until, f"{script}: never"
+            assert time.monotonic() < until, f"{script} has not become true"
             time.sleep(0.02)
 
     def click(self, selector):
@@ -121,19 +121,18 @@ class Shown:
         self._do(self._page.click(selector))
 
     def press(self, key):
-        """Press a key, named as in the page's keyboard events."""
+        """Press a key, given by its name in JavaScript keyboard events."""
         self._do(self._page.keyboard.press(key))
 
 
 def checked(page, width, act="", dark=False):
     """Run the script ``act`` in a page of a given width and return the results of axe."""
-    """What axe says of a page, at a width; ``act`` is done in it first."""
     with Shown(page, width, dark) as shown:
         return shown.axe(act)
 
 
 def measured(page, width, body):
-    """Return the value of a JavaScript function body run in a page of a given width."""
+    """Run a JavaScript function body in a page of a given width and return its value."""
     with Shown(page, width) as shown:
         return shown.value(f"(function () {{ {body} }})()")
 

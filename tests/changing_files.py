@@ -83,7 +83,7 @@ class Files:
         return digests
 
     def run(self, count: int, seed: int) -> None:
-        """Run random operations, and write the files anew before every hundred of them."""
+        """Run random operations, and reset the files before every hundred of them."""
         generator = random.Random(seed)
         for number in range(count):
             if number % 100 == 0:

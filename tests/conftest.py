@@ -12,11 +12,11 @@ from images import catalog
 
 ARCHES = ("amd64", "arm64", "riscv64")
 MEMORY = 64 << 20
-# How fast Hypothesis makes and runs examples depends on the machine and its load.
+# Disable Hypothesis's time limits, since its speed depends on the machine and its load.
 settings.register_profile("any machine", deadline=None,
                           suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
-# Looked up before `private_directories` replaces the user's store.
+# The user's kernels must be found before `private_directories` replaces the user's store.
 REAL = {arch: catalog.real_kernel(arch) for arch in ARCHES}
 
 
@@ -27,7 +27,7 @@ def private_directories(tmp_path_factory):
         os.environ[name] = str(tmp_path_factory.mktemp(name))
 
 
-# The longest tests come first, so that no worker is left with one of them at the end.
+# Run the longest tests first, so that no worker is left with one of them at the end.
 LONG = ("tests/test_package.py", "tests/kinst/verify/crosscheck/", "tests/emu/qemu/test_faults.py")
 
 
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items):
 
 
 def skips(reports):
-    """Return (reason, number of tests) for the skipped tests, the most frequent reason first."""
+    """Return (reason, number of tests) for each reason of skipped tests, most frequent first."""
     counted = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports
                       if isinstance(report.longrepr, tuple | list))
     return counted.most_common()

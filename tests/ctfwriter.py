@@ -28,7 +28,7 @@ class Ctf:
         return len(self.text) - len(text) - 1
 
     def word(self, kind, count):
-        """Return the info word of a type: its kind, the root flag and a number of members."""
+        """Return a type's info word, made of its kind, the root flag and its member count."""
         return kind << 26 | 1 << 25 | count if self.version == 3 else kind << 11 | 1 << 10 | count
 
     def add(self, name, kind, value, count=0, rest=b""):
@@ -45,7 +45,7 @@ class Ctf:
         return self.count
 
     def integer(self, name, size, flags=0, bits=None):
-        """Add an integer type of a size in bytes and return its number."""
+        """Add an integer type, whose size is given in bytes, and return its number."""
         encoding = flags << 24 | (8 * size if bits is None else bits)
         return self.add(name, INTEGER, size, rest=struct.pack("<I", encoding))
 
@@ -79,7 +79,7 @@ class Ctf:
         return self.add("", FUNCTION, result, len(parameters), rest)
 
     def function(self, result, *parameters):
-        """Add the types of the next function symbol's result and parameters."""
+        """Add the result and parameter types of the next function symbol."""
         letter = "I" if self.version == 3 else "H"
         self.functions += struct.pack(
             f"<{2 + len(parameters)}{letter}", self.word(FUNCTION, len(parameters)), result,

@@ -17,8 +17,8 @@ class Elf:
         default_factory=lambda: [("start", 0x1000, 1, 2)]
     )
     build_id: bytes = b""
-    others: dict[str, bytes] = field(default_factory=dict)  # sections that are not loaded, by name
-    compressed: tuple[str, ...] = ()  # names of those sections to flag with SHF_COMPRESSED
+    others: dict[str, bytes] = field(default_factory=dict)  # {name: content} of sections not loaded
+    compressed: tuple[str, ...] = ()  # names of the unloaded sections to flag with SHF_COMPRESSED
     elf_class: int = 2
     kind: int = 2
 

@@ -54,7 +54,7 @@ def completed(module, words, stdin=None):
         texts = []
         for file in files[1:]:
             file.seek(0)
-            # A guest's console writes arbitrary bytes to a pipe.
+            # A guest's console can write arbitrary bytes to a pipe.
             texts.append(io.TextIOWrapper(file, "utf-8", "backslashreplace").read())
         return Completed([sys.executable, "-m", module, *words], status, *texts, peak=peak)
 
@@ -66,7 +66,7 @@ def forking():
 
 
 class Forking:
-    """The client of the server process that forks."""
+    """Client of the server process, which forks for each command."""
 
     def __init__(self):
         self._socket, other = socket.socketpair()
@@ -96,7 +96,7 @@ class Forking:
             return int(status), int(peak)
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
-            self._line(None)  # the report that the command has ended
+            self._line(None)  # discard the report that the command has ended
             raise subprocess.TimeoutExpired(asked["words"], TIMEOUT) from None
 
     def _line(self, seconds):
@@ -106,7 +106,7 @@ class Forking:
         line = b""
         while not line.endswith(b"\n"):
             piece = self._socket.recv(1)
-            assert piece, "the process that forks has ended"
+            assert piece, "the server process has ended"
             line += piece
         return line
 
@@ -115,7 +115,7 @@ class Forking:
 
 
 def load():
-    """Import all modules of the project, except those left out."""
+    """Import all modules of the project except those in ``LEFT_OUT``."""
     for name in PACKAGES:
         package = importlib.import_module(name)
         for info in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda name: None):
@@ -124,7 +124,7 @@ def load():
 
 
 def serve(connection):
-    """Fork for each request that arrives on the socket, and report its exit status."""
+    """Fork for each request that arrives on the socket, and report the child's exit status."""
     with connection:
         while True:
             size, ancillary, _flags, _address = connection.recvmsg(4, socket.CMSG_SPACE(3 * 4))
@@ -150,7 +150,7 @@ def serve(connection):
 
 
 def become(asked, files):
-    """Run the command in the forked child; the process exits when this function returns."""
+    """Execute a command in the forked child, which exits when this function returns."""
     for number, descriptor in enumerate(files):
         os.dup2(descriptor, number)
         os.close(descriptor)

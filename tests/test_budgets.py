@@ -1,4 +1,4 @@
-"""The budgets in docs/machine.md have the values of the constants in the code."""
+"""Tests that the budgets in docs/machine.md have the values of the constants in the code."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""How the test suite summarizes skipped tests."""
+"""Tests of the summary of skipped tests."""
 
 import subprocess
 import sys

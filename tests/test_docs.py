@@ -1,4 +1,4 @@
-"""Sphinx builds the docs without a warning, and commands print the output that pages show."""
+"""Tests that Sphinx builds the docs without warnings, and commands print the output shown."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FILES = re.compile(r"`((?:emu|kinst|dwarf|images|dtrace|kinst_emu|tests|bench|docs)/"
                    r"[\w/.]+\.(?:py|pyx|pxi|md|html))`")
-# The pages whose commands are run, and the smallest number of commands on each.
+# The pages whose commands are run, and the minimum number of commands on each.
 PAGES = {"tutorial": 18, "walk": 6, "explore": 5, "per-thread": 2}
 FAILS = " # fails"
 PROGRAMS = {"kinst": "kinst", "kdtrace": "kdtrace"}
@@ -88,7 +88,7 @@ def missing(wanted, printed):
 
 
 def tree():
-    """Return the files that a command could leave in the repository by mistake."""
+    """Return the repository's files, to detect those that a command leaves by mistake."""
     return {path.name for path in ROOT.iterdir() if not path.name.startswith(".")} | {
         str(path) for name in ("docs", "examples") for path in (ROOT / name).rglob("*")
         if "__pycache__" not in path.parts}

@@ -1,4 +1,4 @@
-"""The debugger configurations in examples/editors work with gdb and LLDB on a recording."""
+"""Tests that the debugger configurations in examples/editors work with gdb and LLDB."""
 
 import json
 import re

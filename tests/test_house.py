@@ -1,4 +1,4 @@
-"""Rules about the source code that import-linter's contracts in pyproject.toml do not cover.
+"""Tests of rules about the source code that import-linter cannot check.
 
 They concern native files, sizes of files and classes, and names of architectures.
 """
@@ -148,7 +148,7 @@ def test_a_constant_of_native_code_is_not_defined_again():
         if path.relative_to(ROOT).parts[0] not in ("emu", "kinst"):
             continue
         again = {n for n in NUMBER.findall(path.read_text())
-                 if n in native} - {"MAX_REGISTERS"}  # another constant, of gdb's protocol
+                 if n in native} - {"MAX_REGISTERS"}  # an unrelated constant of gdb's protocol
         assert not again, f"{path}: {again}"
 
 

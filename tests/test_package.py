@@ -1,4 +1,4 @@
-"""The source distribution and the wheel can be built, installed and used."""
+"""Tests that the source distribution and the wheel can be built, installed and used."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def test_the_wheel_of_the_source_distribution_traces_and_serves_programs_and_pyt
         assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
         return result.stdout
 
-    # The build's dependencies were installed according to pyproject.toml.
+    # No isolation is needed: the dependencies in pyproject.toml are already installed.
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"),
         str(ROOT))
     (wheel,) = (tmp_path / "dist").glob("*.whl")

@@ -1,4 +1,4 @@
-"""The parts of a release agree: version, manuals, options and commands."""
+"""Tests that the parts of a release agree: version, manuals, options and commands."""
 
 import argparse
 import importlib.util

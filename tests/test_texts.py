@@ -1,4 +1,4 @@
-"""Rules for what the project says: docstrings, options, messages and the README."""
+"""Tests of rules for the project's texts: docstrings, options, messages and the README."""
 
 import argparse
 import ast
@@ -91,7 +91,7 @@ def test_every_public_module_and_class_has_a_docstring():
 
 
 def options():
-    """Yield every command with its options."""
+    """Yield (command, parser, option) for every option of every command."""
     (commands,) = (action for action in whole_parser()._actions
                    if isinstance(action, argparse._SubParsersAction))
     parsers = {f"kinst {name}": parser for name, parser in commands.choices.items()}
@@ -161,7 +161,7 @@ def test_the_readme_is_short_and_no_line_of_prose_is_long():
 
 
 def drawn_texts(content):
-    """Return the texts of a picture without what another compiler changes: numbers and bytes."""
+    """Return the texts of a picture, with the numbers and bytes that depend on compilers masked."""
     return [" ".join(re.sub(r"\b(0x)?[0-9a-f]*[0-9][0-9a-f]*\b", "#", text.text or "").split())
             for text in ElementTree.fromstring(content).iter(f"{SVG}text")]
 

@@ -26,7 +26,7 @@ ABBREVS = (
 
 
 def tree(version, ranges_at=0):
-    """Return a unit at 0x1000 with an inline function `tiny` and a `caller` with two copies of it.
+    """Return a unit at 0x1000 with a function `caller` that contains two copies of `tiny`.
 
     :param version: DWARF version (4 or 5).
     :param ranges_at: offset of the range list of the second copy.
@@ -137,7 +137,7 @@ def test_a_kernel_without_debug_data_is_reported(tmp_path):
     path = tmp_path / "kernel"
     path.write_bytes(Elf().build())
     assert debug_file(elf_file(path)) is None
-    with pytest.raises(DebugDataError, match=r"no kernel\.debug is beside it"):
+    with pytest.raises(DebugDataError, match=r"kernel\.debug is not in its directory"):
         build(elf_file(path))
 
 
@@ -231,7 +231,7 @@ def test_compressed_sections_are_read_and_damaged_ones_refused(tmp_path, kind, p
 
 
 def test_debug_data_that_takes_too_long_to_scan_is_refused():
-    """A million entries have a hundred attributes each, none of which takes a byte."""
+    """Each of a million entries has a hundred attributes, none of which occupies any bytes."""
     flags = abbrev(1, 0x11, 1, (0x03, 0x08)) + abbrev(2, 0x34, 0, *[(0x3F, 0x19)] * 100) + b"\0"
     body = b"\1f.c\0" + b"\2" * 1_000_000 + b"\0"
     with pytest.raises(ScanError, match="too much work"):

@@ -1,4 +1,4 @@
-"""Tests of debug data in several places: type units, and entries shared through a dwz file."""
+"""Tests of debug data that is spread over type units and dwz files."""
 
 import struct
 
@@ -164,7 +164,7 @@ BUILD_ID = bytes(range(20))
 
 
 def shared(tmp_path, sup=False, version=5):
-    """Write a file with ``long int value`` whose type entry and name are in a dwz file.
+    """Write a file with a variable ``long int value`` whose type and name are in a dwz file.
 
     :return: the paths of both files.
     """

@@ -100,7 +100,7 @@ def frames(low, size, *changes):
     return out
 
 
-# A frame that is set up after 4 bytes of the caller and torn down 8 bytes before its end.
+# The frame is set up 4 bytes after the caller's start and torn down 8 bytes before its end.
 FRAME = frames(0x1100, 0x80, (4, 6, 16), (0x74, 7, 8))
 
 
@@ -160,7 +160,7 @@ def test_in_prologue_and_epilogue_the_frame_is_derived_from_code_or_unknown(tmp_
     places = [in_frame(types, copy, at) for at in (0x1100, 0x1104, 0x1177, 0x1178)]
     assert places == [None, inside, inside, None]
     types, copy = kernel(tmp_path, 4)
-    # A rule found from the code also covers an epilogue that the debug data does not describe.
+    # A rule derived from code also covers an epilogue that the debug data does not describe.
     assert [in_frame(types, copy, at, (7, 8)) for at in (0x1100, 0x1177, 0x1178)] == [before] * 3
 
 

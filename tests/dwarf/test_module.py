@@ -32,7 +32,7 @@ class Kinds:
 
 
 def info():
-    """Return a unit with an int, an array of three, a pointer and a type unknown to the kernel."""
+    """Return a unit with an int, an array of ints, a pointer and a type unknown to the kernel."""
     header, body = 11, bytearray(uleb(CU))
     integer = header + len(body)
     body += uleb(BASE) + b"int\0" + b"\x04"
@@ -48,7 +48,7 @@ def info():
 
 
 def module(tmp_path, debug=None, name="some.ko"):
-    """Write a module whose variables are in its first section, the symbol table.
+    """Write a module whose symbols place variables in its first section, the symbol table.
 
     Their offset 24 is that of the name field of the first symbol, which is 1.
     """

@@ -151,7 +151,7 @@ class Grammar:
         return "\n".join(out)
 
     def huge(self):
-        """Return a program with one long or deep part, of about a kilobyte."""
+        """Return a program of about a kilobyte with one long or deeply nested part."""
         n = self.rng.randrange(10, 400)
         part = self.rng.choice((
             lambda: "trace(" + "(" * n + "1" + ")" * n + ");",
@@ -203,5 +203,5 @@ def once(rng, ground):
 
 
 def ground():
-    """Limit endless traces to 2000 firings; users have a limit of 10 million."""
+    """Lower the limit on firings from 10 million to 2000, so that endless traces end soon."""
     session.MAX_FIRINGS = 2000

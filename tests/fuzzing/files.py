@@ -38,7 +38,7 @@ MOST_LINES = 12  # limit of the lines a command writes to standard error
 
 
 class FoundError(Exception):
-    """A command reacted to a damaged file in a way that is a bug."""
+    """A bug that the fuzzer found in how a command handles a file."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Format:
 
 @dataclass
 class Ground:
-    """The valid files, and a folder that also has a private cache."""
+    """Valid files by architecture, and a folder for files and a private cache."""
 
     folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
     good: dict[str, tuple[bytes, Sequence[range]]] = field(default_factory=dict)
@@ -118,15 +118,15 @@ def run(command: str, folder: Path) -> str:
     seconds = time.monotonic() - begin
     message = f"{command}: {done.stderr[-400:]}"
     if "Traceback" in done.stderr + done.stdout or done.returncode not in (0, 1, 2):
-        raise FoundError(f"exits with status {done.returncode}: {message}")
+        raise FoundError(f"exit status {done.returncode} of {message}")
     if seconds > LONGEST:
-        raise FoundError(f"runs for {seconds:.1f} s: {message}")
+        raise FoundError(f"{seconds:.1f} s for {message}")
     if done.peak > LARGEST:
-        raise FoundError(f"uses {done.peak >> 20} MiB: {message}")
+        raise FoundError(f"{done.peak >> 20} MiB used by {message}")
     if done.returncode and not done.stderr.strip() and not done.stdout.strip():
-        raise FoundError(f"exits with status {done.returncode} without a message: {message}")
+        raise FoundError(f"exit status {done.returncode} without a message: {message}")
     if done.stderr.count("\n") > MOST_LINES:
-        raise FoundError(f"writes {done.stderr.count(chr(10))} lines of errors: {message}")
+        raise FoundError(f"{done.stderr.count(chr(10))} lines of errors: {message}")
     return "refused" if re.search(r"^(kinst|dtrace|kdtrace): ", done.stderr, re.M) else "read"
 
 
@@ -149,13 +149,13 @@ def sections(content: bytes, wanted: str = "") -> list[range]:
 
 
 def whole(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
-    """Return a kernel and all its parts."""
+    """Return a teaching kernel and the ranges of all its sections."""
     content = Path(kernel(arch)).read_bytes()
     return content, sections(content)
 
 
 def debug(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
-    """Return a kernel and its sections with debug data."""
+    """Return a teaching kernel and the ranges of its debug sections."""
     content = Path(kernel(arch)).read_bytes()
     return content, sections(content, ".debug")
 
@@ -192,7 +192,7 @@ def written(*words: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]
 
 
 def text(*lines: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]:
-    """Return a function that makes a text file."""
+    """Return a function that returns a text file with the given lines."""
     return lambda _arch, _folder: ("".join(f"{line}\n" for line in lines).encode(), [])
 
 

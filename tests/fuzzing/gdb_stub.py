@@ -142,7 +142,7 @@ def once(rng: Any, _ground: None) -> str:
         stub.join(LONGEST)
         assert not stub.is_alive(), "the client is still sending"
         seconds = time.monotonic() - begin
-        assert seconds < LONGEST, f"{seconds:.1f} s"
+        assert seconds < LONGEST, f"the conversation took {seconds:.1f} s"
 
 
 def _argument(rng: Any, one: inspect.Parameter, registers: list[TargetRegister]) -> object:

@@ -93,7 +93,8 @@ def _booted(arch: str) -> Booted:
     content = bytes(disk.content[:])
     used = [at for at in range(0, len(content), 512) if any(content[at : at + 512])]
     programs = [at for at in used if content[at : at + 4] == b"\x7fELF"]
-    few = [at for at in used if content[at : at + 512].count(0) > 256]  # inodes and directories
+    # Sectors that are mostly zero, such as those of inodes and directories
+    few = [at for at in used if content[at : at + 512].count(0) > 256]
     where = _place(emulated, content, used)
     return Booted(machine, machine.keep(), machine.digest(), where, content,
                   [programs, programs, few, used])
@@ -107,7 +108,7 @@ def _place(emulated: UnicornMachine, content: bytes, used: list[int]) -> int:
     at = ram.find(content[probe : probe + 512])
     while at >= 0:
         same = [ram[at - probe + n : at - probe + n + 512] == content[n : n + 512] for n in used]
-        if sum(same) > 0.9 * len(used):  # the guest has changed some sectors since the boot
+        if sum(same) > 0.9 * len(used):  # the guest has changed some of the sectors since the boot
             return base + at - probe
         at = ram.find(content[probe : probe + 512], at + 1)
     raise AssertionError("the disk is not in the guest's memory")
@@ -149,9 +150,9 @@ def once(rng: Any, made: Ground) -> str:
     machine.close_probes()
     machine.restore(guest.state)
     if machine.digest() != guest.digest:
-        raise AssertionError("the restored machine has another digest")
+        raise AssertionError("the digest is not the same after a restore")
     if seconds > LONGEST:
-        raise AssertionError(f"{seconds:.1f} s: {outcome}")
+        raise AssertionError(f"a guest that {outcome} took {seconds:.1f} s")
     return outcome
 
 

@@ -50,7 +50,7 @@ class Ground:
         with machine.record(self.recording):
             machine.call("strlen", "hello")
         self.shell = InteractiveShell()
-        # At exit, the working directory that IPython knows has been deleted.
+        # Skip IPython's exit handler: the working directory that it uses will have been deleted.
         atexit.unregister(self.shell.atexit_operations)
         self.session = load(self.shell)
         self.shell.run_line_magic("kinst", "-k teaching/amd64")

@@ -20,13 +20,13 @@ from emu.unicorn import snapshot
 from kinst.verify.sweep.store import APPLICATION, FORMAT
 from tests.fuzzing.changes import bytes_changed, text_changed, value_changed
 
-LARGE = 64 << 20  # bytes of zeros that may replace a small part
+LARGE = 64 << 20  # number of zero bytes that may replace the rest of a part
 SQL_VALUES = (None, 0, -1, 1 << 62, 0.5, "", "x", "\x1b[2J", "é" * 500, b"", b"\xff" * 16, "[]",
               '{"state": 1}', "[" * 1000)
 
 
 def _json_or_bytes(rng: Any, content: bytes) -> bytes:
-    """Return a random change of a part: of its JSON value or text, or else of its bytes."""
+    """Change a part's JSON value or text at random, or its bytes if it is not JSON."""
     if rng.random() < 0.02:
         return content[:64] + bytes(LARGE)
     start = 4 if content[4:5] in (b"{", b"[") else 0  # a checkpoint's JSON follows its length

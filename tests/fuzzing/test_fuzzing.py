@@ -1,4 +1,4 @@
-"""A few seconds of each fuzzer; ``bench/fuzz`` runs them for longer."""
+"""Tests that run each fuzzer for a few seconds; ``bench/fuzz`` runs them for longer."""
 
 import random
 import time

@@ -33,7 +33,7 @@ LEFT_OUT = {
     "make": "is called by probe", "fired": "is called by the machine",
     "moved": "is called by restore", "machine": "is tested as a class",
 }
-# Parameters with a bound; large arguments would make a call run very long.
+# Bounded parameters: with larger values, a call would take too long.
 BOUNDED = ("instructions", "limit", "nanoseconds", "count", "frames")
 MOST = 20_000
 NUMBERS = (0, 1, -1, 2, 8, 0x7F, 0xFF, 1 << 16, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63,
@@ -48,7 +48,7 @@ TEXTS = ("strlen", "fibonacci", "malloc", "", " ", "\0", "a" * 5000, "strlen+0x4
 
 @dataclass
 class Ground:
-    """A machine and its kept state for each architecture, and a folder for output files."""
+    """A machine and its saved state for each architecture, and a folder for output files."""
 
     folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
     machines: dict[str, tuple[Machine, kinst_emu.State, str]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def ground() -> Ground:
 
 
 def names(kind: type) -> list[str]:
-    """Return the public names of a class to call."""
+    """Return the names of a class's public members to call."""
     return [name for name in dir(kind) if not name.startswith("_") and name not in LEFT_OUT]
 
 
@@ -155,7 +155,7 @@ def once(rng: Any, made: Ground) -> str:
     machine.close_probes()
     machine.restore(state)
     if machine.digest() != digest:
-        raise AssertionError("the restored machine has another digest")
+        raise AssertionError("the digest is not the same after a restore")
     return outcome
 
 

@@ -1,4 +1,4 @@
-"""Tests of how a command's output is found on a console and what is refused.
+"""Tests of running commands in a guest's shell, and of finding their output on its console.
 
 Programs are run in tests/real/test_user_space.py.
 """

@@ -1,4 +1,4 @@
-"""User files that hide one of our packages are reported in one line."""
+"""Tests that user files that hide one of our packages are reported in one line."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
-/* Two processes, each in a function that leaves by a tail call to one that does not touch the stack: on
- * several CPUs one is always in it. */
+/* Two processes that repeatedly tail-call spin(), which does not use the stack. On several CPUs, one of
+ * them is in spin() at any time. */
 #define ROUNDS 50000
 #define APART __attribute__((noinline))
 

@@ -1,5 +1,5 @@
-/* A function that is called by a tail call, and itself calls without a frame: it has its caller's
- * stack pointer, whose return somebody else waits for. */
+/* by_tail() tail-calls outer(), which calls inner() without creating a stack frame. Its stack pointer is
+ * that of by_tail(), whose return is still pending. */
 #include "system.h"
 
 #define APART __attribute__((noinline))

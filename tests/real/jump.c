@@ -1,10 +1,10 @@
-/* A function that leaves by a tail call, to one that goes back to a caller of both, as longjmp does. */
+/* by_tail() tail-calls target(), which jumps back to their caller loop(), as longjmp() would. */
 #include "system.h"
 
 #define ROUNDS 9
 #define APART __attribute__((noinline))
 
-/* setjmp and longjmp, of the registers that a function keeps for its caller. */
+/* keep() and back_to() save and restore the callee-saved registers, like setjmp() and longjmp(). */
 long keep(long *place);
 void back_to(long *place, long value) __attribute__((noreturn));
 

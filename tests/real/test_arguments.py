@@ -1,4 +1,4 @@
-"""Arguments that probes read match what the callees of generated calls have stored."""
+"""Tests that arguments read by probes match those that the called functions have stored."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from tests.conftest import ARCHES, real_kernel
 from tests.generated_calls import SCALARS, SEEN, build
 from tests.kinst_emu.commands.test_front import run
 
-CALLS, PARTS = 1000, 10  # generated calls in total, and modules that they are distributed over
-LISTED, WORDS = 12, 10  # compared parameters of a call, and arguments that D can name as argN
+CALLS, PARTS = 1000, 10  # number of generated calls, and number of modules that contain them
+LISTED, WORDS = 12, 10  # parameters that are compared per call, and arguments that D can name argN
 SEED = 53
 SIGNED = {"signed char", "short", "int", "long"}
 FORMAT = "args[{}]{}"
@@ -151,7 +151,7 @@ def test_arguments_in_python_match_what_the_callee_stores(modules, part):
         fired.append(values)
 
     for where in ("fbt::call*:entry", "kinst::call*:0"):
-        # A pattern excludes functions without a frame, as in FreeBSD's kinst provider.
+        # Include functions without a frame, which patterns exclude otherwise, as in FreeBSD.
         with machine.probe(where, fire, unsafe=True):
             for call in calls:
                 fired.clear()
@@ -194,6 +194,6 @@ def test_reading_an_unknown_argument_is_an_error_and_others_are_readable(kernel)
 
     with machine.probe("kinst::malloc:*", fire) as probes:
         machine.call("malloc", 100, machine.kernel.symbol("M_TEMP"), 2)
-    assert probes.count > len(refused) // 3 > 0  # some are known in the middle of the function
+    assert probes.count > len(refused) // 3 > 0  # some arguments are known mid-function
     assert all("is unknown at this instruction" in text for _where, _name, text in refused)
     assert not any(where == "0" for where, _name, _text in refused)

@@ -1,4 +1,4 @@
-"""During a boot and a program's run, every entered function returns, with known exceptions."""
+"""Tests that every function entered in a boot and a program returns, with known exceptions."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.commands.test_commands import run
 
 DEEP = 200  # largest number of frames to read from a stack
-# An ending thread calls this function, which does not return; it calls or jumps to cpu_throw.
+# An ending thread calls this function, which never returns but calls or jumps to cpu_throw.
 LAST = "sched_throw"
 # A fault in these functions continues in a handler (pcb_onfault), which returns to their caller.
 FAULTING = {"copyin_nosmap_std", "copyin", "copycommon"}
@@ -73,7 +73,7 @@ def on_stack(machine, addresses):
 
 
 def balance(breakpoints):
-    """Return counters of entries and of returns by function."""
+    """Return the number of entries and the number of returns of each function."""
     entries, returns = Counter(), Counter()
     for number in range(len(breakpoints.dispatcher)):
         _at, _code, function, kind, count, _removed = breakpoints.dispatcher.probe(number)
@@ -95,7 +95,7 @@ def standing(machine, stacks):
 
 
 def left_by_tail(breakpoints):
-    """Count the functions that have left by a tail call and wait for its callee to return."""
+    """Count the functions that have made a tail call whose callee has not returned yet."""
     dispatcher = breakpoints.dispatcher
     return Counter(breakpoints.functions[dispatcher.probe(number)[2]].name
                    for _thread, number in dispatcher.pending_returns())
@@ -159,4 +159,4 @@ def test_a_function_returns_to_the_callers_that_entered_it(arch, workload, tmp_p
     assert not wrong
     for function in (function for function, count in excess.items() if count < 0):
         listed = run("kdtrace", "-k", str(kernel.path), "-l", "-n", f"fbt::{function}:entry")
-        assert listed.returncode == 1 and "has an instruction for this probe" in listed.stderr
+        assert listed.returncode == 1 and "can carry this probe" in listed.stderr

@@ -1,4 +1,4 @@
-"""GENERIC kernels run the same on our machine and on QEMU."""
+"""Tests that GENERIC kernels run the same on our machine and on QEMU."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""FreeBSD GENERIC kernels whose runs are cut at 2,000 random points.
+"""Tests of FreeBSD GENERIC kernels whose runs are cut at 2,000 random points.
 
 $KINST_SEED repeats the choices of a failed run, which prints its seed.
 """

@@ -1,4 +1,4 @@
-"""Inline copies, lines and call frames of GENERIC kernels agree with LLVM's tools."""
+"""Tests that inline copies, lines and frames of GENERIC kernels agree with LLVM's tools."""
 
 import bisect
 import os
@@ -141,7 +141,7 @@ def test_lines_and_inline_frames_of_10000_addresses_match_llvm_symbolizer(arch):
 
 
 class Watched:
-    """Counts entries and exits of inline copies with a hook on every instruction.
+    """Counter of entries and exits of inline copies, with a hook on every instruction.
 
     A copy is entered at its first instruction, and left after the last one before an instruction
     outside its ranges. Functions that call themselves within a copy are not supported.
@@ -221,7 +221,7 @@ def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
                         else machine.read_u64(state.get(machine.arch.sp)))
             callers.append([probe.function, expected, sp, pointer, False])
         while callers[-1][0] != probe.function or callers[-1][2] < sp:
-            callers.pop()  # this function has returned
+            callers.pop()  # the function at the end has returned
         callers[-1][4] |= pointer != callers[-1][3]
         if arch != "amd64" and callers[-1][4] and pointer == callers[-1][3]:
             return

@@ -1,4 +1,4 @@
-"""The D examples run with the options in their first lines and print the expected output."""
+"""Tests that the D examples run with their options and print the expected output."""
 
 import re
 import shlex

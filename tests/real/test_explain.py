@@ -1,4 +1,4 @@
-"""Explanations of instructions and system calls of FreeBSD kernels match the recorded runs."""
+"""Tests that explained instructions and system calls of FreeBSD match the recorded runs."""
 
 import json
 import random
@@ -40,7 +40,7 @@ def missing(step, *wanted):
 
 
 def check(firing, table, words):
-    """Compare an explanation with the recorded firing and return its steps."""
+    """Compare an explanation with the recorded firing, and return the explanation's steps."""
     arch, trap = words.arch, TRAPS[firing.architecture]
     explanation = steps(firing, table, words)
     by_name = {step.name: step for step in explanation}

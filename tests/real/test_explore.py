@@ -1,4 +1,4 @@
-"""Interleavings of calls and programs on GENERIC kernels.
+"""Tests of interleavings of calls and programs on GENERIC kernels.
 
 Known races are found, correct code has no findings, and removing a function's lock is detected.
 """
@@ -196,7 +196,7 @@ def test_three_programs_take_turns(kernel, tmp_path):
     assert traced.returncode == 0, traced.stderr
     rows = re.findall(r"^(\d) (echo|cat|ls)$", (tmp_path / "rows").read_text(), re.MULTILINE)
     assert {name for _cpu, name in rows} == {"echo", "cat", "ls"} and len(set(rows)) == 3
-    # Each program has a CPU, and the first one resumes between the others.
+    # Each program has its own CPU, and the first one resumes between the others.
     turns = [cpu for cpu, _rows in itertools.groupby(cpu for cpu, _name in rows)]
     assert turns[0] == "0" and turns.count("0") > 1 and set(turns) == {"0", "1", "2"}
     assert dict(rows[::-1]) == {"0": "echo", "1": "cat", "2": "ls"}
@@ -204,7 +204,7 @@ def test_three_programs_take_turns(kernel, tmp_path):
 
 @pytest.mark.parametrize("place", range(3))
 def test_each_of_three_programs_has_a_separate_result(kernel, place):
-    """With one CPU each, the programs may begin in another order than that of the arguments."""
+    """On separate CPUs, programs may begin in an order other than that of the arguments."""
     programs = ["$ echo 1", "$ ls /"]
     programs.insert(place, "$ false")
     result = explore(kernel, *programs, races=False, limit=6)
@@ -255,7 +255,7 @@ def test_a_kernel_without_types_causes_a_one_line_error(kernel, tmp_path):
                      .replace(b".SUNW_ctf\0", b".SUNW_xxx\0"))
     ran = run("kinst", "explore", "-k", str(bare), "--run", "uifind(1)", "--run", "uifind(1)")
     assert ran.returncode == 1 and ran.stdout == "" and ran.stderr.count("\n") == 1
-    assert "has no types: there is no DWARF or CTF in it" in ran.stderr
+    assert "has no DWARF or CTF types" in ran.stderr
 
 
 # -- one CPU, and trampolines ----------------------------------------------------------------------

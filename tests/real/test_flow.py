@@ -1,4 +1,4 @@
-"""Instruction effects, call trees and value origins of recorded FreeBSD boots match execution."""
+"""Tests that effects, call trees and value origins in recorded boots match the execution."""
 
 import io
 import random
@@ -164,7 +164,7 @@ class Counting(CallTree):
 
 
 def test_perfetto_slices_match_the_calls_that_fbt_counts(recorded, player):
-    """In a part of the boot, there must be as many closed slices as FBT counts calls."""
+    """Compare the number of closed slices with FBT's count of calls, in a part of the boot."""
     path, kernel = recorded
     (at,) = places(player, 5, 1, 3_000_000)
     names = ("malloc", "strcmp", "uma_zalloc_arg", "free")
@@ -186,7 +186,7 @@ def test_perfetto_slices_match_the_calls_that_fbt_counts(recorded, player):
         out.take(entries)
     out.finish()
     slices, _instants, _tracks = perfetto_slices(
-        file.getvalue(), apart=(INLINE, ROOT))  # functions entered earlier are not calls here
+        file.getvalue(), apart=(INLINE, ROOT))  # functions entered before this part are not counted
     slice_counts = Counter(name for name, *_rest in slices)
     assert {name: slice_counts[name] for name in names} == {name: counts[name] for name in names}
     assert sum(counts.values()) > 10
@@ -227,7 +227,7 @@ def test_changing_a_value_at_its_origin_changes_the_register(player):
 
 
 def changed_value(player, last, name, at, pc, value):
-    """Return whether a changed bit at a value's origin changes the register."""
+    """Return whether changing a bit of a value at its origin changes the register."""
     machine = player.machine
     for bit in (0, 1, 3, 7, 12, 20, 31):
         player.seek(last.count)

@@ -1,4 +1,4 @@
-"""gdb on recordings of FreeBSD: source lines, locals, threads and reverse execution."""
+"""Tests of gdb on recordings of FreeBSD: source lines, locals, threads, reverse execution."""
 
 import re
 import shutil
@@ -66,7 +66,7 @@ def test_gdb_shows_lines_locals_and_threads_and_runs_backwards_over_a_call(arch,
     assert "uma_zalloc_arg (" in output[6]
     assert re.search(r"#1 .* in malloc .*kern_malloc\.c:\d+", output[7])
     assert "malloc" in output[8] and "Value returned" in output[8]
-    assert "uma_zalloc_arg" in output[9]  # at its first instruction again
+    assert "uma_zalloc_arg" in output[9]  # stopped at the function's first instruction again
     assert "No more reverse-execution history" in output[11]
     assert "the state matches the recorded one" in output[-1]
 
@@ -76,12 +76,12 @@ def test_reverse_next_after_a_call_stops_in_the_called_function(arch, calls):
     output = driven(arch, path, [
         "break *uma_zalloc_arg", "continue", "finish", "print $pc", "reverse-next",
         "print $pc", "backtrace 1"])
-    # amd64 stops at the breakpoint on the first instruction, the others at a line in the function.
+    # On amd64, gdb stops at the breakpoint, elsewhere at the start of a line in the function.
     assert "<malloc+" in output[3] and "<uma_zalloc_arg" in output[5]
     assert "uma_zalloc_arg (" in output[4]
 
 
-# A call that traps and continues: it fetches a byte from an unmapped user address.
+# A call that traps and continues: fubyte() fetches a byte from an unmapped user address.
 TRAP = "fubyte(4096)"
 HANDLER = {"amd64": "trap", "arm64": "data_abort", "riscv64": "page_fault_handler"}
 FETCH = {"amd64": "fubyte_nosmap", "arm64": "fubyte", "riscv64": "fubyte"}
@@ -100,7 +100,7 @@ def test_gdb_runs_backwards_over_a_trap(arch, calls):
 
 
 def test_gdb_shows_the_threads_of_all_processes_and_the_memory_of_each(arch, calls):
-    """Read an address of the shell's while `check` runs, which has other code at that address."""
+    """Read the shell's code while `check` runs, which has other code at the same address."""
     kernel, path = real_kernel(arch), calls / f"check-{arch}.rec"
     done = subprocess.run([*KINST, "record", "-q", "-k", str(kernel.path), "-o", str(path),
                            "$ check memory"], capture_output=True, text=True, timeout=300)

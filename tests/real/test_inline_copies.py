@@ -1,4 +1,4 @@
-"""During a boot and a program's run, every entered inline copy is left, with known exceptions."""
+"""Tests that every inline copy entered in a boot and a program is left, with exceptions."""
 
 from collections import Counter
 
@@ -31,7 +31,7 @@ class Followed:
         self.probes = {"entry": {}, "return": {}}  # function by number of the probe
         self.alone = []  # functions with a copy that lacks a probe at one end
         self.reports = []
-        self.gone = Counter()  # copies that ended threads were in
+        self.gone = Counter()  # copies that threads ended in
         index = debug_index(machine.image)
         for name in index.names():
             if name and index.copies(name):
@@ -63,7 +63,7 @@ class Followed:
         self.gone.update(self._inside(lambda thread: thread == thread_of(self.machine)))
 
     def _inside(self, chosen):
-        """Return (function, kind) for each copy that a chosen thread is in."""
+        """Return (function, kind) for each copy that a chosen thread has entered."""
         return [self.functions[copy] for thread, copy in self.dispatcher.copies_entered()
                 if copy in self.functions and chosen(thread)]
 
@@ -75,7 +75,7 @@ class Followed:
         return counts
 
     def inside(self):
-        """Count the copies that live threads are in, and those that ended threads were in."""
+        """Count the copies that live threads have entered, and those that threads ended in."""
         alive = {thread.address for thread in Threads(self.machine).all()}
         return Counter(self._inside(lambda thread: thread in alive)) + self.gone
 

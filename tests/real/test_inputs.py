@@ -1,4 +1,4 @@
-"""Kernels, modules and disks that change while they are in use; a boot uses the opened contents."""
+"""Tests that boots use the opened contents of kernels, modules and disks that change later."""
 
 import random
 

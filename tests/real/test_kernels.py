@@ -1,4 +1,4 @@
-"""FreeBSD GENERIC kernels boot, run calls and are traced without changes to the run."""
+"""Tests that FreeBSD GENERIC kernels boot, run calls, and are not changed by tracing."""
 
 import json
 import os
@@ -128,7 +128,7 @@ def test_tracing_every_instruction_changes_nothing(machine, function, text):
     assert machine.digest() == untraced
 
 
-# Other threads and interrupts run these, too; their stacks contain the remains of trap frames.
+# These functions also run in other threads and interrupts, whose stacks contain old trap frames.
 ELSEWHERE = ["spinlock_enter", "spinlock_exit", "sched_switch", "callout_process", "tc_windup",
              "sleepq_add", "critical_exit_preempt", "mi_switch"]
 

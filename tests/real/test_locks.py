@@ -1,4 +1,4 @@
-"""D's subroutines for locks agree with the kernel's own functions."""
+"""Tests that D's subroutines for locks agree with the kernel's own functions."""
 
 import pytest
 
@@ -23,7 +23,7 @@ PROGRAM = """
     BEGIN { trace(mutex_owned((struct mtx *)0)); }
     END { printa("sched %d %d %d %d %@d\\n", @); printa("%s %d %d %d %@d\\n", @tree); }
 """
-# Locks of each class: the member with the lock word, and the kernel's function for its owner.
+# Locks of each class: the member with the lock word, and the kernel function that reads the owner.
 LOCKS = {"proctree_lock": ("sx_lock", "owner_sx"), "Giant": ("mtx_lock", "owner_mtx"),
          "blocked_lock": ("mtx_lock", "owner_mtx"), "uma_rwlock": ("rw_lock", "owner_rw"),
          "in_ifaddr_lock": ("rw_lock", "owner_rw")}
@@ -47,7 +47,7 @@ def test_a_threads_lock_is_an_owned_spin_mutex_and_proctree_is_locked_for_change
 
 
 def test_lock_owners_match_those_that_the_kernels_functions_return(kernel):
-    """Try the words of free locks, of owned locks with each flag, and of shared locks."""
+    """Try lock words of free locks, of owned locks with each flag, and of shared locks."""
     machine, types = boots.booted(kernel), kernel_types(kernel)
     thread = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
     locks = Locks(types, machine.guest.threads.locks, lambda address, size: int.from_bytes(
@@ -62,7 +62,7 @@ def test_lock_owners_match_those_that_the_kernels_functions_return(kernel):
         for value in (0, thread, *(thread | 1 << bit for bit in range(3)), *shared,
                       machine.read_u64(at)):
             if word != "mtx_lock" and value == thread | 1:
-                continue  # such a lock cannot be owned and shared
+                continue  # locks of other classes cannot be owned and shared at once
             machine.write_u64(at, value)
             state = locks.state(lock.address)
             area = machine.sp - 4096 & ~15

@@ -1,4 +1,4 @@
-"""FreeBSD's modules in FreeBSD kernels: linked by the kernel, called and traced."""
+"""Tests of FreeBSD modules in FreeBSD kernels: linked by the kernel, called and traced."""
 
 import json
 

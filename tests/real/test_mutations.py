@@ -1,4 +1,4 @@
-"""The laboratory detects wrong relocations of every kind of instruction in GENERIC kernels."""
+"""Tests that wrong relocations of every kind of instruction in GENERIC kernels are found."""
 
 import pytest
 

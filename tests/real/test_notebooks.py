@@ -1,4 +1,4 @@
-"""The notebooks in examples/ work on GENERIC kernels."""
+"""Tests that the notebooks in examples/ work on GENERIC kernels."""
 
 import pytest
 

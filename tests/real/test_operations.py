@@ -1,4 +1,4 @@
-"""Probes on vnode operations match the file system functions that carry the operations out.
+"""Tests that vnode operation probes match the file system functions that are called.
 
 The kernel calls these operations without executing their tracepoints.
 """

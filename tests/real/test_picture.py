@@ -1,4 +1,4 @@
-"""Pictures of random firings on GENERIC kernels show the recorded words and registers."""
+"""Tests that pictures of random firings on GENERIC kernels show the recorded values."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from tests.kinst_emu.explain.test_picture import held_to_the_recording, pictures
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
 FIRINGS = int(os.environ.get("KINST_FIRINGS") or 20)
-MOMENTS = 20  # checked pictures of each firing
+MOMENTS = 20  # number of pictures that are checked for each firing
 CALLS = (("strlen", 'strlen("hello")'), ("strtoul", 'strtoul("-0x12zz", 0, 16)'),
          ("malloc", "malloc(100, &M_TEMP, 2)"), ("uifind", "uifind(7)"), ("crget", "crget()"),
          ("kern_setenv", 'kern_setenv("a", "b")'))
@@ -33,7 +33,7 @@ def test_pictures_of_random_firings_match_the_recordings(kernel):
         offset = chosen.randrange(min(300, kernel.symbols.find(function).size))
         try:
             explained = explain(kernel, Asked(f"{function}:{offset}", call))
-        except KinstError as error:  # no instruction at the offset, or not executed by the call
+        except KinstError as error:  # no instruction there, or not executed by the call
             assert any(text in str(error) for text in (
                 "no instruction begins", "needs another call", "cannot be probed")), error
             continue

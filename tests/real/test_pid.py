@@ -1,4 +1,4 @@
-"""Probes on every instruction of user programs match the instructions that a run executes."""
+"""Tests that probes on every instruction of a program match the executed instructions."""
 
 import os
 import re
@@ -35,7 +35,7 @@ def kernel(request):
 
 
 def in_first_process(kernel, machine, name):
-    """Return the program of the process that the shell will create next."""
+    """Return a program to trace in the process that the shell will create next."""
     last = int.from_bytes(machine.read(machine.symbol("lastpid").address, 4), "little")
     return TracedProgram(last + 1, name, UserPrograms(program_files(kernel)).file(name), True)
 
@@ -102,7 +102,7 @@ def test_every_instruction_of_a_program_fires_where_and_when_it_is_executed(kern
     # A faulting or repeating instruction is recorded again when it restarts, but fires once.
     wanted = [[row for before, row in zip([(0, 0), *rows], rows, strict=False)
                if row[1] in known and row[1] != before[1]] for rows in truth]
-    assert fired in wanted, "the program's instructions, each before it is executed"
+    assert fired in wanted, "the firings are not the executed instructions"
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -272,7 +272,7 @@ def test_probing_every_instruction_of_freebsds_shell_does_not_change_its_run(ker
         assert re.findall(r"^\d$", ran.stdout, re.MULTILINE) == list("123456789")
         digests.append(re.search("digest .*", ran.stdout)[0])
     assert digests[0] == digests[1]
-    assert int(re.search(r"^ +(\d+)$", ran.stdout, re.MULTILINE)[1]) > 100_000, "instructions"
+    assert int(re.search(r"^ +(\d+)$", ran.stdout, re.MULTILINE)[1]) > 100_000, "too few firings"
 
 
 def test_destructive_actions_affect_the_guest(kernel):
@@ -324,11 +324,11 @@ def test_reports_and_listings_include_probes_in_programs(kernel, tmp_path):
     reported = run(*words, "pid$target:::entry, fbt::vn_read:entry { @[ustack()] = count(); }",
                "--report", str(page))
     assert reported.returncode == 0 and "pid" in page.read_text() and "cat`main" in reported.stdout
-    assert "cat`0x" not in reported.stdout, "where a program begins, it has no caller"
+    assert "cat`0x" not in reported.stdout, "the first function of a program has no caller"
     listed = run(*words, "pid$target::main:", "-l", "-v")
     assert listed.returncode == 0 and " main entry" in listed.stdout
     faulted = run(*words[:4], "$ work faults 40", "-qn",
                   "pid$target::main: { @[probename] = count(); }")
     counts = [int(line.split()[1]) for line in faulted.stdout.splitlines() if line.strip()]
-    # The loop's instructions with several stores per iteration; a faulting store fires once.
+    # The loop stores several times per iteration; a store that faults fires only once.
     assert max(counts) in (10, 20, 40) and counts.count(max(counts)) > 3

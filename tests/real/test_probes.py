@@ -1,4 +1,4 @@
-"""Hundreds of probes on FreeBSD GENERIC kernels do not change the boot.
+"""Tests that hundreds of probes on FreeBSD GENERIC kernels do not change the boot.
 
 Functions are chosen at random; $KINST_SEED repeats the choice of a failed run.
 """
@@ -18,7 +18,7 @@ from kinst.providers import fbt, kinst_provider
 from tests.conftest import ARCHES, real_kernel
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
-HOT = 20_000  # calls during a boot that make the guest path too slow
+HOT = 20_000  # more calls than this during a boot make the guest path too slow
 
 
 @pytest.fixture(params=ARCHES, scope="module")
@@ -28,7 +28,7 @@ def kernel(request):
 
 @pytest.fixture(scope="module")
 def boot(kernel):
-    """Prepare a machine at the start of its devices, and boot it for comparison.
+    """Boot a machine, and boot it again with probes on all functions to count their calls.
 
     Return the machine, its state, the digest and the console after the boot, and the number of
     calls of each function during the boot.
@@ -59,7 +59,7 @@ def traced_boot(boot, functions, path):
         try:
             kinst_provider.create(breakpoints, name, "")
         except ProbeError as error:
-            assert "none of its instructions can be probed" in str(error)
+            assert "no matching instruction can be probed" in str(error)
     breakpoints.enable()
     stop = boots.boot_to_prompt(machine)
     breakpoints.disable()
@@ -96,7 +96,7 @@ def test_the_native_decoder_and_boundaries_match_the_instruction_tables(kernel, 
         table = breakpoints.instructions(function)
         code = breakpoints.code(function)
         lengths = breakpoints.dispatcher.lengths(code)
-        # The native decoder does not recognize literal data: compare the code before it.
+        # The native decoder does not recognize literal data, so compare only the code before it.
         data = literals(breakpoints.trap, code, function.address)
         known = [len(i.code) for i in table if not data or i.offset < data[0][0]]
         assert lengths[: len(known)] == known, function.name

@@ -1,4 +1,4 @@
-"""D programs on FreeBSD kernels read types, lists, times and stacks and do not change the boot."""
+"""Tests that D programs read data of FreeBSD kernels without changing the boot."""
 
 import pytest
 

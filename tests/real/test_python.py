@@ -1,4 +1,4 @@
-"""The examples of docs/python.md work on FreeBSD kernels."""
+"""Tests that the examples of docs/python.md work on FreeBSD kernels."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Recordings of FreeBSD boots replay exactly from any position, with and without probes."""
+"""Tests that FreeBSD boots replay exactly from any position, with and without probes."""
 
 import json
 import random

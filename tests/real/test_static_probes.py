@@ -1,4 +1,4 @@
-"""Static probes match the linker sets in the kernel's file, as pyelftools reads them."""
+"""Tests that static probes match the kernel's linker sets, as pyelftools reads them."""
 
 import struct
 
@@ -176,7 +176,7 @@ def test_priv_and_mac_probes_fire_as_often_as_the_deciding_functions_return(kern
     assert ran.returncode == 0, ran.stderr
     rows = [row.split() for row in ran.stdout.splitlines()]
     differ = {row[1]: int(row[2]) for row in rows if row[:1] == ["mac"] and row[2] != "0"}
-    # mac_inet_check_add_addr() has no such probe; mac_inpcb_check_deliver() returns at once
+    # mac_inet_check_add_addr() has no mac-check probe; mac_inpcb_check_deliver() returns at once
     # if no policy is loaded.
     assert differ.keys() <= {"mac_inet_check_add_addr", "mac_inpcb_check_deliver"}, differ
     assert sum(1 for row in rows if row[:1] == ["every"]) > 8

@@ -1,4 +1,4 @@
-"""System call probes match the calls that the kernel's hook systrace_probe_func receives."""
+"""Tests that system call probes match the calls that the kernel's systrace hook receives."""
 
 import re
 import struct
@@ -59,7 +59,7 @@ class Thread:
 
 
 def by_the_kernels_hook(kernel, types):
-    """Return each process's calls as the kernel's hook receives them.
+    """Return each process's system calls as the kernel's hook receives them.
 
     An entry is (module, name, arguments), a return (module, name, value, errno).
     """
@@ -145,7 +145,7 @@ def test_system_call_probes_match_the_kernels_hook_and_change_nothing(
     assert machine.digest() == untraced
     wanted = by_the_kernels_hook(kernel, types)
     commands = [pid for pid in wanted if any(
-        call[1] == "execve" for call in wanted[pid])]  # not the shell, which waits for them
+        call[1] == "execve" for call in wanted[pid])]  # not the shell, which waits for the commands
     assert len(commands) >= 4
     for pid in commands:
         assert found[pid] == wanted[pid]
@@ -181,7 +181,7 @@ fbt::vm_fault_trap:entry /execname == "work"/ { @["faults"] = count(); }
 
 
 def test_the_work_of_programs_is_counted_exactly_without_changing_the_digest(kernel):
-    """Expect 1,000 calls, 50 touched pages, 35 bytes, and four programs with a SIGCHLD each."""
+    """Expect 1,000 calls, 50 page faults, 35 written bytes, and 4 processes with a SIGCHLD each."""
     words = ("kdtrace", "-k", str(kernel.path), "-q", "--digest", "-c",
              "$ work calls 1000; work faults 50; cat /etc/motd; kill -15 99999", "-n")
     traced, plain = run(*words, COUNTED), run(*words, "BEGIN { }")

@@ -1,4 +1,4 @@
-"""Translated arguments of FreeBSD's network probes describe a program's local connection."""
+"""Tests that translated arguments of network probes describe a local connection."""
 
 from collections import Counter
 

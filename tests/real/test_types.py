@@ -1,4 +1,4 @@
-"""Types of GENERIC kernels from DWARF and CTF match llvm-dwarfdump and ctfdump."""
+"""Tests that types of GENERIC kernels from DWARF and CTF match llvm-dwarfdump and ctfdump."""
 
 import os
 import random
@@ -178,4 +178,4 @@ def test_a_function_with_a_changed_calling_convention_is_not_called(arch):
     count = len(known.of(function.name, function.address).parameters)
     call = f"{function.name}({', '.join('0' * count)})"
     refused(run("kinst", "call", "-k", str(kernel.path), call),
-            f"{function.name}: the compiler has changed how it takes its arguments")
+            f"{function.name}: the compiler has changed how the function takes its arguments")

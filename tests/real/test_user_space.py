@@ -1,4 +1,4 @@
-"""Programs of our userland run on FreeBSD GENERIC kernels.
+"""Tests of programs of our userland on FreeBSD GENERIC kernels.
 
 $KINST_SEED repeats the random choices of a failed run.
 """
@@ -67,7 +67,7 @@ def at_prompt(kernel):
 
 
 def said(ran):
-    """Return a command's output without messages of the kernel."""
+    """Return a command's output without kernel messages."""
     return b"".join(line for line in ran.output.splitlines(True) if not line.startswith(b"random:"))
 
 
@@ -132,7 +132,7 @@ def test_the_option_write_saves_changes_to_the_disk_image(kernel, tmp_path):
     done = run("kinst", "run", *words, "--", "cat /tmp/x")
     assert done.stdout == "kept\n"
     done = run("kinst", "run", *words, "--write", "--", "echo again > /tmp/y; cat /tmp/x")
-    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr  # was unmounted cleanly
+    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr  # it was unmounted cleanly
     link = tmp_path / "link"
     link.symlink_to(path)
     path.chmod(0o600)
@@ -584,7 +584,7 @@ def test_cpu_counters_read_by_a_program_are_virtual(kernel, tmp_path):
 
 
 def test_removing_instruction_hooks_does_not_change_a_program(kernel):
-    """Unicorn's own removal of a hook would look up the code like an access of the program."""
+    """Unicorn's own removal of a hook would look up the code as the program fetches it."""
     machine = boots.booted(kernel)
     at_system_call(machine)
     begin = machine.snapshot()
@@ -605,7 +605,7 @@ def test_removing_instruction_hooks_does_not_change_a_program(kernel):
 
 @pytest.fixture
 def fetched(kernel, tmp_path, monkeypatch):
-    """Return the name of a kernel with a small base system of ours beside it.
+    """Create a small base system beside a kernel, and return the kernel's name.
 
     The files are arranged as ``kinst images fetch --base`` does.
     """

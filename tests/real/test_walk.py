@@ -1,4 +1,4 @@
-"""The commands of docs/panic.md and docs/panic-program.md find the bugs on FreeBSD kernels."""
+"""Tests that the commands of docs/panic.md and docs/panic-program.md find the bugs."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def test_the_commands_of_the_page_find_the_bug(page, tmp_path):
 
 
 def numbers(lines):
-    """Return the first large number of each line with a position or the register x0, in order."""
+    """Return the first large number of each line that shows a position or the register x0."""
     return [n for line in lines if re.match(r"^\d{6,} |^x0 ", line)
             for n in re.findall(r"\b(?:0xffff[0-9a-f]{12}|\d{6,12})\b", line)[:1]]
 

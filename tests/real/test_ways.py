@@ -1,4 +1,4 @@
-"""Explanations and pictures of page faults and context switches match the recorded runs."""
+"""Tests that explained page faults and context switches match the recorded runs."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The writes that replay finds match QEMU's watchpoints, set through gdb's protocol."""
+"""Tests that the writes that replay finds match QEMU's watchpoints."""
 
 import random
 
@@ -34,11 +34,11 @@ def test_the_writes_to_twenty_variables_match_qemus_watchpoints(arch, tmp_path):
     stored = {address & -8 for piece in steps(player, recording.last, False, True)
               if not isinstance(piece, bytes) for s in piece
               for address, _physical, _data in s.stores if address is not None}
-    # Variables in the kernel's image or heap; at the end, the stack's words hold other values.
+    # Prefer words outside the stack, since words of the stack may be reused before the end.
     low = machine.sp - (16 << 10)
     variables = sorted(a for a in stored if not low <= a < low + (32 << 10))
     chosen = sorted(random.Random(7).sample(variables, min(VARIABLES, len(variables))))
-    if len(chosen) < VARIABLES:  # add words of the stack that are written often
+    if len(chosen) < VARIABLES:  # add words of the stack
         extra = sorted(stored - set(variables))
         chosen += random.Random(8).sample(extra, VARIABLES - len(chosen))
     player.advance_to_end()
@@ -63,8 +63,8 @@ def test_the_writes_to_twenty_variables_match_qemus_watchpoints(arch, tmp_path):
 
 
 def contents(qemu, addresses):
-    values = {address: qemu.read_u64(address) for address in addresses}
     """Return the current 64-bit values at some addresses of QEMU's guest."""
+    values = {address: qemu.read_u64(address) for address in addresses}
     qemu._qemu.gdb.physical(False)
     return values
 

@@ -214,7 +214,7 @@ def test_endless_loops_end_with_a_fault_even_in_long_programs():
     one = BpfInstruction(Class.ALU64 | Alu.ADD | K, 1, 0, 0, 1)
     ends = BpfInstruction(Class.JMP | BpfJump.EXIT)
     circle = [*[one] * 30_000, BpfInstruction(Class.JMP | BpfJump.JA, 0, 0, -30_001)]
-    # Straight-line code of the same length, called repeatedly.
+    # An endless loop that calls straight-line code of the same length.
     called = [BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL, 0, 1),
               BpfInstruction(Class.JMP | BpfJump.JA, 0, 0, -2), *[one] * 30_000, ends]
     for code in (circle, called):

@@ -74,7 +74,7 @@ def test_a_pattern_also_matches_inline_functions():
 
 
 def test_every_tool_reports_functions_that_are_only_inlined(recording):
-    said = "it is inline in 5 places"
+    said = "is inline in 5 places"
     for command in (("line", "-k", KERNEL, "charge:0"), ("disas", "-k", KERNEL, "charge"),
                     ("explain", "-k", KERNEL, "charge:0", "-c", "account(4)"),
                     ("call", "-k", KERNEL, "charge(4)"),
@@ -126,7 +126,8 @@ def test_replay_stops_where_a_function_with_a_tail_call_returns(arch, tmp_path):
     machine = kinst_emu.Recording(str(path)).machine
     assert there["registers"][machine.emulated.arch.result] == result
     jumped = replayed(path, "--to", "tail_odd")
-    assert jumped["registers"][machine.emulated.arch.result] != result  # result not set yet
+    # At the tail call, the result register does not hold the result yet.
+    assert jumped["registers"][machine.emulated.arch.result] != result
     links = replayed(path, "--to", "fbt::tail_even:return", "--origin",
                      machine.emulated.arch.result)
     assert links["value"] == result

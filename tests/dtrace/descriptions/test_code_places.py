@@ -45,7 +45,8 @@ def test_a_source_line_resolves_to_every_start_of_its_code(image):
     sources = Sources(image)
     found = code_places(image, "lesson.c:18")
     assert found == code_places(image, "lesson.c@18") == code_places(image, "kinst::lesson.c@18:")
-    assert len({place.function.name for place in found}) > 3  # inlined into several functions
+    # The line is inlined into several functions.
+    assert len({place.function.name for place in found}) > 3
     assert all(sources.line(place.address).endswith("lesson.c:18") for place in found)
 
 
@@ -80,7 +81,7 @@ def test_a_place_that_cannot_be_resolved_raises_a_clear_error(image):
         with pytest.raises(KinstError, match=says.replace("(", r"\(")) as error:
             code_places(image, text)
         assert "\n" not in str(error.value)
-    with pytest.raises(KinstError, match=r"stands for \d places; choose one of"):
+    with pytest.raises(KinstError, match=r"matches \d places; choose one of"):
         code_place(image, "charge:entry")
 
 

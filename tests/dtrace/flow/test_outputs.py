@@ -40,7 +40,7 @@ def head_of(player):
 
 
 def made(player, kind, marks=None, names=None):
-    """Return the output of a whole recording in one format, as bytes."""
+    """Write a whole recording in an output format and return the bytes."""
     file = io.BytesIO()
     code = KernelCode(player.machine.image, marks or [])
     out = output(kind, code, head_of(player), file, "kernel", {}, names or [])
@@ -150,7 +150,7 @@ def test_a_perfetto_trace_has_nested_closed_slices_and_instants(image, played):
 PROCESSOR = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
 
 
-@pytest.mark.skipif(PROCESSOR is None, reason="no trace processor of Perfetto's is on the machine")
+@pytest.mark.skipif(PROCESSOR is None, reason="Perfetto's trace processor is not installed")
 def test_the_perfetto_trace_processor_reads_the_trace(played, tmp_path):
     content = made(played, PERFETTO)
     path = tmp_path / "kernel.pftrace"

@@ -1,4 +1,4 @@
-"""Tests of aggregations: native buckets against their defining arithmetic, and sorting."""
+"""Tests that native aggregations match plain arithmetic, and tests of sorting and merging."""
 
 import math
 

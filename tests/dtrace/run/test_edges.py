@@ -98,7 +98,8 @@ def test_aggregation_keys_beyond_the_limits_are_dropped_and_counted(monkeypatch)
     monkeypatch.setattr(aggregations, "MAX_KEYS", 3)
     status, kept, said = run(*words)
     line = "dtrace: [DTRACEDROP_AGGREGATION] 1 aggregation key drop (too many keys)\n"
-    assert status == 0 and said == 2 * line  # key 3; key 4 once trunc made room for 3
+    # Dropped are key 3, and key 4 after trunc has made room for key 3.
+    assert status == 0 and said == 2 * line
     assert "        2                1\n        3                1\n" in kept
     assert "        4                1\n" not in kept
     with monkeypatch.context() as few:
@@ -107,4 +108,4 @@ def test_aggregation_keys_beyond_the_limits_are_dropped_and_counted(monkeypatch)
         assert run(*words) == (status, kept, said)
     monkeypatch.setattr(aggregations, "MAX_VALUES", 2)
     status, out, said = run(*words)
-    assert line in said and "@" in kept and "@" not in out  # bars of a distribution are made of "@"
+    assert line in said and "@" in kept and "@" not in out  # bars of a distribution consist of "@"

@@ -109,7 +109,7 @@ def test_results_and_digests_are_json_objects(image):
     assert list(rows[-1]) == ["digest"]
 
 
-@pytest.mark.skipif(shutil.which("llvm-objdump") is None, reason="there is no llvm-objdump")
+@pytest.mark.skipif(shutil.which("llvm-objdump") is None, reason="llvm-objdump is not installed")
 def test_llvm_objdump_reads_the_object_file(tmp_path):
     path = tmp_path / "program.o"
     status, out, said = run("-e", "--emit-elf", str(path), "-n",

@@ -84,7 +84,7 @@ def test_time_does_not_go_back_unless_the_address_is_reused_by_another_thread():
     kept[THREAD + 8], kept[CPU + 16] = 1_100, 900
     assert time.of(THREAD, CPU, 910) == 1_500
     assert time.of(THREAD, CPU, 1_400) == 1_600
-    assert time.of(THREAD, CPU, 1_300) == 1_500, "the machine has gone back"
+    assert time.of(THREAD, CPU, 1_300) == 1_500, "the time of a restored machine is wrong"
     kept[THREAD], kept[THREAD + 8] = 2, 0
     assert time.of(THREAD, CPU, 1_400) == 500
 

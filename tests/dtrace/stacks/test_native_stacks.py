@@ -11,7 +11,7 @@ from kinst_emu.cli import script
 from kinst_emu.terminal.shared_output import shared
 from tests.conftest import ARCHES, real_kernel
 
-# Programs that record one firing in `every`, selected by a counter that the clauses increment.
+# D programs that record one of `every` firings, selected by n, which their clauses increment.
 OF_KERNEL = """
     fbt::: {{ n++; }}
     fbt:::entry /n % {every} == 0/ {{

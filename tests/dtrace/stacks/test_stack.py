@@ -15,7 +15,7 @@ from tests.forked import completed
 
 
 def traced(machine, call, function, tell):
-    """Call `tell` for every executed instruction of a function with (offset, text, registers)."""
+    """Trace a call; pass (offset, text, registers) of each instruction executed to ``tell``."""
     def fire(probe, state):
         tell(probe.instruction.offset, machine.arch.disassemble(
             probe.instruction.code, probe.instruction.address), state.get)
@@ -39,7 +39,7 @@ def test_stacks_are_correct_at_every_instruction_of_a_recursion(booted, debug_da
     if not debug_data:
         for _base, _begin, _end, sources in stacks._sources._parts:
             sources._frames = Frames(b"")
-    outside, compared = [], 0  # per call: frame pointer at entry, whether a frame was made since
+    outside, compared = [], 0  # per call: [frame pointer at entry, whether it has changed]
 
     def tell(offset, text, get):
         nonlocal compared
@@ -95,7 +95,7 @@ def test_stacks_are_printed_with_inline_functions_and_lines(arch):
 
 @pytest.mark.parametrize("arch", ["arm64", "riscv64"])
 def test_a_faulting_call_prints_the_stack(arch):
-    """Address 0 is readable in the teaching kernel for amd64, so the call does not fault there."""
+    """Exclude amd64: its teaching kernel can read address 0, so the call does not fault there."""
     program = "from kinst_emu.commands.entry import kinst; kinst()"
     result = subprocess.run(
         [sys.executable, "-c", program, "call", "-k", f"teaching/{arch}", "strlen(0)"],
@@ -147,7 +147,7 @@ def test_a_damaged_entry_is_reported_when_it_is_needed(damage):
 
 @pytest.mark.parametrize("arch, entry", [("amd64", "calltrap"), ("arm64", "handle_el1h_sync")])
 def test_the_stack_of_a_panic_continues_past_the_trap_frame(arch, entry):
-    """The stack reaches the faulting instruction (except on riscv64, which has no page tables)."""
+    """Exclude riscv64: its teaching kernel has no page tables, so the call cannot fault there."""
     result = subprocess.run(
         [sys.executable, "-c", "from kinst_emu.commands.entry import kinst; kinst()", "call", "-k",
          f"teaching/{arch}", "--unchecked", "strcmp(0x7fffffff0000, 0)"],

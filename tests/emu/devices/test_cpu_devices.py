@@ -67,7 +67,7 @@ def test_gic_interrupts_below_32_are_private_and_the_others_are_routed():
     distributor.set_line(35, True)
     assert [one.asserted for one in interfaces] == [True, False, True]
     assert interfaces[2].read(0xC, 4) == 35
-    assert not any(one.asserted for one in interfaces), "it is active for all"
+    assert not any(one.asserted for one in interfaces), "interrupt 35 is active on every CPU"
 
 
 def test_gic_distributor_state_includes_banked_registers():

@@ -55,7 +55,7 @@ class Computer:
         self.memory[self._piece(address, len(data))] = data
 
     def until_quiet(self, most=1000):
-        """Run timers until none is pending, at most `most` of them, and return their number."""
+        """Run at most `most` timers, until none is pending, and return the number that ran."""
         rung = 0
         while self.events.next() != NEVER and rung < most:
             self.now = max(self.now, self.events.next())
@@ -136,7 +136,7 @@ def test_reads_and_writes_work_and_do_not_change_the_image():
     driver = Driver(content)
     assert driver.ask(IN, 3, room=1024) == (0, content[1536:2560], 1025)
     new = bytes(255 - i % 256 for i in range(1024))
-    assert driver.ask(OUT, 7, new)[0] == 0  # crosses the border of two 4096-byte blocks
+    assert driver.ask(OUT, 7, new)[0] == 0  # crosses the boundary between two 4096-byte blocks
     assert driver.ask(FLUSH, 0)[0] == 0
     assert driver.ask(IN, 6, room=2048)[1] == content[3072:3584] + new + content[4608:5120]
     assert driver.ask(GET_ID, 0, room=20)[1].startswith(b"kinst\0")
@@ -187,11 +187,11 @@ def test_a_cycle_of_descriptors_stops_the_device():
     driver.put([(DATA, 16, 0), (DATA, 16, 0), (DATA, 1, WRITE)])
     DESCRIPTOR.pack_into(driver.bus.memory, RINGS + DESCRIPTOR.size, DATA, 16, NEXT, 0)
     driver.bus.until_quiet()
-    assert "circle" in driver.block.trouble
+    assert "has a loop" in driver.block.trouble
 
 
 def hostile(r, driver):
-    """Perform random steps on memory and registers as a hostile driver might."""
+    """Manipulate memory and registers at random, as a hostile driver might."""
     memory, device = driver.bus.memory, driver.device
     interesting = [0, 1, 2, 7, 8, 0x7FFF, 0x8000, 0xFFFF, MEMORY - 1, MEMORY, MEMORY + 1, RINGS,
                    RINGS + 0x400, RINGS + 0x800, DATA, 1 << 31, (1 << 32) - 1, (1 << 64) - 1]
@@ -335,7 +335,7 @@ def test_the_configuration_reports_disk_size_and_request_limits():
 
 
 def test_hostile_ports_and_configuration_neither_break_the_disk_nor_keep_it_busy():
-    """Access the legacy PCI interface at random: every register and width, time and states."""
+    """Access all registers of the legacy PCI interface at random, with timers and restores."""
     r = random.Random(30)
     bus = Computer()
     block = VirtioBlock(bus, "disk0", memoryview(bytes(8192)), Line(lambda n, level: None, 16))
@@ -395,7 +395,7 @@ def test_the_pci_bus_has_only_a_bridge_and_the_disk():
         assert register(*absent) == 0xFFFFFFFF
     register(1, 0x10)
     pci.write(4, 4, 0xFFFFFFFF)
-    assert pci.read(4, 4) == 0xFFC1  # the BAR mask shows 64 I/O ports
+    assert pci.read(4, 4) == 0xFFC1  # the BAR mask of 64 I/O ports
     pci.write(4, 4, 0xD000)
     assert pci.port(0xC000) is None and pci.port(0xD012)[1] == 0x12
     register(1, 4)

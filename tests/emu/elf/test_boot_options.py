@@ -53,7 +53,8 @@ def test_loader_metadata_contains_disk_environment_and_flags(arch, disk):
     machine = UnicornMachine(image, MEMORY)
     machine.boot()
     low = min(s.virtual for s in image.segments)
-    # Addresses are physical on amd64, and elsewhere virtual in an image loaded 2 MiB into RAM.
+    # Addresses in the metadata are physical on amd64.  Elsewhere they are virtual, and the image is
+    # loaded 2 MiB into RAM.
     bias = 0 if arch == "amd64" else machine.board.ram_base + (2 << 20) - low
     memory = machine.read_physical(machine.board.ram_base, 64 << 20)
     begin = memory.index(records.record(records.NAME, b"kernel\0"))

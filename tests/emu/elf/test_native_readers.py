@@ -1,4 +1,4 @@
-"""Tests of native readers of tables and code against plain Python implementations."""
+"""Tests that native readers of symbols, code and sections match plain Python code."""
 
 import io
 import re

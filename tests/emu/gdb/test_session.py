@@ -1,4 +1,4 @@
-"""Tests of the gdb protocol on recordings of the teaching kernel, by packets and with gdb."""
+"""Tests of the gdb server on recordings of the teaching kernel, with packets and with gdb."""
 
 import re
 import shutil
@@ -37,7 +37,7 @@ def played(image, tmp_path):
 
 
 class Debugger:
-    """Session on one end of a socket pair with our gdb protocol client on the other end."""
+    """A gdb session and our gdb client, connected by a socket pair."""
 
     def __init__(self, target, commands=()):
         here, there = socket.socketpair()
@@ -129,11 +129,11 @@ def test_a_watchpoint_sees_the_same_accesses_as_stepping(image, played, debugger
             known.append((before, slow.position))
     watch.close()
     if len(known) < 3:
-        pytest.fail("nothing is accessed there")
+        pytest.fail("the address is accessed fewer than three times")
     assert debugger.ask(f"Z{kind},{address:x},8") == "OK"
 
     def go(command, step):
-        """Continue to the access and step over it, as debuggers do where the stop precedes it."""
+        """Continue to the access; then step over it, as debuggers do, if the stop precedes it."""
         assert f"{name}:{address:x};" in debugger.ask(command)
         if played.machine.arch.watches_before:
             assert debugger.ask(f"z{kind},{address:x},8") == "OK"
@@ -252,7 +252,7 @@ def test_damaged_packets_are_requested_again():
 
 def test_an_invalid_port_is_refused():
     for place in ("port", "70000", "-1", "1.5"):
-        with pytest.raises(GdbError, match="give a port"), connections(place, print):
+        with pytest.raises(GdbError, match="use a port"), connections(place, print):
             pass
 
 
@@ -357,7 +357,7 @@ def test_a_watchpoint_stops_on_the_right_side_of_the_access_in_both_directions(p
     target.watch(address, 1, 2)
     forward = target.go(lambda: False)
     assert forward.why is Why.WATCH and target.count >= position - 2
-    at = target.count if before else target.count - 1  # count before the store
+    at = target.count if before else target.count - 1  # instruction count before the store
     target._seek(at)
     stepped = target.step()
     assert stepped.why is Why.WATCH and target.count == at + (not before)
@@ -390,11 +390,11 @@ def test_gdb_shows_old_and_new_value_at_a_watched_store(image, played):
     assert not thread.is_alive(), done.stderr
     changes = re.findall(r"Old value = (-?\d+) .*\nNew value = (-?\d+) ", done.stdout)
     assert [(int(one) & 255, int(other) & 255) for one, other in changes] == [
-        (old, new), (new, old)], done.stdout  # forward, then backward
+        (old, new), (new, old)], done.stdout  # first forward, then backward
 
 
 LLDB = shutil.which("lldb-19") or shutil.which("lldb")
-WITHOUT_RISCV = "lldb version 14."  # default of Debian 12
+WITHOUT_RISCV = "lldb version 14."  # the version in Debian 12
 
 
 @pytest.mark.skipif(LLDB is None, reason="lldb is not installed")

@@ -27,12 +27,12 @@ from tests.conftest import ARCHES
 from tests.modulewriter import KernelModule
 
 FEW = 1 << 20
-OPERATIONS = 2000  # operations on changing files
+OPERATIONS = 2000  # number of operations on changing files
 
 
 @pytest.fixture(params=ARCHES)
 def kernel(request, tmp_path, monkeypatch):
-    """Return a copy of a teaching kernel, with a cache directory of its own."""
+    """Return a copy of a teaching kernel, and use a separate cache directory."""
     monkeypatch.setenv("KINST_CACHE", str(tmp_path / "cache"))
     return shutil.copy(catalog.find(f"teaching/{request.param}").path, tmp_path / "kernel")
 
@@ -94,7 +94,7 @@ CHANGED = {
     "build_id": lambda image: image.build_id + "00",
     "modules": None,  # tested in tests/emu/elf/test_kernel_module.py
     "options": lambda _image: dataclasses.replace(NOTHING, flags="v"),
-    "file": None,  # the other fields are read from it
+    "file": None,  # the other fields are read from this file
 }
 
 
@@ -218,7 +218,7 @@ def test_replacing_a_large_disk_in_use_does_not_change_its_content(tmp_path):
     other.write_bytes(b"other" * 1000)
     content = bytes(disk.content[:512])
     os.replace(other, path)
-    # Replacing the file changes its inode times, which may raise an error, but never its bytes.
+    # Replacing the file changes its inode's times, which may raise an error, but not its bytes.
     try:
         assert bytes(disk.content[:512]) == content
     except ImageError as error:

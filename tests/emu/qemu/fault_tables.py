@@ -1,4 +1,4 @@
-"""Tables of instructions and pages whose accesses fault or succeed.
+"""Tables of instructions, pages and addresses, for testing which accesses fault.
 
 A row is an instruction, a pair of neighboring pages, and an offset near the border between them.
 All pages lie in one table of 4 KiB pages, and each has its own memory.
@@ -14,7 +14,7 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class Access:
-    """Instruction of a table, which usually accesses memory.
+    """An instruction in a table, which usually accesses memory.
 
     :param code: machine code; the address is in the register of the first argument.
     :param width: number of bytes accessed, or 0 for none.
@@ -66,7 +66,7 @@ class Table:
     mode: str = "kernel"
 
     def for_user_mode(self) -> "Table":
-        """Return the same rows for user mode, with kernel and user pages exchanged."""
+        """Return this table for user mode, with kernel and user pages exchanged."""
         swapped = {kind: lambda p, entry=entry: self.programs(entry(p))
                    for kind, entry in self.pages.items()}
         return replace(self, pages=swapped, others=self.others + self.privileged, mode="user")
@@ -107,7 +107,7 @@ def _amd64() -> Table:
         "rw": lambda p: p | present | write | accessed | no_execute,
         "absent": lambda p: p & ~PAGE, "ro": lambda p: p | present | accessed | no_execute,
         "rx": lambda p: p | present | accessed,
-        "fresh": lambda p: p | present | write,  # accessed and dirty bits clear
+        "fresh": lambda p: p | present | write,  # accessed and dirty bits are clear
         "user": lambda p: p | present | write | user | accessed,
         "reserved": lambda p: p | present | write | accessed | 1 << 51,
     }
@@ -172,7 +172,7 @@ def _arm64() -> Table:
         "rw": lambda p: p | usual | pxn | uxn, "absent": lambda p: p & ~3,
         "ro": lambda p: p | usual | read_only | pxn | uxn,
         "rx": lambda p: p | usual | read_only | uxn,
-        "fresh": lambda p: p | usual & ~af | pxn | uxn,  # access flag clear
+        "fresh": lambda p: p | usual & ~af | pxn | uxn,  # access flag is clear
         "user": lambda p: p | usual | user, "reserved": lambda p: p | usual & ~2 | pxn,
     }
     others = tuple(Access(name, code, 0) for name, code in (

@@ -24,13 +24,13 @@ MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
 PROTECTION = 13
 PAGE_FAULT, BREAKPOINT = 14, 3  # amd64 vectors; 3 is also riscv64's scause for a breakpoint
 INSIDE = 64  # offset within a page
-# All rows are tested where real kernels are configured, and otherwise one in six.
+# Test all rows where real kernels are configured, and otherwise one in six.
 SHARE = 1 if "KINST_KERNELS" in os.environ else 6
 TEXT_ROOM = 32  # distance between two instructions in bytes
 
 
 class Ground:
-    """Machine with the pages and instructions of a table and with vectors that only mark faults."""
+    """Machine with a table's pages and instructions, whose faults lead to known addresses."""
 
     def __init__(self, image, mode="kernel"):
         self.machine = machine = UnicornMachine(image, MEMORY)
@@ -85,7 +85,7 @@ class Ground:
     def _put(self, at, entry):
         self.machine.write_physical(at, entry.to_bytes(8, "little"))
 
-    # -- location of the page table with 512 entries --------------------------------------------
+    # -- page tables: (address of the first test page, address of its page table entry) ---------
 
     def _amd64(self):
         machine = self.machine
@@ -100,7 +100,7 @@ class Ground:
 
     def _arm64(self):
         tables = self.machine.read_register("ttbr0_el1")
-        self._put(tables + 64, self.free + PAGE | 3)  # the GiB at 8 GiB
+        self._put(tables + 64, self.free + PAGE | 3)  # the GiB that begins at 8 GiB
         self._put(self.free + PAGE, self.free | 3)
         return 8 << 30, self.free
 
@@ -123,7 +123,7 @@ class Ground:
             0, self._page(3, "rw", self.kernels), len(idt) - 1, 0))
         # The gate of the double fault uses its own stack.
         machine.write_physical(table + 16 * 8 + 4, b"\1")
-        for number in (BREAKPOINT, 0x80):  # gates that user mode may use
+        for number in (BREAKPOINT, 0x80):  # gates that user mode can enter
             machine.write_physical(table + 16 * number + 5, b"\xee")
         task = self._page(510, "rw", self.kernels)
         stack = self._page(511, "rw", self.kernels) + PAGE
@@ -298,7 +298,7 @@ def outcome(ground, machine, number, access, address, pair):
 
 
 def stands_for(ground, access):
-    """Return the names of the registers that must hold the address."""
+    """Return the names of the registers that must hold the address of an access."""
     if ground.name == "amd64":
         if access.name in ("push", "push16", "call", "enter", "pop", "ret"):
             return ("rsp",)
@@ -307,15 +307,15 @@ def stands_for(ground, access):
 
 
 def rows(table):
-    """Yield (instruction number, instruction, kinds of both pages, offset from their border)."""
+    """Yield (number, instruction, kinds of two adjacent pages, offset from their boundary)."""
     every = list(enumerate([*table.accesses, table.fetch]))
     kinds = list(table.pages)
     for number, access in every:
         fetch = access is table.fetch
         for one in kinds:
-            # Within a page, at its start and end, and across its border to another page.
+            # Access the page within it, at its start and end, and across its boundary.
             yield number, access, (one, "rw"), INSIDE - PAGE
-            if fetch:  # the next instruction, or the end of this one, lies on the other page
+            if fetch:  # the next instruction, or the end of this instruction, is on the other page
                 if one not in table.translates_on:
                     yield number, access, (one, "rw"), -4
                 if table.crossing:
@@ -388,7 +388,7 @@ def test_other_exceptions_match_qemu(grounds):
 
 
 def test_port_instructions_in_user_mode_are_refused():
-    """Where the fault of IN or OUT cannot be delivered, no device is accessed."""
+    """IN and OUT access no device, even though their fault cannot be delivered."""
     image = catalog.find("teaching/amd64")
     for code in (b"\xec", b"\xee"):
         ground = Ground(image, "user")
@@ -452,7 +452,8 @@ def test_a_trap_that_cannot_push_its_frame_faults_at_the_instruction(image):
         machine.pc = ground.text
         machine.write_register("rsp", ground.pairs["absent", "rw"] + PAGE)
         stop = machine.run(Until(addresses=ground.ends, instructions=machine.instructions + 9))
-        assert stop.pc == ground.vectors + 8 * 8  # its stack is unmapped, too: a double fault
+        # Pushing the frame of the page fault fails, too, which causes a double fault.
+        assert stop.pc == ground.vectors + 8 * 8
         assert machine.read_u64(machine.sp + 8) == ground.text, code
 
 

@@ -1,4 +1,4 @@
-"""Tests that typed keys are sent to a guest under QEMU one by one, as its reader takes them."""
+"""Tests that typed keys reach a guest under QEMU one by one, at the pace of its reader."""
 
 from types import SimpleNamespace
 

@@ -182,7 +182,7 @@ def test_qemu_opens_no_network_port(booted):
         names = [os.readlink(f) for f in Path(f"/proc/{process}/fd").iterdir()]
         inodes = {name.removeprefix("socket:[").rstrip("]") for name in names
                   if name.startswith("socket:")}
-        assert len(inodes) >= 2  # the gdb stub and the console
+        assert len(inodes) >= 2  # sockets of the gdb stub and the console
         for table in ("tcp", "tcp6", "udp", "udp6"):
             path = Path(f"/proc/{process}/net/{table}")
             rows = [line.split() for line in path.read_text().splitlines()[1:]]

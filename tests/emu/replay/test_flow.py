@@ -1,4 +1,4 @@
-"""Tests of the native flow collector against single-stepping and of its encoding in Python."""
+"""Tests that native flow collection matches single-stepping, and of the encoding and files."""
 
 import pytest
 from hypothesis import given, settings
@@ -95,11 +95,11 @@ def test_a_flow_collector_can_be_closed_twice_but_not_reinitialized(fresh):
 
 def test_an_error_of_the_flow_callback_is_raised_by_flush(fresh):
     def sink(entries):
-        raise KeyError("no room")
+        raise KeyError("the sink is full")
 
     collected = Flow(fresh.engine, sink)
     fresh.run(Until(instructions=1000))
-    with pytest.raises(KeyError, match="no room"):
+    with pytest.raises(KeyError, match="the sink is full"):
         collected.flush()
 
 

@@ -1,4 +1,4 @@
-"""Tests of the search for the last write to memory against a single-stepped run."""
+"""Tests that the search for the last write to memory agrees with single-stepping."""
 
 import random
 

@@ -7,10 +7,10 @@ from images import catalog
 from tests.emu.qemu.test_faults import PAGE, Ground, in_user_mode, to_user
 from tests.kinst.verify.test_upstream_mistakes import words
 
-NEAR = 1 << 39  # on amd64, the address in the user half where the test pages are mapped again
+NEAR = 1 << 39  # user-half address where the test pages are mapped a second time on amd64
 
-# Code of equal size and different instruction counts that jumps to the address in the first
-# argument register
+# Pairs of code of equal size with different instruction counts.  Each jumps to the address in the
+# first argument register.
 CODES = {
     "amd64": (b"\x90\x90\x90\x90\xff\xe7", b"\x48\x83\xc0\x01\xff\xe7"),
     "arm64": (bytes.fromhex("1f2003d5 00001fd6"), bytes.fromhex("00001fd6 00001fd6")),
@@ -20,7 +20,7 @@ COUNTS = {"amd64": (5, 2), "arm64": (2, 1), "riscv64": (3, 2)}
 
 
 def low(ground, address):
-    """Return the address of the same page in the user half of the address space."""
+    """On amd64, map a page in the user half of the address space, too; return its address."""
     if ground.name != "amd64":
         return address
     machine = ground.machine
@@ -83,7 +83,7 @@ BRANCH = 0x14000001  # branch to the next instruction, which starts a new block
 
 
 def floating(code, before):
-    """Return a user program at its first instruction, with a trapped one in its second block."""
+    """Return a user program at its start; its second block contains a trapped instruction."""
     ground = Ground(catalog.find("teaching/arm64"), "user")
     machine = ground.machine
     machine.write_physical(

@@ -128,7 +128,7 @@ def test_unmapped_stop_addresses_do_not_accumulate(image):
     for turn in range(40):
         machine.run(Until(addresses=[nowhere[turn % 8]], instructions=machine.instructions + 5))
     machine.step()
-    unmapped = sum(machine.translate(address) is None for address in nowhere)  # on amd64, all 8
+    unmapped = sum(machine.translate(address) is None for address in nowhere)  # 8 on amd64
     assert machine.engine.stops_left == unmapped
 
 
@@ -154,7 +154,7 @@ def test_interruptions_of_every_kind_do_not_change_calls(booted, tmp_path):
 
 
 def test_the_fast_path_at_a_block_start_matches_the_slow_path(image):
-    """The compared run includes interrupts, waits, stops and the clock."""
+    """Compare a run that includes interrupts, waits, stops and the clock."""
     ends = []
     for slow in (True, False):
         machine = start(image)
@@ -166,7 +166,7 @@ def test_the_fast_path_at_a_block_start_matches_the_slow_path(image):
 
 
 class Looking(RuleBasedStateMachine):
-    """Random operations on a machine between two instructions that must not change its run."""
+    """Random operations between two instructions, none of which may change a machine's run."""
 
     arch = "amd64"
     whole: tuple[int, str] | None = None
@@ -358,7 +358,7 @@ def test_a_snapshot_inside_a_firing_is_refused(booted, path):
 
 
 def test_a_pending_power_off_survives_a_stop_and_a_snapshot(tmp_path):
-    """The request is part of the state, since the block with the port write is cut after it.
+    """The power-off request is saved, since the block that writes the port is cut after it.
 
     The teaching kernels for arm64 and riscv64 power off by a firmware call, which ends its block.
     """
@@ -397,7 +397,7 @@ def test_only_block_ending_instructions_end_a_block(fresh):
         expected = [board._block_ends(one) for one in found]
         assert [board.ends_block(one) for one in found] == expected
         assert not any(expected[:-1]), (hex(begin), [one.hex() for one in found])
-        # A block of one instruction may be in an interrupt shadow.
+        # Exclude blocks of one instruction, which may be in an interrupt shadow.
         if 1 < len(found) < 16 and not (begin ^ begin + size) >> page:
             assert expected[-1] or board.is_wait(found[-1]), (hex(begin), found[-1].hex())
             asked += 1
@@ -459,7 +459,7 @@ def test_cuts_do_not_flush_the_tlb(cut):
 @pytest.mark.parametrize("arch, name, value", [
     ("riscv64", "satp", 8 << 60), ("arm64", "sctlr_el1", (1 << 64) - 1), ("amd64", "cr3", 0)])
 def test_a_run_ends_when_the_mapping_of_its_code_disappears(arch, name, value):
-    """If a debugger unmaps running code, the CPU model alone would go on with its stale TLB."""
+    """If a debugger unmaps running code, the CPU model alone would continue with its stale TLB."""
     machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     machine.type(b"strings\r")
     kept, digest, gone = machine.snapshot(), machine.digest(), 0

@@ -89,7 +89,7 @@ def test_instruction_counts_of_blocks_match_the_decoder(fresh):
         if known is not None and fresh.translate(address) is not None:
             assert known == len(fresh.arch.split(fresh.read(address, size))), hex(address)
             compared += 1
-    # With fixed-length instructions the clock divides by their length instead of using a table.
+    # With fixed-length instructions, the clock divides by their length and needs no counts.
     assert compared > 50 or fresh.cpu.model.fixed_length
 
 
@@ -302,7 +302,7 @@ def test_a_second_boot_comes_from_the_cache(image, monkeypatch):
     one = boots.booted(image, MEMORY)
     path = boots.snapshot_path(image, MEMORY)
     assert path.exists()
-    monkeypatch.setattr(boots, "boot_to_prompt", lambda *_: pytest.fail("it is booted again"))
+    monkeypatch.setattr(boots, "boot_to_prompt", lambda *_: pytest.fail("a second boot"))
     assert boots.booted(image, MEMORY).digest() == one.digest()
 
 

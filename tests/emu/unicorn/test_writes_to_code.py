@@ -1,4 +1,4 @@
-"""Tests that code written to guest memory is executed next, whichever way it was written."""
+"""Tests that code written to guest memory in any way is what the guest executes next."""
 
 import gc
 import random
@@ -159,9 +159,9 @@ def paged(image, arch):
 
 
 def mapped(machine, *physical):
-    """Return an unmapped large page and the table writes that map it to each physical address."""
+    """Return an unmapped address and, for each physical page, table writes that map it there."""
     near, free = machine.symbol("strlen").address, machine.board.ram_base + (40 << 20)
-    if machine.arch.name == "arm64":  # the GiB at 8 GiB
+    if machine.arch.name == "arm64":  # the GiB that begins at 8 GiB
         tables = machine.read_register("ttbr0_el1")
         return 8 << 30, [((tables + 64, free | 3), (free, at | 0x701)) for at in physical]
     holes = [machine.guest.traps.hole(machine, near, at, 1, free) for at in physical]
@@ -237,7 +237,7 @@ def test_the_unicorn_object_can_be_used_after_its_machine_is_collected(image):
 
 SLOT, SLOTS, WORDS = 64, 3, 16
 UNITS = {
-    # One four-byte or two two-byte instructions, so blocks of equal size have different counts
+    # One four-byte or two two-byte instructions: blocks of equal size have different counts
     "amd64": (lambda n: b"\x48\x83\xc3" + bytes((n,)), b"\x66\x90\x66\x90", b"\xc3\x90\x90\x90"),
     "arm64": (lambda n: words(0x91000273 | n << 10), words(0xD503201F), words(0xD65F03C0)),
     "riscv64": (lambda n: words(0x00048493 | n << 20), words(0x00010001), words(0x00008067)),
@@ -292,7 +292,7 @@ def looping(arch):
 
 
 class Writing(RuleBasedStateMachine):
-    """Public ways of writing memory, mixed with other operations between two instructions.
+    """Random writes to memory by public methods, mixed with other operations on a machine.
 
     Not tested here: ``Caller.place``, which chooses its own address; ``value`` in the Python
     interface and D's copyout, which use ``Machine.write``; and registers, which hold no code.

@@ -289,7 +289,7 @@ def test_arm64_casp_is_not_an_exclusive_access():
     (0xC95FFFE9, 0xC901FFE9),
 ])
 def test_arm64_unprivileged_exclusive_sequences_are_not_probed(load, store):
-    """Probe only the RET of LDTXR or LDATXR; add; STTXR or STLTXR; ret (FEAT_LSUI)."""
+    """Probe only the last instruction of LDTXR or LDATXR, ADD, STTXR or STLTXR, RET (FEAT_LSUI)."""
     code = b"".join(w.to_bytes(4, "little") for w in (load, 0x11000529, store, 0xD65F03C0))
     listed = instructions(TRAPS["arm64"], code, Symbol("f", PC, len(code), 2))
     assert [i.offset for i in listed if not isinstance(i.verdict, Refuse)] == [12]
@@ -340,7 +340,7 @@ def test_riscv64_jalr_reads_its_base_before_writing_the_link_register():
 
 
 def test_riscv64_landing_pads_are_refused():
-    """Refuse LPAD, an AUIPC to x0 that would lose its landing pad state elsewhere."""
+    """Refuse LPAD (AUIPC to x0), which would not be a landing pad in a trampoline."""
     assert riscv64(bytes.fromhex("17100000"), PC)[1] == Refuse(
         "is a landing pad (LPAD) or a hint")
 
@@ -473,6 +473,6 @@ def test_riscv64_zcb_loads_and_stores_are_copied(text):
 @pytest.mark.parametrize("code", [0xD503245F, 0xD503249F, 0xD50342DF, 0xD50342FF, 0xD51B4220,
                                   0xD53B4220, 0x14000002, 0xD65F03C0])
 def test_arm64_verdicts_end_blocks_where_the_cpu_model_does(code):
-    """End blocks as the CPU model does, so that probes change neither time nor CPU scheduling."""
+    """End blocks as the CPU model does, so that probes change neither time nor scheduling."""
     raw = code.to_bytes(4, "little")
     assert arm64(raw, PC)[1].ends_block is ArmCpu._block_ends(raw)

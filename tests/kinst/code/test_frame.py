@@ -1,4 +1,4 @@
-"""Stack frames found by decoding prologues and epilogues."""
+"""Tests of stack frames found by decoding prologues and epilogues."""
 
 import pytest
 

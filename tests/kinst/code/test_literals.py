@@ -1,4 +1,4 @@
-"""Data inside a function is recognized by the instructions that read it, and is not probed."""
+"""Tests that data inside a function is found through the loads that read it, and not probed."""
 
 import pytest
 from hypothesis import given
@@ -41,7 +41,7 @@ CASES = [(arch, bytes.fromhex(load), size) for arch, loads in LOADS.items() for 
 
 
 def behind(arch, load, size):
-    """Return a load and a return, without and with the data that follows them."""
+    """Return the code of a load and a return, without and with the loaded data after it."""
     code = load + bytes.fromhex(RET[arch])
     if arch == "riscv64":
         target = TRAPS[arch].instructions.literal(load + bytes(8), PC)
@@ -83,7 +83,7 @@ def test_taking_an_address_does_not_mark_data(arch, code):
 
 
 DAMAGED = [
-    # VMPTRLD and a far jump through RIP are refused, but what they read is still data.
+    # VMPTRLD and a far jump through RIP are refused, but the memory that they read is still data.
     ("amd64", "0fc73501000000c3" + "41" * 8 + "90c3"),
     ("amd64", "ff2d01000000c3" + "41" * 10 + "90c3"),
     # Data that looks like a load of code: b .+12; ldr x0, .+12; .word 0; ldr x0, .-8; add; add

@@ -1,4 +1,4 @@
-"""Functions of unusual size, as a damaged symbol may declare."""
+"""Tests of functions whose symbols declare unusual sizes, as in a damaged file."""
 
 import json
 

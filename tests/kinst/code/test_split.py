@@ -1,4 +1,4 @@
-"""Native splitters: branches that differ only in their target share one template."""
+"""Tests that native splitters share one template among branches that differ in target only."""
 
 import random
 
@@ -47,7 +47,7 @@ def test_branches_share_one_template_and_keep_their_target(arch, word, field, si
 
 
 def _template(arch, code):
-    """Return the key of an instruction, the template that the tables make, and the true length."""
+    """Return an instruction's key, and (the template made from the tables, the true length)."""
     length, key, relative = DISPATCHERS[arch].key(code)
     true, verdict = TRAPS[arch].instructions.classify(code, HERE)
     made = template(TRAPS[arch], code[:true], relative, verdict) if length and true else None

@@ -1,4 +1,4 @@
-"""Entry addresses of inline copies, computed in functions of a few instructions."""
+"""Tests of the entry addresses of inline copies, in functions of a few instructions."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Static probes in code that the kernel executes only while probes are enabled.
+"""Tests of static probes in code that the kernel executes only while probes are enabled.
 
 The tests overwrite ``describe`` with code that reads a variable, which is 0, and returns its
 argument.  The code guarded by the variable contains the tracepoint, but skips it for the argument
@@ -85,7 +85,7 @@ def test_guarded_probes_fire_as_if_enabled_and_leave_no_trace(
     assert machine.digest() == untraced
     fired = [record for record in breakpoints.firings() if record.probe.id - 1 == number]
     assert [record.registers[:2] for record in fired] == [(99, 42), (8, 42)]
-    if beside == "describe":  # instructions that an untraced run skips have not fired
+    if beside == "describe":  # probes on instructions that an untraced run skips do not fire
         counts = [breakpoints.dispatcher.probe(n)[4] for n in others]
         executed = 4 if machine.arch.name == "amd64" else 5
         assert set(counts) == {0, 3} and counts.count(3) == executed

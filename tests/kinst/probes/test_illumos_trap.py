@@ -1,4 +1,4 @@
-"""The illumos trap path: the kernel's vectors emulate the instruction that a probe replaced."""
+"""Tests of the illumos trap path, whose kernel emulates the instructions under probes."""
 
 import shutil
 
@@ -208,7 +208,7 @@ def test_a_run_stops_at_an_address_after_a_probed_return(machine):
         assert machine.pc == machine.kernel.symbol("crc32") and probes.count == 1
 
 
-@pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="there is no QEMU")
+@pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="QEMU is not installed")
 def test_qemu_fires_the_same_probes(machine):
     wanted = "fbt::strtoul:"
     call = 'strtoul(" -0x12zz", 0, 16)'
@@ -231,7 +231,7 @@ def test_commands_about_trampolines_are_refused(words, says):
     refused(run("kinst", *words), says)
 
 
-@pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="there is no QEMU")
+@pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="QEMU is not installed")
 def test_calls_agree_with_qemu_in_lockstep_and_a_fault_is_found():
     done = run("kinst", "xval", "-k", NAME, "-c", 'strlen("hello")')
     assert done.returncode == 0 and "1 calls agree" in done.stdout, done

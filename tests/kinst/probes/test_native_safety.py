@@ -1,4 +1,4 @@
-"""Calls from Python into native code succeed or raise a one-line error, but never crash."""
+"""Tests that Python calls into native code never crash; they succeed or raise an error."""
 
 import inspect
 import json

@@ -1,4 +1,4 @@
-"""Static probes on the teaching kernels, with a probe that the tests declare.
+"""Tests of static probes on the teaching kernels, with a probe that the tests declare.
 
 The tests overwrite ``describe`` with a tracepoint and a return, and ``note_letters`` with the way
 to the gate.  The way to the gate spills a register above the stack pointer, overwrites others, has
@@ -20,7 +20,7 @@ from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst.providers.kinst_provider import create
 from tests.kinst.providers.test_provider import run
 
-# The tracepoint, the code after it, the way to the gate, and the call encoded for a distance.
+# By architecture: the tracepoint, the code after it, the way to the gate, and the call's encoder.
 CODE = {
     "amd64": ("660f1f0400", "89f8c3",  # mov %edi, %eax; ret
               "48897c2410" "4889fe" "48c7c22a000000" "31ff" "53" "48c7c307000000",

@@ -73,7 +73,7 @@ def test_tail_call_returns_are_the_same_on_every_trap_path(booted, path):
 
 def test_a_jump_into_the_middle_of_a_function_is_not_a_return(booted):
     breakpoints = Breakpoints(booted)
-    breakpoints._starts = frozenset()  # no address is the start of a function
+    breakpoints._starts = frozenset()  # treat no address as the start of a function
     fbt.create(breakpoints, "tail_even", "")
     found = [breakpoints.probe(n) for n in range(len(breakpoints.probes))]
     assert all(breakpoints.trap.instructions.is_return(p.instruction.code)

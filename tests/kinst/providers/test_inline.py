@@ -1,4 +1,4 @@
-"""Probes on inline copies, with an index that the tests construct."""
+"""Tests of probes on inline copies, with an index that the tests construct."""
 
 import dataclasses
 import random
@@ -238,7 +238,7 @@ def test_a_copy_fires_once_for_each_entry_and_return(booted, name, seed):
 
 
 def depth_of(seen):
-    """Return the smallest number of open entries at any time."""
+    """Return the lowest number of open entries in a sequence of entries and returns."""
     depth = least = 0
     for end in seen:
         depth += 1 if end == "entry" else -1

@@ -41,7 +41,7 @@ def listed(machine, name):
     return list(instructions(TRAPS[machine.arch.name], image_code(machine.image, symbol), symbol))
 
 
-# The ways to handle a firing, which must all have the same effect.
+# Ways to handle a firing, all of which must have the same effect.
 WAYS = {"guest": {"path": "guest"}, "direct": {"path": "direct"},
         "double": {"path": "double"}, "python": {"path": "double", "python": True}}
 

@@ -1,4 +1,4 @@
-"""Mistakes found in FreeBSD's relocation engine, none of which ours may make.
+"""Tests that our relocation engine makes none of the mistakes found in FreeBSD's.
 
 The laboratory tests single instructions: in place, by the verdict, and displaced by the native
 dispatcher.  The other tests overwrite functions of the teaching kernel.

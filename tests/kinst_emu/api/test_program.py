@@ -1,4 +1,4 @@
-"""D programs on a machine, combined with probes, calls, snapshots and runs."""
+"""Tests of D programs on a machine, combined with probes, calls, snapshots and runs."""
 
 import pytest
 

@@ -103,7 +103,7 @@ def test_probes_that_a_restored_state_cannot_have_are_closed(arch):
     try:
         machine.restore(first)
     except kinst_emu.KinstError as error:
-        assert "the probes were closed because they cannot be enabled here" in str(error)
+        assert "the probes were closed because they cannot be enabled again" in str(error)
         probes.close()
     machine.close_probes()
     assert machine.run(console=kinst_emu.PROMPTS).reason is kinst_emu.StopReason.CONSOLE

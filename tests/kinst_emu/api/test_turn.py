@@ -1,4 +1,4 @@
-"""Rules for using a machine: by one thread at a time, in one process, read-only in callbacks.
+"""Tests that a machine refuses concurrent threads, other processes, and changes by callbacks.
 
 The tests find every public method and property by introspection.
 """
@@ -17,7 +17,7 @@ from kinst_emu.api.machine import Machine
 from kinst_emu.api.program import Program
 from kinst_emu.api.recording import RecordedMachine, Recording
 
-# How to use each method or property of a machine.
+# One use of each public method and property of a machine.
 USES = {
     "call": lambda m: m.call("strlen", "a"), "evaluate": lambda m: m.evaluate('strlen("a")'),
     "place": lambda m: m.place("a"), "run": lambda m: m.run(instructions=1),
@@ -40,7 +40,7 @@ USES = {
     "variable": lambda m: m.variable("ticks"),
     "registers": lambda m: dict(m.registers),
 }
-# Members that read only the kernel's file or Python objects, or boot a machine of their own.
+# Members that read only the kernel's file or Python objects, or boot another machine.
 ELSEWHERE = {"where", "stacks", "prototype", "explore", "program", "turn", "kernel", "emulated"}
 # Members that probe callbacks may use, because they change nothing.
 LOOKS = {"pc", "sp", "instructions", "now", "console", "read", "string", "stack", "value", "struct",
@@ -154,7 +154,7 @@ def test_methods_allowed_in_callbacks_change_nothing(machine, verb):
         try:
             USES[verb](machine)
         except kinst_emu.KinstError as error:
-            assert "teaching" in str(error) or "kernel" in str(error)  # no such type in the kernel
+            assert "teaching" in str(error) or "kernel" in str(error)  # the kernel lacks the type
 
     with machine.probe("kinst::strlen:0", use):
         machine.call("strlen", "hello")
@@ -236,7 +236,7 @@ def test_the_machine_of_a_recording_is_read_only(machine, tmp_path):
     played = recording(machine, tmp_path / "a.rec").go("end")
     looks, position = played.machine, played.position
     KEPT[looks], NAMED[looks] = KEPT[machine], tmp_path / "other.rec"
-    # States can be kept and saved.  There are no probes, so closing them does nothing.
+    # States may be kept and saved.  close_probes() does nothing, since there are no probes.
     allowed = LOOKS | {"digest", "keep", "save", "close_probes"}
     for verb, use in USES.items():
         before = looks.digest()

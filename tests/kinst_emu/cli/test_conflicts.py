@@ -1,4 +1,4 @@
-"""Table of command-line options that cannot be combined."""
+"""Tests of the table of command-line options that cannot be combined."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""``inline``, ``type`` and ``line`` on files that the tests compile, and ``inline --dwarf``."""
+"""Tests of the commands ``inline``, ``type`` and ``line`` on files compiled by the tests."""
 
 import json
 import re

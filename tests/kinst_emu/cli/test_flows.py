@@ -1,4 +1,4 @@
-"""Instruction traces, origins, comparisons and debuggers, from the command line and Python."""
+"""Tests of instruction traces, origins, comparisons and debuggers of recordings."""
 
 import json
 import shutil
@@ -170,9 +170,9 @@ def test_different_builds_are_compared_call_by_call(call, arch, tmp_path):
     (("--trace-insns", ":", "--as", "tree", "--stores"), "cannot be used with --as tree"),
     (("--trace-insns", ":", "--json"), "--json: cannot be used with --trace-insns"),
     (("--origin", "nothing"), "the kernel has no symbol 'nothing'"),
-    (("--gdb", "http"), "give a port"),
+    (("--gdb", "http"), "use a port"),
     (("--who-wrote", "no->where"), "is not a place in memory"),
-    (("--who-wrote", "1 2"), "is not expected there"),
+    (("--who-wrote", "1 2"), "is unexpected"),
 ])
 def test_invalid_options_are_refused_with_one_line(call, words, said):
     refused(run("kinst", "replay", str(call), *words), said)

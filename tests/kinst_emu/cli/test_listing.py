@@ -1,4 +1,4 @@
-"""Long listings of instructions that cannot be probed."""
+"""Tests of long listings of instructions that cannot be probed."""
 
 import json
 

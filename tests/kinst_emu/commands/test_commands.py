@@ -1,4 +1,4 @@
-"""Commands run as processes, with their output and exit status."""
+"""Tests of commands that are run as processes: their output and exit status."""
 
 import argparse
 import json
@@ -483,7 +483,7 @@ def test_types_prototypes_and_variables_are_printed(arch):
 
 @pytest.mark.parametrize("words, says", [
     (["trapframe"], "did you mean struct trapframe?"), (["nosuch"], "has no type"),
-    (["u64", "--from", "ctf"], "has no types: there is no CTF"),
+    (["u64", "--from", "ctf"], "has no CTF types"),
 ])
 def test_an_unknown_type_is_refused_with_one_line(words, says):
     refused(run("kinst", "type", "-k", "teaching/amd64", *words), says)

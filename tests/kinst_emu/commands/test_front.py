@@ -1,4 +1,4 @@
-"""What a new user meets: version, completion, cache, limits, progress, closed output streams."""
+"""Tests of version, completion, cache, limits, progress and closed output streams."""
 
 import argparse
 import importlib
@@ -115,7 +115,7 @@ def test_mismatches_are_grouped_by_kind_of_instruction(capsys):
         other = Outcome({"rax": 1}, (), {}, 0, "")
         return finding("copy", Mismatch(code, 0, 0, "copy", ran, other), code)
 
-    # ADD with all pairs of the low registers, and more kinds of instructions than are shown
+    # ADD with every pair of the low registers, and more kinds than the report shows
     codes = [bytes((0x48, 0x01, 0xC0 | n)) for n in range(64)]
     codes += [bytes((0x0F, 0x40 | n, 0xC1)) for n in range(16)]
     codes += [bytes((0x0F, 0x90 | n, 0xC1)) for n in range(16)]
@@ -132,7 +132,7 @@ def test_mismatches_are_grouped_by_kind_of_instruction(capsys):
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert lines[-1] == (f"{len(codes)} distinct encodings, {len(codes)} mismatches, 33 refused "
-                         "(2 reasons), 0 unproven")  # visible without scrolling
+                         "(2 reasons), 0 unproven")  # the last line, visible without scrolling
     assert [line.split(maxsplit=1) for line in lines if "refused: " in line] == [
         ["32", "refused: uses memory"], ["1", "refused: changes the interrupt flag"]]
     assert "and 63 more of add, copy" in text

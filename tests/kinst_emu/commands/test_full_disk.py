@@ -1,4 +1,4 @@
-"""Writes to a full disk fail with a nonzero exit status and one line that names the file."""
+"""Tests that on a full disk, commands fail with one line that names the file."""
 
 import os
 import resource

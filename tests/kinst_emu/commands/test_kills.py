@@ -1,4 +1,4 @@
-"""Killed commands leave no processes or partial files, and can be run again."""
+"""Tests that killed commands leave no processes or partial files, and can be run again."""
 
 import os
 import random
@@ -13,7 +13,7 @@ from images import catalog
 from tests.killing import COMMANDS, MARK, SIGNALS, Victim, processes
 
 SEED = 54
-SECONDS = 1.5  # commands are killed within this time; bench/kills kills them at any time
+SECONDS = 1.5  # kill commands within their first seconds; bench/kills kills them at any time
 HERE = ("boot", "record", "relocate", "explore", "xval")  # bench/kills tests all commands
 
 

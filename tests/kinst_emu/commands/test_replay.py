@@ -1,4 +1,4 @@
-"""Recordings on the command line."""
+"""Tests of recording and replaying on the command line."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_registers_and_memory_are_shown(boot, arch):
 @pytest.mark.parametrize("words, says", [
     (["--to", "nothing"], "no symbol 'nothing'"), (["--to", "strlen#0"], "is not a position"),
     (["--to", "strlen#99999"], "is not reached"), (["--to", "101%"], "100%"),
-    (["--to", "99999999999999"], "ends at"), (["--to", "99s"], "virtual time"),
+    (["--to", "99999999999999"], "after the end"), (["--to", "99s"], "virtual time"),
     (["--to", "panic"], "panic is not reached"),
     (["--to", "kinst::strlen:9999"], "kinst::strlen:9999"),
     (["--memory", "foo"], "'foo' is not a place in memory"),
@@ -219,7 +219,7 @@ def test_a_missing_or_changed_kernel_is_reported_in_one_line(elsewhere):
     content = kernel.read_bytes()
     kernel.unlink()
     refused(run("kinst", "replay", str(path)), f"{kernel}, the recorded path, is not a file")
-    os.mkfifo(kernel)  # reading the FIFO would block for ever
+    os.mkfifo(kernel)  # reading the FIFO would block forever
     refused(run("kinst", "replay", str(path)), f"{kernel}, the recorded path, is not a file")
     kernel.unlink()
     kernel.write_bytes(catalog.find("teaching/amd64").path.read_bytes())
@@ -309,7 +309,7 @@ def test_who_wrote_reports_writers_and_values(boot):
     result = run("kinst", "replay", str(boot), "--who-wrote", "strlen")
     assert result.returncode == 0 and result.stdout.startswith("no store to strlen")
     for words, says in ((["--who-wrote", "foo"], "'foo' is not a place"),
-                        (["--who-wrote", "0x123456789000"], "0x123456789000 is not "),
+                        (["--who-wrote", "0x123456789000"], "0x123456789000"),
                         (["--who-wrote", "sp:99"], "1 to 64 bytes"),
                         (["--who-wrote", "sp", "--to", "50%", "--before", "50%"], "give only"),
                         (["--before", "50%"], "--before")):

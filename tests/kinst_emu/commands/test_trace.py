@@ -1,4 +1,4 @@
-"""Output of kdtrace as text and JSON, on the terminal and in files."""
+"""Tests of kdtrace's output as text and JSON, on the terminal and in files."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""``kinst trial`` with invalid options and with results that cannot be proven."""
+"""Tests of ``kinst trial`` with invalid options and with results that cannot be proven."""
 
 import json
 import sys

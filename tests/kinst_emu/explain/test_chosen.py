@@ -1,4 +1,4 @@
-"""Explanations of entry and return probes use the instruction at which kdtrace fires them."""
+"""Tests that an entry or return probe is explained at the instruction where it fires."""
 
 import json
 import re

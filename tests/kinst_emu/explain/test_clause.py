@@ -1,4 +1,4 @@
-"""Narrated clauses have the same effect as in the native executor."""
+"""Tests that narrated clauses have the same effect as in the native executor."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Explanations agree with what the machine did."""
+"""Tests that explanations agree with what the machine did."""
 
 import html
 import json
@@ -41,7 +41,7 @@ def call(machine, what=CALL):
 
 
 def executed(arch):
-    """Return the executed offsets of the function with the registers before and after each."""
+    """Return the offsets that a call executes, with the registers before and after each."""
     machine = machine_of(arch)
     function = machine.symbol(FUNCTION)
     addresses = {function.address + i.offset: i.offset

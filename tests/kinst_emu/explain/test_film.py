@@ -1,4 +1,4 @@
-"""Animated pictures show at each moment the same as that moment's still picture."""
+"""Tests that an animated picture matches, at each moment, that moment's still picture."""
 
 import functools
 import itertools
@@ -21,9 +21,9 @@ from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.explain.pictured import values_in, whole
 
 CLAUSE = '/regs[0] != 1/ { @[probefunc] = count(); printf("</script><%d>", regs[0]); }'
-LARGEST = 430 << 10  # bytes
+LARGEST = 430 << 10  # size limit of a page in bytes
 browsing = pytest.mark.skipif(CHROMIUM is None,
-                              reason="there is no chromium: apt-get install chromium")
+                              reason="Chromium is not installed: apt-get install chromium")
 
 
 @functools.cache
@@ -147,7 +147,7 @@ def test_every_player_control_works_with_the_mouse(shown):
     stopped = shown.value(STATE)
     assert stopped[1] == "Play (space)" and "is about to be executed" in stopped[5]
     time.sleep(0.7)
-    assert shown.value(STATE) == stopped, "the picture stands still"
+    assert shown.value(STATE) == stopped, "a paused player shows another moment"
     shown.click("#whole")
     shown.wait_for("document.fullscreenElement && document.fullscreenElement.id === 'player'")
     shown.click("#whole")
@@ -313,7 +313,7 @@ def test_reduced_motion_disables_sliding_animations(tmp_path):
     with Shown(path, 1280, reduced=True) as one:
         assert one.value(dashes) == 0
         one.press(" ")
-        one.wait_for(f"({STATE})[0] > 2")  # playing still goes from picture to picture
+        one.wait_for(f"({STATE})[0] > 2")  # playing still advances from picture to picture
 
 
 @browsing

@@ -1,4 +1,4 @@
-"""Kinds of explanations, chosen by --of or by the other arguments."""
+"""Tests of the kinds of explanations, chosen by --of or by the other arguments."""
 
 import pytest
 

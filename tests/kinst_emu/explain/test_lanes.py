@@ -1,4 +1,4 @@
-"""Lanes: still and animated pictures of runs that follow a schedule."""
+"""Tests of lanes: still and animated pictures of runs that follow a schedule."""
 
 import html
 import re
@@ -86,7 +86,7 @@ def test_the_page_shows_both_kinds_of_trampoline_and_is_valid_html(played, image
     path.write_text(runs_page(image, SCHEDULE, played))
     assert not parse_errors(path)
     if CHROMIUM is None:
-        pytest.skip("there is no chromium: apt-get install chromium")
+        pytest.skip("Chromium is not installed: apt-get install chromium")
     with Shown(path, 1280) as one:
         titles = """Array.from(document.querySelectorAll('.stages h3')).map(function (one) {
           return one.textContent; })"""
@@ -109,7 +109,7 @@ def test_failing_schedules_are_played_on_their_page(tmp_path):
     assert path.is_file(), result.stderr
     assert not parse_errors(path)
     if CHROMIUM is None:
-        pytest.skip("there is no chromium: apt-get install chromium")
+        pytest.skip("Chromium is not installed: apt-get install chromium")
     with Shown(path, 1280) as one:
         one.press(".")
         caption = one.value("document.getElementById('told').textContent")

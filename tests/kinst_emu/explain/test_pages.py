@@ -1,4 +1,4 @@
-"""Pages are valid HTML, accessible, and readable at any width."""
+"""Tests that pages are valid HTML, accessible, and readable at any width."""
 
 import itertools
 
@@ -46,10 +46,10 @@ def test_pages_are_valid_html_and_small(pages):
         assert "http://" not in path.read_text() and "https://" not in path.read_text()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_axe_finds_no_problems_in_the_pages(pages, tmp_path, width):
-    # Each architecture's page is checked at one width, pages with other layouts at all widths.
+    # Check each architecture's page at one width, and pages with other layouts at all widths.
     arch = ARCHES[WIDTHS.index(width)]
     for path in (path for path in pages if path.stem in (arch, "beside", "sheet")):
         found = checked(path, width)
@@ -57,7 +57,7 @@ def test_axe_finds_no_problems_in_the_pages(pages, tmp_path, width):
         assert not found["violations"] and not found["wide"], (path.name, found)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 def test_axe_finds_no_problems_between_steps_or_in_dark_mode(pages, tmp_path):
     act = "for (var i = 0; i < 3; i++) document.getElementById('next').click();"
     found = checked(pages[0], 360, act)
@@ -66,7 +66,7 @@ def test_axe_finds_no_problems_between_steps_or_in_dark_mode(pages, tmp_path):
     assert not found["violations"], found
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 def test_axe_finds_a_missing_language(pages, tmp_path):
     broken = tmp_path / "broken.html"
     broken.write_text(pages[0].read_text().replace('<html lang="en">', "<html>").replace(
@@ -75,7 +75,7 @@ def test_axe_finds_a_missing_language(pages, tmp_path):
     assert "html-has-lang" in names
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 def test_keys_step_through_the_page_in_a_browser(pages, tmp_path):
     act = """
       function key(k) { document.body.dispatchEvent(new KeyboardEvent('keydown', {key: k,
@@ -92,13 +92,13 @@ def test_keys_step_through_the_page_in_a_browser(pages, tmp_path):
                      f"1:step 1 of {count}", f"{count}:all {count} steps"]
 
 
-# Regions that scroll, so that screenshots and printed pages cut off a part of them.
+# Find regions that scroll, since screenshots and printed pages cut off a part of them.
 CUT = """
   return Array.prototype.filter.call(document.querySelectorAll('.scroll'), function (region) {
     return region.scrollWidth > region.clientWidth; }).map(function (region) {
       return [region.getAttribute('aria-label'), region.scrollWidth, region.clientWidth]; });
 """
-# Overlapping links in the table of contents, including their numbers.
+# Find overlapping links in the table of contents, including their numbers.
 COLLISIONS = """
   var items = Array.prototype.map.call(document.querySelectorAll('nav ol li'), function (item) {
     var size = parseFloat(getComputedStyle(item).fontSize), text = document.createRange();
@@ -113,7 +113,7 @@ COLLISIONS = """
         found.push([i, i + 1 + j]); } }); }); }); });
   return [items.length, found];
 """
-# Number of columns of each step.
+# Count the columns of each step.
 COLUMNS = """
   return Array.prototype.map.call(document.querySelectorAll('div.beside'), function (row) {
     return new Set(Array.prototype.map.call(row.children, function (one) {
@@ -121,14 +121,14 @@ COLUMNS = """
 """
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 @pytest.mark.parametrize("width", [1280, 1920])
 def test_nothing_is_cut_off_on_a_wide_screen(pages, tmp_path, width):
     for path in pages:
         assert measured(path, width, CUT) == [], path.name
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_links_in_the_table_of_contents_do_not_overlap(pages, tmp_path, width):
     for path in pages:
@@ -136,7 +136,7 @@ def test_links_in_the_table_of_contents_do_not_overlap(pages, tmp_path, width):
         assert found == [] and (count > 5 or path.stem == "sheet"), path.name
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 def test_architectures_are_side_by_side_on_wide_screens(pages, tmp_path):
     (path,) = (path for path in pages if path.stem == "beside")
     shown = {width: measured(path, width, COLUMNS) for width in WIDTHS}

@@ -1,4 +1,4 @@
-"""Pictures show what was recorded at their instruction."""
+"""Tests that pictures show what was recorded at their instruction."""
 
 import random
 import xml.etree.ElementTree as ElementTree

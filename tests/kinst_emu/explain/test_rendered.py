@@ -1,4 +1,4 @@
-"""Rendered pictures are complete, correctly placed, and agree with the machine."""
+"""Tests that rendered pictures are complete, correctly placed, and match the machine."""
 
 import re
 import struct
@@ -21,7 +21,8 @@ from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.commands.test_front import run
 
 LETTER = 0.602  # width of a DejaVu Sans Mono letter, relative to its height
-TAIL = "tail_even:return", "tail_even(7)"  # fires without a breakpoint, and takes no clause
+# A probe that fires without a breakpoint, so that it cannot have a clause
+TAIL = "tail_even:return", "tail_even(7)"
 FIRINGS = {
     "amd64": [TAIL, ("tail_even+0x17", "tail_even(4)"), ("fibonacci:35", "fibonacci(5)"),
               ("strlen:16", 'strlen("hello")')],
@@ -42,7 +43,7 @@ def explained(request):
 
 
 def some(moments):
-    """Return the numbers of the first and last moments, the changes of place, and a few others."""
+    """Return the numbers of some moments: first, last, those at a new place, and a few others."""
     places = [number for number in range(1, len(moments))
               if moments[number].place is not moments[number - 1].place]
     return sorted({0, 1, 2, len(moments) - 1, *places, *range(0, len(moments), 17)})
@@ -131,7 +132,7 @@ POISON = 0xA5A5A5A5A5A5A5A5
 
 
 class Witness:
-    """Repetition of a firing without a recorder, noting the bytes that each instruction stores."""
+    """Repetition of a firing that notes the bytes stored by each instruction."""
 
     def __init__(self, arch, place, call):
         self.machine = machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)

@@ -1,4 +1,4 @@
-"""Recorded changes of stack words."""
+"""Tests of recorded changes of stack words."""
 
 from emu.host.errors import MemoryAccessError
 from kinst_emu.explain.record.stack_words import ABOVE, BEYOND, StackWords
@@ -13,7 +13,7 @@ class Memory:
     def read(self, address, size):
         if not BASE <= address <= address + size <= BASE + SIZE or any(
                 page in self.gone for page in range(address >> 12, (address + size + 4095) >> 12)):
-            raise MemoryAccessError(f"{address:#x}")
+            raise MemoryAccessError(f"{address:#x} is not mapped")
         return bytes(self.content[address - BASE : address - BASE + size])
 
     def store(self, address, value):

@@ -1,4 +1,4 @@
-"""The terminal shows the steps of an explanation and the recorded state."""
+"""Tests that the terminal shows the steps of an explanation and the recorded state."""
 
 import asyncio
 import contextlib
@@ -96,7 +96,7 @@ def test_the_g_key_accepts_an_unambiguous_prefix_of_a_step_name(explained):
                 for name in names]
     found = walked(explained, [["g", *begins, "enter"] for begins in shortest])
     assert [at for at, _panels, _focused in found] == list(range(len(names)))
-    assert len([name for name in names if name.startswith("ve")]) == 2  # vector, verdict
+    assert len([name for name in names if name.startswith("ve")]) == 2  # "vector" and "verdict"
     assert played(explained, ["n", "g", *"ve", "enter"])[0] == 1
 
 
@@ -179,7 +179,7 @@ def test_the_period_key_advances_one_instruction_with_its_panels(which, request)
 
 
 def test_the_trampoline_panel_lists_the_executed_instructions(on_amd64):
-    """Show the executed instructions, not the address after the jump that a picture includes."""
+    """List executed instructions only; pictures also show the address after the jump."""
     at = [step.name for step in on_amd64.steps].index("trampoline")
     lines = played(on_amd64, ["n"] * at)[1]["trampoline"].splitlines()
     firing = on_amd64.firing
@@ -339,7 +339,8 @@ def test_a_dumb_terminal_gets_plain_text():
 def test_the_whole_terminal_is_used_at_any_size():
     with on_a_terminal("xterm", 43, 132) as (process, screen):
         text = b""
-        while select.select([screen], [], [], 1 if b"quit" in text else 30)[0]:  # until no output
+        # Read until the command prints nothing more.
+        while select.select([screen], [], [], 1 if b"quit" in text else 30)[0]:
             text += os.read(screen, 4096)
         os.write(screen, b"q")
         with contextlib.suppress(OSError):

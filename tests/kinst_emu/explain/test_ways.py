@@ -1,4 +1,4 @@
-"""Recorded paths through the kernel, drawn moment by moment or by function visit."""
+"""Tests of recorded paths through the kernel, drawn by moment or by visited function."""
 
 import html
 import re
@@ -90,7 +90,7 @@ def test_a_visit_to_another_function_is_one_moment_of_the_film(arch):
 
 
 class Machine:
-    """Stand-in for a machine whose stores are reported as by Unicorn."""
+    """Stand-in for a machine that reports stores as Unicorn does."""
 
     def __init__(self, words):
         self.words, self.engine, self.uc = words, self, self

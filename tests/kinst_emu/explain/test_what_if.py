@@ -1,4 +1,4 @@
-"""What-if explanations make the mistake on a machine and report its actual consequences."""
+"""Tests that what-if explanations execute the mistake and report its actual consequences."""
 
 import json
 import re
@@ -23,7 +23,8 @@ from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.commands.test_commands import refused, run
 
 CALL = 'strtoul(" -0x12zz", 0, 16)'
-browsing = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to read a page with")
+browsing = pytest.mark.skipif(CHROMIUM is None,
+                              reason="Chromium is not installed: apt-get install chromium")
 
 
 def last_step(explained):
@@ -122,7 +123,7 @@ def test_the_memory_changed_by_a_copied_store_is_reported(place, call):
     page = firing_page(explained)
     if "rip" in explained.words.arch.disassemble(right.instruction.code, at):
         other = next(row for row in table.rows if row[1] == "the trampolines")
-        text = page.replace('","', " ")  # joins the lines of the pictures
+        text = page.replace('","', " ")  # joins the lines in the pictures
         assert f"leads to {other[0]} instead of {row[0]}" in text
 
 

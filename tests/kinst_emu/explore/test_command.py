@@ -1,4 +1,4 @@
-"""``kinst explore`` on the command line."""
+"""Tests of ``kinst explore`` on the command line."""
 
 import html
 import json
@@ -64,7 +64,8 @@ def test_a_page_shows_when_each_line_ran_and_which_value_it_saw(arch, tmp_path):
     shown = html.unescape(path.read_text())
     schedule = ran.stdout.split("schedule '")[1].split("'")[0]
     assert f"<code>{schedule}</code>" in shown and "purse_one = 0xfffffffffffffffe" in shown
-    assert "./races.c:" in shown and "purse_one = purse_one - 6;" in shown  # the source text
+    # The page shows the source text of the lines.
+    assert "./races.c:" in shown and "purse_one = purse_one - 6;" in shown
     assert "http" not in re.sub(r"http-equiv|xmlns=\S*", "", shown) and "{{" not in shown
     races = explore(arch, "--setup", "counter_reset()", "--run", "counter_bad()", "--run",
                     "counter_bad()", "--limit", "2", "--html", str(path))

@@ -1,4 +1,4 @@
-"""Pairs of calls from a corpus, ranked by the memory that they share."""
+"""Tests of pairs of calls from a corpus, ranked by the memory that they share."""
 
 import json
 
@@ -41,7 +41,8 @@ def test_a_search_resumes_from_its_store_without_repeating_pairs(arch, tmp_path)
     first = pairs(arch, corpus, "--store", str(store), "--limit", "2")
     assert "2 were tried now, 0 before" in first.stdout
     kept = store.read_bytes()
-    store.write_bytes(kept + b'{"pair": ["half a')  # as if the search was killed in a row
+    # Imitate a search that was killed while it wrote a row.
+    store.write_bytes(kept + b'{"pair": ["half a')
     rest = pairs(arch, corpus, "--store", str(store), "--jobs", "2", "--json")
     assert rest.returncode in (0, 1), rest.stderr
     rows = [json.loads(line) for line in kept.splitlines()]
@@ -51,7 +52,7 @@ def test_a_search_resumes_from_its_store_without_repeating_pairs(arch, tmp_path)
     assert " 0 were tried now" in whole.stdout
     assert whole.returncode == 1 and "of those tried before" in whole.stdout
     more = pairs(arch, corpus, "--store", str(store), "--schedules", "7", "--limit", "2")
-    assert "2 were tried now, 0 before" in more.stdout, "a row belongs to one number of schedules"
+    assert "2 were tried now, 0 before" in more.stdout, "other --schedules reuse no row"
 
 
 def test_pairs_are_explored_even_if_all_calls_share_the_memory(arch, tmp_path):

@@ -1,4 +1,4 @@
-"""Exploration of interleavings from a Python program."""
+"""Tests of exploring interleavings from a Python program."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Texts of schedules, strategies that choose schedules, and data races."""
+"""Tests of schedules as texts, of strategies that choose schedules, and of data races."""
 
 import itertools
 
@@ -56,7 +56,7 @@ def test_an_invalid_schedule_is_refused_with_its_position(text, what):
 
 
 def run_of(*uses):
-    """Return a run with these accesses: (place, instruction, whether it stores)."""
+    """Return a run with the given accesses: (place, instruction, whether it stores)."""
     made = RunAccesses(max(index for _p, index, _s in uses) + 1)
     for place, index, stores in uses:
         made.places[place].append((index, stores))
@@ -155,7 +155,7 @@ def test_two_unsynchronized_accesses_are_a_race_if_one_is_a_store():
     assert races((0, 1, 64, 8, STORE), (1, 2, 64, 8, LOAD)) == [(1, 2)]
     assert races((0, 1, 64, 8, LOAD), (1, 2, 64, 8, STORE)) == [(1, 2)]
     assert races((0, 1, 64, 8, LOAD), (1, 2, 64, 8, LOAD)) == []
-    assert races((0, 1, 64, 4, STORE), (1, 2, 68, 4, STORE)) == [], "not the same bytes"
+    assert races((0, 1, 64, 4, STORE), (1, 2, 68, 4, STORE)) == [], "the bytes do not overlap"
     assert races((0, 1, 66, 4, STORE), (1, 2, 68, 4, STORE)) == [(1, 2)]
     assert races((0, 1, 64, 8, STORE), (0, 2, 64, 8, STORE)) == []
 

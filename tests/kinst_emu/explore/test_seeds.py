@@ -1,6 +1,6 @@
-"""Thirteen seeded concurrency defects are found with one preemption each, on one CPU and on two.
+"""Tests that 13 seeded concurrency defects are each found with one preemption.
 
-Their corrections have no findings.
+They are found on one CPU and on two. Their corrections have no findings.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Breakpoints in the code of runs: a shared trampoline fails, per-thread trampolines do not."""
+"""Tests that shared trampolines fail in concurrent runs, and per-thread ones do not."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_a_shared_trampoline_is_overwritten_with_one_preemption(cpus):
 def test_a_per_thread_trampoline_is_never_written_by_another_thread(cpus):
     found = explored("thread", cpus, all_findings=True).run()
     assert found.complete and found.results == {(3, 5)}
-    # On two CPUs, the vector stores to a word that both share.
+    # On two CPUs, the vector stores to a word that both CPUs share.
     assert {one.kind for one in found.findings} <= {RACE}
     assert all("Xbpt" in one.message for one in found.findings) and len(found.findings) == cpus - 1
 

@@ -1,4 +1,4 @@
-"""HTML pages of all kinds: their heading, their contents, and the imports that they need."""
+"""Tests of the headings, the contents and the required imports of all kinds of HTML pages."""
 
 import html
 import re
@@ -51,7 +51,7 @@ def test_the_page_of_a_trial_shows_its_findings(trial):
         assert words in shown, words
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_axe_finds_no_problems_in_the_page_of_a_trial(trial, tmp_path, width):
     found = checked(trial, width)
@@ -67,7 +67,7 @@ def test_a_kernel_is_described_by_its_name_or_its_file(tmp_path):
     assert catalog.described(catalog.find(str(other))) == f"{other} for arm64"
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 @pytest.mark.parametrize("words", [
     ["explain", "-k", "teaching/arm64", "strlen:0", "-c", 'strlen("a")'],
     ["explain", "--arch", "riscv64,arm64", "strlen:0", "-c", 'strlen("a")'],

@@ -1,4 +1,4 @@
-"""``--plot``: charts of aggregations."""
+"""Tests of ``--plot``, which draws charts of aggregations."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The IPython extension: magics, completion, one-line errors, and rich output."""
+"""Tests of the IPython extension: magics, completion, one-line errors, and rich output."""
 
 import html5lib
 import pytest

@@ -1,4 +1,4 @@
-"""The lesson accepts a task only after it is done, and always accepts a task that is done."""
+"""Tests that the lesson accepts a task if and only if it has been done."""
 
 import subprocess
 import sys
@@ -10,7 +10,8 @@ import kinst_emu
 from kinst_emu.shell.extension import load, teach
 from kinst_emu.shell.lesson import TASKS
 
-COUNT = {"amd64": 1, "arm64": 4, "riscv64": 2}  # bytes of a breakpoint at the first instruction
+# Size in bytes of a breakpoint at the first instruction of a function, by architecture
+COUNT = {"amd64": 1, "arm64": 4, "riscv64": 2}
 
 
 def begun(arch, capsys):

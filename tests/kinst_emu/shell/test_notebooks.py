@@ -1,4 +1,4 @@
-"""The notebooks in examples/ run and show the expected output."""
+"""Tests that the notebooks in examples/ run and show the expected output."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Shell sessions: their functions, and moving the machine forward and back."""
+"""Tests of shell sessions: their functions, and moving the machine forward and back."""
 
 import random
 

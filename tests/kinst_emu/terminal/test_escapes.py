@@ -1,4 +1,4 @@
-"""Control characters in names from files do not reach the terminal."""
+"""Tests that control characters in names from files do not reach the terminal."""
 
 import os
 import subprocess

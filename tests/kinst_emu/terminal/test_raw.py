@@ -1,4 +1,4 @@
-"""Guest output cannot control a terminal, but is written unchanged to files and pipes."""
+"""Tests that guest output cannot control a terminal, but reaches files and pipes unchanged."""
 
 import os
 import pty

@@ -1,4 +1,4 @@
-"""Guest console output and our own output do not share a line."""
+"""Tests that guest console output and our own output do not share a line."""
 
 import io
 import subprocess
@@ -81,7 +81,7 @@ def test_trace_rows_start_a_new_line_after_guest_output(options, tmp_path):
     for program in ("fbt::strlen:entry { trace(arg0 != 0); }", "fbt::strlen:entry"):
         status, out, said = command(*words, "-n", program)
         assert status == 0, said
-        # The rows of a program are printed later than the guest's output.
+        # The rows of a D program are printed later than the guest's output.
         mine = {"one", "two", "onetwo"}
         assert mine.intersection(out.splitlines())
         assert not any("one" in line or "two" in line for line in out.splitlines()

@@ -1,4 +1,4 @@
-"""The trace page as rendered by a browser."""
+"""Tests of the trace page as rendered by a browser."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ from tests.browser import CHROMIUM, WIDTHS, measured
 from tests.kinst_emu.commands.test_commands import run
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None,
-                                reason="there is no chromium: apt-get install chromium")
+                                reason="Chromium is not installed: apt-get install chromium")
 CALL = 'strtoul("-0x12zz", 0, 16)'
 PROGRAM = ('kinst::strtoul: { @q = quantize(probename == "0" ? 1 : 5000); '
            '@l = lquantize(probename == "0" ? -2 : 7, 0, 100, 3); }')
@@ -100,7 +100,7 @@ def test_a_timeline_fits_the_screen(traced, tmp_path, width):
 
 
 def many(folder):
-    """Write the page of a trace with very long names that lasts several seconds."""
+    """Write the page of a trace of several seconds with very long names."""
     trace = Collected("teaching/amd64", "boot")
     for number in range(30):
         trace.names[number] = f"fbt:kernel:{'a_long_name_' * 8}{number}:entry"

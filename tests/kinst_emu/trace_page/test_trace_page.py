@@ -1,4 +1,4 @@
-"""The trace page agrees with the trace."""
+"""Tests that the trace page agrees with the trace."""
 
 import html
 import json
@@ -154,7 +154,7 @@ def test_a_page_of_100000_firings_is_valid_html_and_small(largest):
     assert "http://" not in largest.read_text() and "https://" not in largest.read_text()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_axe_finds_no_problems_in_a_trace_page(tmp_path, width):
     traced(tmp_path, "amd64", "-q", "-n",
@@ -163,7 +163,7 @@ def test_axe_finds_no_problems_in_a_trace_page(tmp_path, width):
     assert not found["violations"] and not found["wide"] and found["passes"] > 10, found
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 def test_the_search_finds_instructions_and_functions(largest, tmp_path):
     act = """
       var box = document.getElementById('search');
@@ -179,7 +179,7 @@ def test_the_search_finds_instructions_and_functions(largest, tmp_path):
                      "0 functions, 0 instructions/0", "/150"]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
 def test_the_page_of_100000_firings_opens_in_two_seconds(largest, tmp_path):
     act = """
       document.title = String(performance.now());

@@ -24,7 +24,7 @@ class Memory:
     def read(self, address, size):
         at = address - BASE
         if at < 0 or size < 0 or at + size > SIZE:
-            raise MemoryAccessError(f"{address:#x}: is not mapped")
+            raise MemoryAccessError(f"{address:#x} is not mapped")
         return bytes(self.data[at : at + size])
 
     def put(self, data):
@@ -52,7 +52,7 @@ def built(tmp_path, declared, size=112):
             "<i4x10Qqi4xQ", size, providers[provider], *[0] * 6, memory.text(module),
             memory.text(function), memory.text(name), 0, 0, 0))
         sets["probes"] += struct.pack("<Q", probe)
-        # The linker puts arguments in no particular order.
+        # The linker puts argument types into the set in no particular order.
         for index, (kind, translated) in reversed(list(enumerate(arguments))):
             sets["argtypes"] += struct.pack("<Q", memory.put(struct.pack(
                 "<i4x5Q", index, memory.text(kind), memory.text(translated) if translated else 0, 0,
@@ -124,7 +124,7 @@ def test_an_unterminated_name_is_refused(tmp_path):
     begin = image.symbols.find("__start_set_sdt_providers_set").address - BASE
     (provider,) = struct.unpack_from("<Q", memory.data, begin)
     struct.pack_into("<Q", memory.data, provider - BASE, BASE + SIZE - 4096)
-    with pytest.raises(StaticProbeError, match="no end"):
+    with pytest.raises(StaticProbeError, match="not terminated"):
         static_probes(image, memory)
 
 

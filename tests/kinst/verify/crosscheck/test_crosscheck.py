@@ -1,4 +1,4 @@
-"""Cross-checks with QEMU agree on the teaching kernels and find injected faults."""
+"""Tests that QEMU cross-checks agree on the teaching kernels and find injected faults."""
 
 import random
 import re
@@ -104,7 +104,8 @@ def test_a_hot_function_is_probed_at_its_rarest_instruction_or_refused(booted, f
 
 def test_waiting_too_long_for_qemu_is_not_a_divergence(booted, monkeypatch):
     monkeypatch.setattr("kinst.verify.crosscheck.crosscheck.PROBED_PATIENCE", 0.0)
-    with pytest.raises(PatienceError, match="fibonacci did not finish in the time allowed: QEMU neither"):
+    with pytest.raises(PatienceError,
+                       match="fibonacci did not finish in the time allowed: QEMU neither"):
         Crosscheck(booted).check(workload_of("fibonacci(12)"))  # a few steps may finish in time
 
 

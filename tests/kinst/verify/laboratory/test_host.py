@@ -1,4 +1,4 @@
-"""Relocations of amd64 instructions, judged by the CPU of the host."""
+"""Tests of relocated amd64 instructions that the CPU of the host judges."""
 
 import os
 import signal
@@ -134,8 +134,9 @@ def test_changed_segment_registers_are_restored(laboratory):
     assert {k for k in first if first[k] != changed[k]} <= {"gs", "gs_base"}
 
 
-# Masked AVX-512 (XSAVE's in-use bits), gathers (a single step can stop inside them), a return whose
-# count the model takes for a negative number, and a null selector that an interrupt changes.
+# Correctly relocated instructions that are easily judged wrong: masked AVX-512 (XSAVE's in-use
+# bits), gathers (a single step can stop inside them), a return whose count the model treats as
+# negative, and a null selector that an interrupt changes.
 FALSE_ALARMS = ["62e1ad0f5864d908", "62d1654ffefb", "62f2054139771b", "c4e26d920408",
                 "c4e2e9920408", "f248c23ae9", "65c21db5", "2e664b0fb58e7927ddd6"]
 

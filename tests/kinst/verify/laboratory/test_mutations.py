@@ -1,4 +1,4 @@
-"""Wrong relocations of each kind of instruction in the teaching kernels are detected."""
+"""Tests that wrong relocations of every kind of teaching kernel instruction are found."""
 
 import pytest
 

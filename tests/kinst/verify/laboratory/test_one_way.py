@@ -1,4 +1,4 @@
-"""Conditional jumps that can go only one way."""
+"""Tests of conditional jumps that can go only one way."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Relocators in other processes: correct ones, mistaken ones, and invalid programs."""
+"""Tests of relocators in other processes: correct and mistaken ones, and other programs."""
 
 import sys
 from pathlib import Path

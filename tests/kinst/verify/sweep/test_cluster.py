@@ -1,4 +1,4 @@
-"""Sweeps on a local Dask cluster lose nothing when workers or clients are killed."""
+"""Tests that a sweep on a Dask cluster survives the killing of workers or its client."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Worker processes that carry out parts of a task and may be lost."""
+"""Tests of worker processes that carry out parts of a task and may die."""
 
 import os
 import signal
@@ -14,8 +14,7 @@ from kinst.verify.sweep.workers import Here, Processes
 
 @dataclass(frozen=True)
 class Fragile(Task):
-    """Task that doubles numbers, and kills its process on ``fatal`` once for each byte of ``file``.
-    """
+    """Task that doubles numbers and, once for each byte of ``file``, kills itself on ``fatal``."""
 
     file: str
     fatal: int

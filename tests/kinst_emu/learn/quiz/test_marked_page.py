@@ -1,4 +1,4 @@
-"""Quiz pages that mark answers themselves agree with the marking, and do not reveal answers."""
+"""Tests that quiz pages mark answers correctly in the browser and do not reveal them."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ from tests.kinst_emu.commands.test_front import refused, run
 
 LEVELS = (1, 2, 6, 3, 4, 5)
 browsing = pytest.mark.skipif(CHROMIUM is None,
-                              reason="there is no chromium: apt-get install chromium")
+                              reason="Chromium is not installed: apt-get install chromium")
 
 
 def asked(arch, count=8, seed=3):

@@ -1,4 +1,4 @@
-"""Quiz answers are checked by QEMU and llvm-mc.
+"""Tests that QEMU and llvm-mc confirm the answers of quiz questions.
 
 QEMU executes the instruction in place and takes the breakpoint; llvm-mc disassembles the
 trampoline.
@@ -67,8 +67,7 @@ def saved_pc(other, arch):
 
 
 def checked_by_qemu(machine, found):
-    """Return the number of questions of levels 2, 4 and 5, and those that QEMU answers differently.
-    """
+    """Compare QEMU with answers of levels 2, 4 and 5; return their number and the wrong ones."""
     arch = machine.arch.name
     wrong, seen = [], 0
     with QemuMachine.carry(machine) as other:
@@ -142,7 +141,7 @@ def check_displacements(machine, found):
         verdict, firing = one.instruction.verdict, one.firing
         seen += 1
         code = one.instruction.code
-        if question.kind == "end":  # the instruction at this address returns to the original code
+        if question.kind == "end":  # the instruction at the answer returns to the original code
             behind = firing.trampoline[question.answer - firing.slot :]
             length = machine.arch.instruction_length(behind)
             assert BACK[arch] in by_llvm(arch, behind[:length]), question
@@ -177,12 +176,12 @@ def check_displacements(machine, found):
     return seen
 
 
-@pytest.mark.skipif(MC is None, reason="there is no llvm-mc: apt-get install llvm")
+@pytest.mark.skipif(MC is None, reason="llvm-mc is not installed: apt-get install llvm")
 def test_llvm_confirms_trampoline_answers_on_the_teaching_kernels(teaching):
     assert check_displacements(*teaching)
 
 
-@pytest.mark.skipif(MC is None, reason="there is no llvm-mc: apt-get install llvm")
+@pytest.mark.skipif(MC is None, reason="llvm-mc is not installed: apt-get install llvm")
 def test_llvm_confirms_trampoline_answers_on_real_kernels(real):
     assert check_displacements(*real)
 
