@@ -126,7 +126,7 @@ class Shown:
 
 
 def checked(page, width, act="", dark=False):
-    """Run the script ``act`` in a page of a given width and return the results of axe."""
+    """Run a script and then axe in a page of a given width, and return the results of axe."""
     with Shown(page, width, dark) as shown:
         return shown.axe(act)
 

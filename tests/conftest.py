@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items):
 
 
 def skips(reports):
-    """Return (reason, number of tests) for each reason of skipped tests, most frequent first."""
+    """Return (reason, number of skipped tests) for each reason, most frequent first."""
     counted = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports
                       if isinstance(report.longrepr, tuple | list))
     return counted.most_common()

@@ -1,4 +1,4 @@
-"""A machine proxy that interrupts runs at random, in every way that must not change them.
+"""A machine proxy that interrupts runs at random points, in ways that must not change them.
 
 Runs are split by instruction limits, single steps, breakpoints, snapshots, probes and writes. The
 results must be those of an uninterrupted run.

@@ -49,7 +49,7 @@ def store_is_whole(path: Path, _kernel: str) -> None:
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as store:
         (answer,) = store.execute("PRAGMA integrity_check").fetchone()
     if answer != "ok":
-        raise LeftError(f"{path.name}: {answer}")
+        raise LeftError(f"{path.name} fails the integrity check: {answer}")
 
 
 @dataclass(frozen=True)

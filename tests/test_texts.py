@@ -16,7 +16,7 @@ from kinst_emu.commands.kinst import whole_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("emu", "kinst", "dwarf", "images", "dtrace", "kinst_emu")
-MOST_LINES = 200  # lines of README.md
+MOST_LINES = 200  # maximum number of lines in README.md
 SVG = "{http://www.w3.org/2000/svg}"
 # Phrases of messages that say neither what failed nor what to do.
 RIDDLES = re.compile(r"\bis no \w|\bare no \w|\bthere is none\b|\bis none\b|\bit is there\b")

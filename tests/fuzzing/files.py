@@ -118,15 +118,15 @@ def run(command: str, folder: Path) -> str:
     seconds = time.monotonic() - begin
     message = f"{command}: {done.stderr[-400:]}"
     if "Traceback" in done.stderr + done.stdout or done.returncode not in (0, 1, 2):
-        raise FoundError(f"exit status {done.returncode} of {message}")
+        raise FoundError(f"a command exited with status {done.returncode}: {message}")
     if seconds > LONGEST:
-        raise FoundError(f"{seconds:.1f} s for {message}")
+        raise FoundError(f"a command took {seconds:.1f} s: {message}")
     if done.peak > LARGEST:
-        raise FoundError(f"{done.peak >> 20} MiB used by {message}")
+        raise FoundError(f"a command used {done.peak >> 20} MiB: {message}")
     if done.returncode and not done.stderr.strip() and not done.stdout.strip():
-        raise FoundError(f"exit status {done.returncode} without a message: {message}")
+        raise FoundError(f"a command failed silently with status {done.returncode}: {message}")
     if done.stderr.count("\n") > MOST_LINES:
-        raise FoundError(f"{done.stderr.count(chr(10))} lines of errors: {message}")
+        raise FoundError(f"a command wrote {done.stderr.count(chr(10))} lines of errors: {message}")
     return "refused" if re.search(r"^(kinst|dtrace|kdtrace): ", done.stderr, re.M) else "read"
 
 

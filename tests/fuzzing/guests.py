@@ -60,7 +60,7 @@ class Booted:
 
 @dataclass
 class Ground:
-    """The booted machine of each architecture."""
+    """A booted machine for each architecture."""
 
     folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
     machines: dict[str, Booted] = field(default_factory=dict)

@@ -63,7 +63,7 @@ class Ground:
 
 
 def ground() -> Ground:
-    """Prepare for calls, which may write files to the working directory."""
+    """Return an empty ground; machines are booted on demand."""
     return Ground()
 
 
@@ -161,7 +161,7 @@ def once(rng: Any, made: Ground) -> str:
 
 def target(rng: Any, kind: type, machine: Machine, made: Ground,
            stack: contextlib.ExitStack) -> object:
-    """Return an object of one of the classes."""
+    """Return an object of a given class."""
     if kind is Kernel:
         return kinst_emu.open(machine.kernel.path)
     if kind is Probes:

@@ -1,5 +1,5 @@
-/* by_tail() tail-calls outer(), which calls inner() without creating a stack frame. Its stack pointer is
- * that of by_tail(), whose return is still pending. */
+/* by_tail() tail-calls outer(), which calls inner() without a stack frame. outer() thus has the stack
+ * pointer of by_tail(), whose return is still pending. */
 #include "system.h"
 
 #define APART __attribute__((noinline))

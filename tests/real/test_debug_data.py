@@ -221,7 +221,7 @@ def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
                         else machine.read_u64(state.get(machine.arch.sp)))
             callers.append([probe.function, expected, sp, pointer, False])
         while callers[-1][0] != probe.function or callers[-1][2] < sp:
-            callers.pop()  # the function at the end has returned
+            callers.pop()  # the last function in the list has returned
         callers[-1][4] |= pointer != callers[-1][3]
         if arch != "amd64" and callers[-1][4] and pointer == callers[-1][3]:
             return

@@ -1,4 +1,4 @@
-"""Tests that every inline copy entered in a boot and a program is left, with exceptions."""
+"""Tests that inline copies entered in a boot or a program are left, with exceptions."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Tests that boots use the opened contents of kernels, modules and disks that change later."""
+"""Tests that boots use kernels, modules and disks as opened, although the files change."""
 
 import random
 

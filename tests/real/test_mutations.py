@@ -1,4 +1,4 @@
-"""Tests that wrong relocations of every kind of instruction in GENERIC kernels are found."""
+"""Tests that the laboratory finds wrong relocations of GENERIC kernels' instructions."""
 
 import pytest
 

@@ -101,7 +101,7 @@ def untraced(kernel):
 @pytest.mark.parametrize("path", PATHS)
 def test_static_probes_change_nothing_and_fire_as_often_as_kinst_probes(
         kernel, untraced, path):
-    """Compare with kinst probes on the same instructions, which compute no arguments."""
+    """Compare with kinst probes, which compute no arguments, on the same instructions."""
     machine = boots.booted(kernel)
     breakpoints, numbers = every_probe(machine, path=path)
     beside = {}

@@ -135,7 +135,7 @@ def test_a_context_switch_saves_the_old_threads_registers_and_loads_the_new_ones
 
 @pytest.mark.parametrize("command, hits", [("check memory", 6), ("check fault", 3)])
 def test_faults_of_the_kernel_itself_are_not_counted(kernel, command, hits):
-    """The kernel may fault, too, when it creates programs or copies from and to them."""
+    """The kernel may fault, too, when it creates programs or copies data from and to them."""
     for hit in range(1, hits + 1):
         machine = booted(with_userland(kernel), MEMORY)
         recorder = FaultRecorder(machine, command, hit, LIMIT, RunningThread(machine))
@@ -178,7 +178,7 @@ def test_the_animation_matches_the_still_pictures_and_the_page_is_small(kernel, 
 @pytest.mark.parametrize("what", ["open", "page-fault"])
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_trap_frame_field_has_a_value_only_after_this_entry_has_stored_it(arch, what, tmp_path):
-    """Until then, the words contain the frame of an earlier entry."""
+    """Before an entry stores a field, its word contains the frame of an earlier entry."""
     kernel, path = real_kernel(arch), tmp_path / "way.svg"
     unwritten = {}
     for at in ("2", "frame"):

@@ -1,4 +1,4 @@
-"""Tests that native aggregations match plain arithmetic, and tests of sorting and merging."""
+"""Tests of aggregations: results compared with plain arithmetic, sorting, and merging."""
 
 import math
 

@@ -28,7 +28,7 @@ def test_a_user_stack_is_walked_to_the_program_start():
 
 @pytest.mark.parametrize("records, found", [
     ([(START, 0x1010)], [1, 0x1010]),  # the record points to itself
-    ([(START - 64, 0x1010)], [1, 0x1010]),  # the next record is below
+    ([(START - 64, 0x1010)], [1, 0x1010]),  # the next record is at a lower address
     ([(START + 32, 1 << 63)], [1]),  # the return address is in the kernel
     ([(START + 33, 0x1010)], [1, 0x1010]),  # the next record is misaligned
     ([(START + 32, 0x1010)], [1, 0x1010]),  # the next record is unmapped

@@ -61,7 +61,7 @@ def test_gic_interrupts_below_32_are_private_and_the_others_are_routed():
     present[0] = 2
     assert distributor.read(0x200, 4) == 1 << 27 and distributor.read(0x100, 4) == 0xFFFF
     distributor.set_private(1, 11, False)
-    distributor.write(0x104, 4, 1 << 3)  # interrupt 35
+    distributor.write(0x104, 4, 1 << 3)  # enable interrupt 35
     distributor.write(0x423, 1, 0x40)
     distributor.write(0x823, 1, 0b101)
     distributor.set_line(35, True)
@@ -94,7 +94,7 @@ def test_a_local_apic_accepts_messages_that_its_destination_selects():
     apic = LocalApic(Bus(), 5, lambda *_: None)
     apic.write(0xD0, 4, 0b0100 << 24)
     assert apic.is_meant(0b0110, True) and not apic.is_meant(0b1011, True)
-    apic.write(0xE0, 4, 0x0FFFFFFF)  # cluster model
+    apic.write(0xE0, 4, 0x0FFFFFFF)  # select the cluster model
     apic.write(0xD0, 4, 0x24 << 24)
     assert apic.is_meant(0x2C, True) and not apic.is_meant(0x34, True)
 

@@ -74,7 +74,7 @@ class Ground:
         return self.free + (2 << 20) + number * PAGE
 
     def _page(self, number, kind, kinds=None):
-        """Map a page as one kind and return its virtual address.
+        """Map a page of a given kind and return its virtual address.
 
         :param kinds: page kinds by name; those of the table if omitted.
         """
@@ -313,7 +313,7 @@ def rows(table):
     for number, access in every:
         fetch = access is table.fetch
         for one in kinds:
-            # Access the page within it, at its start and end, and across its boundary.
+            # Access memory inside a page, at its start and end, and across its boundary.
             yield number, access, (one, "rw"), INSIDE - PAGE
             if fetch:  # the next instruction, or the end of this instruction, is on the other page
                 if one not in table.translates_on:

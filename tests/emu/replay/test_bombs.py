@@ -21,8 +21,8 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 
-MOST_MEMORY = 1 << 20  # peak memory in KiB
-MOST_TIME = 10  # seconds
+MOST_MEMORY = 1 << 20  # limit of peak memory in KiB
+MOST_TIME = 10  # time limit in seconds
 READ = """
 import re, sys, time
 from pathlib import Path

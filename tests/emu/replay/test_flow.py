@@ -1,4 +1,4 @@
-"""Tests that native flow collection matches single-stepping, and of the encoding and files."""
+"""Tests of instruction flows: collection compared with single-stepping, encoding, and files."""
 
 import pytest
 from hypothesis import given, settings

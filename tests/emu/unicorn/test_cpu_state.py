@@ -45,7 +45,7 @@ MAY_DIFFER = {
 
 
 def differences(arch, one, other):
-    """Return the offsets of unexpected differences between two contexts."""
+    """Return the offsets of unexpected differences between two CPU contexts."""
     allowed = set()
     for offset, size, _why in MAY_DIFFER[arch]:
         allowed.update(range(offset, offset + size))
@@ -78,7 +78,7 @@ def test_a_restored_machine_has_the_raw_context_of_the_original(
 
 
 def test_snapshots_include_registers_that_the_kernels_do_not_use(image, arch, tmp_path):
-    """Set registers that snapshots save by name to unusual values before saving."""
+    """Set the registers that snapshots save by name to unusual values, and save a snapshot."""
     machine = boots.booted(image, MEMORY)
     if arch == "arm64":
         for name in ("pmselr_el0", "pmuserenr_el0", "dbgbvr2_el1", "dbgwvr3_el1", "oslsr_el1",

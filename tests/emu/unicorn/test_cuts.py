@@ -128,7 +128,7 @@ def test_unmapped_stop_addresses_do_not_accumulate(image):
     for turn in range(40):
         machine.run(Until(addresses=[nowhere[turn % 8]], instructions=machine.instructions + 5))
     machine.step()
-    unmapped = sum(machine.translate(address) is None for address in nowhere)  # 8 on amd64
+    unmapped = sum(machine.translate(address) is None for address in nowhere)  # all 8 on amd64
     assert machine.engine.stops_left == unmapped
 
 
@@ -166,7 +166,7 @@ def test_the_fast_path_at_a_block_start_matches_the_slow_path(image):
 
 
 class Looking(RuleBasedStateMachine):
-    """Random operations between two instructions, none of which may change a machine's run."""
+    """Random operations that must not change a machine's run, made between two instructions."""
 
     arch = "amd64"
     whole: tuple[int, str] | None = None

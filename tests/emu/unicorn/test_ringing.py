@@ -25,7 +25,7 @@ def ticks(machine):
 
 
 def mask(machine, masked):
-    """Mask or unmask interrupts of the CPU."""
+    """Mask or unmask the CPU's interrupts."""
     name, bit, set_ = {"amd64": ("rflags", 9, False), "arm64": ("pstate", 7, True),
                        "riscv64": ("sstatus", 1, False)}[machine.arch.name]
     value = machine.read_register(name) & ~(1 << bit)

@@ -46,7 +46,7 @@ def test_a_clock_far_ahead_of_its_timers_is_an_error():
 
 @pytest.mark.parametrize("arch", ["amd64"], indirect=True)
 def test_an_impossible_register_value_is_refused(booted):
-    """gs is set to a selector that no descriptor table contains."""
+    """Set gs to a selector that no descriptor table contains."""
     with pytest.raises(MachineError, match="gs cannot be set to 0xffffffffffffffff"):
         booted.write_register("gs", (1 << 64) - 1)
 

@@ -289,7 +289,7 @@ def test_arm64_casp_is_not_an_exclusive_access():
     (0xC95FFFE9, 0xC901FFE9),
 ])
 def test_arm64_unprivileged_exclusive_sequences_are_not_probed(load, store):
-    """Probe only the last instruction of LDTXR or LDATXR, ADD, STTXR or STLTXR, RET (FEAT_LSUI)."""
+    """Probe only the RET after an exclusive sequence of LDTXR or LDATXR to STTXR or STLTXR."""
     code = b"".join(w.to_bytes(4, "little") for w in (load, 0x11000529, store, 0xD65F03C0))
     listed = instructions(TRAPS["arm64"], code, Symbol("f", PC, len(code), 2))
     assert [i.offset for i in listed if not isinstance(i.verdict, Refuse)] == [12]

@@ -50,7 +50,8 @@ def test_amd64_lengths_agree_with_capstone(code):
     native = dispatcher("amd64").lengths(code)
     assert (native[0] if native else 0) == length, code.hex()
     theirs = ARCHITECTURES["amd64"].instruction_length(code)
-    if theirs not in (0, length):  # UD0 and jumps with an operand-size prefix differ
+    # Capstone decodes UD0 and jumps with an operand-size prefix in another way.
+    if theirs not in (0, length):
         assert isinstance(verdict, Refuse) and verdict.reason in (
             "raises an exception", "is a jump with an operand-size prefix"), code.hex()
 

@@ -1,4 +1,4 @@
-"""Tests of the illumos trap path, whose kernel emulates the instructions under probes."""
+"""Tests of the illumos trap path, where the kernel emulates the probed instruction."""
 
 import shutil
 

@@ -61,7 +61,7 @@ def calls(machine):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("beside", ["", "describe", "note_letters", "machine_off"])
 def test_static_probes_report_arguments_and_leave_no_trace(machine, path, beside):
-    """Repeat with other breakpoints at the tracepoint, on the way to the gate, and on the gate."""
+    """Use other breakpoints at the tracepoint, on the way to the gate, and on the gate, too."""
     plain = machine.snapshot()
     values = calls(machine)
     assert values[0] == 99

@@ -41,7 +41,7 @@ def call(machine, what=CALL):
 
 
 def executed(arch):
-    """Return the offsets that a call executes, with the registers before and after each."""
+    """Return the executed offsets of FUNCTION, with the registers before and after each."""
     machine = machine_of(arch)
     function = machine.symbol(FUNCTION)
     addresses = {function.address + i.offset: i.offset

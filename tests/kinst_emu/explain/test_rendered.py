@@ -132,7 +132,7 @@ POISON = 0xA5A5A5A5A5A5A5A5
 
 
 class Witness:
-    """Repetition of a firing that notes the bytes stored by each instruction."""
+    """Second execution of a firing, which notes the bytes that each instruction stores."""
 
     def __init__(self, arch, place, call):
         self.machine = machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)

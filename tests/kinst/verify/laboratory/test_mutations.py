@@ -1,4 +1,4 @@
-"""Tests that wrong relocations of every kind of teaching kernel instruction are found."""
+"""Tests that the laboratory finds wrong relocations of the teaching kernels' instructions."""
 
 import pytest
 

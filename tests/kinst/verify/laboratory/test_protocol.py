@@ -1,4 +1,4 @@
-"""Tests of relocators in other processes: correct and mistaken ones, and other programs."""
+"""Tests of relocators in other processes: correct, mistaken and failing ones."""
 
 import sys
 from pathlib import Path

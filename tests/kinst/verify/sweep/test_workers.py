@@ -44,7 +44,7 @@ def fragile(tmp_path):
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("fatal", [0, 3, 39])
 def test_a_lost_process_loses_no_parts(fragile, fatal, ordered):
-    """Keep the parent busy meanwhile with producing parts and consuming results."""
+    """Keep the parent busy producing parts and consuming results while a process is lost."""
     def parts():
         for number in range(40):
             time.sleep(0.002)
@@ -74,7 +74,7 @@ def test_no_more_processes_than_parts_are_started(monkeypatch, fragile):
 
 @dataclass(frozen=True)
 class Held(Task):
-    """Task that prepares and returns the ID of the preparing process."""
+    """Task whose results are the ID of the process that prepared it."""
 
     copied = True
 

@@ -67,7 +67,7 @@ def saved_pc(other, arch):
 
 
 def checked_by_qemu(machine, found):
-    """Compare QEMU with answers of levels 2, 4 and 5; return their number and the wrong ones."""
+    """Check answers of levels 2, 4 and 5 with QEMU; return their number and the wrong ones."""
     arch = machine.arch.name
     wrong, seen = [], 0
     with QemuMachine.carry(machine) as other:
@@ -141,7 +141,7 @@ def check_displacements(machine, found):
         verdict, firing = one.instruction.verdict, one.firing
         seen += 1
         code = one.instruction.code
-        if question.kind == "end":  # the instruction at the answer returns to the original code
+        if question.kind == "end":  # the answer is the address of the final jump or breakpoint
             behind = firing.trampoline[question.answer - firing.slot :]
             length = machine.arch.instruction_length(behind)
             assert BACK[arch] in by_llvm(arch, behind[:length]), question
