@@ -23,7 +23,7 @@ class CpuModel:
 class Cpu(ABC):
     """One CPU of a machine; all CPUs of a machine share its engine and take turns.
 
-    The class is large, because it is the only interface of a machine and its schedule to a CPU.
+    Large because it is the only interface of a machine and its schedule to a CPU.
 
     :param number: index of the CPU in the machine, from 0.
     """
