@@ -1,5 +1,5 @@
 #!/bin/sh
-# Demonstrate the main features on the teaching kernels, in about two minutes.
+# Demonstrate the main features on the teaching kernels, in about twenty seconds after the setup.
 set -eu
 
 say() {

@@ -1,4 +1,4 @@
-/* Workload for bench/actions: call the function work() in a loop, or send datagrams to itself. */
+/* Workload for bench/actions, which calls work() in a loop or sends datagrams to itself. */
 #include "system.h"
 __attribute__((noinline)) static int work(int n)
 {

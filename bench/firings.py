@@ -1,4 +1,4 @@
-"""Workload for benchmarks that fire probes, and functions that measure its firings per second."""
+"""Workload of the firing-rate benchmarks, and functions that measure the rate of probe firings."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from kinst.providers import kinst_provider
 from kinst.relocation.verdict import Copy, Rewrite
 
 FUNCTION = "ether_crc32_le"
-BYTES = 1_000_000  # size of the kernel text that the workload processes
+BYTES = 1_000_000  # number of bytes of kernel text that the workload processes
 MEMORY = 512 << 20
 PROMPT = b"mountroot>"
 PATIENCE = 120
@@ -30,13 +30,13 @@ GDB = {"amd64": ((5, 4), 7, 16, None, 1), "arm64": ((0, 1), 31, 32, 30, 4),
 
 
 def work(machine, size: int = BYTES) -> int:
-    """Call the workload function on the kernel's text and return its result."""
+    """Call the workload function on the kernel's text, and return the function's result."""
     text = next(s for s in machine.image.segments if s.executable)
     return Caller(machine).call(machine.symbol(FUNCTION).address, [text.virtual, size], FUNCTION)
 
 
 def loop(machine) -> tuple[str, int]:
-    """Return the function and the offset of the most executed probe site in the workload.
+    """Return the function and offset of the workload's most frequently executed probe site.
 
     Only instructions that run in a trampoline are considered.
     """
@@ -55,7 +55,7 @@ def loop(machine) -> tuple[str, int]:
 
 
 def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
-    """Return the firings per second of a probe that only counts."""
+    """Return the highest firings per second, over several runs, of a probe that only counts."""
     best = 0.0
     kept = machine.snapshot()
     for _ in range(runs):
@@ -71,7 +71,7 @@ def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
 
 
 def qemu_rate(arch: str, image: Image, machine, where: tuple[str, int]) -> float:
-    """Return the stops per second at a breakpoint in QEMU, each stepped over as gdb does."""
+    """Return the stops per second at a QEMU breakpoint that is stepped over in the way gdb does."""
     arguments, sp, pc, link, kind = GDB[arch]
     address = machine.symbol(where[0]).address + where[1]
     text = next(s for s in image.segments if s.executable)

@@ -1,4 +1,4 @@
-"""Sphinx configuration for ``make docs``: it checks all links and treats warnings as errors."""
+"""Sphinx configuration for ``make docs``, which checks all links and treats warnings as errors."""
 
 import argparse
 import os
@@ -28,7 +28,7 @@ COLUMNS = 100
 
 
 def _commands(folder: Path) -> None:
-    """Write the reference of commands from their ``--help`` texts."""
+    """Generate the command reference from the ``--help`` texts."""
     from kinst_emu.cli.command_line import make_parser
     from kinst_emu.commands.kinst import whole_parser
 
@@ -40,14 +40,14 @@ def _commands(folder: Path) -> None:
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return a parser's subcommands by name."""
+    """Return the parsers of a command's subcommands, keyed by subcommand name."""
     (found,) = (action for action in parser._actions
                 if isinstance(action, argparse._SubParsersAction))
     return dict(found.choices)
 
 
 def _python(folder: Path) -> None:
-    """Write the reference of the Python interface from its docstrings."""
+    """Generate the Python API reference from the docstrings."""
     import kinst_emu
 
     lines = ["# Python", "", "This page has the docstrings of the Python interface; "
@@ -66,15 +66,15 @@ def _python(folder: Path) -> None:
 
 
 def _readme(folder: Path) -> None:
-    """Write the README as a page; links to files outside the site become plain text."""
+    """Write the README as a page of the site; links to files outside the site become plain text."""
     text = (ROOT / "README.md").read_text().replace("](docs/", "](../")
-    text = re.sub(r"(?<!!)\[([^]]*)\]\(\.\./firing\.svg\)", r"\1", text)  # an image, not a page
+    text = re.sub(r"(?<!!)\[([^]]*)\]\(\.\./firing\.svg\)", r"\1", text)  # links to an image
     _write(folder / "readme.md", re.sub(r"\[([^]]*)\]\((?!\.\./|https?:)[^)]*\)", r"\1", text)
            .split("\n"))
 
 
 def _to_readme(_app: Sphinx, _page: str, source: list[str]) -> None:
-    """Redirect links to the repository's README to its page of the site."""
+    """Redirect links to the repository's README to the README page of the site."""
     source[0] = source[0].replace("](../README.md)", "](reference/readme.md)")
 
 

@@ -1,4 +1,4 @@
-"""Manual pages of ``kinst`` and ``kdtrace``, from what they say with ``--help``: ``make man``.
+"""Generate the manual pages of ``kinst`` and ``kdtrace`` from their ``--help`` texts: ``make man``.
 
     python docs/man.py DIRECTORY
 """
@@ -13,12 +13,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-QUOTE = re.compile(r"^'", re.MULTILINE)  # troff would take what follows for a request
-os.environ["COLUMNS"] = "100"  # how --help breaks its lines
+QUOTE = re.compile(r"^'", re.MULTILINE)  # a line's first quote, which troff takes as a request
+os.environ["COLUMNS"] = "100"  # line width of the --help texts in columns
 
 
 def pages() -> dict[str, str]:
-    """By the names of their files."""
+    """Return the manual pages, keyed by file name."""
     from argparse_manpage.manpage import Manpage
 
     from kinst_emu.cli import command_line as kdtrace
@@ -45,18 +45,18 @@ def pages() -> dict[str, str]:
 
 
 def _left_out() -> str:
-    """The section with the functions that no probe is placed in, of FreeBSD's kernels."""
+    """Return the manual section that lists the FreeBSD kernel functions excluded from probing."""
     from emu.arch.parts import NAMES
     from emu.guests.registry import FREEBSD
 
-    lines = [".SH FUNCTIONS THAT ARE LEFT OUT",
-             "DTrace itself may run through these functions of a FreeBSD kernel, so that no probe "
-             "is placed in them without \\-\\-unsafe. With \\-lv, kdtrace lists those a kernel "
-             "has, and why single instructions are left out."]
+    lines = [".SH EXCLUDED FUNCTIONS",
+             "DTrace itself may execute these functions of a FreeBSD kernel, so kdtrace places no "
+             "probes in them unless \\-\\-unsafe is specified. With \\-lv, kdtrace lists the "
+             "excluded functions of a kernel, and why it does not probe certain instructions."]
     for arch in NAMES:
         unsafe = FREEBSD[arch].traps.exclusions
         names = [*sorted(unsafe.names),
-                 *(f"{prefix}* (but for {unsafe.allowed}*)" if unsafe.allowed.startswith(prefix)
+                 *(f"{prefix}* (except {unsafe.allowed}*)" if unsafe.allowed.startswith(prefix)
                    else f"{prefix}*" for prefix in unsafe.prefixes)]
         lines += [".TP", arch, ", ".join(names).replace("-", "\\-") + "."]
         if unsafe.copied:
@@ -66,7 +66,7 @@ def _left_out() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the manual pages.")
+    parser = argparse.ArgumentParser(description="Write the manual pages to a directory.")
     parser.add_argument("directory", type=Path)
     directory = parser.parse_args().directory
     directory.mkdir(parents=True, exist_ok=True)

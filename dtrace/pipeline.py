@@ -100,12 +100,12 @@ class Pipeline:
 
     @property
     def arch(self) -> str:
-        """The name of the kernel's architecture; without a kernel, the first one supported."""
+        """Name of the kernel's architecture, or of the first supported one without a kernel."""
         return next(iter(ARCHITECTURES)) if self.target is None else (
             self.target.probes.breakpoints.arch.name)
 
     def compile(self, program: ProgramText) -> list[Compiled]:
-        """Compile a program and create the probes that its descriptions match.
+        """Compile a program and create the probes that match the program's descriptions.
 
         :raises DError: for the first error in the program.
         """

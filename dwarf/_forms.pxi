@@ -115,7 +115,7 @@ cdef const char *unit_header(const Section *info, uint64_t *p, Unit *u, uint64_t
 
 
 cdef int fixed_size(uint32_t form, const Unit *u) noexcept nogil:
-    """Return the size of a form's values in bytes, or -1 if it varies."""
+    """Return the size of a form's values in bytes, or -1 if the size varies."""
     if form == 0x01:
         return u.address_size
     if form in (0x0B, 0x0C, 0x11, 0x25, 0x29):
@@ -152,7 +152,7 @@ cdef int skip(const Section *s, uint64_t *p, uint32_t form, const Unit *u) noexc
 
 cdef int read(const Section *s, uint64_t *p, uint32_t form, int64_t implicit, const Unit *u,
               Value *v) noexcept nogil:
-    """Read an attribute value, and advance ``p`` past it; return 0 if it is malformed."""
+    """Read an attribute value, and advance ``p`` past the value; return 0 if it is malformed."""
     cdef uint64_t length = 0
     cdef const void *end
     cdef int64_t signed_number = 0

@@ -67,7 +67,7 @@ cdef struct Bases:
     uint64_t strings
     uint64_t line_strings
     uint64_t lines
-    # Amounts to add to offsets into the part's supplementary file; NOTHING without one
+    # Amounts to add to offsets into the part's supplementary file, or NOTHING without such a file
     uint64_t other_info
     uint64_t other_strings
 
@@ -344,7 +344,7 @@ cdef class Join:
         return 0
 
     cdef int refer(self, uint64_t at, const Unit *u, uint64_t signature) except -1:
-        """Replace an 8-byte type signature by DW_FORM_ref_addr and an offset (4 bytes each)."""
+        """Replace an 8-byte type signature with DW_FORM_ref_addr and an offset (4 bytes each)."""
         found = self.signatures.get(signature)
         if found is None:
             self.wrong(f"no unit defines the type with signature {signature:#018x}, referenced")
@@ -446,7 +446,7 @@ def has_type_units(const uint8_t[::1] info):
 
 
 cdef uint32_t changed_to(uint32_t form) noexcept nogil:
-    """Return the form that replaces a form of references between parts, or 0 for other forms."""
+    """Return the form that replaces a form for references between parts, or 0 for other forms."""
     if form == FORM_REF_SIG8:
         return FORM_INDIRECT
     if form == FORM_GNU_REF_ALT or form == FORM_REF_SUP4:

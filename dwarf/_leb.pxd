@@ -24,7 +24,7 @@ cdef inline int read_number(const uint8_t *data, uint64_t end, uint64_t *at, int
 
 cdef inline int read_leb(const uint8_t *data, uint64_t end, uint64_t *at, bint is_signed,
                          uint64_t *out) noexcept nogil:
-    """Read a LEB128 integer; a signed one is stored in two's complement."""
+    """Read a LEB128 integer into ``out``, in two's complement if ``is_signed``."""
     cdef uint64_t value = 0
     cdef int shift = 0
     cdef uint8_t byte

@@ -52,7 +52,7 @@ cdef inline int sleb(Program *p, int64_t *out) noexcept nogil:
 
 
 cdef int header(Program *p, uint64_t *after) noexcept nogil:
-    """Read the header, and set ``at`` to the first opcode; return 0 if the header is invalid."""
+    """Read the header, and set ``p.at`` to the first opcode; return 0 if the header is invalid."""
     cdef uint64_t value = 0
     cdef uint64_t length = 0
     cdef uint64_t start
@@ -103,7 +103,7 @@ cdef int header(Program *p, uint64_t *after) noexcept nogil:
 
 
 cdef int step(Program *p, Row *state, Row *row) noexcept nogil:
-    """Run the program up to its next row; return 1, 0 at the end, or -1 for a damaged program."""
+    """Run the program to the next row; return 1 for a row, 0 at the end, or -1 for damage."""
     cdef uint64_t opcode = 0
     cdef uint64_t value = 0
     cdef uint64_t length = 0
@@ -226,7 +226,7 @@ cdef class LineTable:
         return None
 
     def within(self, uint64_t low, uint64_t high):
-        """Return the rows with code in [low, high), sorted and clipped to that range.
+        """Return the rows with code in [low, high), sorted by address and clipped to this range.
 
         Each is (first address, end, program offset, file, line).
         """

@@ -16,11 +16,11 @@ cdef enum:
     MAX_DEPTH = 256
     MAX_ABBREVS = 1 << 20
     MAX_RECORDS = 1 << 22
-    MAX_SHORT_NAME = 64  # maximum bytes of a DW_FORM_string name in its digest
-    # The work limit is WORK + WORK_PER_BYTE * section bytes; a kernel needs about 1 per byte.
+    MAX_SHORT_NAME = 64  # maximum number of bytes of a DW_FORM_string name in a digest
+    # The work limit is WORK + WORK_PER_BYTE * section bytes; a kernel needs about 1 unit per byte.
     WORK_PER_BYTE = 16
     WORK = 1 << 24
-    SIGNALS = 1 << 12  # DWARF units read between checks for signals (Ctrl-C)
+    SIGNALS = 1 << 12  # number of DWARF units read between checks for signals (Ctrl-C)
 
 cdef uint32_t NO_RECORD = 0xFFFFFFFF
 cdef uint64_t SPREAD2 = 0xBF58476D1CE4E5B9  # multiplier of SplitMix64
@@ -99,7 +99,7 @@ include "_abbreviations.pxi"
 cdef class Scan(Abbreviations):
     """Scan of a file's debug sections, any of which may be empty.
 
-    :param limit: most records, address ranges, and types and variables; more mean damage.
+    :param limit: maximum number of records, of address ranges, and of types and variables.
     :raises ScanError: if the sections are inconsistent.
     """
 
@@ -116,7 +116,7 @@ cdef class Scan(Abbreviations):
     cdef uint32_t *known  # hash table of types: index in ``declared`` plus 1, or 0
     cdef uint32_t known_room
     cdef uint64_t limit
-    cdef uint64_t at  # offset of the current entry, for errors
+    cdef uint64_t at  # offset of the current entry, for error messages
     cdef bint split
 
     def __dealloc__(self):
@@ -455,7 +455,7 @@ cdef class Scan(Abbreviations):
         return 1
 
     cdef uint64_t name_digest(self, uint64_t name) noexcept nogil:
-        """Return a digest of a name: its location, or a hash of a DW_FORM_string's first bytes."""
+        """Return a digest of a name: its location, or a hash of the start of a DW_FORM_string."""
         cdef uint64_t at = name & IN_SECTION
         cdef uint64_t value = 0
         cdef int i
@@ -508,7 +508,7 @@ cdef class Scan(Abbreviations):
 
     cdef int declaration(self, const Section *s, const Unit *u, uint32_t unit, const Abbrev *a,
                          uint64_t *p, Declared *d, bint *opens) noexcept nogil:
-        """Read a named, complete type (sets ``opens``), or a variable that has an address."""
+        """Read a named, complete type (and set ``opens``), or a variable that has an address."""
         # The caller adds a type to the table once its members are known.
         cdef uint32_t i
         cdef int steps
@@ -758,7 +758,7 @@ cdef class Scan(Abbreviations):
         return NO_RECORD
 
     cdef void resolve(self) noexcept nogil:
-        """Set each record's subject: the record with its name, at most eight references away."""
+        """Set each record's subject: the record, up to eight references away, that has the name."""
         cdef uint32_t i, at
         cdef int steps
         for i in range(self.record_count):

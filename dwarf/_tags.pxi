@@ -63,5 +63,5 @@ cdef struct Abbrev:
     uint32_t tag
     uint32_t first
     uint32_t count
-    int fixed  # size in bytes of an entry's attribute values, or -1 if it varies
+    int fixed  # size in bytes of an entry's attribute values, or -1 if the size varies
     bint children

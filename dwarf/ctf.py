@@ -23,7 +23,7 @@ Found = TypeVar("Found")
 MAGIC, COMPRESSED = 0xCFF1, 1
 # Magic, version, flags, parent label and name, offsets of the five parts, length of the last part
 HEADER = struct.Struct("<HBB8I")
-LIMIT = 1 << 28  # maximum bytes after decompression
+LIMIT = 1 << 28  # maximum size of the decompressed section in bytes
 EXPANSION = 100  # maximum decompression ratio; a kernel's section has a ratio of 4
 MAX_TYPES = 1 << 20
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
@@ -54,7 +54,7 @@ class CtfLayout:
     array: struct.Struct
     member: struct.Struct  # name, type, offset
     long_member: struct.Struct  # name, type, high half and low half of the offset
-    parent: int  # lowest identifier of the file's own types if it has a parent
+    parent: int  # lowest identifier of a file's own types if the file has a parent
 
 
 LAYOUTS = {
@@ -69,7 +69,7 @@ LAYOUTS = {
 class TypeRecord:
     """A type record as stored in the section.
 
-    :param value: size in bytes, or identifier of the type referred to.
+    :param value: size in bytes, or identifier of the type to which the record refers.
     :param at: offset of the data that follows the record.
     """
 
@@ -123,13 +123,13 @@ class CtfTypes(c.Types):
 
     @property
     def format(self) -> str:
-        """Name of the format for users, such as "CTF version 3"."""
+        """User-visible name of the format, such as "CTF version 3"."""
         return f"CTF version {self.version}"
 
     # -- lookup ---------------------------------------------------------------------------------
 
     def named(self, name: str) -> list[c.Type]:
-        """Return the types with a given C name, in any of its spellings."""
+        """Return the types with a given C name, in any spelling ("long" or "long int")."""
         if name.strip() == "void":
             return [c.Void()]
         for spelling in c.spellings(name):
@@ -138,7 +138,7 @@ class CtfTypes(c.Types):
         return []
 
     def function(self, name: str, address: int | None = None) -> c.Procedure | None:
-        """Return the type of a function, or None; ``address`` selects one of several."""
+        """Return the type of a function, or None; ``address`` selects one of several functions."""
         entry = self._choose(self._procedures, name, address)
         if entry is None:
             return None
@@ -148,12 +148,12 @@ class CtfTypes(c.Types):
         return self._procedure(result, parameters)
 
     def variable(self, name: str, address: int | None = None) -> c.Type | None:
-        """Return the type of a variable, or None; ``address`` selects one of several."""
+        """Return the type of a variable, or None; ``address`` selects one of several variables."""
         identifier = self._choose(self._variables, name, address)
         return None if not identifier else self._read(identifier)
 
     def names(self) -> Iterator[str]:
-        """Yield the C names of all types, sorted."""
+        """Yield the C names of all types in sorted order."""
         yield from sorted(self._by_name)
 
     # -- symbols --------------------------------------------------------------------------------

@@ -35,12 +35,12 @@ from emu.host.errors import ImageError, KinstError
 from emu.host.input_file import InputFile
 from emu.host.printable import plain
 
-# Exceptions that pyelftools raises for damaged files, besides its own
+# Exceptions that damaged files raise in pyelftools and in decompression
 DAMAGE = (DWARFError, ELFError, ValueError, KeyError, IndexError, AttributeError, TypeError,
           OverflowError, AssertionError, NotImplementedError, RecursionError, struct.error,
           zlib.error, zstandard.ZstdError)
 SYSTEM = Path("/usr/lib/debug")
-LIMIT = 1 << 30  # maximum bytes of an uncompressed section
+LIMIT = 1 << 30  # maximum size of an uncompressed section in bytes
 SHF_COMPRESSED = 0x800
 COMPRESSION = struct.Struct("<IIQQ")  # Elf64_Chdr: type, reserved, size, alignment
 ZLIB, ZSTD = 1, 2
@@ -88,7 +88,7 @@ def content(elf: ElfFile, name: str, limit: int = LIMIT) -> bytes:
 
 
 def _content(elf: ElfFile, one: SectionHeader, limit: int = LIMIT) -> bytes:
-    """Return a section's bytes, decompressed; empty if the file stores none (SHT_NOBITS)."""
+    """Return the decompressed bytes of a section, or no bytes for a SHT_NOBITS section."""
     return bytes(_view(elf, one, limit))
 
 
@@ -135,10 +135,10 @@ def _is_file(path: Path) -> bool:
 
 
 def _with_section(elf: ElfFile, name: str) -> ElfFile | None:
-    """Return the file that contains a kernel's section of a given name, or None (cached).
+    """Return the file that contains a kernel's section of a given name, or None; cache the result.
 
-    It is the kernel itself, a file that its .gnu_debuglink or build ID names, or ``<name>.debug``
-    beside it.
+    This is the kernel itself, a file that its .gnu_debuglink or build ID names, or ``<name>.debug``
+    in the same directory.
 
     :raises DebugDataError: if a file is damaged or comes from a different build.
     """
@@ -219,7 +219,7 @@ def sections(elf: ElfFile, names: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def views(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
-    """Return section contents as ``sections`` does, but without copying uncompressed sections.
+    """Return section contents like ``sections``, but without copying uncompressed sections.
 
     A kernel's debug data is a hundred MB, and most callers need a few bytes of it.
 
@@ -237,7 +237,7 @@ def views(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
 
 @functools.lru_cache(maxsize=2)
 def _joined(elf: ElfFile) -> dict[str, bytes]:
-    """Return a file's debug sections, joined from its type units and its supplementary file.
+    """Return a file's debug sections joined with its type units and its supplementary file.
 
     The result is cached, because it is large and needed several times.
     """
@@ -282,7 +282,7 @@ def _supplement(path: Path, named: SupplementLink) -> ElfFile:
 
 
 def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
-    """Return sections by name, decompressed and relocated; concatenate those of the same name."""
+    """Return sections, keyed by name, decompressed and relocated; join sections of one name."""
     wanted = set(names)
     headers: dict[str, list[SectionHeader]] = {}
     for header in elf.sections:

@@ -34,18 +34,18 @@ class DwarfTypes(c.Types):
     def __init__(self, file: ElfFile, index: DebugIndex) -> None:
         self._entries, self._index = Entries(file), index
         self._known: dict[int, c.Type] = {}
-        self._procedures: dict[int, c.Procedure] = {}  # prototypes of inline copies, by entry
+        self._procedures: dict[int, c.Procedure] = {}  # prototypes of inline copies, keyed by entry
         self._locations: Locations | None = None
 
     @property
     def format(self) -> str:
-        """Name of the format for users: "DWARF"."""
+        """User-visible name of the format, "DWARF"."""
         return "DWARF"
 
     # -- lookup ---------------------------------------------------------------------------------
 
     def named(self, name: str) -> list[c.Type]:
-        """Return the types with a given C name, in any of its spellings."""
+        """Return the types with a given C name, in any spelling ("long" or "long int")."""
         if name.strip() == "void":
             return [c.Void()]
         prefix, _, tag = name.strip().partition(" ")
@@ -61,9 +61,9 @@ class DwarfTypes(c.Types):
                 if PREFIXES.get(d.tag) == prefix]
 
     def function(self, name: str, address: int | None = None) -> c.Procedure | None:
-        """Return the type of a function, or None; ``address`` selects one of several."""
+        """Return the type of a function, or None; ``address`` selects one of several functions."""
         candidates = [f for f in self._index.named(name) if not f.inlined]
-        # Prefer the function at the address, and otherwise a function with code to a declaration.
+        # Prefer the function at the address, or else a function with code over a declaration.
         candidates.sort(key=lambda f: (
             not any(low == address for low, _high in f.pieces), not f.pieces, f.number))
         for function in candidates:
@@ -125,7 +125,7 @@ class DwarfTypes(c.Types):
         return procedure, self._places().parameters(copy, address, frame)
 
     def variable(self, name: str, address: int | None = None) -> c.Type | None:
-        """Return the type of a variable, or None; ``address`` selects one of several."""
+        """Return the type of a variable, or None; ``address`` selects one of several variables."""
         candidates = [d for d in self._index.declared(name) if d.tag == VARIABLE]
         candidates.sort(key=lambda d: d.value != address)
         return self._variable(candidates[0]) if candidates else None
@@ -209,7 +209,7 @@ class DwarfTypes(c.Types):
         return c.Incomplete(kind, name)
 
     def _array(self, entry: DIE, link: Callable[[], c.Type]) -> c.Type:
-        """Return an array type; its entry has a child for each dimension."""
+        """Return an array type from an entry that has a child for each dimension."""
         counts = [_count(child) for child in self._entries.children(
             entry, "DW_TAG_subrange_type", "DW_TAG_enumeration_type")] or [None]
         for count in reversed(counts[1:]):
@@ -272,7 +272,7 @@ def _count(entry: DIE) -> int | None:
 
 
 def _place(entry: DIE) -> tuple[int, int | None]:
-    """Return a member's offset and width (or None), in bits (DWARF 5, 5.7.6; DWARF 3, 5.5.6)."""
+    """Return a member's offset in bits and its width, or None (DWARF 5, 5.7.6; DWARF 3, 5.5.6)."""
     width = _number(entry, "DW_AT_bit_size")
     offset = _number(entry, "DW_AT_data_bit_offset")
     if offset is not None:

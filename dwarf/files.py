@@ -47,7 +47,7 @@ class _Reader:
 
 
 def file_table(line: bytes, line_str: bytes, string: bytes, at: int) -> dict[int, str]:
-    """Return the files of the line number program at an offset of .debug_line, by file number.
+    """Return the files, keyed by number, of the line number program at a .debug_line offset.
 
     :param line: contents of .debug_line.
     :param line_str: contents of .debug_line_str.

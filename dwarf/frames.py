@@ -15,7 +15,7 @@ from elftools.dwarf.structs import DWARFStructs
 from dwarf.debug_file import DAMAGE, DebugDataError
 
 CIE = 0xFFFFFFFF  # CIE_id: marks an entry as a CIE instead of an FDE
-MAX_ENTRY = 1 << 12  # maximum bytes of an entry, to limit its rows (a kernel's need up to 1,000)
+MAX_ENTRY = 1 << 12  # maximum size of an entry in bytes (in kernels: up to 1,000)
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Frames:
         return rows[row][1] if row >= 0 else None
 
     def body(self, address: int, register: int | None) -> Rule | None:
-        """Return the unwind rule between a function's prologue and epilogue, or None if unknown.
+        """Return the unwind rule between a function's prologue and epilogue, or None.
 
-        :param register: register that holds the frame base; None if it is another expression.
+        :param register: register that holds the frame base, or None for any other expression.
         :raises DebugDataError: if the entry for the address is damaged.
         """
         rows, end = self._rows_at(address)
@@ -113,7 +113,7 @@ class Frames:
         if kind != CIE:
             raise ValueError("an FDE does not refer to a CIE")
         if max(end - at, length) > MAX_ENTRY or cie + 4 + length > len(self._section):
-            raise ValueError("entry is too large or truncated")
+            raise ValueError(f"the entry is truncated or larger than {MAX_ENTRY} bytes")
         # Pass only the CIE and the FDE, with the CIE first so that its offset is 0.
         content = bytearray(self._section[cie : cie + 4 + length])
         content += self._section[at : at + 4] + bytes(4) + self._section[at + 8 : end]
@@ -121,7 +121,7 @@ class Frames:
             little_endian=True, dwarf_format=32, address_size=8))
         entry = info.get_entries()[-1]
         if not isinstance(entry, FDE):
-            raise ValueError("entry is not an FDE")
+            raise ValueError("the entry is not an FDE")
         returns = int(entry.cie["return_address_register"])
         rows: list[tuple[int, Rule | None]] = []
         for row in entry.get_decoded().table:

@@ -29,10 +29,10 @@ from emu.host.printable import name as printable_name
 
 MAGIC, FORMAT = b"KINSTDWF", 5
 HEADER = struct.Struct("<8sIIQQQQQQQ")  # magic, format, CRC-32 of the rest, sizes of the 7 tables
-MAX_NAME = 4096  # maximum bytes; longer names are truncated
-MAX_NAMES = 1 << 28  # maximum bytes of all distinct names
+MAX_NAME = 4096  # maximum size of a name in bytes; longer names are truncated
+MAX_NAMES = 1 << 28  # maximum total size of all distinct names in bytes
 RECORD, PIECE = struct.Struct(RECORD_FORMAT), struct.Struct(PIECE_FORMAT)
-NAME_AT, SUBJECT_AT = 16, 60  # offsets in a record
+NAME_AT, SUBJECT_AT = 16, 60  # offsets of the name and the subject in a record
 NAME = struct.Struct("<III")  # offset of the name, first member, number of members
 DECLARED = struct.Struct("<IIQQII")  # offset of the name, unit, entry, value, line, tag
 UNIT = struct.Struct("<QQ")  # offsets of the unit header and of the line number program
@@ -49,10 +49,10 @@ class Function:
 
     :param number: index of its record, in .debug_info order.
     :param pieces: address ranges [low, high) of its code, in the order of the debug data.
-    :param parent: record that contains it; None at the top level.
+    :param parent: record that contains the function, or None at the top level.
     :param inlined: whether it is an inline copy in another function.
     :param call_line: line of an inline copy's call; 0 if unknown.
-    :param begins: address at which control enters it (DW_AT_entry_pc); None if unknown.
+    :param begins: address at which control enters the code (DW_AT_entry_pc), or None if unknown.
     """
 
     number: int
@@ -143,7 +143,7 @@ class DebugIndex:
         return shown(self._text_at(*struct.unpack_from("<I", table, row * size)))
 
     def names(self) -> Iterator[str]:
-        """Yield the names of all functions, sorted."""
+        """Yield the names of all functions in sorted order."""
         for row in range(len(self._names) // NAME.size):
             yield self._name_of_row(self._names, NAME.size, row)
 
@@ -239,7 +239,7 @@ class DebugIndex:
         return None if row is None else self._declaration(row)
 
     def declarations(self) -> Iterator[Declared]:
-        """Yield all types and variables, sorted by name."""
+        """Yield all types and variables in order of their names."""
         return map(self._declaration, range(len(self._declared) // DECLARED.size))
 
     def stack(self, address: int) -> list[Function]:
@@ -272,7 +272,7 @@ class DebugIndex:
         return functions
 
     def inside(self, low: int, high: int) -> list[Function]:
-        """Return the inline copies with code in [low, high), outer ones first."""
+        """Return the inline copies with code in [low, high), outer copies first."""
         copies = []
         for number, record in enumerate(RECORD.iter_unpack(self._records)):
             first, count, tag = record[5], record[6], record[13]
@@ -383,12 +383,12 @@ def load(kernel: ElfFile, cache: Path) -> DebugIndex:
         with open(cache, "rb") as file:
             return DebugIndex(file.read(), cache)
     except (OSError, ValueError, DebugDataError):
-        pass  # missing or of another version: build it again
+        pass  # the cache file is missing or has another version: build the index
     data = build(kernel)
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with replacing(cache) as file:
             file.write(data)
     except OSError:
-        pass  # not cached; the next run builds it again
+        pass  # the index is not cached; the next run builds it again
     return DebugIndex(data, cache)

@@ -50,7 +50,7 @@ class DebugEntry:
 class Sum:
     """Computation of an address range: low = base + begin, high = base + end.
 
-    :param base: base address; 0 if ``begin`` and ``end`` are addresses.
+    :param base: base address, or 0 if ``begin`` and ``end`` are addresses.
     """
 
     base: int
@@ -95,7 +95,7 @@ class InlineEntries:
         self._lists = sections(file, RANGES)
 
     def entry(self, place: tuple[int, int]) -> DebugEntry:
-        """Return the entry at a place: (offset, offset of its unit) in .debug_info."""
+        """Return the entry at ``place``, which is (offset, offset of its unit) in .debug_info."""
         with self._entries.reading():
             return _shown(self._entries.entry(*place))
 

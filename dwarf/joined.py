@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from dwarf._join import Join, JoinError, UnreadError
 from emu.host.errors import KinstError
 
-# Concatenated sections; offsets into them grow by the lengths of the preceding parts.
+# Concatenated sections; offsets into a section grow by the lengths of the preceding parts.
 SHARED = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_line_str", ".debug_line")
 TYPES = ".debug_types"
 ALTERNATE, SUPPLEMENT = ".gnu_debugaltlink", ".debug_sup"
-LIMIT = 1 << 30  # bytes of all sections together
+LIMIT = 1 << 30  # maximum total size of all sections in bytes
 
 
 class NotJoined(KinstError):

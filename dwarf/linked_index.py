@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from dwarf.index import NONE64, VARIABLE, DebugIndex, Declared, Function
 
-SHIFT = 40  # width in bits of a part's own numbers
+SHIFT = 40  # number of bits in a number that identify a record, unit or entry within its part
 OWN = (1 << SHIFT) - 1
 
 
@@ -26,7 +26,7 @@ class IndexPart:
 class LinkedIndex(DebugIndex):
     """Index of a kernel and its modules.
 
-    :param kernel: index of the kernel; None if it has no debug data.
+    :param kernel: index of the kernel, or None for a kernel without debug data.
     :param modules: (number, index) of the modules with debug data, numbered from 1.
     """
 
@@ -40,7 +40,7 @@ class LinkedIndex(DebugIndex):
             self._places.append((part.begin, part.end, number))
 
     def part(self, number: int) -> tuple[DebugIndex, int, int] | None:
-        """Return a number's part as (index, load address, number within the part), or None."""
+        """Return (index, load address, number within the part) of a number's part, or None."""
         found = self._parts.get(number >> SHIFT)
         return None if found is None else (*found, number & OWN)
 
@@ -73,7 +73,7 @@ class LinkedIndex(DebugIndex):
     # -- methods of DebugIndex ----------------------------------------------------------------
 
     def names(self) -> Iterator[str]:
-        """Yield the distinct names of all functions, sorted."""
+        """Yield the distinct names of all functions in sorted order."""
         yield from sorted({name for index, _address in self._parts.values()
                            for name in index.names()})
 
@@ -147,7 +147,7 @@ class LinkedIndex(DebugIndex):
         return [self._function_of(part, base, one) for one in index.stack(address - base)]
 
     def inside(self, low: int, high: int) -> list[Function]:
-        """Return the inline copies with code in [low, high), outer ones first."""
+        """Return the inline copies with code in [low, high), outer copies first."""
         found = self._at(low)
         if found is None:
             return []

@@ -29,7 +29,7 @@ class LinkedTypes(Types):
 
     @property
     def format(self) -> str:
-        """Name of the kernel's format for users, such as "DWARF" or "CTF version 3"."""
+        """User-visible name of the format of the kernel's debug data, such as "CTF version 3"."""
         return self._all[0].format if self._all else "DWARF"
 
     def _at(self, address: int | None) -> tuple[Types | None, int | None]:
@@ -43,7 +43,7 @@ class LinkedTypes(Types):
         return self._kernel, address
 
     def named(self, name: str) -> list[Type]:
-        """Return the types with a given C name: the kernel's, or else the first module's."""
+        """Return the types with a given C name, from the kernel or else from the first module."""
         return next((found for types in self._all if (found := types.named(name))), [])
 
     def function(self, name: str, address: int | None = None) -> Procedure | None:

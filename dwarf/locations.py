@@ -17,12 +17,12 @@ from dwarf.entries import Entries
 from dwarf.frames import Frames
 from dwarf.index import DebugIndex, Function
 
-MAX_LIST = 1 << 16  # maximum bytes of a location list
+MAX_LIST = 1 << 16  # maximum size of a location list in bytes
 MAX_OPERATIONS = 64  # maximum number of operations in an expression
-MAX_EXPRESSION = 512  # maximum bytes of an expression
-MAX_TERMS = 256  # maximum number of terms in a value; DW_OP_dup can double it
+MAX_EXPRESSION = 512  # maximum size of an expression in bytes
+MAX_TERMS = 256  # maximum number of terms in a value; DW_OP_dup can double their number
 MAX_REGISTER = 1 << 16
-MAX_DEPTH = 64  # maximum nesting of inline copies
+MAX_DEPTH = 64  # maximum nesting depth of inline copies
 MASK = (1 << 64) - 1
 NO_CALL = 3  # DW_CC_nocall
 FORMS_OF_BYTES = ("DW_FORM_exprloc", "DW_FORM_block", "DW_FORM_block1", "DW_FORM_block2",
@@ -143,10 +143,10 @@ def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Place:
         place, size = _evaluate(operations[begin:number], base), operation.args[0]
         begin = number + 1
         if size not in (1, 2, 4, 8):
-            raise Unkept("piece size is not 1, 2, 4 or 8 bytes")
+            raise Unkept("the size of a piece is not 1, 2, 4 or 8 bytes")
         parts.append((Load(place.term, size) if place.memory else place.term, size))
     if begin != len(operations) or len(parts) > MAX_OPERATIONS:
-        raise Unkept("too many pieces, or operations after the last DW_OP_piece")
+        raise Unkept(f"more than {MAX_OPERATIONS} pieces, or operations after the last DW_OP_piece")
     return Pieces(tuple(parts))
 
 
@@ -163,7 +163,7 @@ def _evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Locati
 
     def push(term: Term) -> None:
         if _size(term) > MAX_TERMS:
-            raise Unkept("the expression has too many terms")
+            raise Unkept(f"the expression has more than {MAX_TERMS} terms")
         stack.append(term)
 
     for number, operation in enumerate(operations):
@@ -171,7 +171,7 @@ def _evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Locati
         last = number == len(operations) - 1
         if (name.startswith("reg") and name[3:].isdigit()) or name == "regx":
             if len(operations) > 1:
-                raise Unkept("register location combined with other operations")
+                raise Unkept("a register location is combined with other operations")
             return Location(_register(arguments[0] if name == "regx" else int(name[3:])), False)
         if name.startswith("breg") and name[4:].isdigit():
             push(_add(Register(int(name[4:])), arguments[0]))
@@ -225,7 +225,7 @@ class Locations:
         self._entries, self._index = entries, index
         self._lists: dict[str, bytes] | None = None
         self._frames: Frames | None = None
-        self._frame: Frame | None = None  # frame for the ``parameters`` call in progress
+        self._frame: Frame | None = None  # frame in the current call of ``parameters``
         self._parameters: dict[int, dict[int, int]] = {}  # function -> parameter -> position
         self._known: dict[tuple[int, int], list[Place | None]] = {}
 
@@ -297,7 +297,7 @@ class Locations:
         :raises Unkept: if the expression is too long.
         """
         if len(expression) > MAX_EXPRESSION:
-            raise Unkept("expression is too long")
+            raise Unkept(f"the expression is longer than {MAX_EXPRESSION} bytes")
         operations: list[DWARFExprOp] = DWARFExprParser(entry.cu.structs).parse_expr(expression)
         return operations
 
@@ -367,21 +367,21 @@ class Locations:
         number = base.number if isinstance(base, Register) else None
         rule, body = self._call_frames.rule(address), self._call_frames.body(address, number)
         if rule is None or body is None:
-            raise Unkept("no call frame information")
+            raise Unkept("the address has no call frame information")
         if self._frame is None and (rule.base, rule.offset) == (body.base, body.offset):
             return base
-        # Call frame information may be incomplete in prologues and epilogues; use self._frame.
+        # Call frame information may be incomplete in prologues and epilogues, so use self._frame.
         if self._frame is None or base != Register(body.base):
             raise Unkept("the frame base is unknown in prologues and epilogues")
         return _add(Register(self._frame[0]), self._frame[1] - body.offset)
 
     def _frame_address(self, address: int) -> Term:
-        """Return the canonical frame address."""
+        """Return the canonical frame address (CFA) at an instruction."""
         if self._frame is not None:
             return _add(Register(self._frame[0]), self._frame[1])
         rule = self._call_frames.rule(address)
         if rule is None:
-            raise Unkept("no call frame information")
+            raise Unkept("the address has no call frame information")
         return _add(Register(rule.base), rule.offset)
 
     @property

@@ -18,7 +18,7 @@ from emu.host.printable import name as printable_name
 MAX_MODULES = 4096  # maximum number of module files in a kernel's directory
 MAX_SIZE = 64 << 20  # maximum size in bytes of a module's file
 MAX_VALUE = 1 << 16  # maximum size in bytes of a variable
-MAX_DEPTH = 16  # maximum nesting of a type
+MAX_DEPTH = 16  # maximum nesting depth of a type
 SHF_ALLOC = 2
 TAGGED = {"DW_TAG_structure_type": "struct", "DW_TAG_union_type": "union",
           "DW_TAG_enumeration_type": "enum"}
@@ -83,7 +83,7 @@ def _name(entry: DIE) -> str:
 
 
 def _content(elf: ELFFile, name: str) -> bytes | None:
-    """Return the initial contents of a variable; None if it is missing or needs relocation."""
+    """Return the initial contents of a variable, or None if it is missing or needs relocation."""
     table = elf.get_section_by_name(".symtab")
     if not isinstance(table, SymbolTableSection):
         return None

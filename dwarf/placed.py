@@ -21,7 +21,7 @@ class Copied:
         self._content = content
 
     def read(self, address: int, size: int) -> bytes:
-        """Return some bytes of the copied value.
+        """Return ``size`` bytes of the copied value, starting at offset ``address``.
 
         :raises DebugDataError: if the range is not within the value.
         """

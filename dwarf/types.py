@@ -11,10 +11,10 @@ from typing import Protocol
 
 from dwarf.debug_file import DebugDataError
 
-MAX_STEPS = 64  # maximum chain of typedefs, qualifiers, arrays or unnamed members
-MAX_PARTS = 4096  # maximum parts of a declaration, or structures searched for a member
-MAX_NUMBER = 16  # maximum bytes of a number
-MAX_SIZE = 1 << 40  # maximum bytes of a structure, or elements of an array
+MAX_STEPS = 64  # maximum length of a chain of typedefs, qualifiers, arrays or unnamed members
+MAX_PARTS = 4096  # maximum number of parts of a declaration, or of structures searched for a member
+MAX_NUMBER = 16  # maximum size of a number in bytes
+MAX_SIZE = 1 << 40  # maximum size of a structure in bytes, and number of elements of an array
 POINTER_SIZE = 8
 
 
@@ -247,7 +247,7 @@ class Types(Protocol):
 
     @property
     def format(self) -> str:
-        """Name of the format for users, such as "DWARF" or "CTF version 3"."""
+        """User-visible name of the format, such as "DWARF" or "CTF version 3"."""
 
     def named(self, name: str) -> list[Type]:
         """Return the types with a given C name: ``struct thread``, ``uint32_t``, ``unsigned long``.
@@ -277,7 +277,7 @@ _WORDS = ("unsigned", "signed", "short", "char", "int", "long", "float", "double
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """Return the equivalent spellings of a type's name in debug data, the given one first."""
+    """Return the equivalent spellings of a type's name in debug data, the given spelling first."""
     words = name.split()
     name = " ".join(words)
     if not words or any(word not in _WORDS for word in words):
@@ -303,11 +303,11 @@ def strip(kind: Type) -> Type:
         if not isinstance(kind, Typedef | Qualified):
             return kind
         kind = kind.target
-    raise DebugDataError("damaged debug data: type is defined by itself")
+    raise DebugDataError("damaged debug data: a type is defined by itself")
 
 
 def size_of(kind: Type) -> int:
-    """Return the size of a type in bytes, as C's ``sizeof``.
+    """Return the size of a type in bytes, like C's ``sizeof``.
 
     The size is 0 for void, functions and arrays of unknown length.
 
@@ -324,7 +324,7 @@ def size_of(kind: Type) -> int:
         case Integer() | Float() | Structure() | Enumeration():
             return count * kind.size
         case Array():
-            raise DebugDataError("damaged debug data: array with too many dimensions")
+            raise DebugDataError(f"damaged debug data: array of more than {MAX_STEPS} dimensions")
         case Pointer():
             return count * POINTER_SIZE
         case Incomplete():
@@ -349,7 +349,7 @@ def find_member(structure: Structure, name: str) -> Member | None:
             if isinstance(below, Structure) and depth < MAX_STEPS:
                 waiting.append((below, offset + member.offset, depth + 1))
     raise DebugDataError(f"damaged debug data: {structure.kind} {structure.name} has too many "
-                         "unnamed members")
+                         f"unnamed members (more than {MAX_PARTS})")
 
 
 def declare(kind: Type, name: str = "") -> str:
@@ -360,7 +360,7 @@ def declare(kind: Type, name: str = "") -> str:
 def _declare(kind: Type, inner: str, depth: int, parts: list[None]) -> str:
     parts.append(None)
     if depth > MAX_STEPS or len(parts) > MAX_PARTS:
-        raise DebugDataError("damaged debug data: type is nested too deeply")
+        raise DebugDataError("damaged debug data: a type is nested too deeply or too large")
     match kind:
         case Pointer():
             target = kind.target

@@ -30,8 +30,8 @@ from dwarf.types import (
     strip,
 )
 
-MAX_TEXT = 1 << 20  # maximum bytes of a string
-MAX_SHOWN = 64  # maximum elements or members in a value's text
+MAX_TEXT = 1 << 20  # maximum size of a string in bytes
+MAX_SHOWN = 64  # maximum number of elements or members in the text of a value
 CHUNK = 256
 FLOATS = {4: "<f", 8: "<d"}
 BITS = 64
@@ -136,7 +136,7 @@ class CPointer(int):
         self._structure()[name] = value
 
     def __iter__(self) -> Iterator[Value]:
-        raise TypeError("a pointer has no end; use a range: [p[i] for i in range(4)]")
+        raise TypeError("cannot iterate over a pointer; use a range: [p[i] for i in range(4)]")
 
     def __dir__(self) -> list[str]:
         kind = strip(self._target())
@@ -155,7 +155,7 @@ class CPointer(int):
 
 
 class CStruct:
-    """Structure or union in memory; its members are attributes, and also ``s["member"]``."""
+    """Structure or union in memory; access its members as ``s.member`` or ``s["member"]``."""
 
     __slots__ = ("_address", "_kind", "_memory")
     _address: int
@@ -305,7 +305,7 @@ def addressof(value: CStruct | CArray, member: str | None = None) -> int:
 
 
 def sizeof(value: CStruct | CArray | CPointer | CEnum) -> int:
-    """Return the size in bytes of a value's type, as C's ``sizeof``."""
+    """Return the size in bytes of a value's type, like C's ``sizeof``."""
     return size_of(value.kind if isinstance(value, CEnum) else value._kind)
 
 
@@ -433,7 +433,7 @@ def encode(kind: Type, value: object) -> bytes:
 
 
 def fitting(kind: Type, value: int, width: int) -> int:
-    """Return a number as the bits of a field, which may be signed or unsigned.
+    """Encode a signed or unsigned number in ``width`` bits.
 
     :raises OverflowError: if the number does not fit.
     """
@@ -445,7 +445,7 @@ def fitting(kind: Type, value: int, width: int) -> int:
 def _bits(of: CStruct, kind: Type, offset: int, width: int) -> Value:
     inner = strip(kind)
     if not isinstance(inner, Integer | Enumeration):
-        raise DebugDataError(f"{declare(kind)}: type of a bit-field is not an integer")
+        raise DebugDataError(f"{declare(kind)}: the type of a bit-field is not an integer")
     first, last = offset // 8, (offset + width + 7) // 8
     word = int.from_bytes(of._memory.read(of._address + first, last - first), "little")
     return _integer(inner, word >> offset % 8 & (1 << width) - 1, width)

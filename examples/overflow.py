@@ -9,12 +9,12 @@ instructions later, when it walks the list.
 from kinst_emu import KinstError, Machine
 
 SIZE, TOO_MUCH = 64, 96
-WAIT = 2  # M_WAITOK
+WAIT = 2  # M_WAITOK of malloc(9)
 MOST = 300  # maximum number of buffers to allocate
 
 
 def workload(machine: Machine) -> None:
-    """Allocate buffers until a list entry follows one of them, and overflow that buffer."""
+    """Allocate buffers until a list entry directly follows a buffer, and overflow this buffer."""
     types = machine.kernel.symbol("M_TEMP")
     handler = machine.kernel.symbol("panic")
     buffers, entries = set[int](), set[int]()

@@ -14,7 +14,7 @@ from kinst.relocation.verdict import Copy, Refuse, Rewrite
 
 
 class State:
-    """Register file of a request; loads ask the trial for memory, and stores go into the answer."""
+    """Registers of a request; loads ask the trial for memory, and stores go into the answer."""
 
     def __init__(self, registers: dict[str, int]) -> None:
         self.registers, self.changed = registers, dict[str, int]()
@@ -37,7 +37,7 @@ class State:
         self.vectors[str(number)] = value
 
     def load(self, address: int, size: int) -> int:
-        """Ask the trial for memory and return it as a number."""
+        """Ask the trial for the content of memory, and return the content as a number."""
         answer({"load": address, "size": size})
         return int.from_bytes(bytes.fromhex(request()["bytes"]), "little")
 
@@ -56,7 +56,7 @@ def request() -> dict:  # type: ignore[type-arg]
 
 
 def answer(row: dict[str, object]) -> None:
-    """Write an answer."""
+    """Write an answer to standard output."""
     print(json.dumps(row), flush=True)
 
 
@@ -65,7 +65,7 @@ def main() -> None:
     asked: dict = {}  # type: ignore[type-arg]
     while True:
         row = request()
-        if "state" in row:  # the state from which the last instruction is to be emulated
+        if "state" in row:  # the initial state for emulating the previous request's instruction
             emulate(asked, row)
         else:
             asked = row

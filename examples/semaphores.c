@@ -1,4 +1,4 @@
-/* Create a set with the number of semaphores that the argument specifies. */
+/* Create a semaphore set; the argument is the number of semaphores. */
 #include "system.h"
 
 enum { SYS_semget = 221, PRIVATE = 0 };

@@ -13,7 +13,7 @@ LIMIT, WANTED = 30_000, 14_000
 
 
 def workload(machine: Machine) -> None:
-    """Raise the semaphore limits and run the program; the machine is at the shell prompt."""
+    """Raise the semaphore limits and run the program; the machine must be at the shell prompt."""
     limits = machine.struct("seminfo", machine.kernel.symbol("seminfo"))
     machine.command("/files/semaphores 340")
     limits.semmns = limits.semmsl = LIMIT

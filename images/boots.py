@@ -16,14 +16,14 @@ from emu.unicorn.machine import UnicornMachine
 from images.cache import cached_file
 
 MEMORY = 512 << 20
-LIMIT = 20_000_000_000  # maximum instructions of a boot; GENERIC needs less than a fiftieth of it
-SETTLING = 20_000_000  # maximum instructions from the prompt to the function that reads input
+LIMIT = 20_000_000_000  # maximum number of instructions of a boot; GENERIC needs less than 2 %
+SETTLING = 20_000_000  # maximum number of instructions from the prompt to the function that waits
 HANDOVER = 1e-5  # thread switch interval in seconds; a restore takes the GIL about 200 times
-KEPT = 4  # maximum number of cached boots per kernel, made by different versions of this program
+KEPT = 4  # maximum number of cached boots per kernel, made by different versions of kinst-emu
 
 
 class BootError(KinstError):
-    """The kernel did not reach its prompt; ``console`` is its output."""
+    """The kernel did not reach its prompt; ``console`` is the output of the kernel."""
 
     def __init__(self, text: str, console: bytes = b"") -> None:
         super().__init__(text)
@@ -110,7 +110,7 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
             with PROGRESS.working(f"restoring the boot of {image.path}"):
                 return snapshot.restore(path, image)
         except SnapshotError:
-            pass  # boot again below
+            pass  # the cached boot is unusable: boot again below
     with PROGRESS.working(f"booting {image.path} (later runs restore this boot)"):
         machine = UnicornMachine(image, memory)
         machine.boot()
@@ -138,7 +138,7 @@ class BootAhead:
     def __init__(self, image: Image, memory: int = MEMORY) -> None:
         self.image, self.memory = image, memory
         self._machine: UnicornMachine | None = None
-        self._thread = threading.Thread(target=self._restore)  # not a daemon: exit waits for it
+        self._thread = threading.Thread(target=self._restore)  # not a daemon: Python waits for it
         self._interval = sys.getswitchinterval()
         sys.setswitchinterval(HANDOVER)
         self._thread.start()
@@ -154,7 +154,7 @@ class BootAhead:
             sys.setswitchinterval(self._interval)
 
     def machine(self) -> UnicornMachine:
-        """Return the machine at its prompt, as ``booted`` does; call this only once."""
+        """Return the machine at its prompt, as ``booted`` does; only one call is allowed."""
         with PROGRESS.working(f"restoring the boot of {self.image.path}"):
             self._thread.join()
         machine, self._machine = self._machine, None

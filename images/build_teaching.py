@@ -22,7 +22,7 @@ FLAGS = (
 )
 
 
-# Variants by folder: the base architecture, additional source files, the compiler option.
+# Directory of a variant -> (base architecture, additional source files, compiler option).
 FLAVOURS = {"amd64-illumos": ("amd64", ("exception.S", "invop.c"), "-DINVOP")}
 
 

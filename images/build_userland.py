@@ -29,9 +29,9 @@ TOOLS = ("cat", "echo", "false", "kill", "ls", "mkdir", "mount", "rm", "rmdir", 
 # One C file per program: the shell, checks of kernel facilities, and timed workloads.
 SHELL = "shell"
 PROGRAMS = (SHELL, "check", "work")
-FREE = 4 << 20  # bytes of free space for files that programs write
+FREE = 4 << 20  # free space in bytes for files that programs write
 EXECUTABLE = 0o100755
-OURS = ("-Werror",)  # only for this project's own sources
+OURS = ("-Werror",)  # compiler options for this project's own sources only
 
 
 def program(arch: str, source: Path, output: Path, options: Sequence[str] = (),
@@ -57,7 +57,7 @@ def program_against(arch: str, source: Path, output: Path, system: Path) -> None
 
 
 def root(programs: Mapping[str, bytes]) -> Folder:
-    """Return the tree of the root file system.
+    """Return the directory tree of the userland's root file system.
 
     Each tool is a separate file, because the kernel names a process after its file and not after a
     link to it. ``/dev`` is empty: the kernel mounts devfs there.
@@ -75,7 +75,7 @@ def root(programs: Mapping[str, bytes]) -> Folder:
 
 
 def built(directory: Path) -> dict[str, bytes]:
-    """Return the contents of the programs that ``build`` left in a folder, by name.
+    """Return the programs that ``build`` wrote to a directory: name -> content of the file.
 
     :raises OSError: a program is missing.
     """

@@ -25,7 +25,7 @@ def cache_directory() -> Path:
 
 
 def cached_file(kind: str, name: str) -> Path:
-    """Return the path of a file in the cache, and create its folder if possible.
+    """Return the path of a file in the cache, and create the file's directory if possible.
 
     The file need not exist. A file that another user could have written is removed.
 
@@ -53,13 +53,13 @@ def cached_file(kind: str, name: str) -> Path:
 
 
 def _like_tmp(folder: Path) -> bool:
-    """Whether a folder is sticky, like /tmp, so that users cannot replace each other's files."""
+    """Whether a directory is sticky, like /tmp, so that users cannot replace each other's files."""
     status = folder.stat()
     return status.st_uid in (ROOT, os.geteuid()) and bool(status.st_mode & stat.S_ISVTX)
 
 
 def _reachable(folder: Path) -> bool:
-    """Whether other users can access the files in a folder."""
+    """Whether other users can access the files in a directory."""
     try:
         return bool(folder.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH))
     except OSError:
@@ -98,7 +98,7 @@ def _user(number: int) -> str:
 
 
 def _own_group(number: int) -> bool:
-    """Whether a group is the user's private group: of the same name, without other members."""
+    """Whether a group is the user's private group, with the user's name and no other members."""
     try:
         group, user = grp.getgrgid(number), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -17,7 +17,7 @@ from emu.host.errors import ImageError, KinstError
 TEACHING = Path(__file__).resolve().parent / "build"
 FLAVOURS = ("amd64-illumos",)  # variants of the teaching kernel, in addition to the architectures
 # Names in a kernel's directory: the root file system (of the kinst-emu userland, or of the base
-# system that was fetched with the kernel), and the folder with the base system's headers.
+# system that was fetched with the kernel), and the directory with the base system's headers.
 ROOT_FILE, HEADERS = "root.ufs", "base"
 STARTUP = "usr/lib/crt1.o"  # startup code of every C program, part of the base system
 
@@ -64,7 +64,7 @@ def built_teaching() -> Path:
 
 
 def base(image: Image) -> Path:
-    """Return the root file system of the base system that was fetched with a kernel.
+    """Return the path of the root file system of the base system that was fetched with a kernel.
 
     :raises ImageError: no base system was fetched.
     """
@@ -76,7 +76,7 @@ def base(image: Image) -> Path:
 
 
 def headers(image: Image) -> Path | None:
-    """Return the folder with the headers and libraries of the fetched base system, or None.
+    """Return the directory with the headers and libraries of the fetched base system, or None.
 
     They are in the folder's ``usr``.  None means that no base system was fetched with the kernel.
     """
@@ -141,7 +141,7 @@ def real_kernel(arch: str) -> Path | None:
 def find(text: str, modules: Sequence[str] = ()) -> Image:
     """Load the image that a user named by a path or by a name that ``kinst images`` lists.
 
-    :param modules: kernel modules to load after the kernel: files, or names of files beside the
+    :param modules: kernel modules to load after the kernel: files, or names of files next to the
         kernel (``kinst.ko``, ``kinst``).
     :raises ImageError: there is no such image, or it is not a usable kernel.
     """
@@ -166,7 +166,7 @@ def find(text: str, modules: Sequence[str] = ()) -> Image:
 
 
 def module_path(image: Image, name: str) -> Path:
-    """Return the path of a module that a user named by path or by its name beside the kernel.
+    """Return the path of a module, given by path or by the name of a file next to the kernel.
 
     :raises ImageError: there is no such file.
     """
@@ -178,7 +178,7 @@ def module_path(image: Image, name: str) -> Path:
         if candidate.is_file():
             return candidate
     raise ImageError(f"{name}: no such module"
-                     + (f", here or beside {image.path}" if path.name == name else ""))
+                     + (f", here or next to {image.path}" if path.name == name else ""))
 
 
 def modules_beside(kernel: Path) -> list[Path]:
@@ -215,7 +215,7 @@ def add(path: Path, name: str | None = None) -> KnownImage:
                 shutil.copyfile(module, Path(directory) / module.name)
             target.mkdir(exist_ok=True)
             new = {file.name for file in Path(directory).iterdir()}
-            for old in target.iterdir():  # files of the previous kernel of this name
+            for old in target.iterdir():  # remove files of the previous kernel of this name
                 if old.name not in new and old.suffix in (SUFFIX, ".debug"):
                     old.unlink()
             for file in Path(directory).iterdir():

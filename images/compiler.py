@@ -26,7 +26,7 @@ def target(source: Path, arch: str) -> Port:
 
 
 def tool(*names: str) -> str:
-    """Return the first of several commands that is installed, with or without a version suffix.
+    """Return the first installed command of several, with or without a version suffix.
 
     :raises KinstError: none of the commands is installed.
     """

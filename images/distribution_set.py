@@ -21,13 +21,14 @@ from images import ufs
 from images.ufs import File, Folder
 
 CHUNK = 1 << 18
-MAX_MEMBER, MAX_ALL, MAX_MEMBERS = 2 << 30, 6 << 30, 1 << 19  # bytes per member, total bytes, count
-MAX_HEADER = 1 << 16  # maximum bytes of an extension header, which describes the next member
-FREE = 256 << 20  # bytes of free space in a root file system
-# Files that programs are compiled against
+# maximum size of a member and of all members in bytes, and maximum number of members
+MAX_MEMBER, MAX_ALL, MAX_MEMBERS = 2 << 30, 6 << 30, 1 << 19
+MAX_HEADER = 1 << 16  # maximum size in bytes of an extension header, which precedes its member
+FREE = 256 << 20  # free space in a root file system in bytes
+# Pattern of the headers and libraries that programs are compiled against
 HEADERS = re.compile(r"usr/(?:include/[\w.+/-]{1,200}|lib/[\w.+-]{1,100}\.[ao])")
 
-Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes (0: unknown)
+Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes (0 for an unknown total)
 
 
 class SetError(KinstError):
@@ -52,7 +53,7 @@ class _Header(tarfile.TarInfo):
 @contextlib.contextmanager
 def _members(archive: Path, progress: Progress) -> Iterator[
         Iterator[tuple[str, tarfile.TarInfo, tarfile.TarFile]]]:
-    """Iterate over an archive's members and their names without ``./``, and report progress."""
+    """Yield an iterator over an archive's members, with names without ``./``; report progress."""
     size = archive.stat().st_size
 
     def each(raw: BinaryIO, tar: tarfile.TarFile) -> Iterator[
@@ -103,11 +104,11 @@ def take(archive: Path, wanted: Callable[[str], Path | None], needed: str,
 
 
 def make_root(archive: Path, image: Path, headers: Path, progress: Progress) -> None:
-    """Write a base system's root file system, and a folder with its headers and libraries.
+    """Write a base system's root file system, and a directory with its headers and libraries.
 
     Files belong to root. Device nodes are skipped, because the kernel mounts devfs.
 
-    :param headers: the folder, which is replaced.
+    :param headers: the directory, which is replaced.
     :raises SetError: the set is damaged or does not contain ``sbin/init``.
     :raises FileSystemError: the files do not fit into a file system.
     """
@@ -135,7 +136,7 @@ def make_root(archive: Path, image: Path, headers: Path, progress: Progress) -> 
         contents = memoryview(mmap.mmap(spool.fileno(), size, prot=mmap.PROT_READ)
                           if size else b"")
         tree = _tree(archive, entries, contents)
-        root = ufs.tree(tree)  # raises an error if a name is both a file and a folder
+        root = ufs.tree(tree)  # raises an error if a name is both a file and a directory
         for name, item in tree.items():
             if HEADERS.fullmatch(name) and isinstance(item, File):
                 _keep(staging / name, item)
@@ -150,7 +151,7 @@ def make_root(archive: Path, image: Path, headers: Path, progress: Progress) -> 
 
 def _tree(archive: Path, found: dict[str, File | Folder | tuple[int, int, int] | str],
           held: memoryview) -> dict[str, File | Folder]:
-    """Return the tree with file contents; hard links share the ``File`` that they point to."""
+    """Return the tree of files with contents; hard links to a file share one ``File`` object."""
     tree: dict[str, File | Folder] = {}
     for name, item in found.items():
         if isinstance(item, tuple):
@@ -168,7 +169,7 @@ def _tree(archive: Path, found: dict[str, File | Folder | tuple[int, int, int] |
 
 
 def _keep(path: Path, file: File) -> None:
-    """Write a header or library, but skip symbolic links that lead out of its folder."""
+    """Write a header or library, but skip a symbolic link that leads out of its directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if stat.S_ISLNK(file.mode):
         target = bytes(file.content).decode("utf-8", "surrogateescape")

@@ -22,7 +22,7 @@ from images.catalog import HEADERS, ROOT_FILE, KnownImage, store
 from images.distribution_set import CHUNK, Progress, make_root, take
 
 SITE = "https://download.freebsd.org/releases"
-# By set: the folder in the archive, a required file, and a pattern of the files to extract.
+# Set -> (directory in the archive, required file, pattern of the files to extract).
 SETS = {
     "kernel.txz": ("boot/kernel/", "kernel", re.compile(r"kernel|[\w-]{1,60}\.ko")),
     "kernel-dbg.txz": ("usr/lib/debug/boot/kernel/", "kernel.debug",
@@ -50,7 +50,8 @@ def fetch(name: str, progress: Progress, site: str | None = None,
     release, _, arch = name.partition("/")
     if arch not in FREEBSD or not RELEASE.fullmatch(release):
         raise FetchError(
-            f"'{name}': use RELEASE/ARCH, like 15.0-RELEASE/amd64 (or {', '.join(NAMES[1:])})"
+            f"'{name}': not a release; use RELEASE/ARCH, for example 15.0-RELEASE/amd64 "
+            f"(or {', '.join(NAMES[1:])})"
         )
     site = site or os.environ.get("KINST_SITE") or SITE
     where = f"{site}/{FREEBSD[arch].boot.releases}/{release}"
@@ -133,7 +134,7 @@ def _download(url: str, path: Path, digest: str, progress: Progress) -> None:
         header = response.headers.get("Content-Length") or "0"
         length = int(header) if header.isdecimal() and len(header) < 16 else 0
         if have + length > MAX_SET:
-            raise FetchError(f"{url}: {have + length} bytes are too many for a distribution set")
+            raise FetchError(f"{url}: too large for a distribution set: {have + length} bytes")
         with naming(path), path.open("ab" if have else "wb") as file:
             done = have
             try:

@@ -32,7 +32,7 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
     :param name: the kernel's file or name as the user gave it. If None, the recorded path and then
         the known images are searched.
     :param modules: names and build ids of the modules loaded after the kernel.
-    :param given: module files from the user; other modules are expected beside the kernel.
+    :param given: module files from the user; other modules are expected next to the kernel.
     :param hint: the path in the recording. It is untrusted, so only a regular file with the same
         build id is used.
     :param options: the boot loader's options.
@@ -66,8 +66,8 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
         if image.is_known_as(build_id):
             return image
     raise ReplayError(f"{path}: was recorded on a kernel for {architecture} with the build id "
-                      f"{build_id}, which is not a known kernel{missing}; give it with -k"
-                      + (f" (and {', '.join(n for n, _id in modules)} beside it, or with --module)"
+                      f"{build_id}, which is not a known kernel{missing}; specify it with -k"
+                      + (f" (and {', '.join(n for n, _id in modules)} next to it, or with --module)"
                          if modules else ""))
 
 
@@ -89,7 +89,7 @@ def _hinted(path: Path, hint: str, build_id: str, modules: Modules, given: Seque
     try:
         image = _behind(path, image, modules, given)
     except (ImageError, ReplayError):
-        if build_id.startswith(f"{image.build_id}-"):  # the right kernel: only modules are wrong
+        if build_id.startswith(f"{image.build_id}-"):  # the kernel is right, but not its modules
             raise
         return "no longer has its modules"
     return image if image.is_known_as(build_id) else "is now another build"
@@ -108,7 +108,7 @@ def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) ->
     for (name, build_id), file in zip(modules, paths, strict=True):
         if not file.is_file():
             raise ReplayError(f"{path}: needs the module {name} (build id {build_id}), which is "
-                              f"not beside {image.path}; give it with --module")
+                              f"not next to {image.path}; specify its file with --module")
         if ModuleFile(read_file(file)).build_id != build_id:
             raise ReplayError(f"{path}: needs the module {name} with the build id {build_id}; "
                               f"{file} is a different build")
@@ -116,7 +116,7 @@ def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) ->
 
 
 def machine_at(start: Start, image: Image) -> UnicornMachine:
-    """Return a machine in a recording's start state, except for state stored in the recording."""
+    """Return a machine in a recording's start state, without the state stored in the recording."""
     if start.kind == BOOTED:
         machine = booted(image, start.memory)
         machine.console.text.clear()
@@ -152,7 +152,7 @@ def played(path: Path, name: str | None = None, limit: int = LIMIT,
     :param name: the kernel's file or name. If None, the recorded path and then the known images
         are searched.
     :param limit: maximum number of instructions in the recording.
-    :param modules: module files that are not beside the kernel.
+    :param modules: module files that are not next to the kernel.
     :raises ReplayError: the recording or its kernel cannot be used.
     """
     recording = Recording(path)

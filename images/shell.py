@@ -20,18 +20,18 @@ from emu.machine.machine import Machine, Stop, StopReason, Until
 from emu.machine.system_call import behind_call, calls_of
 from images import catalog
 
-MAX_COMMAND = 1000  # characters; the shell's line buffer is slightly larger
+MAX_COMMAND = 1000  # maximum size of a command in bytes; the shell's line buffer is slightly larger
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
-MOST_TO_PROGRAM = 50_000_000  # maximum instructions from the prompt into a program
+MOST_TO_PROGRAM = 50_000_000  # maximum number of instructions until a program's system call
 NO_HEADER = "file not found"  # clang's message for a missing header
 NO_FUNCTION = ("undeclared function", "undefined symbol")  # messages of clang and lld
 OUR_HEADER, OUR_START = b'"system.h"', b"_start"
-# A root file system of at most MOST_SEARCHED bytes has the kinst-emu shell if it contains the HEAD
-# bytes of the shell's file.
+# A root file system of at most MOST_SEARCHED bytes has the kinst-emu shell if it contains the first
+# HEAD bytes of the shell's file.
 SHELL_FILE, HEAD, MOST_SEARCHED = "shell", 40_000, 64 << 20
-QUOTED = 4  # console lines quoted in an error message
+QUOTED = 4  # number of console lines quoted in an error message
 MARKS = re.compile(rb"\033\]133;[A-D](?:;\d{1,3})?\007")
-MARK_SIZE = 16  # maximum bytes of a mark
+MARK_SIZE = 16  # maximum size of a mark in bytes
 
 
 class CommandError(KinstError):
@@ -72,7 +72,7 @@ def with_userland(image: Image) -> Image:
 
 
 def shown_output(show: Callable[[int], None]) -> Callable[[int], None]:
-    """Return a console listener that shows the output of commands without the marks around it."""
+    """Return a console listener that shows the output of commands without the shell's marks."""
     held = bytearray()
     inside = False
 
@@ -218,14 +218,14 @@ def at_system_call(machine: Machine) -> None:
         if not machine.pc >> 63 and behind_call(machine):
             return
         stop = machine.run(Until(instructions=machine.instructions + 1))
-    raise CommandError(f"{machine.image.path}: does not reach a program's system call: {stop}",
+    raise CommandError(f"{machine.image.path}: the test program made no system call: {stop}",
                        stop)
 
 
 def with_folder(image: Image, folder: Path | None) -> Image:
-    """Return an image with the kinst-emu userland and a host folder's files in ``/files``.
+    """Return an image with the kinst-emu userland, and the files of a host directory in ``/files``.
 
-    :param folder: the host folder; None returns the image unchanged.
+    :param folder: the host directory; None returns the image unchanged.
     :raises KinstError: the files cannot be read, or do not fit.
     """
     if folder is None:
@@ -248,7 +248,7 @@ def has_our_shell(image: Image) -> bool:
 
 
 def program_files(image: Image, folder: Path | None = None) -> dict[str, Path]:
-    """Return the files with the symbols of userland programs, by process name.
+    """Return the files with the symbols of userland programs, keyed by process name.
 
     Programs in ``folder``, which the guest sees as ``/files``, are included. The result is empty if
     the root file system is not the kinst-emu userland.
@@ -279,7 +279,7 @@ def with_program(image: Image, source: Path) -> Image:
 
 
 def compile_program(image: Image, source: Path, folder: Path) -> None:
-    """Compile one C file into a folder.
+    """Compile one C file; write the program to a directory.
 
     A file that includes ``system.h`` or contains ``_start`` is compiled against the kinst-emu
     headers. Any other file is compiled against the base system that was fetched with the kernel,
@@ -313,7 +313,7 @@ def compile_program(image: Image, source: Path, folder: Path) -> None:
 
 
 def with_files(folder: Path, arch: str) -> DiskImage:
-    """Return the kinst-emu userland's root file system with a host folder's files in ``/files``.
+    """Return the root file system of the kinst-emu userland, with host files in ``/files``.
 
     :raises KinstError: the files cannot be read, or do not fit.
     """

@@ -1,4 +1,4 @@
-"""Write UFS2 file systems, which guest kernels mount as their root, from a tree of files.
+"""Write UFS2 file systems, which guest kernels mount as their root, from trees of files.
 
 The layout is that of FreeBSD's sys/ufs/ffs/fs.h, ufs/dinode.h and ufs/dir.h: little-endian, blocks
 of 4 KiB without fragments, no soft updates, no check hashes. The same tree always produces the same
@@ -20,24 +20,25 @@ BLOCK, SECTOR = 4096, 512
 SUPERBLOCK_AT, SUPERBLOCK_SIZE = 65536, 8192
 MAGIC, GROUP_MAGIC = 0x19540119, 0x090255
 INODE, ROOT = 256, 2  # bytes per inode; number of the root inode (inode 1 is unused)
-PER_BLOCK, POINTERS = BLOCK // INODE, BLOCK // 8  # inodes and block numbers in a block
-DIRECT, LEVELS = 12, 3  # direct block pointers in an inode, and levels of indirect blocks
+PER_BLOCK, POINTERS = BLOCK // INODE, BLOCK // 8  # number of inodes and of block numbers in a block
+DIRECT, LEVELS = 12, 3  # number of direct block pointers in an inode; levels of indirect blocks
 GROUP_HEADER = 168
-GROUP_BLOCKS, GROUP_INODES = 16384, 4096  # maxima per group; both bitmaps fit in one block
+# maximum number of blocks and of inodes in a group; both bitmaps fit in one block
+GROUP_BLOCKS, GROUP_INODES = 16384, 4096
 SUPERBLOCK_BLOCK = (SUPERBLOCK_AT + SUPERBLOCK_SIZE) // BLOCK  # fs_sblkno: superblock copies
 GROUP_BLOCK = SUPERBLOCK_BLOCK + SUPERBLOCK_SIZE // BLOCK  # fs_cblkno
 INODE_BLOCK = GROUP_BLOCK + 1  # fs_iblkno
 OKAY = 0x7C269D38  # FSOKAY; fs_state of a clean file system is one less
 SUMMARY = struct.Struct("<4i")  # struct csum: directories, free blocks, inodes, fragments
-LINK_SIZE = (DIRECT + LEVELS) * 8  # bytes; shorter symbolic links are stored in the inode
+LINK_SIZE = (DIRECT + LEVELS) * 8  # minimum size in bytes of a symbolic link outside its inode
 MAX_NAME, MAX_DEPTH = 255, 64
-MAX_SIZE = 8 << 30  # bytes of a file system
-MAX_FOLDER = 1 << 30  # bytes that ``read_folder`` reads into memory
-KINDS = {stat.S_IFDIR: 4, stat.S_IFREG: 8, stat.S_IFLNK: 10}  # d_type by file type
+MAX_SIZE = 8 << 30  # maximum size of a file system in bytes
+MAX_FOLDER = 1 << 30  # maximum total size in bytes of the files that ``read_folder`` reads
+KINDS = {stat.S_IFDIR: 4, stat.S_IFREG: 8, stat.S_IFLNK: 10}  # d_type, keyed by file type
 
 
 class FileSystemError(KinstError):
-    """A tree of files does not fit a file system, or contains something that cannot be stored."""
+    """A tree of files does not fit into a file system, or contains an unsupported file or name."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,14 @@ class File:
 
 @dataclass
 class Folder:
-    """A directory: files and folders by name."""
+    """A directory, which maps names to files and directories."""
 
     entries: dict[str, "File | Folder"] = field(default_factory=dict)
     mode: int = stat.S_IFDIR | 0o755
 
 
 def tree(files: Mapping[str, File | Folder]) -> Folder:
-    """Build a tree from files and folders by path; missing parent folders are created.
+    """Build a tree from files and directories, keyed by path; create missing parent directories.
 
     :raises FileSystemError: a path is invalid, or is used twice.
     """
@@ -74,7 +75,7 @@ def tree(files: Mapping[str, File | Folder]) -> Folder:
         for name in names[:-1]:
             child = folder.entries.setdefault(name, Folder())
             if not isinstance(child, Folder):
-                raise FileSystemError(f"{path!r}: '{name}' is a file, not a folder")
+                raise FileSystemError(f"{path!r}: '{name}' is a file, not a directory")
             folder = child
         if names[-1] in folder.entries:
             raise FileSystemError(f"{path!r}: the path is used twice")
@@ -87,7 +88,7 @@ class _Inode:
     mode: int
     links: int
     content: bytes | memoryview
-    blocks: list[int] = field(default_factory=list)  # data blocks
+    blocks: list[int] = field(default_factory=list)  # numbers of the data blocks
     tables: list[tuple[int, list[int]]] = field(default_factory=list)  # (indirect block, contents)
     roots: list[int] = field(default_factory=list)  # root indirect block of each level
 
@@ -115,7 +116,7 @@ def write(root: Folder, file: BinaryIO, free: int = 0) -> None:
 class _Writer:
     def __init__(self, root: Folder, free: int) -> None:
         self.inodes: list[_Inode] = []
-        self._numbers: dict[int, int] = {}  # inode numbers by the id() of a File
+        self._numbers: dict[int, int] = {}  # inode numbers, keyed by the id() of the File
         self._number(root, ROOT, 0)
         wanted = sum(_blocks(inode) for inode in self.inodes) + -(-free // BLOCK) + 8
         groups = 1
@@ -143,9 +144,9 @@ class _Writer:
     # -- inodes -----------------------------------------------------------------------------------
 
     def _number(self, folder: Folder, parent: int, depth: int) -> int:
-        """Number a folder and its contents in traversal order; return the folder's inode number."""
+        """Number a directory and its contents in traversal order; return the directory's inode."""
         if depth > MAX_DEPTH:
-            raise FileSystemError(f"folders are nested more than {MAX_DEPTH} levels deep")
+            raise FileSystemError(f"directories are nested more than {MAX_DEPTH} levels deep")
         inode = _Inode(folder.mode, 2, b"")
         number = ROOT + len(self.inodes)
         self.inodes.append(inode)
@@ -192,7 +193,7 @@ class _Writer:
             inode.roots.append(self._table(inode, here, level))
 
     def _table(self, inode: _Inode, blocks: list[int], level: int) -> int:
-        """Allocate a tree of indirect blocks, and return the number of its root."""
+        """Allocate a tree of indirect blocks, and return the number of the root block."""
         if level > 1:
             step = POINTERS ** (level - 1)
             blocks = [self._table(inode, blocks[at : at + step], level - 1)
@@ -232,7 +233,7 @@ class _Writer:
             file.write(b"\0")
 
     def _inodes_of(self, group: int) -> Iterator[tuple[int, bool]]:
-        """Yield (index in the group, whether it is a folder) for each used inode of a group."""
+        """Yield (index in the group, whether it is a directory) for each used inode of a group."""
         first = group * self.inodes_per_group
         for number in range(first, first + self.inodes_per_group):
             if number < ROOT:
@@ -326,7 +327,7 @@ def _blocks(inode: _Inode) -> int:
 
 
 def _directory(rows: list[tuple[str, int, int]]) -> bytes:
-    """Pack directory entries into sectors; no entry crosses a sector, and the last one fills it."""
+    """Pack directory entries into sectors; no entry crosses a sector, and all sectors are full."""
     pieces: list[list[tuple[bytes, int, int]]] = [[]]
     room = SECTOR
     for name, number, kind in rows:
@@ -350,9 +351,9 @@ def _directory(rows: list[tuple[str, int, int]]) -> bytes:
 
 
 def read_folder(path: Path) -> Folder:
-    """Read a host folder's files, folders and symbolic links, with their permissions.
+    """Read the files, directories and symbolic links of a host directory, with their permissions.
 
-    :raises FileSystemError: the folder cannot be read, or is larger than 1 GiB.
+    :raises FileSystemError: the directory cannot be read, or is larger than 1 GiB.
     """
     left = MAX_FOLDER
 
@@ -360,7 +361,8 @@ def read_folder(path: Path) -> Folder:
         nonlocal left
         node = Folder()
         if depth > MAX_DEPTH:
-            raise FileSystemError(f"{path}: folders are nested more than {MAX_DEPTH} levels deep")
+            raise FileSystemError(
+                f"{path}: directories are nested more than {MAX_DEPTH} levels deep")
         for item in sorted(at.iterdir()):
             mode = item.lstat().st_mode
             if stat.S_ISLNK(mode):
@@ -370,7 +372,8 @@ def read_folder(path: Path) -> Folder:
             elif stat.S_ISREG(mode):
                 left -= item.lstat().st_size
                 if left < 0:
-                    raise FileSystemError(f"{path}: has more than {MAX_FOLDER >> 20} MiB")
+                    raise FileSystemError(
+                        f"{path}: its files have more than {MAX_FOLDER >> 20} MiB")
                 node.entries[item.name] = File(item.read_bytes(), stat.S_IFREG | mode & 0o7777)
         return node
 

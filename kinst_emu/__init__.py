@@ -68,7 +68,7 @@ __all__ = [
 
 
 def check_rooms() -> None:
-    """Check that no other file hides one of our packages, as a script named ``images.py`` would.
+    """Check that no other file, such as a script named ``images.py``, hides a package of kinst-emu.
 
     :raises ImportError: naming the file that hides a package.
     """
@@ -76,7 +76,7 @@ def check_rooms() -> None:
     for room in ("dtrace", "dwarf", "emu", "images", "kinst"):
         if room in sys.modules:
             candidates = [getattr(sys.modules[room], "__file__", None) or ""]
-        else:  # the search that import does; importlib.util takes longer to load than the rest
+        else:  # search as import does; loading importlib.util would take too long
             candidates = [path for folder in sys.path
                      for path in (os.path.join(folder, room, "__init__.py"),
                                   os.path.join(folder, f"{room}.py")) if os.path.isfile(path)]

@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     userland = bool(config.getoption("kinst_userland") or config.getini("kinst_userland"))
 
     class Kernels:
-        """The fixture ``kernel`` and the machines it has booted in this run."""
+        """Fixture ``kernel``, and the machines that the fixture has booted in this test run."""
 
         machines: ClassVar[dict[str, "tuple[Machine, State]"]] = {}
 
@@ -59,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
                     machine.close_probes()
                     machine.restore(state)
                 except kinst_emu.KinstError:
-                    del self.machines[request.param]  # cannot be restored: the next test boots anew
+                    # The state cannot be restored, so the next test boots the kernel again.
+                    del self.machines[request.param]
 
     config.pluginmanager.register(Kernels(), "kinst_emu.kernels")

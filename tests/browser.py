@@ -21,7 +21,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
                 None)
 WIDTHS = (360, 1280, 1920)
 HEIGHT = 900
-PATIENCE = 120_000  # time limit for an answer of the browser, in ms
+PATIENCE = 120_000  # time limit for a response from the browser, in ms
 AXE = """
 (function () {
   %s
@@ -58,7 +58,7 @@ class Browser:
 
 @functools.cache
 def browser():
-    """Return the browser that all tests of the process share."""
+    """Return the browser that all tests in this process share."""
     return Browser()
 
 
@@ -70,7 +70,7 @@ def axe_source():
 
 
 class Shown:
-    """A page loaded at a given window width, with methods that act as its user."""
+    """A browser page that tests can resize, click, type into and query."""
 
     def __init__(self, page, width, dark=False, reduced=False):
         self._browser = browser()
@@ -96,7 +96,7 @@ class Shown:
         self._do(self._page.set_viewport_size({"width": width, "height": height}))
 
     def media(self, name):
-        """Emulate the CSS media type "print" or "screen" (also if the name is empty)."""
+        """Emulate the CSS media type "print" or "screen"; an empty name means "screen"."""
         self._do(self._page.emulate_media(media=name or "screen"))
 
     def value(self, script):
@@ -104,7 +104,7 @@ class Shown:
         return self._do(self._page.evaluate(script))
 
     def axe(self, act=""):
-        """Run a script and then axe in the page, and return the results of axe."""
+        """Run a script in the page, then axe, and return the axe results."""
         self.value(axe_source())
         return self.value(AXE % act)
 
@@ -121,24 +121,24 @@ class Shown:
         self._do(self._page.click(selector))
 
     def press(self, key):
-        """Press a key, given by its name in JavaScript keyboard events."""
+        """Press the key that has the given name in JavaScript keyboard events."""
         self._do(self._page.keyboard.press(key))
 
 
 def checked(page, width, act="", dark=False):
-    """Run a script and then axe in a page of a given width, and return the results of axe."""
+    """Open a page at a given width, run a script and then axe, and return the axe results."""
     with Shown(page, width, dark) as shown:
         return shown.axe(act)
 
 
 def measured(page, width, body):
-    """Run a JavaScript function body in a page of a given width and return its value."""
+    """Open a page at a given width and return the result of a JavaScript function body."""
     with Shown(page, width) as shown:
         return shown.value(f"(function () {{ {body} }})()")
 
 
 def parse_errors(page):
-    """Return the HTML syntax errors of a page, as html5lib's parser reports them."""
+    """Return the HTML syntax errors that html5lib finds in a page."""
     parser = html5lib.HTMLParser(strict=False)
     parser.parse(page.read_text())
     return [(place, code) for place, code, _more in parser.errors]

@@ -15,11 +15,12 @@ from images import catalog
 from images.boots import boot_to_prompt, booted, settle_at_reader
 from kinst_emu.cli.boot_words import with_disks
 
-Contents = tuple[bytes, bytes, bytes]  # contents of kernel, module and disk; empty if absent
+# contents of the kernel, module and disk files; empty for an absent file
+Contents = tuple[bytes, bytes, bytes]
 
 
 def opened(kernel: Path, module: Path | None, disk: Path | None) -> Image:
-    """Return an image of a kernel with a module and a disk."""
+    """Open a kernel, an optional module and an optional disk as one image."""
     image = catalog.find(str(kernel), [] if module is None else [str(module)])
     return with_disks(image, [] if disk is None else [disk])
 
@@ -32,7 +33,7 @@ class Files:
     when it was opened, with a cold and with a warm cache. ``once`` defines the operations. Changes
     to disks of more than 64 MiB are an error and tested in tests/emu/host/test_input_file.py.
 
-    :param folder: an empty folder, which also holds the cache
+    :param folder: an empty directory for the files and the cache
     """
 
     folder: Path
@@ -50,14 +51,14 @@ class Files:
         self._begin()
 
     def _begin(self) -> None:
-        """Write the files again with their first contents, and forget all opened images."""
+        """Restore the initial contents of the files and discard all opened images."""
         for path, contents in zip(self._paths, self._contents, strict=True):
             path.unlink(missing_ok=True)
             path.write_bytes(contents[0] if contents else b"")
         self._opened: list[tuple[Image, Contents]] = []
 
     def _expected(self) -> dict[Contents, str]:
-        """Return the machine's digest after a boot for each combination of file contents.
+        """Return the digest of a booted machine for each combination of file contents.
 
         These boots use separate files and no cache.
         """
@@ -83,7 +84,7 @@ class Files:
         return digests
 
     def run(self, count: int, seed: int) -> None:
-        """Run random operations, and reset the files before every hundred of them."""
+        """Run random operations, resetting the files before each hundred operations."""
         generator = random.Random(seed)
         for number in range(count):
             if number % 100 == 0:

@@ -1,4 +1,4 @@
-"""Fixtures and pytest hooks of all tests."""
+"""Fixtures and pytest hooks for all tests."""
 
 import os
 from collections import Counter
@@ -12,7 +12,7 @@ from images import catalog
 
 ARCHES = ("amd64", "arm64", "riscv64")
 MEMORY = 64 << 20
-# Disable Hypothesis's time limits, since its speed depends on the machine and its load.
+# Disable Hypothesis's deadline: the duration of an example depends on the load of the host.
 settings.register_profile("any machine", deadline=None,
                           suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -27,7 +27,7 @@ def private_directories(tmp_path_factory):
         os.environ[name] = str(tmp_path_factory.mktemp(name))
 
 
-# Run the longest tests first, so that no worker is left with one of them at the end.
+# Run the longest tests first, so that no worker starts a long test near the end.
 LONG = ("tests/test_package.py", "tests/kinst/verify/crosscheck/", "tests/emu/qemu/test_faults.py")
 
 
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items):
 
 
 def skips(reports):
-    """Return (reason, number of skipped tests) for each reason, most frequent first."""
+    """Return (reason, number of skipped tests) pairs, the most frequent reason first."""
     counted = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports
                       if isinstance(report.longrepr, tuple | list))
     return counted.most_common()
@@ -44,7 +44,7 @@ def skips(reports):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter):
-    """Print one line per reason for skipped tests, below the failures."""
+    """Print one line per reason for skipped tests after the failures."""
     yield
     skipped = skips(terminalreporter.stats.get("skipped", ()))
     if skipped:
@@ -55,7 +55,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(params=ARCHES)
 def arch(request):
-    """Return the name of each architecture in turn."""
+    """Run the test once for each architecture, and return the architecture's name."""
     return request.param
 
 

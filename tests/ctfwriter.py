@@ -10,7 +10,7 @@ CONST = 12
 
 @dataclass
 class Ctf:
-    """A CTF section to which types, variables and functions are added."""
+    """Builder of a CTF section of types, variables and functions."""
 
     version: int = 3
     parent: str = ""
@@ -28,11 +28,11 @@ class Ctf:
         return len(self.text) - len(text) - 1
 
     def word(self, kind, count):
-        """Return a type's info word, made of its kind, the root flag and its member count."""
+        """Return a type's info word, which encodes the kind, the root flag and the member count."""
         return kind << 26 | 1 << 25 | count if self.version == 3 else kind << 11 | 1 << 10 | count
 
     def add(self, name, kind, value, count=0, rest=b""):
-        """Add a type and return its number; ``value`` is its size or another type's number."""
+        """Add a type and return its number; ``value`` is the size or a referenced type's number."""
         layout = "<III" if self.version == 3 else "<IHH"
         large = 0xFFFFFFFF if self.version == 3 else 0xFFFF
         sized = value >= large and kind in (INTEGER, STRUCT, UNION, ENUM)
@@ -45,7 +45,7 @@ class Ctf:
         return self.count
 
     def integer(self, name, size, flags=0, bits=None):
-        """Add an integer type, whose size is given in bytes, and return its number."""
+        """Add an integer type of ``size`` bytes and return its number."""
         encoding = flags << 24 | (8 * size if bits is None else bits)
         return self.add(name, INTEGER, size, rest=struct.pack("<I", encoding))
 

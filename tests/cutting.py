@@ -1,4 +1,4 @@
-"""A machine proxy that interrupts runs at random points, in ways that must not change them.
+"""Machine proxy that interrupts runs at random points without changing their results.
 
 Runs are split by instruction limits, single steps, breakpoints, snapshots, probes and writes. The
 results must be those of an uninterrupted run.
@@ -100,10 +100,10 @@ class Cutting:
             replace(until, time=at, instructions=min(end, until.instructions or end)))
 
     def _memory(self, until):
-        """Take a snapshot in memory and run; in half of the cases, restore it and run again."""
+        """Take an in-memory snapshot and run; half of the time, restore it and run again."""
         machine = self.machine
         kept = machine.snapshot()
-        look = self.random.random() < 0.2  # computing a digest is slow, so few runs do it
+        look = self.random.random() < 0.2  # compute few digests, since they are slow
         digest = machine.digest() if look else ""
         stop = self._piece(until)
         if self.random.random() < 0.5 and not self._is_end(stop, until):
@@ -143,7 +143,7 @@ class Cutting:
         return self._piece(until)
 
     def _code(self):
-        """Return (address, size) of code at the pc or in a function, or None if it is unmapped."""
+        """Return (address, size) of code at the pc or in a function, or None for unmapped code."""
         at = self.machine.pc if self.random.random() < 0.5 else self.random.choice(
             self.functions).address
         size = self.random.randrange(1, 16)
@@ -151,7 +151,7 @@ class Cutting:
             and self.machine.translate(at + size) is not None else None
 
     def _write(self, until):
-        """Overwrite code with the same bytes, using a random public method or a device's write."""
+        """Overwrite code with its current bytes through a randomly chosen write method."""
         code, machine = self._code(), self.machine
         if code is None:
             return None
@@ -172,7 +172,7 @@ class Cutting:
         return self._piece(until)
 
     def _scribble(self, until):
-        """Overwrite code with random bytes, run it, and then restore an earlier snapshot."""
+        """Overwrite code with random bytes, run, and restore the snapshot from before the write."""
         code, machine = self._code(), self.machine
         if code is None or self.probes is not None:
             return None

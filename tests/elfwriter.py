@@ -17,8 +17,10 @@ class Elf:
         default_factory=lambda: [("start", 0x1000, 1, 2)]
     )
     build_id: bytes = b""
-    others: dict[str, bytes] = field(default_factory=dict)  # {name: content} of sections not loaded
-    compressed: tuple[str, ...] = ()  # names of the unloaded sections to flag with SHF_COMPRESSED
+    # {name: content} of the sections that are not loaded
+    others: dict[str, bytes] = field(default_factory=dict)
+    # names of those unloaded sections that have the flag SHF_COMPRESSED
+    compressed: tuple[str, ...] = ()
     elf_class: int = 2
     kind: int = 2
 

@@ -1,4 +1,4 @@
-"""Fast runs of commands: a server process imports all modules once and forks for each command.
+"""Fast execution of commands by a server process that imports all modules once and forks.
 
 This saves the third of a second that each command takes to load. A forked command differs from one
 in a new process in two ways: all modules are loaded already, and strings hash as in the server.
@@ -26,9 +26,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("emu", "kinst", "dwarf", "dtrace", "images", "kinst_emu")
-# Modules that take long to load or start threads; commands load them on demand.
+# Modules that load slowly or start threads; a command loads them when it needs them.
 LEFT_OUT = ("kinst_emu.shell", "kinst_emu.explain.view.terminal", "kinst_emu.pytest_plugin")
-TIMEOUT = 120  # time limit of a command, in seconds
+TIMEOUT = 120  # time limit for a command, in seconds
 
 
 class Completed(subprocess.CompletedProcess):
@@ -124,7 +124,7 @@ def load():
 
 
 def serve(connection):
-    """Fork for each request that arrives on the socket, and report the child's exit status."""
+    """Fork a child for each request on a socket, and report the child's exit status."""
     with connection:
         while True:
             size, ancillary, _flags, _address = connection.recvmsg(4, socket.CMSG_SPACE(3 * 4))

@@ -1,4 +1,4 @@
-"""Random C functions that store the arguments they receive.
+"""Random C functions that store the arguments that they receive.
 
 For every call, a module has a function ``callN`` that stores the bytes of its parameters in
 ``seen``, and a function ``driveN`` that calls it. Parameters are integers of all sizes, pointers,
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from images.compiler import tool
 
-SEEN = 1024  # size of `seen` in bytes
-MOST = 12  # largest number of parameters
+SEEN = 1024  # size of the array `seen` in bytes
+MOST = 12  # maximum number of parameters of a function
 SCALARS = {"signed char": 1, "unsigned char": 1, "short": 2, "unsigned short": 2, "int": 4,
            "unsigned int": 4, "long": 8, "unsigned long": 8, "char *": 8, "enum kind": 4,
            "_Bool": 1}
@@ -45,7 +45,7 @@ class Parameter:
 
 @dataclass
 class GeneratedCall:
-    """A call of the generated function ``callN`` with the given parameters."""
+    """A call to the generated function ``callN`` with the given parameters."""
 
     number: int
     parameters: list[Parameter]
@@ -59,7 +59,7 @@ class GeneratedCall:
         return f"call{self.number}"
 
     def offsets(self) -> list[int]:
-        """Return the offset in ``seen`` of each parameter's bytes."""
+        """Return the offset of each parameter's bytes in the array ``seen``."""
         offsets, at = [], 0
         for parameter in self.parameters:
             offsets.append(at)

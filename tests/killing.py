@@ -1,4 +1,4 @@
-"""Commands killed at random moments, and checks of the files and processes they leave behind."""
+"""Commands to kill at random moments, and checks of the remaining files and processes."""
 
 import json
 import os
@@ -17,22 +17,22 @@ import kinst_emu
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 MARK = "KINST_KILLED"  # environment variable that marks all processes of a command
-PATIENCE = 2.0  # seconds until the processes of a killed command must be gone
-FIRST = 0.1  # seconds of Python's startup, in which an interrupt prints a traceback
-LONGEST = 300.0  # time limit of a command that is not killed, in seconds
+PATIENCE = 2.0  # maximum time until the processes of a killed command are gone, in seconds
+FIRST = 0.1  # duration of Python's startup in seconds; an interrupt then prints a traceback
+LONGEST = 300.0  # time limit for a command that is not killed, in seconds
 
 
 class LeftError(Exception):
-    """A killed command left a process, a broken file or a traceback."""
+    """Error for a killed command that left a process, a broken file or a traceback."""
 
 
 def snapshot_is_whole(path: Path, kernel: str) -> None:
-    """Restore a snapshot."""
+    """Check that a snapshot can be restored."""
     kinst_emu.open(kernel).restore(path)
 
 
 def recording_is_whole(path: Path, _kernel: str) -> None:
-    """Replay a recording up to its end."""
+    """Check that a recording can be replayed to its end."""
     kinst_emu.Recording(path).go("end")
 
 
@@ -41,23 +41,23 @@ def json_is_whole(path: Path, _kernel: str) -> None:
     for line in path.read_text().splitlines(keepends=True):
         json.loads(line)
         if not line.endswith("\n"):
-            raise LeftError(f"{path.name} ends in {line[-40:]!r}")
+            raise LeftError(f"{path.name}: the last line is truncated: {line[-40:]!r}")
 
 
 def store_is_whole(path: Path, _kernel: str) -> None:
-    """Check the integrity of an SQLite database."""
+    """Check the integrity of a result store, which is an SQLite database."""
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as store:
         (answer,) = store.execute("PRAGMA integrity_check").fetchone()
     if answer != "ok":
-        raise LeftError(f"{path.name} fails the integrity check: {answer}")
+        raise LeftError(f"{path.name}: fails the integrity check of SQLite: {answer}")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command of kinst and the files it writes.
+    """A kinst command and the files that it writes.
 
     :param words: the command's arguments; ``{kernel}`` stands for a kernel, ``{races}`` for the
-        kernel of races, ``{out}`` for an empty folder
+        kernel with seeded races, ``{out}`` for an empty directory
     :param files: names of the output files, each with a function that checks an existing one
     :param given: commands to run first, which are not killed
     :param ends: the expected exit status
@@ -74,7 +74,7 @@ def page_is_whole(path: Path, _kernel: str) -> None:
     """Check that a page ends with its closing tag."""
     end = path.read_text()[-40:]
     if not end.rstrip().endswith("</html>"):
-        raise LeftError(f"{path.name} ends in {end!r}")
+        raise LeftError(f"{path.name}: truncated: ends in {end!r} instead of '</html>'")
 
 
 # Commands that can run with the teaching kernel or a FreeBSD kernel.
@@ -101,7 +101,7 @@ COMMANDS = (
     Command("xval", ("xval", "-k", "{kernel}", "--random", "3", "--jobs", "2", "--store",
                      "{out}/a.db"), {"a.db": store_is_whole}),
 )
-# Commands for a FreeBSD kernel that has kinst.ko in its folder.
+# Commands for a FreeBSD kernel whose directory contains kinst.ko.
 FREEBSD = (
     Command("boot", ("boot", "-k", "{kernel}", "--save", "{out}/a.kinst"),
             {"a.kinst": snapshot_is_whole}),
@@ -126,7 +126,7 @@ FREEBSD = (
 
 
 def processes(mark: str) -> list[tuple[int, str]]:
-    """Return (process ID, command line) of the live processes with a mark in their environment."""
+    """Return (process ID, command line) of each live process whose environment contains a mark."""
     live = []
     wanted = f"{MARK}={mark}".encode()
     for path in Path("/proc").iterdir():
@@ -143,7 +143,7 @@ def processes(mark: str) -> list[tuple[int, str]]:
 
 
 class Victim:
-    """A command to kill, its output folder and its normal duration.
+    """A command to kill, with its output directory and its normal duration.
 
     :param seconds: the command's duration; 0 runs the command once to measure it
     """
@@ -161,7 +161,8 @@ class Victim:
         done = subprocess.run(self._spelled(words), capture_output=True, text=True, timeout=LONGEST,
                               stdin=subprocess.DEVNULL, check=False)
         if done.returncode != ends or "Traceback" in done.stderr:
-            raise LeftError(f"{self.command.name}: exit status {done.returncode}: {done.stderr}")
+            raise LeftError(
+                f"{self.command.name}: failed with status {done.returncode}: {done.stderr}")
 
     def _spelled(self, words: tuple[str, ...]) -> list[str]:
         names = {"{kernel}": self.kernel, "{out}": str(self.folder),
@@ -174,12 +175,12 @@ class Victim:
         return command
 
     def kill(self, how: signal.Signals, seconds: float) -> bool:
-        """Run the command, kill it after some seconds, and return whether it was still running.
+        """Run the command and send it a signal; return whether the command was still running.
 
         :raises LeftError: a process, a broken file or a traceback is left
         """
         for name in self.command.files:
-            for path in self.folder.glob(f"{name}*"):  # includes the journals of SQLite's databases
+            for path in self.folder.glob(f"{name}*"):  # the pattern includes SQLite journals
                 path.unlink()
         mark = uuid.uuid4().hex
         with subprocess.Popen(
@@ -203,9 +204,9 @@ class Victim:
             errors = process.stderr.read().decode(errors="replace")
         where = f"{self.command.name}, {how.name} after {seconds:.2f} s"
         if left:
-            raise LeftError(f"{where}: processes are left after {PATIENCE} s: {left}")
+            raise LeftError(f"{where}: processes are still running after {PATIENCE} s: {left}")
         if "Traceback" in errors:
-            raise LeftError(f"{where}: prints a traceback: {errors}")
+            raise LeftError(f"{where}: the command printed a traceback: {errors}")
         for name, check in self.command.files.items():
             if (path := self.folder / name).exists():
                 try:
@@ -216,7 +217,7 @@ class Victim:
         return early
 
     def again(self) -> None:
-        """Run the command to its end, with the files that a killed run has left.
+        """Run the command to completion, although files of a killed run may remain.
 
         :raises LeftError: the command fails or does not write its files
         """
@@ -231,5 +232,5 @@ def _hang_up() -> None:
 
 
 def moment(generator: random.Random, victim: Victim) -> tuple[signal.Signals, float]:
-    """Return a random signal, and a random number of seconds after which to send it."""
+    """Return a random signal and the number of seconds after which to send the signal."""
     return generator.choice(SIGNALS), generator.uniform(FIRST, victim.seconds)

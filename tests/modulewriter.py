@@ -32,11 +32,11 @@ class KernelModule:
     symbols: list[tuple[str, int, int]] = field(default_factory=list)  # (name, section, value)
 
     def build(self) -> bytes:
-        """Return the module's file."""
+        """Return the bytes of the module's file."""
         return self._relocatable() if self.arch == "amd64" else self._shared()
 
     def _said(self, base: int) -> tuple[bytes, list[tuple[int, int]], int]:
-        """Return (metadata, its pointers as (address, target) pairs, its number of records)."""
+        """Return (metadata, (address, target) of each pointer in it, number of its records)."""
         records, strings, pointers = bytearray(), bytearray(), []
         count = len(self.depends) + 1
         depends_at = count * 24

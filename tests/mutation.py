@@ -13,7 +13,7 @@ from kinst.verify.laboratory.memory_map import CODE
 
 
 class Mutated:
-    """A proxy of an architecture's instruction table that changes its verdicts."""
+    """Proxy for an architecture's instruction table that changes the table's verdicts."""
 
     def __init__(self, instructions, change):
         self._instructions, self._change = instructions, change
@@ -47,14 +47,14 @@ class OffByOne:
 
 
 class Disturbed(OffByOne):
-    """An emulation that flips one bit of every value it writes to a register or memory."""
+    """An emulation that flips one bit of every value that it writes to a register or memory."""
 
     def next_pc(self, state):
         return self._verdict.next_pc(Counting(state))
 
 
 class Counting:
-    """A proxy of an emulation's state that flips bit 0 of all written values."""
+    """Proxy for an emulation's state that flips bit 0 of all written values."""
 
     def __init__(self, state):
         self._state = state
@@ -73,12 +73,12 @@ class Counting:
 
 
 def is_rewrite(verdict):
-    """Return whether a verdict is to rewrite the instruction."""
+    """Return whether a verdict says to rewrite the instruction."""
     return isinstance(verdict, Rewrite)
 
 
 def is_emulation(verdict):
-    """Return whether a verdict is to emulate the instruction."""
+    """Return whether a verdict says to emulate the instruction."""
     return not isinstance(verdict, Copy | Rewrite | Refuse)
 
 
@@ -116,7 +116,7 @@ MUTATIONS = {
 
 
 def kinds(arch, codes, wanted):
-    """Return the encodings with a wanted verdict, grouped by (mnemonic, verdict)."""
+    """Return the encodings whose verdict satisfies ``wanted``, grouped by (mnemonic, verdict)."""
     encodings = defaultdict(list)
     for code in codes:
         length, verdict = TRAPS[arch].instructions.classify(code, CODE)
@@ -127,7 +127,7 @@ def kinds(arch, codes, wanted):
 
 
 def missed(arch, codes, mutation, states, most):
-    """Return the kinds of instructions whose mutation goes undetected, and the number of kinds.
+    """Return the kinds of instructions with undetected mutations, and the total number of kinds.
 
     At most ``most`` encodings of each kind are tested. A kind is not counted as undetected if none
     of its encodings is executed.

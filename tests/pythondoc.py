@@ -13,7 +13,7 @@ BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.M | re.S)
 
 
 def blocks(kind, freebsd):
-    """Return the page's code blocks in a language, with or without those that need FreeBSD."""
+    """Return the code blocks of docs/python.md in a language, optionally with those for FreeBSD."""
     text = DOC.read_text()
     if not freebsd:
         text = text[: text.index(FREEBSD)]

@@ -22,7 +22,7 @@ with_lldb = pytest.mark.skipif(LLDB is None, reason="lldb is not installed: apt-
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    """Return a folder with a kernel and a recording, under the names that launch.json uses."""
+    """Return a directory with a kernel and a recording, named as launch.json expects."""
     folder = tmp_path_factory.mktemp("workspace")
     (folder / "kernel").symlink_to(catalog.find("teaching/amd64").path)
     subprocess.run([*KINST, "call", "-k", "teaching/amd64", 'strlen("hello")', "--memory", "64M",
@@ -31,7 +31,7 @@ def workspace(tmp_path_factory):
 
 
 def served(arguments):
-    """Start a server; return it, its first line of output, and its port."""
+    """Start a gdb server; return the process, its first line of output, and its port."""
     server = subprocess.Popen([*KINST, *arguments], stderr=subprocess.PIPE, text=True)
     line = server.stderr.readline()
     return server, line, re.search(r":(\d+)'", line)[1]
@@ -39,9 +39,9 @@ def served(arguments):
 
 @with_gdb
 def test_the_launch_file_of_vs_code_starts_the_server_and_drives_gdb(workspace):
-    """Imitate VS Code's C++ debugger.
+    """The test imitates VS Code's C++ debugger.
 
-    Start the server, wait for the text in ``serverStarted``, and use gdb's machine interface.
+    It starts the server, waits for the text in ``serverStarted``, and uses gdb's machine interface.
     """
     launch = json.loads((EDITORS / "launch.json").read_text().replace(
         "${workspaceFolder}", str(workspace)))

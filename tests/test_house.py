@@ -30,7 +30,7 @@ def imports(path):
 
 
 def floors():
-    """Return the packages above each package, according to the contracts of import-linter."""
+    """Return the packages that the contracts of import-linter place above each package."""
     above = {}
     for contract in PROJECT["tool"]["importlinter"]["contracts"]:
         if contract["type"] != "layers":
@@ -50,7 +50,7 @@ def within(module, package):
 
 
 def test_native_files_and_stubs_keep_the_import_contracts():
-    """Check the imports of Cython files and stubs, which import-linter does not read."""
+    """import-linter does not read Cython files and stubs, so the test checks their imports."""
     above, looked = floors(), 0
     for path in NATIVE:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -87,7 +87,7 @@ def size_of(node):
 
 
 def test_a_large_class_says_why_it_is_large():
-    """Check classes of more than 25 public methods or 20 fields."""
+    """A class with more than 25 public methods or 20 fields counts as large."""
     large = set()
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -107,7 +107,7 @@ def test_no_file_outside_an_architecture_folder_compares_architecture_names():
 
 
 def test_the_machine_never_reads_the_clock_of_the_host():
-    """Check that the machine does not import the time module.
+    """The machine does not import the time module.
 
     The machine on QEMU and the client of its stub may, since they wait for another process. So may
     the target of the debugger, which polls the debugger several times a second, between runs that
@@ -135,7 +135,7 @@ NUMBER = re.compile(r"^\s*(?:cdef (?:enum )?\w+ )?([A-Z][A-Z0-9_]{3,}) *= *(?:0x
 
 
 def test_a_constant_of_native_code_is_not_defined_again():
-    """Compare the constants of Cython files with those of Python files in emu and kinst.
+    """The test compares the constants of Cython and Python files in emu and kinst.
 
     The bounds that each reader of untrusted data defines for itself are not shared.
     """
@@ -153,14 +153,14 @@ def test_a_constant_of_native_code_is_not_defined_again():
 
 
 def test_every_package_is_installed():
-    """Check that the patterns in pyproject.toml find every folder with Python files."""
+    """The patterns in pyproject.toml find every directory with Python files."""
     packages = find_packages(str(ROOT), **PROJECT["tool"]["setuptools"]["packages"]["find"])
     assert sorted(packages) == sorted({
         ".".join(path.parent.relative_to(ROOT).parts) for path in FILES})
 
 
 def test_the_documentation_lists_every_file_of_an_architecture():
-    """Check that docs/house.md names each of the 18 files that all architectures have."""
+    """docs/house.md names each of the 18 files that all architectures have."""
     needed = []
     for room in ("emu", "emu/unicorn", "emu/qemu", "emu/guests/freebsd", "kinst"):
         names = [{path.name for path in (ROOT / room / arch).iterdir()
@@ -174,7 +174,7 @@ def test_the_documentation_lists_every_file_of_an_architecture():
 
 
 def test_programs_and_tests_import_only_project_modules_that_exist():
-    """Check imports that mypy does not report as missing."""
+    """The test checks imports that mypy does not report as missing."""
     programs = [path for path in (ROOT / "bench").iterdir()
                 if path.is_file() and path.suffix in ("", ".py")]
     modules = set[str]()

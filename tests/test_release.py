@@ -32,7 +32,7 @@ def options(parser):
     names = set()
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:
-            continue  # an old name of an option, which the manual does not mention
+            continue  # the manual does not mention old option names
         names |= {option for option in action.option_strings if option.startswith("--")}
         if isinstance(action.choices, dict):
             for command in action.choices.values():
@@ -53,7 +53,7 @@ def test_the_manuals_have_every_option_and_every_command(manuals):
 
 def test_the_manual_lists_the_excluded_functions(manuals):
     page = manuals["kdtrace.1"].replace("\\-", "-")
-    section = page[page.index(".SH FUNCTIONS THAT ARE LEFT OUT") : page.index(".SH EXAMPLES")]
+    section = page[page.index(".SH EXCLUDED FUNCTIONS") : page.index(".SH EXAMPLES")]
     for arch in NAMES:
         unsafe = FREEBSD[arch].traps.exclusions
         part = section[section.index(f"\n{arch}\n"):].split(".TP")[0]

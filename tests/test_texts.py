@@ -20,7 +20,7 @@ MOST_LINES = 200  # maximum number of lines in README.md
 SVG = "{http://www.w3.org/2000/svg}"
 # Phrases of messages that say neither what failed nor what to do.
 RIDDLES = re.compile(r"\bis no \w|\bare no \w|\bthere is none\b|\bis none\b|\bit is there\b")
-UNITS = {  # by metavar: what the help must mention
+UNITS = {  # patterns that an option's help must match, keyed by metavar
     "SIZE": r"MiB|bytes",
     "SECONDS": r"second",
     "POSITION": r"position",
@@ -70,7 +70,7 @@ def test_a_summary_is_one_sentence_on_one_line(docstring, good):
 
 
 def public(path):
-    """Yield the public definitions at module level and in public classes that lack a docstring."""
+    """Yield the public definitions without a docstring, at module level and in public classes."""
     tree = ast.parse(path.read_text())
     if ast.get_docstring(tree) is None and tree.body:
         yield "module", 1
@@ -134,7 +134,7 @@ def test_every_option_with_a_unit_names_it():
 
 
 def messages(path):
-    """Yield the texts that a file raises, with their lines."""
+    """Yield (line number, text) of each error message that a file raises."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             for text in node.exc.args[:1]:

@@ -13,7 +13,10 @@ cdef int ZERO_BUCKET = layout.QUANTIZE_ZERO
 
 
 cdef uint64_t llquantize_bucket(const Function *f, int64_t value) noexcept nogil:
-    """Return the ``llquantize()`` bucket of a value: steps within each power of the factor."""
+    """Return the index of the ``llquantize()`` bucket that counts a value.
+
+    Each range between two powers of the factor is divided into steps.
+    """
     cdef int64_t factor = f.parameter[0]
     cdef int64_t low = f.parameter[1]
     cdef int64_t high = f.parameter[2]
@@ -88,7 +91,7 @@ cdef void update(Function *f, int64_t *v, int64_t value, int64_t increment) noex
         low = magnitude & LOW32
         high = magnitude >> 32
         square = low * low
-        carry = low * high  # cross product; the square contains it twice, shifted by 32 bits
+        carry = low * high  # the square has this product twice, shifted by 32 bits
         low = square + (carry << 33)
         high = high * high + (carry >> 31) + (low < square)
         square = <uint64_t>v[2]
@@ -211,7 +214,7 @@ cdef int check_function(int kind, uint32_t count, tuple parameters) except -1:
 
 
 cdef list take_aggregations(Machine *m):
-    """Return and clear all aggregations as (number, key, values), in order of first use."""
+    """Return all aggregations as (number, key, values) in order of first use, and clear them."""
     cdef uint32_t e
     cdef uint32_t count, k
     cdef int64_t *v

@@ -29,7 +29,7 @@ cdef inline uint64_t swapped(uint64_t value, int bits) noexcept nogil:
 
 
 cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept nogil:
-    """Run a program from its first instruction and return its r0.
+    """Run a program from its first instruction and return the final value of r0.
 
     A fault ends the function that the program called, with r0 = -1; outside of a function, it ends
     the program.
@@ -199,7 +199,7 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
             elif i.op == O_JSLT32: taken = <int32_t>r[i.to] < <int32_t>b
             else: taken = <int32_t>r[i.to] <= <int32_t>b
             if taken:
-                if i.jump < <int64_t>pc:  # unverified code may loop
+                if i.jump < <int64_t>pc:  # unverified code may loop forever
                     budget -= min(budget, <uint64_t>(<int64_t>pc - i.jump))
                     if budget == 0: bad(m, ILLEGAL_OPERATION, 0)
                 if m.fault < 0: pc = i.jump
@@ -246,7 +246,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     memcpy(kept, context, CONTEXT_SIZE)
     m.in_error = True
     skip = m.walker.skip
-    m.walker.skip = 0  # the ERROR probe has no stack frames of its own
+    m.walker.skip = 0  # no stack frame belongs to the ERROR probe
     after, m.walker.after = m.walker.after, False
     memcpy(context, m.error_context, CONTEXT_SIZE)
     memcpy(<uint8_t *>context + CONTEXT_TIMESTAMP, kept + CONTEXT_TIMESTAMP, 8)

@@ -1,6 +1,6 @@
-"""Internal form of instructions, and translation into it (included by ``_runtime.pyx``)."""
+"""Translation of BPF instructions to the executor's form (included by ``_runtime.pyx``)."""
 
-# Operations of the executor. The tables below map BPF opcodes to them.
+# Operations of the executor. The tables below map BPF opcodes to these operations.
 cdef enum:
     O_BAD, O_ADD, O_SUB, O_MUL, O_DIV, O_OR, O_AND, O_LSH, O_RSH, O_NEG, O_MOD, O_XOR, O_MOV, O_ARSH
     O_SDIV, O_SMOD, O_MOVS8, O_MOVS16, O_MOVS32
@@ -70,7 +70,7 @@ STORE = {Size.B: O_ST1, Size.H: O_ST2, Size.W: O_ST4, Size.DW: O_ST8}
 
 
 cdef int translate(Machine *m, first, instructions) except -1:
-    """Translate a program for ``execute`` into ``m.code``, from index ``first`` on.
+    """Translate a program for ``execute`` and store it in ``m.code``, starting at index ``first``.
 
     :param instructions: the result of ``decode``, with None for the second slot of a wide one.
     """

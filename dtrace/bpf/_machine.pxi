@@ -1,9 +1,9 @@
-"""C structures of a program's state, and C copies of constants (included by ``_runtime.pyx``)."""
+"""C structures for a program's state; C copies of constants (included by ``_runtime.pyx``)."""
 
 cdef enum:
     MAX_REGIONS = 16
     MAX_DEPTH = 8
-    FRAMES = 17  # stack frames: 8 for a program, 8 for the ERROR probe's program, 1 spare
+    FRAMES = 17  # number of stack frames: 8 for a program, 8 for the program of ERROR, 1 spare
     MAX_HELPER = 256
     TEXT = 1 << 16  # maximum size of a string in bytes
     PARAMETERS = 4
@@ -12,7 +12,7 @@ cdef enum:
     WALK = 4  # maximum number of offsets in a variable's path from the current thread
     WALKS = 64
     PLACES = 64
-    BUDGET = 1 << 24  # limit of the total distance of backward jumps and calls, in instructions
+    BUDGET = 1 << 24  # maximum total distance of backward jumps and calls, in instructions
     WALKED = 40  # maximum number of registers in a stack walk
     SAVED = 16  # maximum number of registers saved in one frame
     STEP_BITS = 15
@@ -20,16 +20,16 @@ cdef enum:
     STEP_FREE = 0
     MAX_FRAMES = 1000
     NAMES = 64  # maximum number of cached process names
-    NAME_BYTES = 32  # same as ``LONGEST_NAME`` of layout.py
+    NAME_BYTES = 32  # compared bytes of a process name: ``LONGEST_NAME`` of layout.py
     ANCESTORS = 64
-    HEAD = 24  # bytes in a record's header: clause, size, time, size as DTrace counts it, CPU
+    HEAD = 24  # size of a record's header in bytes: clause, size, time, size in DTrace, CPU
 
 cdef struct Code:
     uint8_t op
     uint8_t to
     uint8_t source
     bint immediate
-    int32_t jump  # number of the target instruction
+    int32_t jump  # index of the target instruction
     int64_t offset
     uint64_t value
 
@@ -40,16 +40,16 @@ cdef struct RegionData:
 
 cdef struct Variable:
     uint32_t size
-    uint8_t text  # type of the value; 0: a number, 1: a string, 2: other bytes
+    uint8_t text  # type of the value: 0 for a number, 1 for a string, 2 for other bytes
     bint thread
 
 cdef struct Function:
     int kind
     uint32_t count
-    uint64_t size  # size of an entry as DTrace counts it; 0 if unknown
+    uint64_t size  # size of an entry in DTrace, or 0 if unknown
     int64_t parameter[PARAMETERS]
 
-# Header of a chunk in the dynamic region, which holds a variable's value and then its key.
+# Header of a chunk in the dynamic region; the value and the key of a variable follow the header.
 cdef struct Chunk:
     uint64_t hash
     uint32_t next
@@ -67,15 +67,15 @@ cdef struct Entry:
 # Path to a D variable in guest memory: offsets to follow from the current thread.
 cdef struct Walk:
     bint known
-    bint text  # the variable is a string, not a number
-    uint32_t size  # size of a number in bytes
+    bint text  # whether the variable is a string
+    uint32_t size  # size of a numeric variable in bytes
     uint32_t steps
     uint64_t offset[WALK]
 
-# Location of a saved register: its index in the walk and its offset from the caller's frame.
+# Location of a saved register: index of the register in the walk, offset from the caller's frame.
 cdef struct SavedRegister:
     uint8_t register
-    uint8_t size  # in bytes; 0 if not saved
+    uint8_t size  # size in bytes, or 0 if the register is not saved
     int32_t offset
 
 # Cached step from a code address to the caller (``FrameStep`` of ``dtrace/stacks/stack.py``).
@@ -100,23 +100,23 @@ cdef struct Walker:
     KnownStep *step
     uint32_t steps
     int16_t place[WALKED]  # each walk register's index among the dispatcher's registers
-    int pc  # index of the program counter in the walk; -1 if native stack walks are disabled
+    int pc  # index of the program counter in the walk, or -1 if native stack walks are disabled
     int sp
     uint64_t low  # start of the kernel's code
     uint64_t high  # end of the kernel's code
     uint64_t entry  # return address of injected calls
     bint programs  # whether probes may interrupt user code
-    uint64_t skip  # frames at the top of the stack that stack() omits
+    uint64_t skip  # number of innermost frames that stack() omits
     bint after  # whether the function has returned, so that its caller is the first frame
-    uint64_t marks  # mask of the mark bits in a frame's address
+    uint64_t marks  # bit mask of the marks in a frame's address
     uint64_t own_mark
     uint64_t caller_mark
     SavedRegister trap[WALKED]
     int trap_count
-    # user stacks: location of the trap frame, layout of trap frames and frame records
+    # for user stacks: location and layout of the trap frame, layout of frame records
     bint frames_known
     uint64_t thread_frame
-    SavedRegister user[PLACES]  # indexed like uregs[]
+    SavedRegister user[PLACES]  # user registers, with the indices of uregs[]
     SavedRegister user_pc
     SavedRegister user_frame
     int32_t record_saved
@@ -125,7 +125,7 @@ cdef struct Walker:
     uint32_t name_size
     ProcessName name[NAMES]
     uint32_t names
-    # offsets of a thread's process, and of a process's ID and parent
+    # offsets of the members with a thread's process, a process's ID and a process's parent
     bint family_known
     uint64_t process
     uint64_t process_number
@@ -136,12 +136,12 @@ cdef struct Walker:
     uint64_t caller
     uint64_t ucaller
 
-# A kernel probe's program, and its context apart from the arguments.
+# A kernel probe's program, and the program's context without the arguments.
 cdef struct Entered:
     bint enabled
     uint8_t kind
-    uint8_t wanted  # number of leading arguments that its program reads
-    uint8_t own_frames  # frames at the top of the stack that stack() omits
+    uint8_t wanted  # number of leading arguments that the program reads
+    uint8_t own_frames  # number of innermost frames that stack() omits
     uint32_t entry
     uint64_t number
     uint64_t first
@@ -162,13 +162,13 @@ cdef struct Machine:
     uint32_t code_count
     uint32_t code_room
     int depth
-    # current fault
+    # the current fault
     int fault
     uint64_t fault_value
     uint32_t fault_at
     uint32_t error_entry
     bint in_error
-    uint64_t serial  # number of the current firing; odd for the ERROR probe
+    uint64_t serial  # serial number of the current firing; odd for the ERROR probe
     uint8_t error_context[256]
     uint64_t error_faults
     # access to the guest
@@ -179,10 +179,10 @@ cdef struct Machine:
     uint64_t number_at
     uint64_t process_at
     uint64_t process_number_at
-    bint thread_known  # whether ``thread`` is valid; it is looked up once per firing
-    argument_fn read_register  # NULL outside of a firing
+    bint thread_known  # whether ``thread`` is valid; the thread is looked up once per firing
+    argument_fn read_register  # callback for registers; NULL outside of a firing
     void *interrupted
-    int16_t place[PLACES]  # index of regs[n] among the dispatcher's registers; -1: ask the host
+    int16_t place[PLACES]  # index of regs[n] in the dispatcher's registers; -1 to ask the host
     # scratch memory
     uint64_t scratch_at
     uint64_t string_size
@@ -214,7 +214,7 @@ cdef struct Machine:
     uint8_t *buffer
     uint64_t buffer_size
     uint64_t buffer_used
-    uint64_t buffer_room  # allocated bytes; a record takes more space than DTrace counts for it
+    uint64_t buffer_room  # allocated bytes; records need more space than DTrace counts
     uint64_t counted
     uint64_t buffer_begin  # in a ring buffer: start of the oldest record
     uint64_t buffer_end  # in a ring buffer: end of the last record before the wrap

@@ -6,7 +6,7 @@ cdef inline uint64_t address_of(int region, uint64_t offset) noexcept nogil:
 
 
 cdef inline uint8_t *resolve(Machine *m, uint64_t address, uint64_t size, bint write) noexcept nogil:
-    """Return a pointer into the executor's own memory; NULL if the access is not allowed."""
+    """Return a pointer into the executor's own memory, or NULL if the access is not allowed."""
     cdef uint64_t number = (address >> 32) - BASE
     cdef uint64_t offset = address & LOW32
     cdef RegionData *r
@@ -47,7 +47,7 @@ cdef bint fetch(Machine *m, uint64_t address, void *to, uint64_t size) noexcept 
 
 
 cdef int64_t text(Machine *m, uint64_t address, uint8_t *to, uint64_t limit) noexcept nogil:
-    """Copy a string without its NUL; return its length, or -1 after a fault."""
+    """Copy a string without the NUL; return the length of the string, or -1 after a fault."""
     cdef uint64_t n = 0
     cdef uint64_t part, i
     cdef uint8_t *data
@@ -79,7 +79,7 @@ cdef int64_t text(Machine *m, uint64_t address, uint8_t *to, uint64_t limit) noe
 
 
 cdef inline bint inside(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
-    """Whether an access stays within one dynamic variable; True outside the dynamic region."""
+    """Whether an access stays within one dynamic variable or is outside the dynamic region."""
     cdef uint64_t offset = address & LOW32
     cdef uint64_t c
     if (address >> 32) - BASE != <uint64_t>R_DYNAMIC or m.chunk_size == 0:
@@ -124,7 +124,7 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
     if data == NULL:
         return bad(m, BAD_ADDRESS, r[1])
     if (r[1] >> 32) - BASE == <uint64_t>R_SCRATCH and (r[1] & LOW32) + r[3] > m.scratch_at:
-        return bad(m, BAD_ADDRESS, r[1])  # the scratch memory was not allocated
+        return bad(m, BAD_ADDRESS, r[1])  # the program has not allocated this scratch memory
     if own(r[2]):
         fetch(m, r[2], data, r[3])
         return 0
@@ -140,7 +140,7 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef uint64_t last_bad(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
-    """Return the last unreadable address of a range, as DTrace reports it in a fault."""
+    """Return the last unreadable address of a range; DTrace reports this address in a fault."""
     cdef uint64_t n = size
     cdef uint8_t byte
     while n > 0:

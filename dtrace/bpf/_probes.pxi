@@ -1,8 +1,8 @@
-"""Kernel probes, the current thread and the variables reached from it (for ``_runtime.pyx``)."""
+"""Kernel probes, the current thread and the thread's variables (included by ``_runtime.pyx``)."""
 
 
 cdef uint64_t current_thread(Machine *m) noexcept nogil:
-    """Return the guest's ``struct thread *``, the first word of the per-CPU data; 0 if unknown."""
+    """Return the current ``struct thread *``, the first word of the per-CPU data; 0 if unknown."""
     if not m.thread_known:
         m.thread = 0
         if m.clock == NULL:
@@ -17,7 +17,7 @@ cdef uint64_t current_thread(Machine *m) noexcept nogil:
 
 
 cdef uint64_t thread_key(Machine *m) noexcept nogil:
-    """Return a key that identifies the current thread, made of its address, ID and process ID.
+    """Return a key for the current thread, made of the thread's address, ID and process ID.
 
     The address and the thread ID are not enough, since the kernel reuses both for a thread of
     another process.
@@ -35,7 +35,7 @@ cdef uint64_t thread_key(Machine *m) noexcept nogil:
 
 
 cdef uint64_t host_thread(Machine *m) noexcept with gil:
-    """Return the current thread of a guest in another process; 0 if no such guest is attached."""
+    """Return the current thread of a guest in another process, or 0 if none is attached."""
     cdef Runtime runtime = <Runtime>m.owner
     if runtime.other is None:
         return 0
@@ -62,7 +62,7 @@ cdef bint read_other(void *owner, uint64_t address, void *to, uint32_t size) noe
 
 
 cdef uint64_t register_of_other(void *owner, uint32_t number) noexcept with gil:
-    """Return an argument, the result or a register of a guest in another process."""
+    """Return an argument, the function's result or a register of a guest in another process."""
     cdef Runtime runtime = <Runtime>owner
     try:
         return word(runtime.other.interrupted(number))

@@ -5,7 +5,7 @@ cdef int P_RING = Policy.RING
 
 
 cdef bint room_for(Machine *m, uint64_t size, uint64_t counted) noexcept nogil:
-    """Make room for a record; return False if it must be dropped.
+    """Make room for a record; return False if the record must be dropped.
 
     :param counted: the record's size as DTrace counts it.
     """
@@ -24,7 +24,7 @@ cdef bint room_for(Machine *m, uint64_t size, uint64_t counted) noexcept nogil:
     while m.counted + counted > m.buffer_size:
         drop_oldest(m)
     if m.buffer_used + size > m.buffer_room:
-        while m.wrapped:  # drop the records from before the previous wrap
+        while m.wrapped:  # drop the records that were written before the previous wrap
             drop_oldest(m)
         m.buffer_end = m.buffer_used
         m.buffer_used = 0
@@ -118,13 +118,13 @@ cdef Speculated *speculation(Machine *m, uint64_t number) noexcept nogil:
 
 
 cdef uint64_t h_speculate(Machine *m, uint64_t *r) noexcept nogil:
-    """Direct the clause's record into a speculation and return 1, or return 0 to end the clause."""
+    """Direct the clause's record to a speculation and return 1, or return 0 to end the clause."""
     if speculation(m, r[1]) == NULL:
         return 0
     if m.policy != P_RING and m.counted + r[2] > m.buffer_size:
         m.drops += 1
         return 0
-    m.record_open = False  # the open record was meant for another destination
+    m.record_open = False  # drop the record that was opened for another destination
     m.speculating = r[1]
     return 1
 
@@ -134,7 +134,7 @@ cdef uint64_t h_discard_speculation(Machine *m, uint64_t *r) noexcept nogil:
     if r[1] > m.speculation_count:
         return bad(m, ILLEGAL_OPERATION, 0)
     if m.speculating and m.speculating == r[1]:
-        m.record_open = False  # the clause's own record is discarded, too
+        m.record_open = False  # also discard the record of the running clause
     if s != NULL:
         s.state = 0
         s.used = 0
@@ -163,7 +163,7 @@ cdef uint64_t h_commit_speculation(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef list take_records(Machine *m):
-    """Return (clause, CPU number, payload) of all records, oldest first, and clear the buffer."""
+    """Return all records as (clause, CPU number, payload), oldest first, and clear the buffer."""
     cdef uint64_t head[3]
     found = []
     spans = [(m.buffer_begin, m.buffer_used)]

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""Native executor of a D program's BPF code, and the memory it works on.
+"""Native executor of a D program's BPF code, and the memory that the code accesses.
 
 Each address is looked up in a table of regions before it is used, so a program that was not
 verified can spoil only its own results. ``dtrace/bpf/interpreter.py`` is the same executor in
@@ -56,7 +56,7 @@ include "_execute.pxi"
 
 
 class RuntimeFault(Exception):
-    """Exception that ends a clause; a host helper may raise it.
+    """Exception that ends a clause; host helpers may raise this exception.
 
     :param fault: a ``Fault``.
     :param value: the faulting address, if the fault has one.
@@ -72,7 +72,7 @@ cdef uint64_t word(object value):
 
 
 cdef class Runtime:
-    """Memory, variables, aggregations and buffers of a D program, and its execution.
+    """Executor of a D program, with the program's memory, variables, aggregations and buffers.
 
     :param sizes: the sizes of the regions in bytes, by ``Region``.
     :param constants: the content of ``Region.STRINGS``.
@@ -94,14 +94,14 @@ cdef class Runtime:
     cdef object helpers
     cdef public object faults
     cdef public object actions  # callback that returns (action, storing) of a faulting instruction
-    cdef public object failure  # exception of a Python callback, other than a RuntimeFault
-    cdef Engine engine  # kept alive while its clock is used
+    cdef public object failure  # exception other than RuntimeFault that a Python callback raised
+    cdef Engine engine  # keeps the engine alive, because the runtime uses its clock
     cdef object other  # a guest that runs in another process
     cdef object host_steps  # callback that returns the step from an address to its caller
     cdef object host_numbers  # callback that returns the number of a process name
-    cdef dict walked  # index of each walk register, by name
+    cdef dict walked  # maps the name of a register to its index in the walk
     cdef Action action
-    cdef public object look  # callback that consumes the buffers; its argument is the time
+    cdef public object look  # callback that consumes the buffers; receives the time
 
     def __cinit__(self):
         memset(&self.m, 0, sizeof(Machine))
@@ -196,7 +196,7 @@ cdef class Runtime:
             raise MemoryError
         m.speculation_count, m.speculation_size = count, size
         m.speculation_room = 4 * <uint64_t>size + (1 << 12)
-        m.owner = <void *>self  # initialization is complete
+        m.owner = <void *>self  # set last: initialization is complete
 
 
     cdef int made(self) except -1:
@@ -232,7 +232,7 @@ cdef class Runtime:
         return first
 
     def run(self, uint32_t entry, uint64_t argument=0):
-        """Execute a program and return its r0.
+        """Execute a program and return the final value of r0.
 
         :raises Exception: an exception other than RuntimeFault that a host helper raised.
         """
@@ -391,7 +391,7 @@ cdef class Runtime:
                 and size <= self.m.scratch_at - offset)
 
     def keep(self, bytes content):
-        """Copy a string to scratch memory, cut to the string size, and return its address."""
+        """Copy a string to scratch memory, truncated to the string size, and return its address."""
         content = content[: self.m.string_size]
         address = self.allocate(len(content) + 1)
         self.write(address, content + b"\0")
@@ -418,7 +418,7 @@ cdef class Runtime:
         m.read_data = <void *>m.clock
 
     def number_threads(self, uint64_t number, uint64_t process, uint64_t process_number):
-        """Set the offsets of the thread ID, of the thread's process, and of the process ID.
+        """Set the offsets of the members with a thread's ID, a thread's process and a process's ID.
 
         Both IDs have 32 bits; they become part of the keys of thread-local variables.
         """
@@ -501,7 +501,7 @@ cdef class Runtime:
             w.offset[n] = offset
 
     def walk_stacks(self, shape, steps):
-        """Enable native stack walks, which have the same results as the host's.
+        """Enable native walks of kernel stacks, which have the same results as the host's walks.
 
         :param shape: a ``StackShape``.
         :param steps: called with a code address and whether it is a return address; returns
@@ -558,7 +558,7 @@ cdef class Runtime:
         w.frames_known = True
 
     def know_family(self, uint64_t process, uint64_t number, uint64_t parent):
-        """Set the offsets of a thread's process, and of a process's ID (32 bits) and parent."""
+        """Set the offsets of a thread's process, a process's 32-bit ID and a process's parent."""
         cdef Walker *w = &self.m.walker
         w.process, w.process_number, w.parent = process, number, parent
         w.family_known = True
@@ -576,7 +576,7 @@ cdef class Runtime:
         return 0
 
     cdef bint find_step(self, uint64_t pc, bint is_return, KnownStep *to) except -1:
-        """Ask the host for the step to the caller; return False if it cannot be cached."""
+        """Ask the host for the step to the caller; return False if the step cannot be cached."""
         cdef int n
         kind, step = self.host_steps(pc, is_return)
         to.how, to.link, to.base = kind, -1, self.m.walker.sp
@@ -609,13 +609,13 @@ cdef class Runtime:
         return PyCapsule_New(<void *>&self.action, "kinst.action", NULL)
 
     def take_failure(self):
-        """Return the exception that ended the run, and clear it."""
+        """Return and clear the exception that ended the run."""
         failure, self.failure = self.failure, None
         self.m.failing = False
         return failure if failure is not None else RuntimeError("an action failed")
 
     def look_at(self, uint64_t time):
-        """Set the time, in nanoseconds, of the next ``look`` callback."""
+        """Set the time of the next ``look`` callback in nanoseconds."""
         self.m.look = time
 
     cdef int look_now(self, uint64_t time) noexcept:
@@ -670,7 +670,7 @@ cdef class Runtime:
         self.m.thread, self.m.thread_known = value, True
 
     def set_error(self, uint32_t entry):
-        """Set the program of the ERROR probe, and save the current context for its firings."""
+        """Set the program of the ERROR probe, and save the current context for that probe."""
         self.made()
         if entry >= self.m.code_count:
             raise ValueError("the entry is outside the loaded programs")
@@ -686,7 +686,7 @@ cdef class Runtime:
     # -- results ----------------------------------------------------------------------------------
 
     def records(self):
-        """Return and remove all records, oldest first: (clause, CPU, payload)."""
+        """Return all records as (clause, CPU, payload), oldest first, and remove them."""
         self.made()
         return take_records(&self.m)
 
@@ -706,11 +706,11 @@ cdef class Runtime:
 
     @property
     def cpu(self):
-        """Number of the current CPU; 0 without a machine."""
+        """Number of the current CPU, or 0 without a machine."""
         return 0 if self.m.clock == NULL else self.m.clock.cpu
 
     def aggregated(self):
-        """Return and clear all aggregations: (number, key, values), in order of first use."""
+        """Return all aggregations as (number, key, values) in order of use, and clear them."""
         self.made()
         return take_aggregations(&self.m)
 

@@ -17,13 +17,13 @@ cdef inline bint in_kernel(Machine *m) noexcept nogil:
 
 
 cdef bint word_at(Machine *m, uint64_t address, uint8_t size, uint64_t *value) noexcept nogil:
-    """Read a number from guest memory; return False, without a fault, if it is not mapped."""
+    """Read a number from guest memory; return False, without a fault, at an unmapped address."""
     value[0] = 0
     return not own(address) and m.read(m.read_data, address, value, size)
 
 
 cdef KnownStep *step_at(Machine *m, uint64_t pc, bint is_return) noexcept nogil:
-    """Return the step from an address to its caller; NULL if the host must walk the stack."""
+    """Return the step from a code address to its caller, or NULL if the host walks the stack."""
     cdef uint64_t at = ((pc << 1 | is_return) * <uint64_t>0x9E3779B97F4A7C15) >> (64 - STEP_BITS)
     cdef KnownStep *s
     while True:
@@ -33,7 +33,7 @@ cdef KnownStep *step_at(Machine *m, uint64_t pc, bint is_return) noexcept nogil:
         if s.address == pc and s.is_return == is_return:
             return s
         at = (at + 1) & (STEPS - 1)
-    if m.walker.steps >= STEPS / 2:  # clear the cache: a guest may have any number of addresses
+    if m.walker.steps >= STEPS / 2:  # the table is half full: start over
         memset(m.walker.step, 0, STEPS * sizeof(KnownStep))
         m.walker.steps = 0
         return step_at(m, pc, is_return)
@@ -75,7 +75,7 @@ cdef int64_t kernel_stack(Machine *m, uint8_t *to, uint64_t skip, uint64_t most)
         pc = walked(m, now, known, w.pc)
         if is_return and pc == w.entry:
             break
-        if not w.low <= pc < w.high:  # a user address, or an invalid one
+        if not w.low <= pc < w.high:  # a user address or an invalid address
             if is_return or n and not walked(m, now, known, w.sp) >> 63:
                 break
             return -1
@@ -120,7 +120,7 @@ cdef int64_t kernel_stack(Machine *m, uint8_t *to, uint64_t skip, uint64_t most)
 
 
 cdef inline uint64_t walked(Machine *m, uint64_t *now, bint *known, int register) noexcept nogil:
-    """Return a register of the current frame: its saved value, or that of the interrupted code."""
+    """Return a register of the current frame, saved on the stack or from the interrupted code."""
     if not known[register]:
         now[register] = interrupted(m, m.walker.place[register])
         known[register] = True
@@ -128,7 +128,7 @@ cdef inline uint64_t walked(Machine *m, uint64_t *now, bint *known, int register
 
 
 cdef int64_t user_stack(Machine *m, uint8_t *to, uint64_t most) noexcept nogil:
-    """Walk the user stack of a thread that is in the kernel, following its frame records.
+    """Walk the user stack of a thread that is in the kernel by following the frame records.
 
     Return the number of frames, and store their addresses at ``to`` unless it is NULL. Return -1
     if the host must walk the stack.
@@ -194,7 +194,7 @@ cdef int64_t ask_number(Machine *m, const uint8_t *name) noexcept with gil:
     except BaseException as failure:
         runtime.failed(failure)
         return 0
-    w.names = w.names % NAMES  # start over when the cache is full
+    w.names = w.names % NAMES  # the cache is full: start over
     memcpy(w.name[w.names].text, name, NAME_BYTES)
     w.name[w.names].number = number
     w.names += 1
@@ -227,7 +227,7 @@ cdef uint64_t h_stack(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
-    """Read a stack variable or a user register; return False if the host must read it."""
+    """Read a stack variable or a user register; return False to leave the read to the host."""
     cdef uint64_t two[2]
     cdef uint64_t marks
     cdef uint64_t trap

@@ -1,4 +1,4 @@
-"""Dynamic variables: associative arrays and thread-local variables (for ``_runtime.pyx``).
+"""Dynamic variables: associative arrays and thread-local variables (in ``_runtime.pyx``).
 
 A value is in a chunk of the dynamic region, and its key follows it. Chunks in the same hash bucket
 are linked.
@@ -23,7 +23,7 @@ cdef inline uint64_t hashed(const uint8_t *data, uint64_t size, uint64_t seed) n
 
 
 cdef inline uint8_t *value_of(Machine *m, uint32_t chunk) noexcept nogil:
-    """Return a pointer to the value in a chunk; the variable's key follows the value."""
+    """Return a pointer to the value in a variable's chunk; the variable's key follows the value."""
     return m.region[R_DYNAMIC].data + <uint64_t>chunk * m.chunk_size
 
 
@@ -46,7 +46,7 @@ cdef uint32_t find_chunk(Machine *m, uint64_t variable, const uint8_t *key, uint
 
 cdef bint key_at(Machine *m, uint64_t *r, uint8_t *held, const uint8_t **key,
                  uint64_t *size) noexcept nogil:
-    """Get the key from a helper's arguments; for a thread-local variable, add the thread's key."""
+    """Get the key from a helper's arguments; add the thread's key for a thread-local variable."""
     cdef uint8_t *data = NULL
     cdef uint64_t thread
     if r[1] >= m.variable_count:

@@ -61,7 +61,7 @@ class Assembler:
         return self._count
 
     def add(self, i: BpfInstruction) -> None:
-        """Append an instruction, and note its source line and action."""
+        """Append an instruction, and record the source line and action of the instruction."""
         self.instructions.append(i)
         self.lines.append(self.line)
         self.actions.append((self.action, self.storing))
@@ -82,12 +82,12 @@ class Assembler:
         self.add(BpfInstruction(kind | operation | K, to, 0, offset, value))
 
     def move(self, to: int, source: int) -> None:
-        """Copy register ``source`` to ``to``; append nothing if they are the same."""
+        """Append a move from register ``source`` to ``to``, unless both are the same register."""
         if to != source:
             self.alu(Alu.MOV, to, source)
 
     def constant(self, to: int, value: int) -> None:
-        """Load a 64-bit constant, as an immediate of 32 bits if it fits."""
+        """Append the load of a 64-bit constant, with a 32-bit immediate if the constant fits."""
         signed = (value & (1 << 64) - 1) - ((value & 1 << 63) << 1)
         if signed in INT32:
             self.alu_constant(Alu.MOV, to, signed)
@@ -97,15 +97,15 @@ class Assembler:
             WIDE, to, VALUE, 0, low - ((low & 1 << 31) << 1), high))
 
     def address(self, to: int, region: int, offset: int) -> None:
-        """Load the address of the byte at ``offset`` in a memory region."""
+        """Append the load of the address of the byte at ``offset`` in a memory region."""
         self.add(BpfInstruction(WIDE, to, REGION, 0, region, offset))
 
     def negate(self, to: int) -> None:
-        """Negate a 64-bit register."""
+        """Append the negation of a 64-bit register."""
         self.add(BpfInstruction(Class.ALU64 | Alu.NEG, to))
 
     def extend(self, to: int, size: int, signed: bool) -> None:
-        """Sign- or zero-extend the low ``size`` bytes of a register to 64 bits."""
+        """Append the sign or zero extension of a register's low ``size`` bytes to 64 bits."""
         if size >= 8:
             return
         if signed:
@@ -118,22 +118,22 @@ class Assembler:
     # -- memory ------------------------------------------------------------------------------------
 
     def load(self, to: int, base: int, offset: int, size: int = 8, signed: bool = False) -> None:
-        """Load ``size`` bytes from ``base + offset``, and extend them to 64 bits."""
+        """Append a load of ``size`` bytes from ``base + offset``, extended to 64 bits."""
         mode = Mode.MEMSX if signed and size < 8 else Mode.MEM
         self.add(BpfInstruction(Class.LDX | mode | SIZES[size], to, base, offset))
 
     def store(self, base: int, offset: int, source: int, size: int = 8) -> None:
-        """Store the low ``size`` bytes of a register at ``base + offset``."""
+        """Append a store of a register's low ``size`` bytes at ``base + offset``."""
         self.add(BpfInstruction(Class.STX | Mode.MEM | SIZES[size], base, source, offset))
 
     def store_constant(self, base: int, offset: int, value: int, size: int = 8) -> None:
-        """Store a constant of ``size`` bytes at ``base + offset``."""
+        """Append a store of a constant of ``size`` bytes at ``base + offset``."""
         self.add(BpfInstruction(Class.ST | Mode.MEM | SIZES[size], base, 0, offset, value))
 
     # -- flow --------------------------------------------------------------------------------------
 
     def label(self) -> Label:
-        """Return a new label, to be placed later."""
+        """Return a new label, which is not bound to a position yet."""
         self._made += 1
         return Label(self._made)
 
@@ -162,7 +162,7 @@ class Assembler:
         self.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, HELPER, 0, number))
 
     def call(self, function: str) -> None:
-        """Append a call to another BPF function, which the linker resolves by name."""
+        """Append a call to another BPF function; the linker resolves the call by function name."""
         self.calls[len(self.instructions)] = function
         self.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL))
 

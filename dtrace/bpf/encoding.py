@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 
 SIZE = 8
-REGISTERS = 11  # r0 to r10
+REGISTERS = 11  # number of registers: r0 to r10
 FRAME = 10  # r10, the read-only frame pointer
 STACK = 512  # size of a function's stack frame in bytes
 LAYOUT = struct.Struct("<BBhi")
@@ -84,9 +84,9 @@ BYTES = {Size.B: 1, Size.H: 2, Size.W: 4, Size.DW: 8}
 SIZES = {count: size for size, count in BYTES.items()}
 WIDE = Class.LD | Mode.IMM | Size.DW
 
-# Meanings of the source register field in a wide immediate and in a call.
-VALUE, REGION = 0, 2  # constant; offset in the region whose number is the first immediate
-HELPER, LOCAL = 0, 1  # number of a helper; function of the program, relative to this instruction
+# Values of the source register field in a wide immediate (first line) and in a call (second line).
+VALUE, REGION = 0, 2  # a constant; an offset in the region that the first immediate selects
+HELPER, LOCAL = 0, 1  # a helper's number; a function, relative to the call instruction
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def divide(left: int, right: int) -> int:
 
 
 def arithmetic(operation: int, left: int, right: int, bits: int, offset: int) -> int:
-    """Compute a 32-bit or 64-bit ALU operation; the result is not yet truncated to that width."""
+    """Compute a 32-bit or 64-bit ALU operation; the caller must truncate the result."""
     mask = (1 << bits) - 1
     x, y = left & mask, right & mask
     shift = y & bits - 1
@@ -86,7 +86,7 @@ def arithmetic(operation: int, left: int, right: int, bits: int, offset: int) ->
 
 
 def holds(condition: int, left: int, right: int, bits: int) -> bool:
-    """Whether the condition of a conditional jump holds."""
+    """Whether the condition of a conditional jump holds for two operands."""
     mask = (1 << bits) - 1
     x, y = left & mask, right & mask
     a, b = signed(x, bits), signed(y, bits)
@@ -111,7 +111,7 @@ class Interpreter:
         self.instructions = decode(code)
 
     def run(self, entry: int, argument: int = 0) -> int:
-        """Execute a program from ``entry`` and return its r0.
+        """Execute a program from ``entry`` and return the final value of r0.
 
         A fault ends the function that the program called, and is reported to ``runtime.faults``.
         """
@@ -201,6 +201,6 @@ class Interpreter:
 
     @staticmethod
     def _own(address: int) -> None:
-        """Check that a plain load stays in the executor's memory; only helpers read the guest."""
+        """Check that a load reads only the executor's memory; only helpers read the guest."""
         if not BASE <= address < BASE + (16 << REGION_SHIFT):
             raise RuntimeFault(Fault.BAD_ADDRESS, address)

@@ -1,4 +1,4 @@
-"""Constants shared by the compiler of D programs and their executors.
+"""Constants shared by the D compiler and the executors of compiled programs.
 
 They describe memory regions, the context of a firing, helpers, faults and aggregation functions.
 Bits 48 to 63 of ``BASE`` are neither all zero nor all one, so no address of the executor's own
@@ -38,19 +38,19 @@ class ContextOffset(enum.IntEnum):
 
     PROBE = 0
     CLAUSE = 8
-    ARGUMENTS = 16  # ten words
+    ARGUMENTS = 16  # the probe's arguments: ten words
     PROVIDER = 96
     MODULE = 104
     FUNCTION = 112
     NAME = 120
     TIMESTAMP = 128
-    FIRST = 136  # the number of the probe's first clause
+    FIRST = 136  # number of the probe's first clause
     END = 144
 
 
 ARGUMENTS = 10
-LONGEST_NAME = 32  # bytes of a process name that the runtime compares
-MAX_USER_FRAMES = 2048  # FreeBSD's dtrace_ustackdepth_max
+LONGEST_NAME = 32  # number of bytes of a process name that the runtime compares
+MAX_USER_FRAMES = 2048  # maximum depth of a user stack (FreeBSD's dtrace_ustackdepth_max)
 
 
 class Fault(enum.IntEnum):
@@ -79,16 +79,16 @@ class Helper(enum.IntEnum):
     STORE = 2  # (address, size, value): store into the executor's memory
     COPY = 3  # (to, from, size): copy bytes
     COPY_TEXT = 4  # (to, from, size): copy a string and fill the rest of ``size`` bytes with zeros
-    KEY_TEXT = 5  # (to, from): add a string to a key (length, bytes, padding); return the key's end
+    KEY_TEXT = 5  # (to, from): append length, bytes and padding to a key; return the key's end
     COMPARE_TEXT = 6  # (a, b): compare two strings; return -1, 0 or 1
     FIND = 7  # (variable, key, key size): return the address of the value, or 0
     ASSIGN = 8  # (variable, key, key size, value or address of a string): assign the variable
-    RECORD = 9  # (clause, size, size in DTrace): open a record; return its address, 0 if no room
+    RECORD = 9  # (clause, size, size in DTrace): open a record; return its address, or 0 if full
     COMMIT = 10  # (): complete the open record
     AGGREGATE = 11  # (aggregation, key, key size, value, increment): aggregate a value
     FAULT = 12  # (Fault, value): end the clause with a fault
     SPECULATE = 13  # (speculation, size in DTrace): direct the clause's record to a speculation
-    SPECULATION = 14  # (): return the number of a new speculation, or 0
+    SPECULATION = 14  # (): return the number of a new speculation, or 0 if none is free
     COMMIT_SPECULATION = 15
     DISCARD_SPECULATION = 16
     ALLOCATE = 17  # (size): allocate scratch memory and return its address
@@ -97,11 +97,11 @@ class Helper(enum.IntEnum):
     DESTRUCTIVE = 40  # number of the first action in ``ON_HOST`` of ``dtrace/d/compile/actions.py``
     VARIABLE = 32  # (index, argument): return a variable that only the host can read
     STACK = 33  # (to, frames, user): write the addresses of a kernel or user stack
-    PROGENYOF = 34  # (pid): return whether the current process is ``pid`` or descends from it
+    PROGENYOF = 34  # (pid): return whether the current process is ``pid`` or its descendant
     SUBROUTINE = 64  # number of the first function in ``SUBROUTINES`` (``identifiers.py``)
 
 
-# Indexes for VARIABLE: regs[], uregs[], and a user address tagged with the program it belongs to.
+# Indexes for Helper.VARIABLE: regs[], uregs[], and a user address tagged with its program.
 REGS, UREGS, IN_PROGRAM = 32, 33, 34
 
 
@@ -111,7 +111,7 @@ class StepKind(enum.IntEnum):
     ON = 1  # the caller's frame is described by a ``FrameStep``
     TRAP = 2  # the caller is the code that a trap interrupted
     LAST = 3  # this frame is the last one
-    OUTSIDE = 4  # the address is not code; the stack ended before it
+    OUTSIDE = 4  # the address is not in code, so the previous frame was the last
 
 
 class Aggregate(enum.IntEnum):

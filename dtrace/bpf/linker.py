@@ -8,12 +8,12 @@ from dtrace.bpf.encoding import HELPER, SIZE, BpfInstruction, BpfJump, Class
 from dtrace.bpf.encoding import Alu as Operation
 from dtrace.bpf.layout import ARGUMENTS, ContextOffset, Region
 
-CONTEXT = 6  # the register that holds the context address in all functions
+CONTEXT = 6  # register that holds the context's address in all functions
 
 
 @dataclass
 class Linked:
-    """Linked BPF code, with tables of its functions.
+    """Linked BPF code, with tables of the functions in the code.
 
     :param offsets: the number of the first 8-byte slot of each function, by name.
     :param arguments: the number of leading probe arguments that each function reads; for a probe's
@@ -45,7 +45,7 @@ class Linker:
         self._functions[name] = function
 
     def add_probe(self, name: str, clauses: Sequence[str], always: bool) -> None:
-        """Add a probe's program, which calls its clauses in order while tracing is on.
+        """Add a probe's program, which calls the probe's clauses in order while tracing is on.
 
         The caller checks whether tracing is on before the first clause, and stores the first
         clause's number in the context.
@@ -102,7 +102,7 @@ class Linker:
 
 
 def _arguments(instructions: Sequence[BpfInstruction]) -> int:
-    """Return the number of leading probe arguments that a function loads from its context."""
+    """Return the number of leading probe arguments that a function loads from the context."""
     return max((1 + (i.offset - ContextOffset.ARGUMENTS) // 8 for i in instructions
                 if i.opcode & 7 == Class.LDX and i.source == CONTEXT
                 and 0 <= i.offset - ContextOffset.ARGUMENTS < 8 * ARGUMENTS), default=0)

@@ -5,7 +5,7 @@ from dtrace.bpf.linker import Linked
 from emu.elf.reader import ET_REL, HEADER, SECTION, SHT_SYMTAB
 from emu.elf.symbols import SYMBOL
 
-IDENT = b"\x7fELF\x02\x01\x01" + bytes(9)  # 64 bits, little-endian, version 1, System V
+IDENT = b"\x7fELF\x02\x01\x01" + bytes(9)  # 64-bit, little-endian, version 1, System V
 EM_BPF = 247
 SHT_PROGBITS, SHT_STRTAB = 1, 3
 SHF_ALLOC, SHF_EXECINSTR = 2, 4
@@ -26,7 +26,7 @@ def object_file(linked: Linked, constants: bytes) -> bytes:
         symbols.append(SYMBOL.pack(
             len(strings), STB_GLOBAL_FUNC, 0, 1, slot * SIZE, (end - slot) * SIZE))
         strings += name.encode() + b"\0"
-    # Name, type, flags, content, sh_link, sh_info, alignment, entry size.
+    # Sections: name, type, flags, content, sh_link, sh_info, alignment, entry size.
     table = (
         (".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, linked.code, 0, 0, 8, 0),
         (".rodata", SHT_PROGBITS, SHF_ALLOC, constants, 0, 0, 8, 0),

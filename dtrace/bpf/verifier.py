@@ -35,7 +35,7 @@ class VerifierError(Exception):
 
 @dataclass(frozen=True)
 class KnownState:
-    """Facts that hold before an instruction on every path to it.
+    """Facts that hold before an instruction, whichever path leads to the instruction.
 
     :param written: bit mask of the registers that have a value.
     :param frames: (register, distance from the frame's end) of each pointer into the frame.
@@ -81,7 +81,7 @@ def _depths(calls: dict[int, set[int]]) -> None:
             if all(c in depths for c in called):
                 depths[start] = 1 + max([depths[c] for c in called], default=0)
     if len(depths) < len(calls) or any(depth > MAX_DEPTH for depth in depths.values()):
-        raise VerifierError(f"function calls nest deeper than {MAX_DEPTH}, or are recursive")
+        raise VerifierError(f"function calls nest deeper than {MAX_DEPTH} levels, or are recursive")
 
 
 class _Function:

@@ -77,7 +77,7 @@ Argument = Literal | Data | Address | Identifier | Invocation
 
 @dataclass(frozen=True)
 class Statement:
-    """A value, and the name that it is assigned to, if any."""
+    """A value and, for an assignment, the name to which the value is assigned."""
     target: str | None
     value: Argument
 
@@ -102,7 +102,7 @@ class _Parser:
         self.at = 0
 
     def peek(self, ahead: int = 0) -> tuple[str, str, int]:
-        """Return the (kind, text, column) of a token ahead."""
+        """Return the (kind, text, column) of the token ``ahead`` positions after the next."""
         at = self.at + ahead
         return self.tokens[at] if at < len(self.tokens) else ("end", "", len(self.source))
 
@@ -240,7 +240,7 @@ def check(
     image: Image, program: list[Statement], prototypes: Prototypes | None = None,
     names: Iterable[str] = (),
 ) -> None:
-    """Look up every name in a program, and check its calls against the functions' prototypes.
+    """Look up every name in a program, and check all calls against the functions' prototypes.
 
     Nothing is executed.
 
@@ -256,7 +256,7 @@ def check(
             return
         if prototypes.changed(function.name, function.address):
             raise KinstError(f"{function.name}: the compiler has changed how the function takes "
-                             f"its arguments, so it cannot be called from elsewhere; {UNCHECKED}")
+                             f"its arguments, so an injected call cannot pass them; {UNCHECKED}")
         check_shape(function.name, procedure, len(arguments))
         for number, argument in enumerate(arguments):
             match argument:
@@ -337,7 +337,7 @@ TEMPLATES = ("pcpu_entry_", "vnet_entry_")
 
 @dataclass(frozen=True)
 class KernelVariable:
-    """A kernel variable of 1, 2, 4 or 8 bytes; ``type`` is None if it is unknown."""
+    """A kernel variable of 1, 2, 4 or 8 bytes; ``type`` is None if the type is unknown."""
 
     symbol: Symbol
     type: Type | None
@@ -370,10 +370,10 @@ class Evaluation:
     sizes: dict[int, int] = field(default_factory=dict)
     last_arguments: list[int] = field(default_factory=list)
     kind: Type | None = None
-    changed: list[str] = field(default_factory=list)  # lines to print about assignments
+    changed: list[str] = field(default_factory=list)  # messages about assignments
 
     def run(self, program: list[Statement]) -> int:
-        """Run a program and return its last value.
+        """Run a program and return the value of the last statement.
 
         :raises KinstError: if a value does not fit in a kernel variable.
         """
@@ -385,7 +385,7 @@ class Evaluation:
         return value
 
     def _assign(self, name: str, value: int) -> None:
-        """Set a kernel variable or, if the kernel has none of this name, a name of the program."""
+        """Assign to a kernel variable or, if the kernel has no such variable, to a program name."""
         machine = self.caller.machine
         if name in self.names or not _kernel_has(machine.image, name):
             if name not in self.names:

@@ -1,4 +1,4 @@
-"""C expressions that name a place in memory.
+"""C expressions that denote a place in memory.
 
 Examples: ``ticks``, ``proc0.p_list.le_next->p_comm``, ``dump_avail[1]``,
 ``*(struct thread *)rdi``, ``((struct malloc_type *)0xffff...)->ks_next``, ``curthread->td_errno``.
@@ -62,10 +62,11 @@ class Places:
         self._depth = 0
 
     def find(self, text: str) -> Place:
-        """Return the place that an expression names."""
+        """Return the place that an expression denotes."""
         self._text, self._tokens, at, self._depth = text, [], 0, 0
         if len(text) > MAX_TEXT:
-            raise KinstError(f"'{text[:40]}...' is too long for a place in memory")
+            raise KinstError(f"'{text[:40]}...' is too long: the expression for a place in memory "
+                             f"may have at most {MAX_TEXT} characters")
         while at < len(text.rstrip()):
             match = TOKEN.match(text, at)
             if match is None:
@@ -176,7 +177,7 @@ class Places:
         return _At(thread, Pointer(lambda: kind), True)
 
     def _asked(self, ask: Callable[[Types], Type | None]) -> Type | None:
-        """Look up a type in the debug data; return None without debug data."""
+        """Look up a type in the debug data; return None if the kernel has no debug data."""
         try:
             if self._types is None:
                 self._types = kernel_types(self._machine.image)

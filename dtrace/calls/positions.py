@@ -27,7 +27,7 @@ FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N 
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(s|ms|us|ns)")
 CALL_SIZE = 4  # size in bytes assumed for a call instruction outside any known function
-DESCRIBED = re.compile(r"[^+`@]*:(?:entry|return|[^+`@]*:[^+`@]*)")  # probe description
+DESCRIBED = re.compile(r"[^+`@]*:(?:entry|return|[^+`@]*:[^+`@]*)")  # a probe description
 MEANT = re.compile(r"[+`@*?\[]|\A0[xX]")
 NTH = re.compile(r"(.+?)(?:#(\d{1,12}))?")
 
@@ -142,7 +142,7 @@ class ReachedAt:
             back = machine.arch.return_address(machine)
             stop = player.run(Until(instructions=machine.instructions + 1))
             if function is not None and 0 <= machine.pc - function.address < function.size:
-                continue  # a conditional jump that was not taken, or stayed in the function
+                continue  # a conditional jump, not taken or within the function
             while stop is not None and stop.reason is not StopReason.INTERRUPTED and (
                     machine.pc != back or machine.sp != after):
                 stop = player.run(Until(addresses=[back]))
@@ -152,12 +152,12 @@ class ReachedAt:
 
 
 def reached_at(player: Player, text: str) -> ReachedAt:
-    """Return where a probe fires, or where a function or the code of a source line begins."""
+    """Return the instructions at which a probe fires, or a function or source line begins."""
     image = player.machine.image
     if ":" not in text and not MEANT.search(text):
         return ReachedAt([_function(player, text, text)])
     if DESCRIBED.fullmatch(text):
-        # Without a provider, the probes are those of the function and of its inline copies.
+        # Without a provider, use the probes of the function and of its inline copies.
         return probed(player, text if text.count(":") > 1 else f"{KINST}::{text}")
     return ReachedAt([place.address for place in code_places(image, text)])
 
@@ -166,7 +166,7 @@ def _function(player: Player, name: str, text: str) -> int:
     symbol = player.machine.image.symbols.find(name)
     if symbol is None and debug_file(player.machine.image.file) is not None and debug_index(
             player.machine.image).copies(name):
-        find_function(player.machine.image, name)  # raises an error that names the inline copies
+        find_function(player.machine.image, name)  # raises an error that mentions the inline copies
     if symbol is None:
         raise KinstError(f"'{text[:80]}' is not a position, and the kernel has no symbol "
                          f"'{name[:80]}': give {FORMS}")
@@ -174,7 +174,7 @@ def _function(player: Player, name: str, text: str) -> int:
 
 
 def probed(player: Player, description: str) -> ReachedAt:
-    """Return where the probes of a description fire."""
+    """Return the instructions at which the probes of a description fire."""
     breakpoints = Breakpoints(player.machine)
     kernel = player.machine.image
     made = create(breakpoints, parse(description), False, index=lambda: debug_index(kernel),
@@ -204,15 +204,14 @@ def _count(player: Player, text: str, wanted: ReachedAt, number: int,
     if stop is not None:
         return stop
     first = 0
-    if begin in (None, start):  # the first instruction counts, too, once its inputs are applied
+    if begin in (None, start):  # apply the first inputs, and count the first instruction, too
         player.give()
         first = int(player.machine.pc in set(wanted.addresses) - wanted.tails)
     for count in range(first, number):
         reached = wanted.next(player)
         if reached is None:
-            raise KinstError(f"{player.recording.path}: {text} is not reached: "
-                             f"{'none' if not count else f'only {count}'} found before the end at "
-                             f"{player.recording.last}")
+            raise KinstError(f"{player.recording.path}: {text} is not reached: found only {count} "
+                             f"of {number} occurrences before the end at {player.recording.last}")
         if reached.reason is StopReason.INTERRUPTED:
             return reached
     return None

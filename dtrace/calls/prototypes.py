@@ -13,7 +13,7 @@ from emu.elf.image import Image
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.machine.machine import Machine
 
-MAX_TEXT = 200  # maximum number of bytes of a string to show
+MAX_TEXT = 200  # maximum number of bytes to show of a string
 UNCHECKED = "--unchecked skips this check (in Python: unchecked=True)"
 
 
@@ -29,7 +29,7 @@ class Prototypes:
         self._asked = False
 
     def types(self) -> Types | None:
-        """Return the kernel's types, or None if it has neither DWARF nor CTF.
+        """Return the kernel's types, or None if the kernel has neither DWARF nor CTF.
 
         :raises DebugDataError: if the debug data is damaged.
         """
@@ -44,7 +44,7 @@ class Prototypes:
         return self._types
 
     def of(self, name: str, address: int | None) -> Procedure | None:
-        """Return the prototype of a function, or None if it is unknown."""
+        """Return the prototype of a function, or None if the prototype is unknown."""
         types = self.types()
         prototype = types.function(name, address) if types is not None else None
         return prototype if prototype is not None else PROTOTYPES.get(name)
@@ -58,7 +58,7 @@ class Prototypes:
         return isinstance(types, DwarfTypes | LinkedTypes) and types.changed(name, address)
 
     def result(self, name: str, address: int) -> Type | None:
-        """Return the type of a function's result, or None if it is unknown."""
+        """Return the type of a function's result, or None if the type is unknown."""
         prototype = self.of(name, address)
         return prototype.result if prototype is not None else None
 
@@ -182,7 +182,7 @@ def describe(memory: Memory, kind: Type | None, bits: int) -> str:
 
 
 def result_line(call: str, memory: Memory, kind: Type | None, bits: int) -> str:
-    """Return a line with a call and its result, which is "returned (void)" for ``void``."""
+    """Return a line with a call and its result, or with "returned (void)" for ``void``."""
     text = describe(memory, kind, bits)
     return f"{call} = {text}" if text else f"{call} returned (void)"
 

@@ -9,7 +9,7 @@ ESCAPES = {"n": 10, "t": 9, "r": 13, "0": 0, "a": 7, "b": 8, "f": 12, "v": 11, "
 
 
 class CallSyntaxError(KinstError):
-    """Syntax error in an injected call; the message says where."""
+    """Syntax error in an injected call; the message contains the position."""
 
 
 def unescape(text: str) -> bytes:

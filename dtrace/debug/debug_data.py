@@ -22,7 +22,7 @@ class NoSuchFile(DebugDataError):
 
 @dataclass
 class FileSources:
-    """Source files, lines and unwind rules of a kernel or module file, by the file's own addresses.
+    """Source files, lines and unwind rules of one kernel or module file, keyed by file addresses.
 
     :raises DebugDataError: from every method, if the line tables are damaged.
     """
@@ -33,14 +33,14 @@ class FileSources:
     _frames: Frames | None = None
 
     def section(self, name: str) -> bytes:
-        """Return the contents of a debug section; empty if there is none."""
+        """Return the contents of a debug section, or empty bytes if the file lacks the section."""
         if self._sections is None:
             found = debug_file(self.file)
             self._sections = sections(found, (*NAMES, FRAME)) if found is not None else {}
         return self._sections.get(name, b"")
 
     def files(self, table: int) -> dict[int, str]:
-        """Return the file names of the line program at an offset in .debug_line, by number."""
+        """Return the file names, keyed by number, of the line program at a .debug_line offset."""
         if table not in self._tables:
             try:
                 line, line_str, string = (self.section(name) for name in NAMES)
@@ -51,7 +51,7 @@ class FileSources:
         return self._tables[table]
 
     def line(self, address: int) -> str:
-        """Return the ``file:line`` of an address, or ``?`` if it is unknown.
+        """Return the ``file:line`` of an address, or ``?`` if the line is unknown.
 
         Code that the compiler attributes to no line (line 0: DWARF 5, 6.2.2) is unknown, too.
         """
@@ -65,7 +65,7 @@ class FileSources:
         return f"{self.files(table).get(file, '?')}:{line}"
 
     def lines(self, low: int, high: int) -> list[tuple[int, int, str]]:
-        """Return (begin, end, ``file:line``) for the code in [low, high) that has a line."""
+        """Return (begin, end, ``file:line``) of each range in [low, high) with a known line."""
         try:
             rows = LineTable(self.section(".debug_line")).within(low, high)
         except LineError as error:
@@ -74,7 +74,7 @@ class FileSources:
                 for begin, end, table, file, line in rows if line]
 
     def code(self, path: str, line: int) -> list[tuple[int, int]]:
-        """Return the address ranges of a source line, sorted; ``path`` may be a path suffix.
+        """Return the sorted address ranges of a source line; ``path`` may be a path suffix.
 
         :raises DebugDataError: also if no source file has that name.
         """
@@ -102,7 +102,7 @@ class FileSources:
         return sorted(found)
 
     def rule(self, address: int) -> Rule | None:
-        """Return the unwind rule of an address, or None if it is unknown."""
+        """Return the unwind rule of an address, or None if the rule is unknown."""
         if self._frames is None:
             self._frames = Frames(self.section(FRAME))
         return self._frames.rule(address)
@@ -121,7 +121,7 @@ class Sources:
                         for m in image.modules]
 
     def _at(self, address: int) -> tuple[FileSources, int]:
-        """Return the file that an address belongs to, and the base of that file's addresses."""
+        """Return the sources of the file that contains an address, and the file's base address."""
         for base, begin, end, sources in self._parts:
             if begin <= address < end:
                 return sources, base
@@ -133,7 +133,7 @@ class Sources:
         return any(sources.section(NAMES[0]) for _base, _begin, _end, sources in self._parts)
 
     def files(self, table: int) -> dict[int, str]:
-        """Return the file names of a line program, given its number in the index."""
+        """Return the file names of the line program that has a given number in the index."""
         if table == NO_TABLE:
             return {}
         return self._parts[table >> SHIFT][3].files(table & OWN)
@@ -144,7 +144,7 @@ class Sources:
         return f"{files.get(copy.call_file, '?')}:{copy.call_line}"
 
     def line(self, address: int) -> str:
-        """Return the ``file:line`` of an address, or ``?`` if it is unknown.
+        """Return the ``file:line`` of an address, or ``?`` if the line is unknown.
 
         Code that the compiler attributes to no line (line 0: DWARF 5, 6.2.2) is unknown, too.
         """
@@ -152,18 +152,18 @@ class Sources:
         return sources.line(address - base)
 
     def lines(self, low: int, high: int) -> list[tuple[int, int, str]]:
-        """Return (begin, end, ``file:line``) for the code in [low, high) that has a line."""
+        """Return (begin, end, ``file:line``) of each range in [low, high) with a known line."""
         sources, base = self._at(low)
         return [(begin + base, end + base, line)
                 for begin, end, line in sources.lines(low - base, high - base)]
 
     def rule(self, address: int) -> Rule | None:
-        """Return the unwind rule of an address, or None if it is unknown."""
+        """Return the unwind rule of an address, or None if the rule is unknown."""
         sources, base = self._at(address)
         return sources.rule(address - base)
 
     def code(self, path: str, line: int) -> list[tuple[int, int]]:
-        """Return the address ranges of a source line, sorted; ``path`` may be a path suffix.
+        """Return the sorted address ranges of a source line; ``path`` may be a path suffix.
 
         :raises DebugDataError: also if no source file has that name.
         """

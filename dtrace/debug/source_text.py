@@ -9,11 +9,11 @@ from emu.host.progress import PROGRESS
 
 MAX_FILE = 4 << 20  # maximum size of a source file in bytes
 MAX_PARTS = 16  # maximum number of trailing path components to look up
-WIDTH = 90  # maximum number of characters of a line to show
+WIDTH = 90  # maximum number of characters to show of a line
 
 
 class SourceText:
-    """Source files in given directories, found by their paths in the debug data.
+    """Source files in directories that the user names, looked up by paths from the debug data.
 
     The file with the longest matching path suffix is used.  Nothing outside the directories is
     read.
@@ -30,7 +30,7 @@ class SourceText:
         self._lines = functools.lru_cache(maxsize=256)(self._read)
 
     def line(self, location: str) -> str:
-        """Return the text at ``file:line`` without surrounding space; empty if it is unknown."""
+        """Return the text at ``file:line`` without surrounding space, or "" if unknown."""
         path, colon, number = location.rpartition(":")
         if not colon or not (number.isascii() and number.isdecimal()):
             return ""

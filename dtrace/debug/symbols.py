@@ -40,7 +40,7 @@ def find_function(image: Image, name: str) -> Symbol:
 
 
 def _copies(image: Image, name: str) -> int:
-    """Return the number of inline copies of a function; 0 if it is unknown."""
+    """Return the number of inline copies of a function, or 0 if the number is unknown."""
     try:
         return len(debug_index(image).copies(name))
     except DebugDataError:
@@ -60,7 +60,7 @@ def sized_functions(image: Image, name: str) -> list[Symbol]:
 
 
 def chosen_functions(image: Image, text: str) -> list[Symbol]:
-    """Return the functions with a given name, or those that a shell pattern matches.
+    """Return the functions with a given name, or the functions that match a shell pattern.
 
     :raises KinstError: if there are none.
     """

@@ -1,4 +1,4 @@
-"""Code places: the notation for places in code that all tools accept.
+"""Code places: the notation, common to all tools, for instructions in a kernel's code.
 
 A place is ``FUNCTION``, ``FUNCTION+0xHEX``, ``FUNCTION:OFFSET``, ``FILE:LINE``,
 ``FUNCTION:entry``, ``FUNCTION:return``, an address, ``MODULE`FUNCTION+0xHEX`` as printed by
@@ -32,18 +32,18 @@ from kinst.relocation.verdict import ConditionalJump
 FORMS = ("FUNCTION+0xHEX, FUNCTION:OFFSET, FILE:LINE, FUNCTION:entry, FUNCTION:return, an address, "
          "or a probe like kinst::FUNCTION:OFFSET")
 NUMBER = r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,18}"
-ADDED = re.compile(rf"(?P<function>[^+]+)\+(?P<offset>{NUMBER})")  # FUNCTION+OFFSET in a probe
+ADDED = re.compile(rf"(?P<function>[^+]+)\+(?P<offset>{NUMBER})")  # a probe's FUNCTION+OFFSET
 ADDRESS = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 OFFSET = re.compile(rf"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+)(?:[:+](?P<offset>{NUMBER}))?")
 END = re.compile(r"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+):(?P<end>entry|return)")
 LINE = re.compile(r"(?P<file>[^:@]+)[:@](?P<line>[0-9]{1,9})")
-FILE = re.compile(r"[./]")  # characters in names of source files that names of functions lack
-MOST = 100_000  # maximum number of places that a text may match
+FILE = re.compile(r"[./]")  # characters that occur in names of source files but not of functions
+MOST = 100_000  # maximum number of instructions that a code place may match
 
 
 @dataclass(frozen=True)
 class CodePlace:
-    """An instruction, identified by its function and the offset in it."""
+    """An instruction, identified by its function and its offset in the function."""
 
     function: Symbol
     offset: int
@@ -63,7 +63,7 @@ def number_of(text: str) -> int:
 
 
 def is_line(image: Image, text: str) -> bool:
-    """Return whether a text means FILE:LINE, not a function of that name."""
+    """Return whether a text denotes FILE:LINE, as opposed to a function with this name."""
     match = LINE.fullmatch(text)
     return match is not None and not is_glob(match["file"]) and (
         "@" in text or (FILE.search(match["file"]) is not None
@@ -71,7 +71,7 @@ def is_line(image: Image, text: str) -> bool:
 
 
 def code_places(image: Image, text: str) -> list[CodePlace]:
-    """Return the instructions that a text matches.
+    """Return the instructions that match a code place given as text.
 
     Of a line with several pieces of code in one function, only the first instruction is returned.
 
@@ -86,7 +86,7 @@ def code_places(image: Image, text: str) -> list[CodePlace]:
 
 
 def code_place(image: Image, text: str) -> CodePlace:
-    """Return the single instruction that a text matches.
+    """Return the single instruction that matches a code place given as text.
 
     :raises KinstError: when the text is not a place, or matches none or several.
     """
@@ -174,8 +174,8 @@ def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = Tr
     if not functions and not copies:
         find_function(image, name)
     if not functions and not entries:
-        raise KinstError(f"{name}:return: {name} exists only inline; kdtrace -l -n "
-                         f"kinst::{name}:return lists where its copies are left")
+        raise KinstError(f"{name}:return: {name} exists only as inline copies; list the ends "
+                         f"of these copies with kdtrace -l -n kinst::{name}:return")
     starts = frozenset[int]() if entries else beginnings(image)
     for symbol in functions:
         table = table_of(image, symbol)
@@ -192,7 +192,7 @@ def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = Tr
 
 def _strays(trap: GuestTrap, table: list[ProbedInstruction], jump: ProbedInstruction,
             starts: frozenset[int]) -> bool:
-    """Return whether an instruction jumps to code that is not the beginning of a function."""
+    """Return whether an instruction jumps to an address other than the start of a function."""
     number = table.index(jump)
     verdict, before = jump.verdict, table[number - 1].verdict if number else None
     target = (verdict.target if isinstance(verdict, ConditionalJump)
@@ -231,7 +231,7 @@ def _line(image: Image, text: str) -> Iterator[CodePlace]:
         if inside not in seen:
             seen.add(inside)
             yield CodePlace(function, low - function.address)
-    if not seen:  # the line may consist of calls to inline functions
+    if not seen:  # the line may contain only calls to inline functions
         for address in sorted(_called(image, index, file, line)):
             seen.add((address,))
             yield _at(image, address)
@@ -258,4 +258,4 @@ def _nearest(image: Image, file: str, line: int) -> str:
     return f"; the nearest lines with code: {' and '.join(near)}" if near else ""
 
 
-NEAR = 40  # lines to search in each direction
+NEAR = 40  # number of lines to search in each direction

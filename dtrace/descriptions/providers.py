@@ -1,4 +1,4 @@
-"""All providers of probes; a description may match several of them."""
+"""All probe providers; a probe description may match several providers."""
 
 from kinst.providers.fbt import Fbt
 from kinst.providers.kinst_provider import Kinst

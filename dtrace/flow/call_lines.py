@@ -27,12 +27,12 @@ class CallLines:
 
     def enter(self, thread: int, position: int, time: int, name: str, how: str,
               site: int | None) -> None:
-        """Write the line of a function that is entered, and indent what follows."""
+        """Write the line of an entered function, and indent the lines that follow."""
         self._line(thread, position, name if how == "call" else f"{name} [{how}]")
         self._depth[thread] = self._depth.get(thread, 0) + 1
 
     def leave(self, thread: int, position: int, time: int) -> None:
-        """End the indentation of a function that is left."""
+        """End the indentation for the function that has ended."""
         self._depth[thread] -= 1
 
     def ran(self, thread: int, count: int) -> None:
@@ -44,13 +44,13 @@ class CallLines:
         self._line(thread, position, f"* {self._marks[number]}")
 
     def named(self, thread: int) -> None:
-        """Record that thread 0 is a thread whose address is now known."""
+        """Record the address of the thread that was reported as thread 0 so far."""
         self._depth[thread] = self._depth.pop(0, 0)
         if self._shown == 0:
             self._shown = thread
 
 
 def thread_name(thread: int, names: Mapping[int, str]) -> str:
-    """Return a thread's address and name; thread 0 is the boot, before any thread exists."""
+    """Return a thread's address and name, or "(boot)" for thread 0, before any thread exists."""
     name = names.get(thread, "")
     return "(boot)" if not thread else f"{thread:#x}" + (f" ({name})" if name else "")

@@ -51,7 +51,7 @@ class CallTree:
         if node is None:
             self._nodes += 1
             if self._nodes > MAX_NODES:
-                node = stack[-1]  # the tree is full: attribute the function to its caller
+                node = stack[-1]  # the tree is full: count the function as part of its caller
             else:
                 node = below[name] = Node(name)
         node.calls += 1
@@ -70,13 +70,13 @@ class CallTree:
         return None
 
     def named(self, thread: int) -> None:
-        """Record that thread 0 is a thread whose address is now known."""
+        """Record the address of the thread that was reported as thread 0 so far."""
         if 0 in self.threads:
             self.threads[thread] = self.threads.pop(0)
             self._stacks[thread] = self._stacks.pop(0)
 
     def finish(self) -> dict[int, Node]:
-        """Compute all totals and return the trees by thread."""
+        """Compute all totals and return the call trees, keyed by thread."""
         for top in self.threads.values():
             order, at = [top], 0
             while at < len(order):
@@ -88,7 +88,7 @@ class CallTree:
 
 
 def lines(trees: Mapping[int, Node], names: Mapping[int, str]) -> Iterator[str]:
-    """Yield the trees as lines of text, the thread with the most instructions first."""
+    """Yield the call trees as lines of text, starting with the thread that executed the most."""
     for thread, top in sorted(trees.items(), key=lambda t: -t[1].total):
         yield f"thread {thread_name(thread, names)}: {top.total} instructions"
         yield f"{'instructions':>14} {'self':>12} {'calls':>9}"
@@ -101,5 +101,5 @@ def lines(trees: Mapping[int, Node], names: Mapping[int, str]) -> Iterator[str]:
 
 
 def by_total(node: Node) -> list[Node]:
-    """Return a node's children, those with the most instructions first."""
+    """Return a node's children in descending order of executed instructions."""
     return sorted(node.below.values(), key=lambda n: (-n.total, n.name))

@@ -1,4 +1,4 @@
-"""Code of a flow, decoded once per piece: functions, inline copies and control transfers."""
+"""Code executed in a flow: functions, inline copies and control transfers, decoded once."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ UNKNOWN = Ending(Transfer.NONE, None, 0)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive instructions in one function and the same inline copies.
+    """Consecutive instructions that belong to the same function and the same inline copies.
 
     :param offset: number of instructions in the piece before it.
     :param function: the function's name.
@@ -51,7 +51,7 @@ class StraightCode:
 
 
 class KernelCode:
-    """A kernel's code as its image contains it.
+    """Code of a kernel, read from the kernel's image.
 
     :param marks: the addresses of each mark, by the mark's number.
     """
@@ -70,7 +70,7 @@ class KernelCode:
         self._places: dict[int, tuple[str, int, tuple[Function, ...]]] = {}
 
     def instruction(self, address: int) -> bytes:
-        """Return the instruction at an address as bytes; empty if the image has none there."""
+        """Return the bytes of the instruction at an address; no bytes if it is not in the image."""
         found = self._instructions.get(address)
         if found is None:
             found = self._instructions[address] = self._read(address)
@@ -87,7 +87,7 @@ class KernelCode:
         return b""
 
     def addresses(self, address: int, count: int) -> list[int]:
-        """Return the addresses of a piece's instructions, up to the first not in the image."""
+        """Return the addresses of a piece's instructions, up to the first one outside the image."""
         addresses = []
         for _ in range(count):
             addresses.append(address)
@@ -98,7 +98,7 @@ class KernelCode:
         return addresses
 
     def place(self, address: int) -> tuple[str, int, tuple[Function, ...]]:
-        """Return the name and first address of the function at an address, and the inline copies.
+        """Return the name and start of the function, and the inline copies, at an address.
 
         The inline copies are sorted from the outermost to the innermost.
         """
@@ -114,7 +114,7 @@ class KernelCode:
         return place
 
     def piece(self, address: int, count: int) -> StraightCode:
-        """Return a piece of code, from the cache if possible."""
+        """Return a decoded piece of code, from the cache if possible."""
         code = self._known.get((address, count))
         if code is None:
             code = self._known[address, count] = self._piece(address, count)

@@ -12,15 +12,15 @@ from dtrace.flow.call_lines import thread_name
 from dtrace.flow.call_tree import Node, by_total
 from emu.host.templates import templates
 
-WIDTH, ROW, TOP, LETTER = 1200, 17, 40, 6.6  # in pixels
-NARROWEST = 0.4  # minimum width in pixels of a frame to draw
+WIDTH, ROW, TOP, LETTER = 1200, 17, 40, 6.6  # sizes in pixels
+NARROWEST = 0.4  # minimum width of a drawn frame in pixels
 MAX_DEPTH = 400
 INSTRUCTIONS = "instructions"
 
 
 @dataclass(frozen=True, slots=True)
 class FlameFrame:
-    """A frame of the graph, for the template.
+    """A frame of the flame graph, for the template.
 
     :param level: the number of frames below it.
     :param left: the left edge in pixels.
@@ -49,13 +49,13 @@ def of_threads(trees: Mapping[int, Node], names: Mapping[int, str]) -> Node:
 
 
 def svg(root: Node, title: str) -> Iterator[str]:
-    """Yield the parts of a complete SVG file that counts instructions."""
+    """Yield the parts of an SVG file with a flame graph of executed instructions."""
     placed = list(_placed(root))
     return _template(placed, root.total, INSTRUCTIONS, title, title)
 
 
 def drawing(root: Node, label: str, unit: str, most: int) -> tuple[str, int]:
-    """Return the graph as SVG for an HTML page, and the number of frames in it.
+    """Return a flame graph as SVG for an HTML page, and the number of frames in the graph.
 
     :param label: the description for screen readers.
     :param unit: what is counted, in the plural.
@@ -69,7 +69,7 @@ Placed = tuple[Node, int, float, float]  # node, level, left edge and width in p
 
 
 def _placed(root: Node) -> Iterator[Placed]:
-    """Yield the frames that are wide enough, level by level, widest first within each parent."""
+    """Yield the frames that are wide enough to draw, by level, and widest first in each parent."""
     if not root.total:
         return
     scale = WIDTH / root.total
@@ -87,7 +87,7 @@ def _placed(root: Node) -> Iterator[Placed]:
 
 def _template(placed: list[Placed], whole: int, unit: str, label: str, heading: str
               ) -> Iterator[str]:
-    """Yield the parts of the drawing.
+    """Yield the parts of the SVG drawing.
 
     :param heading: shown above the frames in an SVG file; empty for a part of a page.
     """

@@ -25,14 +25,14 @@ from emu.unicorn._steps import StepKind, Steps
 from emu.unicorn.guest_memory import PAGE
 from kinst.code.dataflow import EFFECTS, MEMORY, Effect
 
-WINDOW = 50_000  # size of a window in instructions
-NEAR, WIDER = 100_000, 16  # instructions of the flow to search first; growth factor of that range
+WINDOW = 50_000  # number of instructions in a window
+NEAR, WIDER = 100_000, 16  # number of instructions to search first; growth factor
 MAX_LINKS = 100_000
 STORE = int(StepKind.STEP_STORE)
 
 
 class How(enum.Enum):
-    """What an instruction did with the value; the search ends at MADE or any later member."""
+    """Effect of an instruction on the value; the search ends at MADE or any later member."""
 
     COPIED = "copied from"
     LOADED = "loaded from"
@@ -47,7 +47,7 @@ class How(enum.Enum):
 
 @dataclass(frozen=True)
 class Link:
-    """One step of the search; the steps go back in time.
+    """One step of the search, which goes back in time from step to step.
 
     :param count: the number of instructions executed before it.
     :param pc: the instruction's address; None if no instruction is involved.
@@ -73,7 +73,7 @@ class _Memory:
         return f"physical {self.physical:#x}"
 
     def touches(self, at: int, size: int) -> bool:
-        """Whether a range of memory overlaps this one."""
+        """Whether a range of memory overlaps this memory."""
         return at < self.physical + self.size and self.physical < at + size
 
     def within(self, at: int, size: int) -> bool:
@@ -105,11 +105,11 @@ class _Window:
 
     @property
     def end(self) -> int:
-        """Instruction count after the window."""
+        """Instruction count at the end of the window."""
         return self.begin + len(self.pcs)
 
     def run(self, index: int) -> int:
-        """Return the index where the uninterrupted user code around an instruction begins."""
+        """Return the index at which the uninterrupted user code around an instruction begins."""
         if len(self.runs) != len(self.pcs):
             self.runs, start = [], 0
             for at, pc in enumerate(self.pcs):
@@ -137,7 +137,7 @@ class Origin:
     def __init__(self, player: Player, code: KernelCode) -> None:
         self._player, self._code = player, code
         arch = player.machine.arch
-        self._user = bool(player.machine.guest.boot.shell_prompt)  # the kernel runs user programs
+        self._user = bool(player.machine.guest.boot.shell_prompt)  # whether there are user programs
         self._effects = EFFECTS[arch.name]
         self._followed = [name for name in arch.dwarf_registers if name and name != arch.pc]
         self._programs = UserCode(player.machine, self._seek)
@@ -192,7 +192,7 @@ class Origin:
         return self._effects(self._code_in(window, index))
 
     def _code_in(self, window: _Window, index: int) -> bytes:
-        """Return the instruction at an index, in the kernel or in user code."""
+        """Return the bytes of the instruction at an index, in the kernel or in user code."""
         pc = window.pcs[index]
         if not (self._user and in_program(pc)):
             return self._code.instruction(pc)
@@ -216,7 +216,7 @@ class Origin:
 
     def _in_window(self, window: _Window, name: str, count: int,
                    here: bool) -> tuple[Link, _Place | None] | None:
-        """Return the last change of a register before a count, or None if the window has none."""
+        """Return a register's last change before a count, or None if the window has no change."""
         given = {entry.position.instructions for entry in self._player.recording.inputs
                  if entry.kind == REGISTER and entry.name == name}
         for position in range(count, window.begin - 1, -1):
@@ -288,7 +288,7 @@ class Origin:
         self._seek(high)
         end = self._player.position
         self._seek(low)
-        pieces: list[tuple[int, int, int]] = []  # (count at the start, address, instructions)
+        pieces: list[tuple[int, int, int]] = []  # (start count, address, instruction count)
         position, moved = low, None
         arch = self._player.machine.arch
         saves = name == arch.sp and arch.link is None
@@ -299,7 +299,7 @@ class Origin:
                     position += count
                 elif saves and position > low:
                     moved = position - 1
-        runs = list[int]()  # for each piece, the count where its uninterrupted user code begins
+        runs = list[int]()  # for each piece, the count at which its uninterrupted user code begins
         for n, (before, address, _count) in enumerate(pieces):
             runs.append(runs[-1] if n and in_program(address) and in_program(pieces[n - 1][1])
                         else before)
@@ -363,7 +363,7 @@ class Origin:
         return self._from_store(window, index, memory)
 
     def _store_in(self, window: _Window, memory: _Memory, count: int) -> int | None:
-        """Return the index of the last store to memory before a count; None if unknown."""
+        """Return the index of the last store to memory before a count, or None if unknown."""
         given = {entry.position.instructions for entry in self._player.recording.inputs
                  if entry.kind == GIVEN_MEMORY}
         for index in range(count - window.begin - 1, -1, -1):
@@ -439,7 +439,7 @@ class Origin:
                 del window.pcs[index:]
                 window.loads.pop(index, None)
                 window.stores.pop(index, None)
-                if not a and window.pcs:  # start not observed; it follows the previous instruction
+                if not a and window.pcs:  # unobserved start: use the address after the previous one
                     a = window.pcs[-1] + len(self._code.instruction(window.pcs[-1]))
                 window.pcs.append(a)
             elif kind == CHANGED:

@@ -1,4 +1,4 @@
-"""Output formats of a flow, each written while the flow is produced."""
+"""Output formats of a flow; each format is written while the flow is produced."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ class Output(Protocol):
         """Process the next piece of the flow."""
 
     def finish(self) -> None:
-        """Write what remains at the end of the flow."""
+        """Write the remaining output at the end of the flow."""
 
 
 class _Walked:
@@ -51,7 +51,7 @@ class _Walked:
 
 
 class _Instructions:
-    """Output of one line per instruction; lines wait for the instructions' effects, if recorded."""
+    """Output format with a line per instruction; lines wait for recorded effects."""
 
     def __init__(self, code: KernelCode, head: Head, show: Callable[[str], None],
                  as_json: bool) -> None:
@@ -61,7 +61,7 @@ class _Instructions:
         self._skew = head.begin.time - head.begin.instructions
         self._texts: dict[int, tuple[str, str, str]] = {}
         self._lines: dict[int, list[tuple[int, int, str]]] = {}
-        # Instructions whose effects follow later in the flow: position, skew, address.
+        # (position, skew, address) of each instruction whose effects follow later in the flow.
         self._waiting: list[tuple[int, int, int]] = []
         self._steps = head.steps
 
@@ -108,7 +108,7 @@ class _Instructions:
         return found
 
     def _line_of(self, function: Symbol | None, address: int) -> str:
-        """Return ``file:line`` of an address; the lines of a whole function are read at once."""
+        """Return the ``file:line`` of an address; cache the lines of the whole function."""
         if function is None or not function.size:
             return ""
         rows = self._lines.get(function.address)

@@ -13,7 +13,7 @@ from emu.machine.running_thread import thread_of
 from emu.replay.flow import CHUNK, ENTRY, PIECE, Head, flow
 from emu.replay.player import Player
 
-AROUND = 50_000  # range of the calls to show, in instructions before and after the difference
+AROUND = 50_000  # maximum distance of a shown call from the difference, in instructions
 BEFORE, BEHIND = 10, 14  # maximum number of calls to show before and after the difference
 
 
@@ -50,7 +50,7 @@ class FunctionEntry:
 
 @dataclass
 class _Calls:
-    """Listener that collects calls; inline copies are left out, since they depend on the build."""
+    """Listener that collects calls, but not inline copies, which depend on the build."""
 
     found: list[FunctionEntry] = field(default_factory=list)
     _inline: dict[int, list[bool]] = field(default_factory=dict)
@@ -81,14 +81,14 @@ def _start(player: Player) -> int:
 
 
 def first_instruction(one: Player, other: Player, code: KernelCode) -> Parting | None:
-    """Return the first instruction that differs between two runs of one kernel; None if none does.
+    """Return the first instruction that differs between two runs of one kernel, or None.
 
     The runs are compared from their players' positions.
 
     :raises KeyboardInterrupt: if the user interrupts the search.
     """
     begins = _start(one), _start(other)
-    same = 0  # instructions in equal chunks; the first different chunk is compared in detail
+    same = 0  # number of instructions in equal chunks; the next chunk is compared in detail
     for ours, theirs in zip(_chunks(one), _chunks(other), strict=False):
         if ours != theirs:
             break
@@ -166,7 +166,7 @@ def first_call(one: Player, other: Player, codes: tuple[KernelCode, KernelCode])
 
 
 def calls_around(player: Player, code: KernelCode, count: int, begin: int) -> list[FunctionEntry]:
-    """Return the calls around an instruction count, but none before ``begin``."""
+    """Return the calls around an instruction count, except calls made before ``begin``."""
     low = max(begin, count - AROUND)
     if player.seek(low) is not None:
         raise KeyboardInterrupt
@@ -182,7 +182,7 @@ def calls_around(player: Player, code: KernelCode, count: int, begin: int) -> li
 
 
 def call_text(call: FunctionEntry, least: int, sources: Sources) -> str:
-    """Return a line of text with a call's function, indented by stack depth, and source line."""
+    """Return a line of text for a call: the function, indented by stack depth, and source line."""
     line = "?" if call.site is None else sources.line(call.site)
     where = "" if line == "?" else "  " + line.rpartition("/")[2]
     how = "" if call.how == "call" else f" [{call.how}]"

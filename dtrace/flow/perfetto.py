@@ -10,7 +10,7 @@ from typing import IO, Any
 from emu.host.errors import KinstError
 
 SEQUENCE = 1
-PROCESS = 1  # uuid of the kernel's track; the uuids of threads follow it
+PROCESS = 1  # uuid of the kernel's track; the uuids of threads are higher
 CLOCK_BOOTTIME = 6  # BuiltinClock value of Perfetto's default clock
 MISSING = ("needs the package perfetto: pip install perfetto (or install this program with its "
            "extra 'perfetto')")
@@ -54,7 +54,7 @@ class PerfettoTrace:
         self._batch.Clear()
 
     def finish(self) -> None:
-        """Update the thread names that are known by now, and write the remaining packets."""
+        """Write all thread names that are known by now, and the remaining packets."""
         for thread, uuid in self._tracks.items():
             self._describe(thread, uuid)
         self.flush()
@@ -117,6 +117,6 @@ class PerfettoTrace:
         packet.track_event.debug_annotations.add(name="position", uint_value=position)
 
     def named(self, thread: int) -> None:
-        """Record that the track of thread 0 is that of a thread whose address is now known."""
+        """Assign the track of thread 0 to a thread whose address is now known."""
         if 0 in self._tracks:
             self._tracks[thread] = self._tracks.pop(0)

@@ -15,8 +15,8 @@ from emu.unicorn.running_thread import newer, thread_words
 from kinst.code.dataflow import EFFECTS
 
 PAGE = 4096
-CHUNK = 20_000  # number of instructions examined at a time
-ENTRY = struct.Struct("<IIQQ")  # kind; register index or size; address or value; count or value
+CHUNK = 20_000  # number of instructions to examine at a time
+ENTRY = struct.Struct("<IIQQ")  # kind, register or size, address or value, count or value
 INSTRUCTION, REGISTER = int(StepKind.STEP_INSTRUCTION), int(StepKind.STEP_REGISTER)
 MASK = (1 << 64) - 1
 
@@ -79,7 +79,7 @@ def _read(machine: Machine, entries: bytes, names: list[str], registers: dict[st
         if kind == INSTRUCTION:
             current |= changed
             if done and done[-1].position >= b:
-                done.pop()  # the instruction was stopped and begins again
+                done.pop()  # the instruction was stopped and restarted
             changed, stores = {}, []
             if not a and done:
                 a, changed = _unseen(machine, done[-1])

@@ -32,7 +32,7 @@ class UserCode:
         self._pages: dict[tuple[int, int], bytes] = {}
 
     def _page(self, run: int, page: int) -> bytes:
-        """Return a page of code; empty if it is not mapped.
+        """Return a page of code, or empty bytes if the page is not mapped.
 
         :param run: the instruction count where the run begins.
         """
@@ -48,7 +48,7 @@ class UserCode:
         return self._pages[key]
 
     def instruction(self, run: int, address: int) -> bytes:
-        """Return the bytes of the instruction at an address; empty if they cannot be read."""
+        """Return the bytes of the instruction at an address; no bytes if they cannot be read."""
         page, offset = divmod(address, PAGE)
         code = self._page(run, page)[offset : offset + LONGEST]
         if len(code) < LONGEST:

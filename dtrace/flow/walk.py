@@ -16,7 +16,7 @@ from dwarf.index import Function
 from emu.replay.flow import PIECE, SKEW, TAKEN, THREAD, Head
 from kinst.code.transfer import Transfer
 
-# Ways to enter a function.
+# How a function was entered.
 CALL, TAIL, INTERRUPT, ROOT, INLINE = "call", "tail call", "interrupt", "root", "inline"
 
 
@@ -44,7 +44,7 @@ class Listener(Protocol):
         """Handle the execution of a marked instruction."""
 
     def named(self, thread: int) -> None:
-        """Note that the thread reported as 0 until now is ``thread``."""
+        """Handle the discovery of the address of the thread that was reported as 0 so far."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class _Frame:
 
 
 class Walk:
-    """Converter of a flow to calls.
+    """Converter of a control flow to function calls.
 
     :param head: the header of the flow.
     """
@@ -187,7 +187,7 @@ class Walk:
             self._within(first, first.enters and self._before is not None)
 
     def _return(self, address: int) -> bool:
-        """Leave functions up to the one that returns to an address; leave all if none does.
+        """Leave functions up to the one that returns to an address; if none does, leave all.
 
         Return False if an exception is in progress in which no function returns to the address.
         """
@@ -214,7 +214,7 @@ class Walk:
         return None
 
     def _within(self, stretch: Stretch, enters: bool) -> None:
-        """Continue in a function that the code reached without a call."""
+        """Continue in the function of a stretch that was reached without a call."""
         frames = self._threads[self._thread]
         if not frames:
             self._push(stretch.function, stretch.start, None, ROOT)

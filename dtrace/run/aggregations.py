@@ -42,7 +42,7 @@ class Part:
 
     @property
     def order(self) -> tuple[int, int, bytes]:
-        """Sort key of the element: its size, then its value as an unsigned integer or bytes."""
+        """Sort key of the element: size, then value (an unsigned integer or bytes)."""
         if not self.text and self.size in (1, 2, 4, 8):
             return self.size, self.number, b""
         return self.size, 0, self.content
@@ -50,7 +50,7 @@ class Part:
 
 @dataclass(eq=False)
 class Entry:
-    """One key of an aggregation, and its values.
+    """One key of an aggregation, and the values for the key.
 
     :param normal: divisor of the printed values, set by ``normalize()``.
     :param raw: the key as the executor stores it.
@@ -74,7 +74,7 @@ Start = Callable[[str, int], int]
 
 
 def _started(shape: KeyShape, key: bytes, start: Start) -> bytes:
-    """Return a key with each address replaced by the start of its function or module."""
+    """Return a key with each address replaced by the start of the address's function or module."""
     if all(how not in SYMBOLS for _kind, how, _size in shape.parts):
         return key
     out, offset = bytearray(key), 0
@@ -90,7 +90,7 @@ def _started(shape: KeyShape, key: bytes, start: Start) -> bytes:
 
 
 def decode(shape: KeyShape, key: bytes) -> tuple[Part, ...]:
-    """Split a key, as the executor stores it, into its elements."""
+    """Split a key in the executor's format into its elements."""
     parts, offset = [], 0
     for kind, how, size in shape.parts:
         if is_string(kind):
@@ -136,13 +136,13 @@ def labels(entry: Entry) -> list[str]:
 
 
 def average(entry: Entry) -> int:
-    """Return the normalized average of an ``avg()`` entry; 0 without values."""
+    """Return the normalized average of an ``avg()`` entry, or 0 if the entry has no values."""
     count, total = entry.values
     return divide(divide(total, entry.normal), count) if count else 0
 
 
 def deviation(entry: Entry) -> int:
-    """Return the normalized standard deviation of a ``stddev()`` entry; 0 without values."""
+    """Return the normalized standard deviation of a ``stddev()`` entry, or 0 without values."""
     count, total, low, high = entry.values
     if not count:
         return 0
@@ -215,7 +215,7 @@ class AggregationTable:
 
     def merge(self, shapes: Sequence[KeyShape], found: Sequence[tuple[int, bytes, list[int]]],
               start: Start = lambda _how, address: address) -> int:
-        """Add the values that were aggregated since the last call.
+        """Add the values that were aggregated since the previous call.
 
         :param start: returns the start of the function or module that contains an address; this is
             the key for ``sym()``, ``mod()`` and similar functions.
@@ -250,7 +250,7 @@ class AggregationTable:
         return [entry for entry in self.entries.values() if entry.info is info]
 
     def clear(self, info: AggregationInfo) -> None:
-        """Set all values of an aggregation to zero, but keep its keys."""
+        """Set all values of an aggregation to zero, but keep the keys."""
         for entry in self.of(info):
             entry.values = [0] * len(entry.values)
 
@@ -290,13 +290,13 @@ class AggregationTable:
         return sorted(entries, key=functools.cache(key), reverse=order.reverse)
 
     def sorted(self, order: Order, info: AggregationInfo | None = None) -> list[Entry]:
-        """Return all entries, or those of one aggregation, in the order in which to print them."""
+        """Return all entries, or the entries of one aggregation, in printing order."""
         entries = list(self.entries.values()) if info is None else self.of(info)
         return self._sorted(entries, order)
 
     def joined(self, infos: Sequence[AggregationInfo], order: Order
                ) -> Iterator[tuple[tuple[Part, ...], list[Entry]]]:
-        """Yield the rows of several aggregations joined by key; missing entries are zero."""
+        """Yield rows that join several aggregations by key; missing entries have zero values."""
         rows: dict[bytes, list[Entry | None]] = {}
         for n, info in enumerate(infos):
             for entry in self.of(info):
@@ -377,7 +377,7 @@ class Scale:
 
 
 def rows(values: Sequence[int], kind: Aggregate) -> tuple[int, int]:
-    """Return the indices of the first and last bucket of a distribution to print."""
+    """Return the indices of the first and last bucket to print for a distribution."""
     used = [n for n, value in enumerate(values) if value]
     last = len(values) - 1
     if kind is Aggregate.QUANTIZE and (not used or used[0] == last):

@@ -45,7 +45,7 @@ DISTRIBUTIONS = (Aggregate.QUANTIZE, Aggregate.LQUANTIZE, Aggregate.LLQUANTIZE)
 
 @dataclass(frozen=True)
 class Enabled:
-    """An enabled clause of one probe; records refer to it by number."""
+    """An enabled clause of one probe; records contain the number of the clause."""
 
     number: int
     function: ClauseFunction
@@ -72,7 +72,7 @@ class Failure:
     at: int | None
 
 
-Handler = Callable[[Enabled, Recorded, list[bytes]], None]  # clause, action, values of its fields
+Handler = Callable[[Enabled, Recorded, list[bytes]], None]  # clause, action, values of fields
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Consumer:
 
     def __post_init__(self) -> None:
         self.other: IO[str] | None = None
-        # Callback that runs a ``system()`` command in the guest; None runs it on the host.
+        # Callback that runs a ``system()`` command in the guest, or None to run it on the host.
         self.shell: Callable[[str], None] | None = None
         self._headed = False
         self._indent = 0
@@ -354,7 +354,7 @@ class Consumer:
             "aggpack") and name in ("quantize", "lquantize"))
 
     def rest(self) -> None:
-        """Print the aggregations that no action has printed, at the end of a trace."""
+        """At the end of a trace, print the aggregations that no action has printed."""
         self.out.write("\n")
         by_number: dict[int, list[Entry]] = {}
         for entry in self.table.sorted(self.order()):
@@ -368,7 +368,7 @@ class Consumer:
                     self.write(self._line(entry.key, [entry]))
 
     def _hist(self, entries: list[Entry]) -> bool:
-        """Print entries for ``agghist`` or ``aggpack``, and return whether there were any."""
+        """Print the entries for ``agghist`` or ``aggpack``, and return whether any exist."""
         if not entries:
             return False
         if entries[0].kind in DISTRIBUTIONS:
@@ -383,7 +383,7 @@ class Consumer:
         return [16 if part.text else sizes.get(part.size, 16) for part in entry.key]
 
     def _heads(self, entry: Entry) -> str:
-        """Format the key of a row, each element as wide as its type."""
+        """Format the key of a row; the type of each element determines the width of its column."""
         out = []
         for part, wide in zip(entry.key, self._widths(entry), strict=True):
             if part.text:
@@ -463,7 +463,7 @@ class Consumer:
 
 
 def _digits(value: int) -> int:
-    """Return the width of the column for a bound in the output of ``aggpack``."""
+    """Return the width of the column for a bucket bound in the output of ``aggpack``."""
     wide = 4
     power = 10_000
     magnitude = abs(value)

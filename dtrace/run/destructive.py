@@ -1,4 +1,4 @@
-"""Destructive actions of D, which change the guest and thus the rest of its run.
+"""Destructive actions of D, which change the guest and thus the rest of the run.
 
 A signal is made pending in the structure of the current thread, as the kernel does it, and the
 thread checks for signals before it returns to user mode.  Memory of a program is only written where

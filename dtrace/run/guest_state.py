@@ -1,4 +1,4 @@
-"""Guest state that D programs read: the current thread and process, stacks, registers, the time."""
+"""Guest state that D programs read: current thread and process, stacks, registers and time."""
 
 import functools
 import re
@@ -31,13 +31,13 @@ MAX_ANCESTORS = 64
 NOT_COUNTED = "this kernel does not count the CPU time of threads"
 NO_THREADS = "its debug data does not describe processes and threads"
 TEXTS = ("execname", "jailname", "zonename")  # variables that are strings in the kernel's memory
-FIRST_PAGE = 4096  # smallest word on a program's stack that may be a return address
+FIRST_PAGE = 4096  # minimum value of a return address on a program's stack
 OFFSET = re.compile(r"\+0x[0-9a-f]+(?=  |$)")
 IN_REGISTERS, AT_RETURN, UNKNOWN, OF_PROBE = 0, 1, 2, 3  # locations of a probe's arguments
 
 
 class GuestState(ABC):
-    """Interface between D programs and a guest: its probes, current thread, stacks and registers.
+    """Interface between D programs and a guest: probes, current thread, stacks and registers.
 
     There is a subclass for each kind of machine.
     """
@@ -48,7 +48,7 @@ class GuestState(ABC):
         self.state: CpuState | NativeState = CpuState(machine, 0)
         self.programs = UserPrograms()
         self.by_line = False  # whether to merge frames with the same inline functions and line
-        self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}  # first frame with each text
+        self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}  # frame's text -> first frame
         self.destructive = DestructiveActions(
             machine, types, lambda: self.thread, self._fired_name)
         self._stacks: Stacks | None = None
@@ -63,7 +63,7 @@ class GuestState(ABC):
     @property
     @abstractmethod
     def time(self) -> int:
-        """Time of the guest's clock in nanoseconds, as its devices see it."""
+        """Time of the guest's clock in nanoseconds, as seen by the guest's devices."""
 
     @property
     @abstractmethod
@@ -73,7 +73,7 @@ class GuestState(ABC):
     @property
     @abstractmethod
     def per_cpu(self) -> int | None:
-        """Address of the CPU's ``struct pcpu``, or None before the kernel has set it up."""
+        """Address of the CPU's ``struct pcpu``, or None before the kernel has initialized it."""
 
     @property
     @abstractmethod
@@ -112,7 +112,7 @@ class GuestState(ABC):
         """Give a runtime access to the memory and registers of this guest."""
 
     def attach(self, runtime: Runtime) -> None:
-        """Prepare a runtime to read this guest: its memory, registers and variables."""
+        """Prepare a runtime to read this guest's memory, registers and variables."""
         machine = self._machine
         self._runtime = runtime
         self._attach(runtime)
@@ -157,7 +157,7 @@ class GuestState(ABC):
 
     @abstractmethod
     def walk_natively(self, marked: bool) -> None:
-        """Let the runtime walk stacks natively where it can.
+        """Let the runtime walk stacks natively where possible.
 
         :param marked: see ``stack``.
         """
@@ -174,12 +174,12 @@ class GuestState(ABC):
 
     @property
     def user_end(self) -> int:
-        """First address above the memory of user programs; 0 if the kernel runs no programs."""
+        """First address above the memory of user programs, or 0 if the kernel runs no programs."""
         return 1 << 63 if self._machine.guest.boot.shell_prompt else 0
 
     @property
     def thread(self) -> int:
-        """Address of the current thread, the first member of ``struct pcpu``; 0 if none."""
+        """Address of the current thread (first member of ``struct pcpu``), or 0 without one."""
         try:
             register = self._machine.guest.threads.per_cpu
             return self._machine.read_u64(self._machine.read_register(register))
@@ -201,7 +201,7 @@ class GuestState(ABC):
             self.end()
 
     def _fired(self) -> Probe | None:
-        """Return the kernel probe that is firing; None for one of DTrace's own probes."""
+        """Return the kernel probe that is firing, or None for one of DTrace's own probes."""
         if self._runtime is None:
             return None
         kernel = self._probes.kernel_number(self._runtime.probe)
@@ -261,7 +261,7 @@ class GuestState(ABC):
         return self.programs.frame(self._execname(), address)
 
     def _user_stack(self, frames: int) -> list[int]:
-        """Return the addresses of the current thread's user stack; empty for a kernel thread."""
+        """Return the addresses of the current thread's user stack; a kernel thread has none."""
         arch = self._machine.arch
         register, *record = arch.frame_record
 
@@ -281,7 +281,7 @@ class GuestState(ABC):
         fired = self._fired()
         if self.outside and not self.after and fired is not None and fired.name in (
                 "entry", "return"):
-            # At its entry and return, the function has no frame record.
+            # The function has no frame record at entry and return.
             caller = (self._machine.read_register(arch.link) if arch.link is not None
                       else word(self._machine.sp))
             addresses[1:1] = [caller] if caller and FIRST_PAGE <= caller <= ADDRESS else []
@@ -313,7 +313,7 @@ class GuestState(ABC):
         return content.partition(b"\0")[0].decode("utf-8", "replace")
 
     def _member(self, structure: str, name: str) -> tuple[int, int] | None:
-        """Return a member's offset and size in bytes, from the cache; None if it does not exist."""
+        """Return a member's cached offset and size in bytes, or None if there is no such member."""
         key = structure, name
         if key not in self._places:
             self._places[key] = self._find_member(structure, name)
@@ -339,7 +339,7 @@ class GuestState(ABC):
         return reasons
 
     def values(self) -> dict[str, Callable[[], int | bytes | None]]:
-        """Return callbacks for the variables that the runtime cannot read itself, by name."""
+        """Return callbacks, keyed by name, for variables that the runtime cannot read itself."""
         return {
             "cpu": lambda: self.cpu, "ipl": lambda: None,
             "caller": self._caller,
@@ -353,13 +353,13 @@ class GuestState(ABC):
 
     @functools.cached_property
     def _thread_time(self) -> ThreadTime | None:
-        """Reader of threads' CPU times, or None if the kernel does not count them."""
+        """Reader of threads' CPU times, or None if the kernel does not count CPU times."""
         clock = self._machine.guest.threads.clock
         return None if clock is None else ThreadTime(
             self._machine, clock, self._member, self._number)
 
     def _ran(self) -> int | None:
-        """Return the CPU time of the current thread in nanoseconds, or None if it is unknown."""
+        """Return the CPU time of the current thread in nanoseconds, or None if unknown."""
         time, cpu = self._thread_time, self.per_cpu
         if time is None or cpu is None or self._runtime is None:
             return None
@@ -376,7 +376,7 @@ class GuestState(ABC):
         return 0 if self._machine.guest.members else None
 
     def _execargs(self) -> bytes | None:
-        """Return the arguments of the current process, separated by spaces; None if unknown.
+        """Return the arguments of the current process, separated by spaces, or None if unknown.
 
         :raises RuntimeFault: if they cannot be read.
         """
@@ -406,7 +406,7 @@ class GuestState(ABC):
                 ids += self._number(process + to_number[0], 4).to_bytes(8, "little")
                 process = self._number(process + to_parent[0])
         except RuntimeFault:
-            pass  # return the ancestors found so far
+            pass  # keep the ancestors found so far
         return ids
 
     def _caller(self) -> int:
@@ -417,7 +417,7 @@ class GuestState(ABC):
         return frames[own] if len(frames) > own else 0
 
     def register(self, array: str, index: int) -> int | None:
-        """Return ``regs[index]`` or ``uregs[index]``; None if there is no such register.
+        """Return ``regs[index]`` or ``uregs[index]``, or None if there is no such register.
 
         Registers of a user program are in the trap frame that the thread built at its last entry
         into the kernel (``td_frame``).
@@ -433,7 +433,7 @@ class GuestState(ABC):
 
     @property
     def lock(self) -> Callable[[int], LockState | None] | None:
-        """Function that returns the state of the lock at an address; None if not supported."""
+        """Function that returns the state of the lock at an address, or None if not supported."""
         members = self._machine.guest.threads.locks
         if members is None or self._types is None:
             return None

@@ -17,14 +17,14 @@ from dtrace.run.locks import LockState
 Values = dict[str, Callable[[], int | bytes | None]]
 MAX_MEMSTR = 4096
 MAX_ANCESTORS = 1024
-LOCKS: dict[str, Callable[[LockState, int], int]] = {  # functions of a lock's state and a thread
+LOCKS: dict[str, Callable[[LockState, int], int]] = {  # called with a lock's state and a thread
     "mutex_owned": lambda lock, _thread: lock.held,
     "mutex_owner": lambda lock, _thread: lock.owner,
     "mutex_type_adaptive": lambda lock, _thread: lock.sleeps,
     "mutex_type_spin": lambda lock, _thread: lock.spins,
     **dict.fromkeys(("rw_read_held", "sx_shared_held"),
                     lambda lock, _thread: lock.held and not lock.owner),
-    # Two subroutines check for any exclusive owner, the next two for the current thread as owner.
+    # The first two subroutines check for any exclusive owner, the next two for the current thread.
     **dict.fromkeys(("rw_write_held", "sx_exclusive_held"), lambda lock, _thread: lock.owner != 0),
     **dict.fromkeys(("rw_iswriter", "sx_isexclusive"), lambda lock, thread: lock.owner == thread),
 }
@@ -54,8 +54,8 @@ class Hosted:
     copy_out: Callable[[int, bytes], None] | None = None
     parent: Callable[[int], int] = lambda _pid: 0
     lock: Callable[[int], LockState | None] | None = None
-    user_end: int = 0  # first address above user programs; 0 if there are no programs
-    # State of strtok() by firing: (next address, end of the buffer), or None if no token is left.
+    user_end: int = 0  # first address above user programs, or 0 without programs
+    # Firing -> state of strtok(): (next address, end of the buffer), or None without another token.
     _tokens: dict[int, tuple[int, int] | None] = field(default_factory=dict)
     _random: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -70,7 +70,7 @@ class Hosted:
         return self.runtime
 
     def helpers(self) -> dict[int, Callable[[int, int, int, int, int], int]]:
-        """Return the helper functions for the executor, by number."""
+        """Return the executor's helper functions, keyed by number."""
         functions: dict[int, Callable[[int, int, int, int, int], int]] = {
             Helper.VARIABLE: self._variable, Helper.STACK: self._stack,
             Helper.COPY_REFERENCE: self._copy_reference}
@@ -149,7 +149,7 @@ class Hosted:
         return 0 if text is None else int(self.rt.keep(text))
 
     def _optional(self, value: int, bits: int = 64) -> int | None:
-        """Return a signed argument, or None if the program omitted it."""
+        """Return a signed argument, or None if the program omitted the argument."""
         number = signed(value)
         if number == ABSENT:
             return None
@@ -211,7 +211,7 @@ class Hosted:
         return subroutines.rindex(self._text(a), self._text(b), self._optional(c, 32))
 
     def _shorter(self, text: bytes) -> int:
-        """Copy a string to scratch memory, truncated to leave room for its NUL."""
+        """Copy a string to scratch memory, truncated to leave room for the NUL."""
         return self._give(text[: self.rt.string_size - 1])
 
     def _basename(self, a: int, *_rest: int) -> int:
@@ -283,7 +283,7 @@ class Hosted:
         return 0
 
     def _of_program(self, address: int, size: int) -> int:
-        """Return an address after checking that copyin() and similar subroutines may read it.
+        """Return an address that copyin() and similar subroutines may read; refuse others.
 
         :raises RuntimeFault: if the address belongs to the kernel.
         """

@@ -41,7 +41,7 @@ FIRST_PROBE = 100  # ID of a kernel's first probe; DTrace's own probes have lowe
 
 @dataclass
 class KernelProbes:
-    """DTrace's own probes, and the probes of a kernel, which are created on demand.
+    """DTrace's own probes, and the probes of a kernel; kernel probes are created on demand.
 
     :param unsafe: whether to probe excluded functions, too.
     :param index: returns the debug data, for inline functions.
@@ -55,7 +55,7 @@ class KernelProbes:
     types: Callable[[], Types] | None = None
     program: Callable[[int], TracedProgram] | None = None
     own: OwnProbes = field(default_factory=OwnProbes)
-    # Messages about places that could not be probed
+    # Messages about instructions that could not be probed
     reports: list[str] = field(default_factory=list)
     rewritten: dict[tuple[str, str, str, str], list[str]] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ class KernelProbes:
         provider, module, function, name = parts
         if provider in ("dtrace", "profile"):
             return []
-        # For a provider that is named in full, continue, so that errors are reported.
+        # If the provider is named in full, continue even without a match, to report errors.
         named = Pid().matches(provider) or any(provider == item.name for item in PROVIDERS)
         if not (named or any(matches(module, item) for item in modules_of(self.breakpoints.image))
                 or self._declares(lambda item: matches(module, item.module))):
@@ -122,23 +122,23 @@ class KernelProbes:
         return ListedProbe(self._base + number, provider, module, function, name, inlined)
 
     def entered(self, probe: ListedProbe) -> list[tuple[Function, int]]:
-        """Return the inline copies that begin at a probe, each with the probe's address."""
+        """Return (copy, address of the probe) for the inline copies that begin at a probe."""
         if not probe.inlined:
             return []
         address = self.breakpoints.probe(probe.number - self._base).instruction.address
         return [(self._copies[number], address) for number in probe.inlined]
 
     def function(self, probe: ListedProbe) -> Symbol | None:
-        """Return the function that contains a probe; None for DTrace's own and static probes."""
+        """Return the function that contains a probe, or None for DTrace's own and static probes."""
         number = self.kernel_number(probe.number)
         return None if number is None else self.breakpoints.function(number)
 
     def offset(self, probe: ListedProbe) -> int:
-        """Return the offset of a probe from the start of its function, in bytes."""
+        """Return the offset in bytes of a probe from the start of its function."""
         return self.breakpoints.offset(probe.number - self._base)
 
     def kernel_number(self, number: int) -> int | None:
-        """Return the number of a kernel probe in its table; None for DTrace's own probes.
+        """Return the number of a kernel probe in the probe table, or None for DTrace's own probes.
 
         :param number: ID of the probe.
         """
@@ -171,7 +171,7 @@ NOTHING = Procedure((), False, Void)
 
 
 def _spelled(procedure: Procedure) -> str:
-    """Format a prototype, with the sizes of the structures that its parameters point to.
+    """Format a prototype, with the sizes of the structures to which the parameters point.
 
     The sizes matter because two files may define different structures with the same name.
     """
@@ -220,7 +220,7 @@ class KernelSurroundings:
         return {n: places[name] for n, name in enumerate(names) if name in places}
 
     def located(self, index: int, typed: bool) -> Located | None:
-        """Return the locations of an argument at the clause's probes; see ``Surroundings``."""
+        """Return the locations of an argument at the probes of the current clause."""
         copies = any(probe.inlined for probe in self._clause)
         if copies:
             return self._at_copies(index)
@@ -267,7 +267,7 @@ class KernelSurroundings:
         """Whether the context of a probe's firing holds an argument."""
         function = self.probes.function(probe)
         if function is None:
-            return index < HELD  # DTrace's own and static probes pass all arguments in it
+            return index < HELD  # DTrace's own and static probes pass all arguments in the context
         if probe.name == "return":
             return index < RETURNED
         if probe.name != "entry" or index >= IN_CONTEXT:
@@ -297,9 +297,9 @@ class KernelSurroundings:
         return Arguments(self.probes.breakpoints, self.types)
 
     def _at_copies(self, index: int) -> Located | None:
-        """Return the locations of a parameter of an inline function at its copies."""
+        """Return the locations of an inline function's parameter in the inline copies."""
         places: dict[int, Place | None] = {}
-        procedures: dict[str, tuple[str, Procedure]] = {}  # (name, type) by formatted prototype
+        procedures: dict[str, tuple[str, Procedure]] = {}  # formatted prototype -> (name, type)
         with PROGRESS.working(f"locating args[{index}]"):
             for probe in self._clause:
                 locations: set[Place | None] = set()
@@ -311,7 +311,7 @@ class KernelSurroundings:
                         self._spelled[id(procedure)] = procedure, _spelled(procedure)
                     procedures[self._spelled[id(procedure)][1]] = copy.name, procedure
                     locations.add(places_of_copy[index] if index < len(places_of_copy) else None)
-                if locations:  # copies with the same address must agree on the location
+                if locations:  # inline copies at the same address must have the same location
                     places[probe.number] = locations.pop() if len(locations) == 1 else None
         if not places:
             return None
@@ -337,7 +337,7 @@ class KernelSurroundings:
             self.say(text)
 
     def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
-        """Return the address and type of a variable or function, or None if it is unknown."""
+        """Return the address and type of a variable or function, or None if the name is unknown."""
         if self.types is None:
             return None
         symbol = self.image.symbols.find(name)
@@ -366,7 +366,7 @@ class KernelSurroundings:
         return None
 
     def argument(self, index: int) -> Type | None:
-        """Return the type of ``args[index]`` in the current clause, or None if it is unknown."""
+        """Return the type of ``args[index]`` in the current clause, or None if unknown."""
         static = None if self.probe is None else self.probes.declared(self.probe)
         if static is not None:
             return self._declared(static, index)
@@ -387,7 +387,7 @@ class KernelSurroundings:
         return spelled_type(static.arguments[index].type, Universe(self.types))
 
     def translated(self, index: int) -> str:
-        """Return the type that ``args[index]`` is translated to; empty without a translation."""
+        """Return the type to which ``args[index]`` is translated, or "" without a translation."""
         static = None if self.probe is None else self.probes.declared(self.probe)
         if static is None or index >= len(static.arguments):
             return ""
@@ -431,8 +431,8 @@ class KernelSurroundings:
         return None
 
 
-# Marks in a recorded stack with inline functions: interrupted instruction, or return address.
-# They replace two of the upper bits of an address, which are either all set or all clear.
+# Marks of an address in a recorded stack with inline functions: instruction or return address.
+# The marks replace two upper bits of the address; all upper bits are set, or all are clear.
 UPPER = 1 << 63
 MARKS, INSTRUCTION, CALLER = 3 << 61, 1 << 61, 2 << 61
 
@@ -451,7 +451,7 @@ class KernelSymbols:
     programs: UserPrograms = field(default_factory=UserPrograms)
 
     def frames(self, value: int) -> list[str]:
-        """Return the lines of a word in a recorded stack, innermost first."""
+        """Return the lines for one word of a recorded stack, innermost function first."""
         if self.programs.is_frame(value):
             return [self.programs.line(value)]
         mark = value & MARKS

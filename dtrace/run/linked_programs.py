@@ -1,4 +1,4 @@
-"""Linked D programs: the executor with their code, and the host functions that it calls."""
+"""Linked D programs: an executor with the programs' code, and host functions for this code."""
 
 import os
 import time
@@ -26,8 +26,8 @@ from emu.host.errors import KinstError
 
 RECORD_SIZE = 1 << 20
 SCRATCH = 1 << 20
-GUEST_EPOCH = int(cmos.EPOCH.timestamp()) * 10**9  # initial time of the guest's clock
-AGGREGATION_HEAD = 8  # bytes that DTrace counts for an aggregation's number, before its keys
+GUEST_EPOCH = int(cmos.EPOCH.timestamp()) * 10**9  # initial time of the guest's clock in ns
+AGGREGATION_HEAD = 8  # number of bytes that DTrace counts for an aggregation's number
 MAX_FAILURES = 10_000  # maximum number of faults kept if output is only printed at the end
 # In each interval of CHILLED_PER ns, chill() may take MOST_CHILLED ns.
 CHILLED_PER, MOST_CHILLED = 10**9, 500 * 10**6
@@ -71,7 +71,7 @@ class LinkedPrograms:
 
     def __post_init__(self) -> None:
         self._by_probe: dict[int, FiredProbe] = {}
-        self._names: dict[int, list[int]] = {}  # addresses of the names of each probe's parts
+        self._names: dict[int, list[int]] = {}  # addresses of the names of a probe's parts
         self._records: list[tuple[Enabled, int, bytes] | Failure] = []
         self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
 
@@ -128,7 +128,7 @@ class LinkedPrograms:
         self.hosted = Hosted(values)
         self.unknown = {} if self.guest is None else self.guest.unknown(storage.hosted)
         self.hosted.destructive = self._destructive
-        self._chilled = 0, 0  # start of the current interval, nanoseconds of chill() in it
+        self._chilled = 0, 0  # start of the current interval; ns spent in chill() since then
         if self.guest is None:
             self.hosted.parent = parent
         else:
@@ -219,7 +219,7 @@ class LinkedPrograms:
             self.runtime.set_context(ContextOffset.TIMESTAMP, self.now)
 
     def _place_names(self, probes: Iterable[ListedProbe]) -> None:
-        """Store the names of probes among the constants, each distinct name once."""
+        """Store the distinct names of all probes among the constants."""
         text = self.compiler.storage.text
         known: dict[str, int] = {}
 
@@ -272,7 +272,7 @@ class LinkedPrograms:
                                  "buffer")
 
     def _time(self) -> int:
-        """Return the current time in nanoseconds, also during a firing."""
+        """Return the current time in nanoseconds, even during a firing."""
         return self.now if self.guest is None else self.guest.now
 
     def _wall(self) -> int:
@@ -301,7 +301,7 @@ class LinkedPrograms:
                           if 0 < number <= len(self.enabled)]
 
     def _context(self, fired: FiredProbe, arguments: Sequence[int]) -> None:
-        """Fill in the context that a probe's program reads."""
+        """Fill in the context of a firing, which the probe's program reads."""
         rt = self.runtime
         rt.set_context(ContextOffset.PROBE, fired.probe.number)
         rt.set_context(ContextOffset.FIRST, fired.first)
@@ -315,7 +315,7 @@ class LinkedPrograms:
 
 
 def _in_units(size: int) -> str:
-    """Format a size in its largest unit, or in bytes if it is not a multiple of that unit."""
+    """Format a size in the largest unit that fits, or in bytes if the size is not a multiple."""
     unit = 0
     while size >> 10 * (unit + 1):
         unit += 1
@@ -325,7 +325,7 @@ def _in_units(size: int) -> str:
 
 
 def parent(pid: int) -> int:
-    """Return the parent ID of a host process, or 0 if it is unknown."""
+    """Return the parent ID of a host process, or 0 if the ID is unknown."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return int(file.read().rpartition(")")[2].split()[1])

@@ -1,4 +1,4 @@
-"""Description of a machine's stacks for the runtime, which walks them natively."""
+"""Description of a machine's stacks for the runtime's native stack walks."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ Steps = tuple[int, FrameStep | None]
 
 def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks],
                 marked: bool) -> None:
-    """Let a runtime walk kernel stacks.
+    """Let a runtime walk kernel stacks natively.
 
     :param stacks: returns the stack walker that computes the steps between frames.
     :param marked: whether to mark the kind of each frame's address in the ``MARKS`` bits.
@@ -28,7 +28,7 @@ def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks]
 
     def step(pc: int, is_return: bool) -> Steps:
         if not image.holds_code(pc):
-            # A return address outside the kernel ends the stack; otherwise, the host walks it.
+            # Outside the kernel, a return address ends the stack; the host handles the rest.
             return StepKind.OUTSIDE, None
         frame_step = stacks().step(pc, is_return)
         return (StepKind.LAST if frame_step is None else StepKind.TRAP if frame_step.trap
@@ -44,7 +44,7 @@ def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks]
 
 def walk_program(runtime: Runtime, machine: Machine, programs: UserPrograms, thread_frame: int,
                  name_size: int) -> None:
-    """Let a runtime walk user stacks.
+    """Let a runtime walk user stacks natively.
 
     :param thread_frame: offset in a thread of the pointer to its trap frame.
     :param name_size: size of a process's name in bytes.

@@ -26,7 +26,7 @@ class GuestProcesses:
 
     @property
     def made_next(self) -> int:
-        """ID of the process created next, or 0 if unknown or if the kernel runs no programs.
+        """ID of the next process to be created, or 0 if unknown or if the kernel runs no programs.
 
         :raises KinstError: if the kernel lacks the variable with the last process ID.
         """
@@ -46,7 +46,7 @@ class GuestProcesses:
             raise KinstError(f"failed to grab pid {process}: {_missing(process, known)}")
 
     def program(self, process: int) -> TracedProgram:
-        """Return the program that a process runs; the process may be the one created next.
+        """Return the program that a process runs, or that the next process to be created will run.
 
         :raises KinstError: if there is no such process, or its program's file is unknown or wrong.
         """
@@ -64,7 +64,7 @@ class GuestProcesses:
         address = self._programs.other_code(name[:NAME])
         if address is not None:
             raise KinstError(f"process {process} ({name[:NAME]}): the code at {address:#x} differs "
-                             f"from {file.path}, the file that its probes would be created from")
+                             f"from {file.path}; specify the file of this program with --program")
         return TracedProgram(process, name[:NAME], file, process not in known)
 
 

@@ -17,7 +17,7 @@ from kinst.relocation.trap import CpuState
 
 
 class QemuGuest(GuestState):
-    """Guest on QEMU; its time is the host's time since this object was created."""
+    """Guest on QEMU; the time is the host time since this object was created."""
 
     def __init__(self, machine: QemuMachine, breakpoints: SeamBreakpoints, probes: KernelProbes,
                  types: Types | None) -> None:
@@ -39,7 +39,7 @@ class QemuGuest(GuestState):
 
     @property
     def per_cpu(self) -> int | None:
-        """None, because the kernel counts guest time, and only host time is known here."""
+        """None, because the kernel counts guest time but only host time is known."""
         return None
 
     def unknown(self, names: Collection[str]) -> dict[str, str]:
@@ -62,7 +62,7 @@ class QemuGuest(GuestState):
             return None
 
     def interrupted(self, number: int) -> int:
-        """Return an argument, the result, ``after`` or a register, by the runtime's number."""
+        """Return an argument, the result, ``after`` or a register, selected by number."""
         arch = self._machine.arch
         if number >= OTHER_REGISTER:
             return self.state.get(list(arch.registers)[number - OTHER_REGISTER])

@@ -40,7 +40,7 @@ class Symbols(Protocol):
         """Return ``module`function+0x12`` for an address, or the address if it has no name."""
 
     def frames(self, value: int) -> list[str]:
-        """Return the lines for a word of a recorded stack, innermost first."""
+        """Return the lines for one word of a recorded stack, innermost function first."""
 
     def symbol(self, value: int) -> str:
         """Return ``module`function`` for an address, without an offset."""
@@ -55,7 +55,7 @@ class Symbols(Protocol):
 
 
 class NoSymbols:
-    """Names of addresses when there is no kernel: the addresses as numbers."""
+    """Names of addresses without a kernel: the addresses as numbers."""
 
     def address(self, value: int) -> str:
         """Return the address as a number."""
@@ -84,7 +84,7 @@ def number(content: bytes, signed: bool) -> int:
 
 
 def traced(content: bytes, quiet: bool, raw: bool, width_: int = TRACE_WIDTH) -> str:
-    """Format a value by its size, as ``trace()`` does."""
+    """Format a value according to its size, as ``trace()`` does."""
     size = len(content)
     if not size:
         return ""
@@ -97,7 +97,7 @@ def traced(content: bytes, quiet: bool, raw: bool, width_: int = TRACE_WIDTH) ->
 
 
 def octets(content: bytes, quiet: bool, raw: bool, width_: int) -> str:
-    """Format bytes as a string if they look like one, otherwise as a hex dump."""
+    """Format bytes that look like a string as a string, and other bytes as a hex dump."""
     if raw:
         return dump(content)
     for at, byte in enumerate(content):
@@ -313,7 +313,7 @@ def real(letter: str, flags: str, wide: int, precision: int | None, content: byt
 
 
 def typed_name(kind: Type, depth: int = 0) -> str:
-    """Return a type's name as ``print()`` prints it: with qualifiers and unresolved typedefs."""
+    """Return the name of a type for ``print()``, with qualifiers and unresolved typedefs."""
     if depth > MAX_NAME:
         raise DebugDataError("damaged debug data: type is nested too deeply")
     match kind:
@@ -345,7 +345,7 @@ MAX_NAME = 64  # maximum nesting depth of a type
 
 
 class Typed:
-    """Formatter for ``print()``, which prints a value by its type, structures on several lines."""
+    """Formatter for ``print()``, which prints values with their types and structures as blocks."""
 
     def __init__(self, symbols: Symbols) -> None:
         self.symbols = symbols
@@ -384,7 +384,7 @@ class Typed:
                 return self._float(content)
             case Pointer():
                 value = number(content, False)
-                if isinstance(base.target, Procedure):  # dtrace(1) does not resolve typedefs here
+                if isinstance(base.target, Procedure):  # dtrace(1) does not resolve this typedef
                     text = self.symbols.symbol(value)
                     return text if "`" in text else self._hex(value)
                 return self._hex(value)

@@ -45,7 +45,7 @@ class Timers:
         return self._waiting[0][0] if self._waiting else None
 
     def take(self) -> FiredProbe:
-        """Return the probe that fires next, and schedule its following firing."""
+        """Return the probe that fires next, and schedule the probe's following firing."""
         due, number, every, fired = self._waiting[0]
         heapq.heapreplace(self._waiting, (due + every, number, every, fired))
         return fired
@@ -68,7 +68,7 @@ class Session(LinkedPrograms):
             self.consumer = Structured(
                 self.options, self.symbols, self.out, self.say, sink=self.sink)
         self.interrupted = False
-        self._busy = False  # whether it is printing, or firing one of DTrace's own probes
+        self._busy = False  # whether output or a firing of DTrace's own probes is in progress
         self._interpreter: Interpreter | None = None
 
     def link(self, compiled: Sequence[Compiled]) -> None:
@@ -121,7 +121,7 @@ class Session(LinkedPrograms):
             self.guest.state, self.runtime.faults = kept, faults
 
     def _told(self, _number: int, fault: int, value: int, at: int) -> None:
-        """Record a fault reported by the Python interpreter, which does not know the clause."""
+        """Record a fault from the Python interpreter; the context contains the clause's number."""
         clause = self.runtime.read(Region.CONTEXT.address + ContextOffset.CLAUSE, 8)
         self._fault(int.from_bytes(clause, "little"), fault, value, at + self._base)
 
@@ -130,7 +130,7 @@ class Session(LinkedPrograms):
                      if f.probe.provider == "dtrace" and f.probe.name == name), None)
 
     def _looked(self, now: int) -> None:
-        """Consume the buffers; the runtime calls this regularly, between two firings."""
+        """Consume the buffers; the runtime calls this method regularly, between two firings."""
         self.now = now
         self._consume()
         self.runtime.look_at(now + self._period)
@@ -142,7 +142,7 @@ class Session(LinkedPrograms):
             self.guest.stop()
 
     def run(self, workload: Callable[[], None] | None = None) -> int:
-        """Trace until the end, and return the exit status.
+        """Trace until tracing ends, and return the exit status.
 
         :param workload: runs the kernel; None without a kernel.
         :raises KinstError: the workload's error, after all output has been printed.
@@ -224,7 +224,7 @@ class Session(LinkedPrograms):
         return aggregations(self.consumer, empty=empty)
 
     def timed(self) -> dict[str, int]:
-        """Return the key's unit in nanoseconds for each aggregation whose key is a time.
+        """Return the unit of keys that are times, in nanoseconds, keyed by aggregation name.
 
         The unit is 0 if it cannot be determined.
         """
@@ -287,14 +287,14 @@ class Session(LinkedPrograms):
         assert self.guest is not None
         while timers.due is not None and timers.due <= self.guest.time and not self.stopped:
             self.now = max(self.now, timers.due)
-            pc = self.guest.pc  # arg0 if in the kernel, arg1 if in a user program
+            pc = self.guest.pc  # arg0 in the kernel, arg1 in a user program
             self.fire(timers.take(), [0, pc] if self.guest.outside else [pc])
         self._end_workload()
         return None if self.stopped else timers.due
 
     @property
     def _period(self) -> int:
-        """Nanoseconds after which the buffers are consumed again."""
+        """Interval between two consumptions of the buffers, in nanoseconds."""
         number = self.options.number
         return max(min(number("switchrate"), number("aggrate")), 10**6)
 
@@ -306,7 +306,7 @@ class Session(LinkedPrograms):
     # -- consuming ---------------------------------------------------------------------------------
 
     def _consume(self, last: bool = False) -> None:
-        """Print the buffered data; if ``bufpolicy`` is not "switch", do so only at the end."""
+        """Print the buffered data; unless ``bufpolicy`` is "switch", print only at the end."""
         if self.options.text("bufpolicy") != "switch" and not last:
             return
         self._busy = True
@@ -336,7 +336,7 @@ class Session(LinkedPrograms):
         self.out.flush()
 
     def _drops(self, keys: int) -> None:
-        """Report the data dropped since the last call.
+        """Report the data dropped since the previous call.
 
         :param keys: number of aggregation keys for which the consumer had no room.
         """

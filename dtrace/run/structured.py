@@ -72,7 +72,7 @@ class Structured(Consumer):
         return row | {"value": converted[0] if len(converted) == 1 else converted}
 
     def _system(self, enabled: Enabled, action: Recorded, values_: list[bytes]) -> None:
-        """Run a command, and output an object with its output."""
+        """Run a command, and output an object with the command's output."""
         command = self._text(action, values_).partition("\0")[0]
         shown = os.fsencode(command).decode("utf-8", "backslashreplace")
         if self.shell is not None:
@@ -105,12 +105,12 @@ class Structured(Consumer):
                 "rows": rows}
 
     def rest(self) -> None:
-        """Output the aggregations that no action has printed, at the end of a trace."""
+        """At the end of a trace, output the aggregations that no action has printed."""
         for row in aggregations(self, self.table.printed):
             self.sink(row)
 
     def failure(self, found: Failure) -> None:
-        """Report a fault on standard error, and output an object for it."""
+        """Report a fault on standard error, and output an object for the fault."""
         super().failure(found)
         probe = found.enabled.probe.text if found.enabled is not None else ""
         self.sink({"error": self.fault(found), "probe": probe})
@@ -140,5 +140,5 @@ def _aggregation(entries: Sequence[Entry], symbols: Symbols, empty: bool) -> Row
 
 
 def shown_name(name: str) -> str:
-    """Return an aggregation's name as programs write it; the name of ``@`` is stored as ``@_``."""
+    """Return an aggregation's name as written in programs; ``@`` is stored as ``@_``."""
     return "@" if name in ("_", "@_") else "@" + name.removeprefix("@")

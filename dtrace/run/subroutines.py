@@ -27,25 +27,25 @@ class SubroutineFault(Exception):
 
 
 def strchr(text: bytes, character: int) -> bytes | None:
-    """Return a string from the first occurrence of a character on; None if it does not occur."""
+    """Return the rest of a string from a character's first occurrence, or None without one."""
     at = (text + b"\0").find(bytes([character & 255]))
     return None if at < 0 else text[at:]
 
 
 def strrchr(text: bytes, character: int) -> bytes | None:
-    """Return a string from the last occurrence of a character on; None if it does not occur."""
+    """Return the rest of a string from a character's last occurrence, or None without one."""
     at = (text + b"\0").rfind(bytes([character & 255]))
     return None if at < 0 else text[at:]
 
 
 def strstr(text: bytes, part: bytes) -> bytes | None:
-    """Return a string from the first occurrence of a substring on; None if it does not occur."""
+    """Return the rest of a string from a substring's first occurrence, or None without one."""
     at = text.find(part)
     return None if at < 0 else text[at:]
 
 
 def index(text: bytes, part: bytes, start: int | None) -> int:
-    """Return the offset of the first occurrence of a substring; -1 if it does not occur.
+    """Return the offset of a substring's first occurrence, or -1 if there is no occurrence.
 
     :param start: the offset at which to begin the search (None if the program omitted it).
     """
@@ -58,7 +58,7 @@ def index(text: bytes, part: bytes, start: int | None) -> int:
 
 
 def rindex(text: bytes, part: bytes, start: int | None) -> int:
-    """Return the offset of the last occurrence of a substring; -1 if it does not occur.
+    """Return the offset of a substring's last occurrence, or -1 if there is no occurrence.
 
     :param start: the highest offset to consider (None if the program omitted it).
     """
@@ -197,7 +197,7 @@ def inet_ntoa6(address: bytes, mapped: bool = False) -> bytes:
 
 
 def _groups(address: bytes) -> bytes:
-    """Format an IPv6 address with its longest run of zero words replaced by ``::``.
+    """Format an IPv6 address with the longest run of zero words replaced by ``::``.
 
     If several runs are longest, this is the first. A single zero word is a run unless it is the
     last word.
@@ -231,7 +231,7 @@ def inet_ntop(family: int, read: Callable[[int], bytes]) -> bytes:
 
 
 def token(text: bytes, separators: bytes, most: int) -> tuple[int, int] | None:
-    """Return the start and end of a string's first token, for ``strtok()``; None without a token.
+    """Return the start and end of a string's first token for ``strtok()``, or None without a token.
 
     The search for the next token begins at the separator that ends this one.
 
@@ -262,7 +262,7 @@ class _Json:
         return self.text[self.at : self.at + 1]
 
     def string(self) -> bytes | None:
-        """Read a string, and return its contents without the quotes; None if it has no end."""
+        """Read a string, and return the contents without quotes, or None if no end is found."""
         begin = self.at + 1
         at = begin
         while at < len(self.text):
@@ -276,7 +276,7 @@ class _Json:
         return None
 
     def element(self) -> bytes | None:
-        """Read a value, and return its text, or None if it is invalid."""
+        """Read a JSON value, and return its text, or None if the value is invalid."""
         first = self.skip()
         if first == b'"':
             return self.string()
@@ -303,7 +303,7 @@ class _Json:
         return word
 
     def enter(self, part: bytes) -> bool:
-        """Move to the value of a key or to an array element; return whether it exists."""
+        """Move to a key's value or an array element; return whether the value or element exists."""
         kind = self.skip()
         if kind not in (b"{", b"["):
             return False
@@ -333,7 +333,7 @@ class _Json:
 
 
 def json(text: bytes, path: bytes) -> bytes | None:
-    """Return the text of a JSON element; None if it does not exist or the JSON is invalid.
+    """Return the text of a JSON element, or None if the element is missing or the JSON invalid.
 
     :param path: keys and array indices, as in ``a.b[1]``.
     """

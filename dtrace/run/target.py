@@ -1,4 +1,4 @@
-"""Kernel that D programs trace: its probes, types and state."""
+"""Kernel that D programs trace, with the kernel's probes, types and state."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from kinst.probes.seam_breakpoints import SeamBreakpoints
 
 @dataclass(frozen=True)
 class Target:
-    """Kernel that D programs are compiled for.
+    """Kernel for which D programs are compiled.
 
     :param types: the kernel's types, or None if it has none.
     """
@@ -43,7 +43,7 @@ class Target:
 def new_target(breakpoints: Breakpoints | SeamBreakpoints, types: Types | None, unsafe: bool,
                programs: UserPrograms, next_program: Callable[[], str], stops: bool = True
                ) -> Target:
-    """Create the target of D programs from a machine with breakpoints.
+    """Create the target of D programs for a machine that has breakpoints.
 
     :param unsafe: whether to probe excluded functions, too.
     :param programs: programs whose functions are named in user stacks.

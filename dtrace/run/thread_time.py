@@ -5,12 +5,12 @@ from collections.abc import Callable
 from emu.guest.guest import ThreadClock
 from emu.machine.machine import Machine
 
-SHORT = 0xFFFF_FFFF  # mask for a counter that the kernel reads with 32 bits
-AHEAD = 1_000_000  # maximum ns by which the kernel's counter values exceed the machine's time
+SHORT = 0xFFFF_FFFF  # mask for a counter of which the kernel uses only the low 32 bits
+AHEAD = 1_000_000  # maximum lead of the kernel's counter over the machine's time, in ns
 
 
 class ThreadTime:
-    """Reader of threads' CPU times: the kernel's total, and the time since its last update.
+    """Reader of threads' CPU times: the kernel's total plus the time since the last update.
 
     The kernel counts ticks of a counter.  Only counters that the machine drives by virtual time are
     supported, because their values are known without reading them, which would take guest time.
@@ -29,14 +29,14 @@ class ThreadTime:
             None if symbol is None else symbol.address
             for symbol in map(machine.image.symbols.find, (clock.reader, clock.timecounter)))
         self._members = [place(*member) for member in clock.members]
-        self._counters: dict[int, tuple[int, int] | None] = {}  # by address of the read function
-        self._adding: dict[int, bool] = {}  # by instruction address
-        # By thread address: the thread's ID, its last CPU time, and when that was returned.
+        self._counters: dict[int, tuple[int, int] | None] = {}  # keyed by read function's address
+        self._adding: dict[int, bool] = {}  # keyed by instruction address
+        # Thread address -> thread ID, last returned CPU time, time of that return.
         self._given: dict[int, tuple[int, int, int]] = {}
 
     @property
     def problem(self) -> str:
-        """Reason why no CPU times are available; empty if none is known."""
+        """Reason why no CPU times are available, or an empty string if no reason is known."""
         clock = self._clock
         if None in (self._ran, self._since, self._tid, *self._members):
             return "its debug data does not describe processes and threads"
@@ -57,7 +57,7 @@ class ThreadTime:
         return adds
 
     def of(self, thread: int, cpu: int, now: int) -> int | None:
-        """Return a thread's CPU time up to ``now`` in nanoseconds, or None if it is unknown.
+        """Return a thread's CPU time up to ``now`` in nanoseconds, or None if unknown.
 
         The time never decreases. It is unknown while the kernel does not count yet, and if the
         kernel uses a counter that the machine does not drive.

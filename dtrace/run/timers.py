@@ -8,8 +8,8 @@ from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.options import UNITS
 from kinst.providers.patterns import matches
 
-MOST = 1 << 62  # maximum nanoseconds between two firings
-LEAST = 200_000  # minimum nanoseconds between two firings
+MOST = 1 << 62  # maximum time between two firings in nanoseconds
+LEAST = 200_000  # minimum time between two firings in nanoseconds
 READY = ("profile-97", "profile-199", "profile-499", "profile-997", "profile-1999", "profile-4001",
          "profile-4999", "tick-1", "tick-10", "tick-100", "tick-500", "tick-1000", "tick-5000")
 TIMER = re.compile(r"(tick|profile)-([0-9]{1,18})([a-zA-Z]*)")
@@ -17,7 +17,7 @@ GLOB = re.compile(r"[*?\[]")
 
 
 def interval(name: str) -> int | None:
-    """Return the interval in nanoseconds of a timer such as ``tick-10ms``; None for other names."""
+    """Return the interval in ns of a timer such as ``tick-10ms``, or None for other names."""
     match = TIMER.fullmatch(name)
     if match is None:
         return None

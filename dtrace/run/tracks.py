@@ -129,14 +129,14 @@ class TrackWriter:
 
     def _thread(self, thread: int, process: int) -> _Track:
         track = self._threads.get(thread)
-        if track is None or track.process != process:  # the kernel reuses thread IDs
+        if track is None or track.process != process:  # the kernel may reuse the thread ID
             if track is not None:
                 self._end_all(track, self._latest)
             track = self._threads[thread] = _Track(process, thread)
         return track
 
     def _cpu(self, cpu: int) -> tuple[_Track, _Track]:
-        """Return the tracks of a CPU: its running threads, and its interrupts."""
+        """Return the two tracks of a CPU: running threads and interrupts."""
         if cpu not in self._cpus:
             self._cpus[cpu] = _Track(CPUS, CPUS + 2 * cpu), _Track(CPUS, CPUS + 2 * cpu + 1)
             for track, name in zip(self._cpus[cpu], ("", " interrupts"), strict=True):
@@ -166,7 +166,7 @@ class TrackWriter:
 
     def _end(self, track: _Track, time: int, key: str, arguments: Mapping[str, object] | None = None
              ) -> None:
-        """End a slice and the slices within it; ignore a slice that began before the trace."""
+        """End a slice and its nested slices; ignore a slice that began before the trace."""
         if not any(open_key == key for open_key, _written in track.open):
             return
         while track.open:

@@ -1,4 +1,4 @@
-"""Guest on Unicorn that D programs trace, with native access to its state."""
+"""Guest on Unicorn that D programs trace, with native access to guest state."""
 
 from collections.abc import Callable
 

@@ -23,17 +23,17 @@ def text(content: bytes) -> str:
 
 
 def frames(content: bytes, symbols: Symbols) -> list[Value]:
-    """Return the lines of a stack, innermost first."""
+    """Return the lines of a recorded stack, innermost frame first."""
     return [line.strip() for line in render.stack(content, symbols, 0).splitlines() if line.strip()]
 
 
 def symbol(how: str, address: int, symbols: Symbols) -> str:
-    """Return the name of an address, as ``mod()``, ``sym()`` and similar functions print it."""
+    """Return the name of an address in the output format of ``mod()``, ``sym()`` and so on."""
     return render.symbolic(how, address, symbols).strip()
 
 
 def typed(content: bytes, kind: Type, bits: tuple[int, int] | None = None) -> Value:
-    """Convert a value by its type.
+    """Convert a value to a Python value according to its D type.
 
     A structure becomes a dictionary, which includes the members of its unnamed structures. An array
     of char becomes a string if it contains a NUL. An enumerator is represented by its name, a
@@ -77,7 +77,7 @@ def _members(content: bytes, kind: Structure) -> dict[str, Value]:
 
 
 def _member(content: bytes, offset: int, bits: int | None, kind: Type) -> Value:
-    """Convert a member of a structure.
+    """Convert a member of a structure to a Python value.
 
     :param offset: offset of the member in bits.
     :param bits: width of a bit-field, or None for any other member.
@@ -90,7 +90,7 @@ def _member(content: bytes, offset: int, bits: int | None, kind: Type) -> Value:
 
 
 def recorded(field: Field, content: bytes, symbols: Symbols) -> Value:
-    """Convert a field of a record."""
+    """Convert a field of a record to a Python value."""
     if field.how in STACKS:
         return frames(content, symbols)
     if field.how != "value":
@@ -99,7 +99,7 @@ def recorded(field: Field, content: bytes, symbols: Symbols) -> Value:
 
 
 def key(part: Part, kind: Type, symbols: Symbols) -> Value:
-    """Convert one element of an aggregation's key."""
+    """Convert one element of an aggregation's key to a Python value."""
     if part.how in STACKS:
         return frames(part.content, symbols)
     if part.how != "value":
@@ -108,7 +108,7 @@ def key(part: Part, kind: Type, symbols: Symbols) -> Value:
 
 
 def keys(entry: Entry, symbols: Symbols) -> list[Value]:
-    """Convert the key of an aggregation's entry."""
+    """Convert the key of an aggregation's entry to Python values."""
     assert entry.shape is not None
     return [key(part, kind, symbols)
             for part, (kind, _how, _size) in zip(entry.key, entry.shape.parts, strict=True)]
@@ -131,7 +131,7 @@ def buckets(entry: Entry, empty: bool = False) -> list[tuple[int | None, int]]:
 
 
 def aggregated(entry: Entry, empty: bool = False) -> Value:
-    """Convert the value of an entry: a number, or the buckets of a distribution.
+    """Convert the value of an entry to a number, or to the buckets of a distribution.
 
     :param empty: see ``buckets``.
     """
@@ -148,5 +148,5 @@ def aggregated(entry: Entry, empty: bool = False) -> Value:
 
 def all_recorded(fields: Sequence[Field], contents: Sequence[bytes], symbols: Symbols
                  ) -> list[Value]:
-    """Convert all fields of a record."""
+    """Convert all fields of a record to Python values."""
     return [recorded(f, content, symbols) for f, content in zip(fields, contents, strict=True)]

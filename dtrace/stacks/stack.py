@@ -25,9 +25,9 @@ from kinst.relocation.trap import TRAPS, trap_of
 DEFAULT_FRAMES, MAX_FRAMES = 20, 1000
 PANIC = "kernel`panic+"
 INDENT = " " * 14
-# Line of a frame: the function, the offset, and the source line.
+# A line of a stack: function, offset and source line.
 LINE = re.compile(r"(?P<function>.+?)(?:\+0x[0-9a-f]+)?(?:  .*)?", re.DOTALL)
-FAR = 1 << 20  # minimum offset in bytes at which a label no longer names an address
+FAR = 1 << 20  # minimum offset in bytes from a label at which its name is not shown
 MASK = (1 << 64) - 1
 MOST_STEPS = 1 << 17  # maximum number of cached steps
 
@@ -86,7 +86,7 @@ class Stacks:
         self._steps: dict[tuple[int, bool], FrameStep | None] = {}
 
     def _function_begins(self, address: int) -> bool:
-        """Whether a function begins at an address; the cold part of another does not count."""
+        """Whether a function begins at an address; the start of ``NAME.cold`` does not count."""
         function = self._machine.image.symbols.function_at(address)
         return (function is not None and function.address == address
                 and not is_cold(function.name))
@@ -165,7 +165,7 @@ class Stacks:
         return caller
 
     def step(self, pc: int, is_return: bool) -> FrameStep | None:
-        """Return the step to the caller from a kernel code address; None if the stack ends there.
+        """Return the step from a kernel address to the caller, or None if the stack ends there.
 
         :param is_return: whether the address is a return address.
         """
@@ -196,7 +196,7 @@ class Stacks:
             link = "" if rule.returns in rule.saved else arch.link or ""
             return FrameStep(known[rule.base], rule.offset, tuple(saved), link, above=is_return)
         if not is_return and pc == self._function(pc).address:
-            # At its first instruction, a function has no frame yet.
+            # A function has no stack frame yet at its first instruction.
             if arch.link is not None:
                 return FrameStep(arch.sp, 0, (), arch.link)
             return FrameStep(arch.sp, 8, ((arch.pc, -8, 8),))
@@ -206,7 +206,7 @@ class Stacks:
         return FrameStep(register, size, record, floor=size)
 
     def _followed(self, pc: int, prologue: bool) -> FrameStep | None:
-        """Return the step found by following the function's code, or None if that fails.
+        """Return the step computed by following the function's code, or None if that fails.
 
         :param prologue: whether the instruction may be in the function's prologue, too.
         """
@@ -222,7 +222,7 @@ class Stacks:
         return FrameStep(frame.base, frame.offset, saved, frame.link)
 
     def _code(self, address: int, size: int) -> bytes:
-        """Return the code at an address, without breakpoints; empty if nothing is mapped there."""
+        """Return the code at an address without breakpoints; no bytes at an unmapped address."""
         machine = self._machine
         try:
             code = bytearray(machine.read(address, size))
@@ -235,7 +235,7 @@ class Stacks:
 
     def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES,
              returned: bool = False) -> list[str]:
-        """Return the lines of a stack as stack() of dtrace(1) prints them, with inline functions.
+        """Return the lines of a stack in the format of stack() of dtrace(1), with inline functions.
 
         :param returned: see ``addresses``.
         """
@@ -243,14 +243,14 @@ class Stacks:
                 for line in self.lines(*key)]
 
     def lines(self, address: int, is_return: bool) -> list[str]:
-        """Return the lines of one frame, innermost first."""
+        """Return the lines of one frame, innermost inline function first."""
         key = address, is_return
         if key not in self._texts:
             self._texts[key] = list(self._describe(address, is_return))
         return self._texts[key]
 
     def _describe(self, address: int, is_return: bool) -> Iterator[str]:
-        at = address - is_return  # an address within the call instruction
+        at = address - is_return  # for a return address, use an address within the call instruction
         function = self._function(at)
         offset = address - function.address
         where = (f"{function.module}`{function.name}+{offset:#x}" if function.name and offset < FAR

@@ -16,7 +16,7 @@ from emu.machine.machine import Machine
 MOST = 4096  # maximum number of threads or processes, in case a list is circular
 MAX_NAME = 64
 MASK = (1 << 64) - 1
-# Exceptions raised by reading a list that is not set up yet or is being changed.
+# Exceptions raised by reading a list that is not initialized or is being changed.
 UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, ValueError)
 
 
@@ -39,7 +39,7 @@ class Thread:
 
 
 def structure(types: Types, name: str) -> Structure | None:
-    """Return a structure of the kernel, such as ``struct proc``; None if it is not defined."""
+    """Return a structure type of the kernel, such as ``struct proc``, or None if undefined."""
     for kind in types.named(name):
         if isinstance(kind, Structure):
             return kind
@@ -62,7 +62,7 @@ class Threads:
         self._process = structure(self._types, self._lists.process)
 
     def name(self, address: int) -> str:
-        """Return the name of a thread; empty if it cannot be read.
+        """Return the name of a thread, or an empty string if the name cannot be read.
 
         :param address: address of the thread.
         """
@@ -74,11 +74,11 @@ class Threads:
             return ""
 
     def names(self, addresses: Iterable[int]) -> dict[int, str]:
-        """Return the names of threads by address, without those that cannot be read."""
+        """Return the readable names of threads, keyed by thread address."""
         return {address: name for address in addresses if address and (name := self.name(address))}
 
     def all(self) -> Iterator[Thread]:
-        """Yield the threads of all processes on the kernel's list, as far as it can be read."""
+        """Yield the threads of all processes on the kernel's list, as far as it is readable."""
         left = MOST
         try:
             for process in self._processes():
@@ -91,7 +91,7 @@ class Threads:
             return
 
     def _processes(self) -> Iterator[CStruct]:
-        """Yield the processes on the kernel's list, as far as it can be read."""
+        """Yield the processes on the kernel's list, as far as it is readable."""
         if self._thread is None or self._process is None:
             return
         head = self._machine.image.symbols.find(self._lists.first_process)
@@ -120,7 +120,7 @@ class Threads:
             address = _number(thread, lists.next_thread)
 
     def space(self, pid: int) -> tuple[str, AddressSpace]:
-        """Return the name of a process, and its memory.
+        """Return the name and the memory of a process.
 
         :raises KinstError: if there is no such process, or the kernel does not describe processes.
         """
@@ -135,14 +135,14 @@ class Threads:
                 try:
                     root = _number(process, path)
                 except UNREADABLE:
-                    break  # the process has no address space (any more)
+                    break  # the process has no address space, or no longer has one
                 return (_text(process[self._lists.process_name]),
                         AddressSpace(self._machine, register, root))
         raise KinstError(f"process {pid} does not exist or has no memory; existing processes: "
                          f"{', '.join(map(str, sorted(known)[:50])) or 'none'}")
 
     def saved(self, thread: Thread) -> dict[str, int]:
-        """Return the registers of a thread that does not run, as far as the kernel saves them."""
+        """Return the registers that the kernel has saved for a thread that is not running."""
         kind = None if self._types is None else structure(self._types, self._lists.registers)
         registers: dict[str, int] = {}
         if kind is None:
@@ -158,7 +158,7 @@ class Threads:
 
 
 def _number(inside: CStruct, path: str) -> int:
-    """Return an integer member of a structure, by a path such as ``member.member``."""
+    """Return the integer member of a structure at a path such as ``member.member``."""
     value: Any = inside
     for member in path.split("."):
         value = value[member]

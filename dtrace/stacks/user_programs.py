@@ -12,12 +12,12 @@ from emu.elf.symbols import Symbol
 from emu.host.errors import ImageError
 
 ADDRESS = (1 << 48) - 1  # highest address of a user program
-NUMBERS = (1 << 13) - 1  # largest number of a process name; KernelSymbols uses the higher bits
+NUMBERS = (1 << 13) - 1  # highest number for a process name; KernelSymbols uses the higher bits
 NAME = 19  # maximum length of a process's name (FreeBSD's MAXCOMLEN)
 
 
 class UserPrograms:
-    """User programs of the guest, by the names of their processes.
+    """User programs of the guest, identified by the names of their processes.
 
     :param files: file of each program by its process's name; a file that cannot be read provides no
         functions.
@@ -38,7 +38,7 @@ class UserPrograms:
         return self.number(name) << 48 | address & ADDRESS
 
     def number(self, name: str) -> int:
-        """Return the number for a process's name in stack words; 0 if there are too many names."""
+        """Return the number of a process name in stack words, or 0 if there are too many names."""
         if name not in self._names and len(self._names) < NUMBERS:
             self._names.append(name)
         return self._names.index(name) if name in self._names else 0
@@ -61,7 +61,7 @@ class UserPrograms:
         return self._names[word >> 48]
 
     def start(self, word: int) -> int:
-        """Return the stack word for the start of a frame's function."""
+        """Return the stack word for the start of the function that contains a frame's address."""
         function = self._function(word)
         return word if function is None else word & ~ADDRESS | function.address
 
@@ -72,7 +72,7 @@ class UserPrograms:
             return None
 
     def file(self, name: str) -> ProgramFile:
-        """Return the program that processes with a given name run; the result is cached.
+        """Return the program run by processes with a given name, from the cache if possible.
 
         :raises ImageError: if its file is unknown, or is not a program.
         """
@@ -87,9 +87,9 @@ class UserPrograms:
         return known
 
     def other_code(self, name: str) -> int | None:
-        """Return the first address where the user's file differs from the guest's own program.
+        """Return the first address at which the user's file differs from the guest's program.
 
-        None: they have the same code, or one of them is unknown.
+        Return None if both have the same code, or if one of the two is unknown.
 
         :raises ImageError: if a file cannot be read.
         """
@@ -108,7 +108,7 @@ class UserPrograms:
 
 def walk(pc: int, frame: int, record: tuple[int, int], read: Callable[[int], int | None],
          most: int) -> list[int]:
-    """Return the addresses of a user stack, innermost first, from its chain of frame records.
+    """Return the addresses of a user stack, innermost first, by following its frame records.
 
     Programs keep this chain if they are compiled with a frame pointer. The outermost record has 0
     as the caller's frame.

@@ -9,18 +9,18 @@ does not decode APX; they list the other differences.
 from libc.stdint cimport uint8_t, uint32_t
 
 cdef enum:
-    IMMZ = 4  # 16 bits with an operand-size prefix, else 32
+    IMMZ = 4  # immediate of 16 bits with an operand-size prefix, else of 32 bits
     IMM16 = 8
     BAD = 128
     IMM32 = 256
 
-cdef uint8_t ONE[256]  # one-byte opcode map
-cdef uint8_t TWO[256]  # opcode map 0F
-cdef uint8_t FOUR[256]  # EVEX map 4 (APX), only opcodes whose length is certain
+cdef uint8_t ONE[256]  # attributes of the opcodes in the one-byte map
+cdef uint8_t TWO[256]  # attributes of the opcodes in map 0F
+cdef uint8_t FOUR[256]  # attributes in EVEX map 4 (APX), only of opcodes whose length is certain
 
 
 def fill(table, rows):
-    """Fill a table of 256 opcodes from rows of (opcode ranges, attributes)."""
+    """Fill a table with the attributes of 256 opcodes from rows of (opcode ranges, attributes)."""
     for opcodes, attributes in rows:
         for word in opcodes.split():
             first, _dash, last = word.partition("-")
@@ -62,7 +62,7 @@ _tables()
 
 
 cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) noexcept nogil:
-    """Determine the layout of an instruction.
+    """Determine the layout of the first instruction in ``code``.
 
     :return: the length; 0 if the bytes are not an instruction or if its length is not certain, and
         then ``layout`` is not set.
@@ -73,7 +73,7 @@ cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) n
     cdef uint32_t displacement = 0
     cdef bint wide = False
     cdef bint operand16 = False
-    cdef bint repeat = False  # REPNE
+    cdef bint repeat = False  # whether there is a REPNE prefix
     cdef bint address32 = False
     cdef bint vector = False
     cdef bint rip = False
@@ -161,7 +161,7 @@ cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) n
         attributes = FOUR[opcode]
     else:
         attributes = MODRM | IMM8 if map_ == 3 or map_ == 8 else MODRM
-    # A near jump with an operand-size prefix has a 16-bit displacement on AMD, 32 bits on Intel.
+    # A near jump with an operand-size prefix has 16 displacement bits on AMD and 32 on Intel.
     if attributes & BAD or attributes & REL32 and operand16 and not wide:
         return 0
     if attributes & MODRM:
@@ -226,7 +226,7 @@ cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) n
 
 
 def length(const uint8_t[::1] code):
-    """Return the length of the first instruction in ``code``; 0 if it is invalid or uncertain."""
+    """Return the length in bytes of the first instruction in ``code``, or 0 if uncertain."""
     cdef Layout layout
     if code.shape[0] == 0:
         return 0
@@ -234,7 +234,7 @@ def length(const uint8_t[::1] code):
 
 
 def lengths(const uint8_t[::1] code):
-    """Return the lengths of the instructions in ``code``, up to the first invalid one."""
+    """Return the lengths in bytes of the instructions in ``code``, up to the first invalid one."""
     cdef Layout layout
     cdef Py_ssize_t at = 0
     cdef uint32_t size

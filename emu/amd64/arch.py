@@ -18,13 +18,13 @@ FRAME = 0xFFFFFFFFFF000
 UD1, IMUL = "ud1", b"\xaf"  # Capstone's mnemonic of UD1; opcode byte of IMUL
 
 
-# POP r/m64 (SDM volume 2) with prefixes, up to its ModRM byte.
+# Pattern of POP r/m64 (SDM volume 2) with its prefixes, up to the ModRM byte.
 POP = re.compile(rb"[\x26\x2e\x36\x3e\x64-\x67\xf0\xf2\xf3]*[\x40-\x4f]?\x8f.", re.DOTALL)
 
 
 @functools.cache
 def _decoder() -> "capstone.Cs":
-    import capstone  # imported late: takes 30 ms, and not every command decodes
+    import capstone  # imported late: the import takes 30 ms, and not every command needs it
 
     return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 
@@ -53,11 +53,11 @@ class Amd64(Arch):
     result = "rax"
     macros = ("__amd64", "__amd64__", "__x86_64__")
     link = None
-    # System V ABI, AMD64 supplement, figure 3.36.
+    # DWARF register numbers: System V ABI, AMD64 supplement, figure 3.36.
     dwarf_registers = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10",
                        "r11", "r12", "r13", "r14", "r15")
     frame_record = ("rbp", 0, 8)
-    relocatable_modules = True  # amd64 kernels contain kern/link_elf_obj.c
+    relocatable_modules = True  # amd64 kernels contain kern/link_elf_obj.c, which loads such files
     watches_before = False  # SDM volume 3, 18.2.4: data breakpoints are traps
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
@@ -83,7 +83,7 @@ class Amd64(Arch):
         return bool(entry & 2)
 
     def assembler(self, text: str) -> "keystone.Ks":
-        """Return a Keystone assembler: AT&T if the text contains ``%`` or ``$``, else Intel."""
+        """Return Keystone for AT&T syntax if the text has ``%`` or ``$``, else for Intel syntax."""
         import keystone
 
         engine = keystone.Ks(keystone.KS_ARCH_X86, keystone.KS_MODE_64)
@@ -96,7 +96,7 @@ class Amd64(Arch):
         return _decoder()
 
     def instruction_length(self, code: bytes) -> int:
-        """Return the size in bytes of the first instruction of some code, or 0 if it is invalid."""
+        """Return the size in bytes of the first instruction of some code, or 0 for invalid code."""
         for _address, size, mnemonic, _operands in _decoder().disasm_lite(code, 0, 1):
             if mnemonic == UD1:  # Capstone omits UD1's operands, which are encoded like IMUL's
                 return self.instruction_length(code[: size - 1] + IMUL + code[size:])
@@ -104,7 +104,7 @@ class Amd64(Arch):
         return 0
 
     def executed_length(self, code: bytes) -> int:
-        """Return the size in bytes of the first instruction as the CPU models execute it.
+        """Return how many bytes of some code the CPU models execute as the first instruction.
 
         :return: 0 if they do not execute the instruction.
         """

@@ -1,4 +1,4 @@
-"""Registers of amd64, spelled as in Intel's SDM volume 1, chapter 3."""
+"""Registers of amd64, named as in Intel's SDM volume 1, chapter 3."""
 
 import unicorn.x86_const as uc
 
@@ -15,7 +15,7 @@ UNICORN = {name: getattr(uc, f"UC_X86_REG_{name.upper()}")
            for name in [*NAMES, *SEGMENTS, *CONTROL, *DEBUG]} | _BASES
 WIDE = {"gdtr": uc.UC_X86_REG_GDTR, "idtr": uc.UC_X86_REG_IDTR, "tr": uc.UC_X86_REG_TR,
         "ldtr": uc.UC_X86_REG_LDTR}
-WIDE_SIZE = 24  # uc_x86_mmr: u16 selector, u64 base, u32 limit, u32 flags, aligned
+WIDE_SIZE = 24  # size in bytes of uc_x86_mmr: u16 selector, u64 base, u32 limit, u32 flags, aligned
 
 # Control registers of x87 and SSE; the last five describe the last x87 instruction.
 FLOATING_POINT = {name: getattr(uc, f"UC_X86_REG_{name.upper()}")
@@ -33,12 +33,12 @@ MSRS = {
 }
 
 RFLAGS_TF, RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_VM = 1 << 8, 1 << 9, 1 << 14, 1 << 16, 1 << 17
-RFLAGS_IOPL = 12  # bit number of the lower IOPL bit
+RFLAGS_IOPL = 12  # number of the lower bit of IOPL in RFLAGS
 
 # Registers of amd64 in gdb (gdb manual, "i386 Features").
 _GENERAL = "rax rbx rcx rdx rsi rdi rbp rsp r8 r9 r10 r11 r12 r13 r14 r15".split()
 _POINTERS = {"rbp": "data_ptr", "rsp": "data_ptr"}
-# gdb requires descriptions of the x87 registers; the kernel does not use them.
+# The kernel does not use x87, but gdb requires descriptions of the x87 registers.
 _X87 = tuple(GdbRegister(f"st{i}", None, 80, "i387_ext") for i in range(8)) + tuple(
     GdbRegister(name, None, 32, "int")
     for name in "fctrl fstat ftag fiseg fioff foseg fooff fop".split())

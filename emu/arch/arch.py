@@ -1,4 +1,4 @@
-"""Interface to an architecture: one object in each architecture's folder.
+"""Interface to a CPU architecture, implemented by one object in each architecture's package.
 
 It describes what the architecture's manual defines; what depends on the kernel is in
 ``emu.guest.guest``.
@@ -17,7 +17,7 @@ ALL = (1 << 64) - 1
 
 
 class Context(Protocol):
-    """The part of a machine that architectures use: a CPU's registers, and memory."""
+    """The part of a machine that ``Arch`` objects use: the registers of a CPU, and memory."""
 
     @property
     def sp(self) -> int: ...
@@ -41,22 +41,24 @@ class Arch(ABC):
     """An architecture: registers, calling convention, paging and instructions."""
 
     name: ClassVar[str]
-    elf_machine: ClassVar[str]  # e_machine as pyelftools names it, without EM_
-    registers: ClassVar[Mapping[str, int]]  # general registers, name -> bits
+    elf_machine: ClassVar[str]  # name of e_machine in pyelftools, without the prefix EM_
+    registers: ClassVar[Mapping[str, int]]  # general registers: name -> size in bits
     pc: ClassVar[str]
     sp: ClassVar[str]
     arguments: ClassVar[tuple[str, ...]]
     result: ClassVar[str]
     macros: ClassVar[tuple[str, ...]]  # macros that C compilers for the architecture predefine
-    link: ClassVar[str | None]  # register with a call's return address; None: it is on the stack
-    dwarf_registers: ClassVar[tuple[str, ...]]  # general registers by their DWARF number
-    # A function's frame record: the register that points to it, then the offsets at which it has
-    # the caller's value of that register and the return address.
+    link: ClassVar[str | None]  # register that receives a call's return address, if any
+    dwarf_registers: ClassVar[tuple[str, ...]]  # general registers, indexed by DWARF number
+    # A function's frame record: the register that points to the record, then the offsets in the
+    # record of the caller's value of this register and of the return address.
     frame_record: ClassVar[tuple[str, int, int]]
-    # Whether kernels load relocatable files (ld -r) as modules, besides shared objects.
+    # Whether kernels load relocatable files (ld -r) as modules, in addition to shared objects.
     relocatable_modules: ClassVar[bool]
     # Whether a watchpoint stops before the access, so that the debugger steps over the access.
     watches_before: ClassVar[bool]
+    # Address at which Keystone assembles a text: where kinst/verify/laboratory tests instructions.
+    assembly_address: ClassVar[int] = 0x4000_0000
 
     @abstractmethod
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
@@ -67,7 +69,7 @@ class Arch(ABC):
         """
 
     def translate(self, cpu: Context, address: int) -> int | None:
-        """Return the physical address of a virtual address, or None if it is not mapped."""
+        """Return the physical address of a virtual address, or None for an unmapped address."""
         walked = self.walk(cpu, address)
         return None if walked is None else walked[0]
 
@@ -77,27 +79,27 @@ class Arch(ABC):
 
     @abstractmethod
     def decoder(self) -> "capstone.Cs":
-        """Return Capstone's decoder, without instruction details."""
+        """Return Capstone's decoder for the architecture, with instruction details turned off."""
 
     def assembler(self, text: str) -> "keystone.Ks | None":
-        """Return a Keystone assembler for the syntax of a text, or None if it is unsupported."""
+        """Return Keystone's assembler for the syntax of ``text``, or None if there is none."""
         return None
 
     def disassemble(self, code: bytes, address: int) -> str:
-        """Return the first instruction of some code as text, or its bytes if it is undefined."""
+        """Return the first instruction of some code as text, or ``.byte`` for undefined code."""
         for _at, _size, name, operands in self.decoder().disasm_lite(code, address, 1):
             return f"{name} {operands}".strip()
         return ".byte " + ", ".join(f"{byte:#04x}" for byte in code)
 
     @abstractmethod
     def instruction_length(self, code: bytes) -> int:
-        """Return the size in bytes of the first instruction of some code, or 0 if it is invalid.
+        """Return the size in bytes of the first instruction of some code, or 0 for invalid code.
 
         :param code: at most 15 bytes.
         """
 
     def placed_operands(self, code: bytes, pc: int) -> "list[tuple[str, int]]":
-        """Return the memory operands of the first instruction that use no general register.
+        """Return the first instruction's memory operands that do not use a general register.
 
         :return: (base, offset) of each operand; the base is empty or a special register, such as
             that of a segment.
@@ -126,7 +128,7 @@ class Arch(ABC):
             cpu.write_register(name, value)
 
     def stack_after_return(self, cpu: Context) -> int:
-        """Return the stack pointer as it will be after the return of the function just entered."""
+        """Return the stack pointer's value after the return of the function just entered."""
         return cpu.sp + self.return_size
 
     def return_address(self, cpu: StackContext) -> int:
@@ -139,7 +141,7 @@ class Arch(ABC):
         return 8 if self.link is None else 0
 
     def executed_length(self, code: bytes) -> int:
-        """Return the size in bytes of the first instruction as the CPU models execute it.
+        """Return how many bytes of some code the CPU models execute as the first instruction.
 
         The CPU models also execute encodings that are not valid instructions.
 

@@ -11,7 +11,7 @@ ARCHITECTURES: Parts[Arch] = Parts("emu.{}.arch", "ARCH")
 
 
 class Made(Protocol):
-    """A file that is made for a machine (``e_machine`` without the EM_ prefix)."""
+    """Protocol of a file that is made for a machine (``e_machine`` without the EM_ prefix)."""
 
     @property
     def path(self) -> Path: ...

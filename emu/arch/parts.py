@@ -1,4 +1,4 @@
-"""Lookup of objects that each architecture defines in a module of its own folder."""
+"""Lookup of objects that each architecture defines in a module of its own package."""
 
 import importlib
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ NAMES = ("amd64", "arm64", "riscv64")
 
 
 class Parts(Mapping[str, Part]):
-    """Mapping from an architecture's name to an object in one of its modules.
+    """Mapping from an architecture's name to an object in a module of the architecture.
 
     A module is imported when its object is looked up.
 

@@ -7,7 +7,7 @@ from emu.arch.parts import Parts
 
 @dataclass(frozen=True)
 class GdbRegister:
-    """A register as gdb sees it.
+    """A register, as described to gdb.
 
     :param name: gdb's name of the register.
     :param ours: name of the register here; None: its value is unavailable in gdb.
@@ -21,7 +21,7 @@ class GdbRegister:
 
 @dataclass(frozen=True)
 class TargetDescription:
-    """Registers of an architecture as gdb sees them.
+    """Registers of an architecture, as described to gdb.
 
     :param architecture: gdb's name of the architecture.
     :param features: (gdb's name of the feature, registers); packet ``g`` has the same order.
@@ -34,12 +34,12 @@ class TargetDescription:
 
     @property
     def registers(self) -> list[GdbRegister]:
-        """All registers, in the order of packet ``g``."""
+        """All registers, in the order of gdb's ``g`` packet."""
         return [register for _name, registers in self.features for register in registers]
 
     def xml(self) -> str:
         """Return the description in gdb's XML format."""
-        from xml.sax.saxutils import quoteattr  # imported late: loads slowly, and is rarely needed
+        from xml.sax.saxutils import quoteattr  # imported late, because the import is slow
 
         rows = ['<?xml version="1.0"?>', '<!DOCTYPE target SYSTEM "gdb-target.dtd">',
                 '<target version="1.0">',

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 ADDRESS = 0xFFFFFFFFF000
-READ_ONLY = 1 << 7  # AP[2]
+READ_ONLY = 1 << 7  # AP[2] of a page table entry
 CONTIGUOUS = 1 << 52
 
 
@@ -23,7 +23,7 @@ ATOMIC = ((0x3F000000, 0x08000000), (0x3B200C00, 0x38200000), (0x3F200C00, 0x190
 
 @functools.cache
 def _decoder() -> "capstone.Cs":
-    import capstone  # imported late: takes 30 ms, and not every command decodes
+    import capstone  # imported late: the import takes 30 ms, and not every command needs it
 
     return capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
 
@@ -39,14 +39,17 @@ class Arm64(Arch):
     result = "x0"
     macros = ("__aarch64__",)
     link = "x30"
-    # DWARF for the Arm 64-bit Architecture, 4.1.
+    # DWARF register numbers: DWARF for the Arm 64-bit Architecture, 4.1.
     dwarf_registers = (*(f"x{i}" for i in range(31)), "sp")
     frame_record = ("x29", 0, 8)
     relocatable_modules = False
+    # At other addresses, Keystone subtracts the address from the immediate of ADR and ADRP, though
+    # not from that of branches.
+    assembly_address = 0
     watches_before = True  # Arm ARM, D2.10: watchpoint exceptions are taken before the access
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
-        """Walk page tables of EL1&0, 4 KiB granule (Arm ARM, "AArch64 Virtual Memory System")."""
+        """Walk the EL1&0 page tables, 4 KiB granule (Arm ARM, "AArch64 Virtual Memory System")."""
         if not cpu.read_register("sctlr_el1") & 1:
             return address, ALL
         tcr = cpu.read_register("tcr_el1")
@@ -70,17 +73,17 @@ class Arm64(Arch):
             level += 1
 
     def writable(self, entry: int) -> bool:
-        """Whether a page table entry does not have the read-only bit."""
+        """Whether a page table entry allows writes, that is, has a clear read-only bit."""
         return entry == ALL or not entry & READ_ONLY
 
     def assembler(self, text: str) -> "keystone.Ks":
-        """Return Keystone's assembler."""
+        """Return Keystone's assembler for arm64."""
         import keystone
 
         return keystone.Ks(keystone.KS_ARCH_ARM64, keystone.KS_MODE_LITTLE_ENDIAN)
 
     def decoder(self) -> "capstone.Cs":
-        """Return Capstone's decoder."""
+        """Return Capstone's decoder for arm64."""
         return _decoder()
 
     def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:

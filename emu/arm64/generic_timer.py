@@ -6,15 +6,15 @@ from typing import Any
 from emu.arm64.registers import key
 from emu.devices.device import Bus, number
 
-FREQUENCY = 62_500_000  # Hz
-TICK = 1_000_000_000 // FREQUENCY  # ns
+FREQUENCY = 62_500_000  # frequency of the counter in Hz
+TICK = 1_000_000_000 // FREQUENCY  # duration of a counter tick in ns
 ENABLE, IMASK, ISTATUS = 1, 2, 4
 
-# CNTPCT, CNTVCT and their self-synchronized forms.
+# Registers CNTPCT, CNTVCT and their self-synchronized forms.
 COUNTERS = [key(3, 3, 14, 0, op2) for op2 in (1, 2, 5, 6)]
 CNTFRQ = key(3, 3, 14, 0, 0)
-PPI_VIRTUAL, PPI_PHYSICAL = 11, 14  # interrupt numbers of the two timers
-PHYSICAL, VIRTUAL = 2, 3  # CRm of CNTP_* and CNTV_*
+PPI_VIRTUAL, PPI_PHYSICAL = 11, 14  # private interrupt numbers of the two timers
+PHYSICAL, VIRTUAL = 2, 3  # CRm in the encodings of CNTP_* and CNTV_*
 REGISTERS = {
     key(3, 3, 14, crm, op2): (crm, name)
     for crm in (PHYSICAL, VIRTUAL)
@@ -23,7 +23,7 @@ REGISTERS = {
 
 
 class GenericTimer:
-    """One of the CPU's two timers: compares the counter with ``cval`` and drives an interrupt."""
+    """One of a CPU's timers, which compares the counter with ``cval`` and drives an interrupt."""
 
     def __init__(self, bus: Bus, name: str, output: Callable[[bool], None]) -> None:
         self._bus = bus
@@ -37,7 +37,7 @@ class GenericTimer:
         return self._bus.now // TICK
 
     def update(self) -> None:
-        """Set the interrupt line, and an alarm for its next change."""
+        """Update the timer's interrupt line, and set an alarm for the next change of the line."""
         met = self._count >= self.compare
         self._output(self.control & (ENABLE | IMASK) == ENABLE and met)
         if self.control & (ENABLE | IMASK) == ENABLE and not met:
@@ -46,7 +46,7 @@ class GenericTimer:
             self._alarm.cancel()
 
     def ring(self) -> None:
-        """Make the timer due now if it is enabled."""
+        """Make the timer expire now if it is enabled."""
         if self.control & (ENABLE | IMASK) == ENABLE:
             self.compare = self._count
             self.update()

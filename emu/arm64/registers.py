@@ -1,4 +1,4 @@
-"""General and system registers of arm64, spelled as in the Arm ARM (DDI 0487)."""
+"""General and system registers of arm64, named as in the Arm ARM (DDI 0487)."""
 
 import unicorn.arm64_const as uc
 
@@ -27,8 +27,8 @@ SYSTEM = {
     "mdscr_el1": (2, 0, 0, 2, 2),
     "scr_el3": (3, 6, 1, 1, 0), "hcr_el2": (3, 4, 1, 1, 0), "sp_el1": (3, 4, 4, 1, 0),
 }
-# Performance monitor and debug registers.  Snapshots contain them, but they are not transferred to
-# QEMU, because writes have side effects there.
+# Performance monitor and debug registers, which snapshots contain.  They are not transferred to
+# QEMU, because writing these registers has side effects there.
 MONITOR = {
     "oslsr_el1": (2, 0, 1, 1, 4),
     "pmcr_el0": (3, 3, 9, 12, 0), "pmcntenset_el0": (3, 3, 9, 12, 1),
@@ -39,14 +39,14 @@ MONITOR = {
        (("bvr", 6, 4), ("wvr", 4, 6), ("bcr", 6, 5), ("wcr", 4, 7)) for n in range(count)},
 }
 SYSTEM |= MONITOR
-# System registers that snapshots contain and that are transferred to QEMU.  They do not include the
-# set-up of EL2 and EL3, or SP_EL1, which is saved separately while the CPU is at EL0.
+# System registers that snapshots contain and that are transferred to QEMU.  The list excludes the
+# registers of EL2 and EL3, and SP_EL1, which is saved separately while the CPU is at EL0.
 CARRIED = [name for name in SYSTEM
            if not name.endswith(("_el2", "_el3")) and name not in MONITOR and name != "sp_el1"]
 
 
 def key(op0: int, op1: int, crn: int, crm: int, op2: int) -> int:
-    """Return the number of a system register as MRS encodes it."""
+    """Return the number by which MRS encodes a system register."""
     return op0 << 14 | op1 << 11 | crn << 7 | crm << 3 | op2
 
 # Registers of arm64 in gdb (gdb manual, "AArch64 Features").

@@ -1,4 +1,4 @@
-"""Common interface of all devices.
+"""Common interface of all emulated devices.
 
 A device receives a ``Bus`` when it is created, and handles reads and writes of its registers.  The
 attributes named in ``STATE`` are everything that a snapshot has to save.
@@ -47,7 +47,7 @@ class Bus(Protocol):
 
 
 class Device(ABC):
-    """A set of registers at ``size`` consecutive addresses."""
+    """A device: a set of registers at ``size`` consecutive addresses."""
 
     STATE: ClassVar[tuple[str, ...]] = ()
     size: int
@@ -68,13 +68,13 @@ class Device(ABC):
         """Return the state as JSON-compatible values; bytes become hexadecimal text."""
         return {
             name: {"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray)
-            else copy.deepcopy(value)  # the device continues to modify its own object
+            else copy.deepcopy(value)  # copied, because the device continues to modify the original
             for name in self.kept()
             for value in (getattr(self, name),)
         }
 
     def keep(self) -> list[Any]:
-        """Return a copy of the state for ``put_back``; faster than ``state``, but not for JSON."""
+        """Return a copy of the state for ``put_back``; faster than ``state``, but not as JSON."""
         return [copied(getattr(self, name)) for name in self.kept()]
 
     def put_back(self, kept: list[Any]) -> None:
@@ -99,7 +99,7 @@ class Device(ABC):
 
 
 def copied(value: Any) -> Any:
-    """Copy a value of a device's state recursively."""
+    """Return a recursive copy of a value in a device's state."""
     if isinstance(value, list):
         return [copied(item) for item in value] if value and not isinstance(value[0], int) \
             else value[:]
@@ -114,12 +114,12 @@ def number(value: object, end: int = 1 << 63) -> int:
     :raises ValueError: if the value is not such a number.
     """
     if type(value) is not int or not 0 <= value < end:
-        raise ValueError("invalid number in a device state")
+        raise ValueError("a device state contains an invalid number")
     return value
 
 
 def _alike(own: object, other: object) -> bool:
-    """Whether a value from a file has the same structure as the device's own value."""
+    """Whether a value from a file has the same structure as the device's current value."""
     if isinstance(own, dict):
         return isinstance(other, dict) and own.keys() == other.keys() and all(
             _alike(own[key], other[key]) for key in own
@@ -129,7 +129,7 @@ def _alike(own: object, other: object) -> bool:
             return False
         if own and isinstance(own[0], int | dict):
             return len(own) == len(other) and all(map(_alike, own, other))
-        # A list of variable length, of numbers or of pairs of numbers.
+        # A list of numbers, or of pairs of numbers, may have any length up to MAX_LIST.
         return all(
             isinstance(item, int)
             or (isinstance(item, list) and len(item) == 2 and all(isinstance(i, int) for i in item))

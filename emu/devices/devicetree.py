@@ -29,7 +29,7 @@ def _encode(value: Value) -> bytes:
 
 
 class DeviceNode:
-    """Device tree node with properties and child nodes, in the order they were added."""
+    """Device tree node with properties and child nodes, in the order in which they were added."""
 
     def __init__(self, name: str, **properties: Value) -> None:
         self.name = name
@@ -38,7 +38,7 @@ class DeviceNode:
         self.set(**properties)
 
     def set(self, **properties: Value) -> Self:
-        """Set properties; in a keyword, ``_`` means ``-``, ``__`` a comma, and ``N_`` a ``#``."""
+        """Set properties; keywords use ``_`` for ``-``, ``__`` for ``,``, and ``N_`` for ``#``."""
         for key, value in properties.items():
             name = key.replace("N_", "#").replace("__", ",").replace("_", "-")
             self.properties[name] = value
@@ -54,7 +54,7 @@ def cpu_node(number: int, count: int, **properties: Value) -> DeviceNode:
     """Create a child node of /cpus (Devicetree Specification, 3.8)."""
     node = DeviceNode(f"cpu@{number}", device_type="cpu", reg=number, **properties)
     if count > 1:
-        # With the misspelled "device-type", a kernel finds no CPU, and uses the one it runs on.
+        # With the misspelling "device-type", a kernel finds no CPU node and uses only the boot CPU.
         # A single CPU's node keeps the misspelling, so that existing recordings remain valid.
         node.properties["device_type"] = node.properties.pop("device-type")
     return node

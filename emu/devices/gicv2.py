@@ -11,8 +11,8 @@ from typing import Any
 from emu.devices.device import Device
 
 LINES = 128
-OWN = 32  # private interrupts of each CPU: 16 software-generated ones, 16 from its peripherals
-SENT = 16  # software-generated interrupts (SGIs)
+OWN = 32  # number of private interrupts of a CPU: 16 software-generated, 16 from its peripherals
+SENT = 16  # number of software-generated interrupts (SGIs)
 SPURIOUS = 1023
 CTLR, TYPER, IIDR, IGROUPR, ISENABLER, ICENABLER = 0, 4, 8, 0x80, 0x100, 0x180
 ISPENDR, ICPENDR, ISACTIVER, ICACTIVER = 0x200, 0x280, 0x300, 0x380
@@ -27,10 +27,10 @@ class Distributor(Device):
     """GIC distributor (GICD): the interrupts and their state.
 
     :param cpus: number of CPUs.
-    :param present: returns the number of the CPU that has the turn.
+    :param present: returns the number of the CPU whose turn it is.
     """
 
-    # For private interrupts, these contain the state of CPU 0; ``others``, that of the other CPUs.
+    # These attributes hold CPU 0's private interrupts; ``others`` holds those of the other CPUs.
     STATE = ("control", "enabled", "pending", "active", "levels", "edge", "priority", "group",
              "targets")
     size = 0x1000
@@ -47,19 +47,19 @@ class Distributor(Device):
         self.others: list[dict[str, Any]] = [
             {**dict.fromkeys(SETS, 0), "enabled": 0xFFFF, "edge": 0xFFFF, "priority": [0] * OWN}
             for _ in range(cpus - 1)]
-        # For each CPU and SGI, the set of CPUs that have sent it.
+        # For each CPU and SGI, the set of CPUs that have sent the SGI.
         self.senders = [{"of": [0] * SENT} for _ in range(cpus)]
 
     def kept(self) -> tuple[str, ...]:
         return (*self.STATE, "others", "senders") if self.others else self.STATE
 
     def bits(self, name: str, cpu: int) -> int:
-        """Return a set of interrupts as seen by a CPU."""
+        """Return an interrupt set (``enabled``, ``pending``, ...) as one CPU sees it."""
         bits: int = getattr(self, name)
         return bits if cpu == 0 else bits & ~OWN_BITS | self.others[cpu - 1][name]
 
     def put(self, name: str, cpu: int, bits: int) -> None:
-        """Change a set of interrupts as seen by a CPU."""
+        """Set the bits of an interrupt set (``enabled``, ``pending``, ...) as one CPU sees it."""
         if cpu == 0:
             setattr(self, name, bits)
         else:
@@ -67,11 +67,11 @@ class Distributor(Device):
             self.others[cpu - 1][name] = bits & OWN_BITS
 
     def set_line(self, number: int, level: bool) -> None:
-        """Set the line of a peripheral interrupt that all CPUs share."""
+        """Set the level of the line of a shared peripheral interrupt."""
         self._set_line(0, number, level)
 
     def set_private(self, cpu: int, number: int, level: bool) -> None:
-        """Set the line of a CPU's private peripheral interrupt, numbered from 0."""
+        """Set the level of the line of a CPU's private peripheral interrupt, numbered from 0."""
         self._set_line(cpu, SENT + number, level)
 
     def _set_line(self, cpu: int, number: int, level: bool) -> None:
@@ -82,7 +82,7 @@ class Distributor(Device):
         self._changed()
 
     def waiting(self, cpu: int) -> int:
-        """Return the pending interrupts of a CPU: latched ones, and those whose level is high."""
+        """Return the set of a CPU's pending interrupts: latched, or level-sensitive and active."""
         return self.bits("pending", cpu) | self.bits("levels", cpu) & ~self.bits("edge", cpu)
 
     def priority_of(self, cpu: int, number: int) -> int:
@@ -92,7 +92,7 @@ class Distributor(Device):
         return self.priority[number]
 
     def best(self, cpu: int) -> tuple[int, int]:
-        """Return a CPU's highest enabled, inactive, pending interrupt, and its priority."""
+        """Return the number and priority of a CPU's most urgent enabled pending interrupt."""
         best, level = SPURIOUS, 0x100
         if self.control & 1:
             ready = (self.waiting(cpu) & self.bits("enabled", cpu)

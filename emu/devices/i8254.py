@@ -4,9 +4,9 @@ from typing import Any
 
 from emu.devices.device import Bus, Device, Line
 
-FREQUENCY = 1_193_182  # Hz
+FREQUENCY = 1_193_182  # input frequency in Hz
 SECOND = 1_000_000_000
-ACCESS_COST = 500  # ns; an ISA access is slow, so that a polling loop needs few iterations
+ACCESS_COST = 500  # cost of a register access in ns; ISA is slow, so polling ends soon
 
 
 class _Channel:
@@ -17,7 +17,7 @@ class _Channel:
         self.start = 0  # virtual time in ns at which the count began
         self.low_next = True
         self.write_low = 0
-        self.latched = bytearray()  # latched bytes that were not read yet
+        self.latched = bytearray()  # latched bytes that have not been read yet
 
     def ticks(self, now: int) -> int:
         return (now - self.start) * FREQUENCY // SECOND
@@ -44,7 +44,7 @@ FIELDS = ("mode", "access", "reload", "start", "low_next", "write_low")
 
 
 class I8254(Device):
-    """The timer's ports 40h to 43h; channel 0 drives IRQ 0, channel 2 the speaker."""
+    """Intel 8254 timer at ports 40h to 43h: channel 0 drives IRQ 0, channel 2 the speaker."""
 
     STATE = ("channel_state", "speaker")
     size = 4
@@ -120,7 +120,7 @@ class I8254(Device):
 
     def _control(self, value: int) -> None:
         select, access = value >> 6, value >> 4 & 3
-        if select == 3:  # read-back
+        if select == 3:  # read-back command
             for i, channel in enumerate(self.channels):
                 if value >> 1 + i & 1 and not value & 0x20:
                     self._latch(channel)

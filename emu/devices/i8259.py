@@ -1,4 +1,4 @@
-"""Pair of masked Intel 8259A interrupt controllers; kernels set them up but use the APICs."""
+"""Pair of Intel 8259A interrupt controllers, which kernels mask in favor of the APICs."""
 
 from emu.devices.device import Device
 
@@ -10,7 +10,7 @@ class I8259(Device):
 
     def __init__(self) -> None:
         self.mask = 0xFF
-        self.words = 0  # initialization command words that are still expected
+        self.words = 0  # number of initialization command words that are still expected
 
     def read(self, offset: int, size: int) -> int:
         return self.mask if offset else 0

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from emu.devices.device import Bus, Device
 
-TICK = 10  # ns: a bus clock of 100 MHz
+TICK = 10  # duration of a timer tick in ns: the bus clock runs at 100 MHz
 ID, VERSION, TPR, PPR, EOI, LDR, DFR, SVR = 0x20, 0x30, 0x80, 0xA0, 0xB0, 0xD0, 0xE0, 0xF0
-LOGICAL = 1 << 11  # logical destination mode of a message
+LOGICAL = 1 << 11  # message flag that selects the logical destination mode
 ASSERT = 1 << 14
-FIXED, LOWEST, NMI, INIT, START = 0, 1, 4, 5, 6  # delivery modes
+FIXED, LOWEST, NMI, INIT, START = 0, 1, 4, 5, 6  # delivery modes of messages
 ISR, TMR, IRR, ESR, ICR_LOW, ICR_HIGH = 0x100, 0x180, 0x200, 0x280, 0x300, 0x310
 LVT_TIMER, LVT_FIRST, LVT_LAST, INITIAL, CURRENT, DIVIDE = 0x320, 0x320, 0x370, 0x380, 0x390, 0x3E0
 MASKED, PERIODIC = 1 << 16, 1 << 17
@@ -29,7 +29,7 @@ class LocalApic(Device):
     def __init__(self, bus: Bus, number: int = 0,
                  send: Callable[[int, int], None] | None = None) -> None:
         self._bus, self.number, self._send = bus, number, send
-        self.urgent = False  # an NMI is pending
+        self.urgent = False  # whether an NMI is pending
         self._alarm = bus.timer(f"lapic{number or ''}", self._ring)
         self.reset()
 
@@ -81,7 +81,7 @@ class LocalApic(Device):
         return vector if vector >> 4 > self._priority else None
 
     def acknowledge(self) -> int:
-        """Move the highest requested interrupt into service, and return its vector."""
+        """Move the highest-priority requested interrupt into service, and return its vector."""
         vector = self.irr.bit_length() - 1
         self.irr &= ~(1 << vector)
         self.isr |= 1 << vector

@@ -76,7 +76,7 @@ class Ns16550(SerialPort):
             if self.mcr & MCR_LOOPBACK:  # DTR, RTS, OUT1, OUT2 are looped to DSR, CTS, RI, DCD
                 m = self.mcr
                 return (m & 1) << 5 | (m & 2) << 3 | (m & 4) << 4 | (m & 8) << 4
-            return 0xB0  # as with a connected terminal: carrier, ready, clear to send
+            return 0xB0  # carrier, data set ready and clear to send: as with a connected terminal
         elif offset == 7:
             return self.scratch
         self._update()

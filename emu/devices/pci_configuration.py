@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 from emu.devices.device import Bus, Device, number
 
 ADDRESS, DATA = 0, 4
-ACCESS_COST = 500  # ns
+ACCESS_COST = 500  # cost of a register access in ns
 ENABLED = 1 << 31
-HEADER = 64  # bytes of a function's configuration space
+HEADER = 64  # size of a function's configuration space in bytes
 COMMAND, BASE, LINE = 0x04, 0x10, 0x3C
-IO_SPACE = 1  # bit of the command register, and of a base address register for I/O ports
+IO_SPACE = 1  # I/O space bit of the command register and of base address registers
 BRIDGE = 0x060000  # class code: a host bridge
 INTEL, HOST = 0x8086, 0x1237
 
@@ -62,14 +62,14 @@ class PciFunction(Device):
             number(state[name], end)
 
     def read_port(self, offset: int, size: int) -> int:
-        """Read ``size`` bytes from the I/O ports at an offset; all ones by default."""
+        """Read ``size`` bytes from the I/O ports at an offset; by default, return all ones."""
         return (1 << 8 * size) - 1
 
     def write_port(self, offset: int, size: int, value: int) -> None:
-        """Write ``size`` bytes to the I/O ports at an offset; ignored by default."""
+        """Write ``size`` bytes to the I/O ports at an offset; by default, ignore the write."""
 
     def offset_of(self, port: int) -> int | None:
-        """Return the offset of an I/O port among this function's ports, or None."""
+        """Return the offset of a port among this function's I/O ports, or None for other ports."""
         if self.ports and self.command & IO_SPACE and 0 <= port - self.base < self.ports:
             return port - self.base
         return None
@@ -121,7 +121,7 @@ class PciConfiguration(Device):
             function.write((self.address & 0xFC) + offset - DATA, size, value)
 
     def port(self, port: int) -> tuple[PciFunction, int] | None:
-        """Return the function to which an I/O port belongs, and the port's offset, or None."""
+        """Return the function that owns an I/O port, with the port's offset in it, or None."""
         for function in self._functions:
             offset = function.offset_of(port)
             if offset is not None:

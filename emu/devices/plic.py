@@ -9,7 +9,7 @@ from emu.devices.device import Device
 
 SOURCES = 64
 PRIORITY, PENDING, ENABLE, CONTEXT = 0, 0x1000, 0x2000, 0x200000
-ENABLE_STEP, CONTEXT_STEP = 0x80, 0x1000  # bytes per context
+ENABLE_STEP, CONTEXT_STEP = 0x80, 0x1000  # distance in bytes between contexts in the two blocks
 
 
 class Plic(Device):
@@ -18,7 +18,7 @@ class Plic(Device):
     :param harts: number of harts.
     """
 
-    # ``enabled`` and ``threshold`` are those of hart 0; ``others`` contains those of other harts.
+    # ``enabled`` and ``threshold`` belong to hart 0; ``others`` has those of the other harts.
     STATE = ("priority", "levels", "claimed", "enabled", "threshold")
     size = 0x600000
 
@@ -70,7 +70,7 @@ class Plic(Device):
         return self._best(hart) != 0
 
     def _hart(self, offset: int, step: int) -> tuple[int | None, int]:
-        """Return the hart (or None) whose S-mode context is at an offset, and the offset in it."""
+        """Return the hart (or None) of the S-mode context at an offset, and the offset in it."""
         context = offset // step
         hart = context // 2 if context % 2 and context // 2 <= len(self.others) else None
         return hart, offset % step

@@ -8,8 +8,8 @@ from abc import abstractmethod
 
 from emu.devices.device import Bus, Device
 
-FIRST_KEY = 20_000_000  # ns from typing to the first byte
-BYTE_TIME = 1_000_000  # ns between bytes
+FIRST_KEY = 20_000_000  # time in ns from typing to the arrival of the first byte
+BYTE_TIME = 1_000_000  # time in ns between two bytes
 
 
 class SerialPort(Device):
@@ -28,7 +28,7 @@ class SerialPort(Device):
 
     @abstractmethod
     def receive(self, byte: int) -> bool:
-        """Receive a byte from the line; return False if there is no room for it now."""
+        """Receive a byte from the line; return False if there is currently no room for the byte."""
 
     def type(self, data: bytes) -> None:
         """Type keys at the terminal."""

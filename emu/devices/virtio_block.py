@@ -15,9 +15,9 @@ from emu.host.errors import MemoryAccessError
 from emu.host.input_file import Content
 
 SECTOR = 512
-BLOCK = 4096  # bytes; written data is stored in blocks of this size
-LATENCY = 20_000  # ns
-MAX_SEGMENTS = 126  # maximum data segments of a request, in a queue of 128 descriptors
+BLOCK = 4096  # size in bytes of the blocks in which written data is stored
+LATENCY = 20_000  # delay in ns before the device handles a request
+MAX_SEGMENTS = 126  # maximum number of data segments of a request, in a queue of 128 descriptors
 DEVICE_TYPE = 2
 SEG_MAX, BLK_SIZE, FLUSH = 1 << 2, 1 << 6, 1 << 9  # feature bits
 IN, OUT, SYNC, GET_ID = 0, 1, 4, 8  # request types
@@ -29,7 +29,7 @@ NAME = b"kinst".ljust(20, b"\0")
 
 
 class VirtioBlock(Device):
-    """Block device whose registers are its configuration space.
+    """Virtio block device, whose registers are the device's configuration space.
 
     A transport also uses its queue and its attributes ``status``, ``features`` and ``interrupts``.
 
@@ -43,9 +43,9 @@ class VirtioBlock(Device):
     def __init__(self, bus: Bus, name: str, content: Content, line: Line) -> None:
         self._bus, self._line, self._content = bus, line, content
         self.status = self.features = self.interrupts = 0
-        self.trouble = ""  # how the driver has violated the specification; empty if it has not
+        self.trouble = ""  # how the driver has violated the specification, or an empty string
         self.queue = VirtQueue(bus)
-        self._written: dict[int, bytes] = {}  # changed blocks by block number
+        self._written: dict[int, bytes] = {}  # changed blocks, keyed by block number
         self._shown: dict[str, str] = {}  # the changed blocks, as saved in snapshots
         self._timer = bus.timer(name, self._ring)
         self._configuration = CONFIGURATION.pack(
@@ -68,7 +68,7 @@ class VirtioBlock(Device):
             self._timer.set(min(self._timer.when, self._bus.now + LATENCY))
 
     def acknowledge(self, interrupts: int) -> None:
-        """Clear interrupt causes, and lower the line when none is left."""
+        """Clear interrupt causes, and lower the interrupt line if no cause remains."""
         self.interrupts &= ~interrupts
         self._line.set(self.interrupts != 0)
 
@@ -100,10 +100,10 @@ class VirtioBlock(Device):
             self._interrupt(CONFIGURATION_INTERRUPT)
 
     def _carry_out(self, chain: Chain) -> int:
-        """Carry out a request, and return the number of bytes written to its chain."""
+        """Carry out a request, and return the number of bytes written to the request's chain."""
         room = sum(length for _address, length in chain.writable)
         if len(chain.readable) < 16 or not room:
-            raise QueueError("a request has no header, or no room for its status")
+            raise QueueError("a disk request has no header, or no room for the status")
         kind, _reserved, sector = struct.unpack("<IIQ", chain.readable[:16])
         data, out, status = b"", chain.readable[16:], OK
         if kind == IN:
@@ -123,7 +123,7 @@ class VirtioBlock(Device):
         return act(sector * SECTOR, size), OK
 
     def _fill(self, chain: Chain, data: bytes, status: int) -> int:
-        """Write a request's data, zero-padded, and its status in the last writable byte.
+        """Write the data of a request, zero-padded, and the status in the last writable byte.
 
         :return: number of bytes written to the chain.
         """
@@ -140,7 +140,7 @@ class VirtioBlock(Device):
         return len(padded) + 1
 
     def content(self, at: int, size: int) -> bytes:
-        """Return bytes of the disk, including what the guest has written."""
+        """Return bytes of the disk, including changes by the guest."""
         content = bytearray(self._content[at : at + size])
         for block_number in range(at // BLOCK, (at + size + BLOCK - 1) // BLOCK):
             block, base = self._written.get(block_number), block_number * BLOCK
@@ -166,7 +166,7 @@ class VirtioBlock(Device):
 
     @property
     def written(self) -> dict[int, bytes]:
-        """Blocks that the guest has written, by byte offset."""
+        """Blocks that the guest has written, keyed by byte offset."""
         return {at * BLOCK: block for at, block in self._written.items()}
 
     # -- snapshots --------------------------------------------------------------------------------
@@ -184,14 +184,14 @@ class VirtioBlock(Device):
         if not (isinstance(queue, list) and len(queue) == len(self.queue.state())
                 and all(type(one) is int and 0 <= one < 1 << 64 for one in queue)
                 and isinstance(trouble, str) and isinstance(written, dict)):
-            raise ValueError("invalid state of a disk")
+            raise ValueError("a disk has an invalid state")
         blocks = {}
         for key, text in written.items():
             block_number, block = int(key), bytes.fromhex(text)
             left = len(self._content) - block_number * BLOCK
             if (block_number < 0 or left <= 0 or len(block) != min(BLOCK, left)
                     or str(block_number) != key):
-                raise ValueError("invalid written block of a disk")
+                raise ValueError("a disk's state contains an invalid block")
             blocks[block_number] = block
         self.queue.restore(queue)
         self.trouble = trouble

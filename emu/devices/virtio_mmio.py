@@ -10,7 +10,7 @@ MAGIC, VERSION, VENDOR = 0x74726976, 2, int.from_bytes(b"KNST", "little")
 VERSION_1 = 1 << 32  # feature bit
 FEATURES_OK = 8  # bit of the device status
 CONFIGURATION = 0x100
-# Offsets of the low halves of the queue's addresses, with the attributes of VirtQueue
+# Register offset of the low half of a queue address -> attribute of VirtQueue
 ADDRESSES = {0x80: "descriptors", 0x90: "available", 0xA0: "used"}
 
 

@@ -11,7 +11,7 @@ VENDOR, LEGACY_BLOCK = 0x1AF4, 0x1001
 STORAGE = 0x010000  # class code: SCSI storage, as for every legacy block device
 CONFIGURATION = 0x14  # offset of the device configuration, after the transport registers
 PAGE = 4096
-ACCESS_COST = 500  # ns
+ACCESS_COST = 500  # cost of a register access in ns
 
 
 class VirtioPci(PciFunction):
@@ -64,7 +64,7 @@ class VirtioPci(PciFunction):
                     self.selected = 0
 
     def _place(self, frame: int) -> None:
-        """Set the addresses of the whole queue from its page frame number (2.7.2)."""
+        """Set the addresses of the queue's parts from the queue's page frame number (2.7.2)."""
         queue = self.block.queue
         queue.size, queue.ready, queue.taken = MAX_SIZE, frame != 0, 0
         queue.descriptors = frame * PAGE

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from emu.devices.device import Bus
 from emu.host.errors import MemoryAccessError
 
-MAX_SIZE = 128  # descriptors
-MAX_BYTES = 4 << 20  # bytes in a chain
+MAX_SIZE = 128  # maximum size of a queue in descriptors
+MAX_BYTES = 4 << 20  # maximum total size in bytes of the buffers in a chain
 DESCRIPTOR = struct.Struct("<QIHH")  # address, length, flags, next
 NEXT, WRITE, INDIRECT = 1, 2, 4
 NO_INTERRUPT = 1  # flag of the available ring
@@ -37,18 +37,18 @@ class Chain:
 
 @dataclass
 class VirtQueue:
-    """Addresses of a virtqueue, and how far the device has read it."""
+    """A virtqueue: its addresses, and the device's position in the available ring."""
 
     bus: Bus
     size: int = MAX_SIZE
     ready: bool = False
-    descriptors: int = 0  # physical addresses
+    descriptors: int = 0  # physical addresses of the descriptor table and the two rings
     available: int = 0
     used: int = 0
-    taken: int = 0  # entries of the available ring that were taken, modulo 2^16
+    taken: int = 0  # number of entries taken from the available ring, modulo 2^16
 
     def reset(self) -> None:
-        """Forget the addresses, and disable the queue."""
+        """Clear the addresses, and disable the queue."""
         self.size, self.ready = MAX_SIZE, False
         self.descriptors = self.available = self.used = self.taken = 0
 
@@ -63,7 +63,7 @@ class VirtQueue:
             raise QueueError(f"invalid queue size {self.size}")
         behind = self._number(self.available + 2) - self.taken & 0xFFFF
         if behind > self.size:
-            raise QueueError(f"{behind} requests are waiting in a queue of {self.size} descriptors")
+            raise QueueError(f"too many requests: {behind} in a queue of {self.size} descriptors")
         return behind > 0
 
     def take(self) -> Chain | None:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=True
-"""Fast parser for symbol tables (System V gABI, "Symbol Table") with a hundred thousand rows.
+"""Native parser for large ELF symbol tables (System V gABI, "Symbol Table").
 
 A test compares its results with the slower ``emu.elf.symbols.SYMBOL``.
 """
@@ -8,7 +8,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
-    SIZE = 24  # Elf64_Sym
+    SIZE = 24  # size of Elf64_Sym in bytes
 
 
 def rows(const uint8_t[::1] raw, uint64_t strings, kinds, bint sized):

@@ -11,9 +11,9 @@ from emu.host.errors import ImageError, KinstError
 from emu.host.input_file import Content, HeldFile, pieces, taken
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.%-]{0,127}=[ -~]{0,511}")
-MAX_ENVIRONMENT = 256  # maximum number of variables
-MAX_DISK = 8 << 30  # bytes
-COPIED = 64 << 20  # bytes; larger images are not copied, so their files must not change
+MAX_ENVIRONMENT = 256  # maximum number of environment variables
+MAX_DISK = 8 << 30  # maximum size of a disk image in bytes
+COPIED = 64 << 20  # maximum size in bytes of an image that is copied; larger files must not change
 MAX_DISKS = 4
 TURN = 100_000
 MAX_TURN = 1 << 40
@@ -38,7 +38,7 @@ class DiskImage:
 
 @dataclass(frozen=True)
 class BootOptions:
-    """Options for a kernel's boot loader and for the computer that it runs on.
+    """Options for a kernel's boot loader and for the computer on which the kernel runs.
 
     :param environment: ``NAME=VALUE`` variables, which override the boot loader's own.
     :param flags: letters of boot flags, as after ``boot -`` at a loader's prompt.
@@ -63,12 +63,12 @@ class BootOptions:
 
     @property
     def every_disk(self) -> tuple[DiskImage, ...]:
-        """All disks: the memory disk, if there is one, then the others."""
+        """All disks, beginning with the memory disk if there is one."""
         return (*(() if self.memory_disk is None else (self.memory_disk,)), *self.disks)
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 digest of the options, in hexadecimal; empty for the default options."""
+        """SHA-256 digest of the options in hexadecimal; an empty string for default options."""
         if self == NOTHING:
             return ""
         disk = "" if self.memory_disk is None else self.memory_disk.digest
@@ -82,7 +82,7 @@ NOTHING = BootOptions()
 
 
 def is_disk(size: int) -> bool:
-    """Whether a disk can have this size in bytes."""
+    """Whether a number of bytes is a valid size of a disk."""
     return 0 < size <= MAX_DISK and size % SECTOR == 0
 
 

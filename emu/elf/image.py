@@ -64,7 +64,7 @@ class Image:
     segments: tuple[Segment, ...]
     symbols: SymbolTable
     build_id: str
-    modules: tuple[Module, ...] = ()  # sorted by address; they follow the kernel in memory
+    modules: tuple[Module, ...] = ()  # modules, which follow the kernel in memory, in address order
     options: BootOptions = NOTHING  # options for the boot loader
 
     @property
@@ -210,12 +210,12 @@ def load_image(path: Path, debug: Path | None = None) -> Image:
         debug = debug or path.with_name(path.name + ".debug")
         if not debug.is_file():
             raise ImageError(
-                f"{path}: has no symbols; put the matching debug file beside it as {debug.name}"
+                f"{path}: has no symbols; put the matching {debug.name} next to it"
             )
         other = _debug_symbols(debug)
         if build_id and other[2] and build_id != other[2]:
             raise ImageError(f"{debug}: comes from a different build than {path}; "
-                             "get the matching file")
+                             "get the matching debug file")
         entries, strings = other[0], other[1]
     code_ranges = [(s.virtual, s.virtual + len(s.data)) for s in segments if s.executable]
     symbols = SymbolTable(entries, strings, code=code_ranges, where=str(path))
@@ -233,7 +233,7 @@ def _segment(header: elf_file.SegmentHeader, data: memoryview, path: Path) -> Se
     end = header.offset + header.in_file
     if end > len(data):
         raise ImageError(
-            f"{path}: truncated: a segment ends at {end:#x}, but the file at {len(data):#x}"
+            f"{path}: truncated: a segment ends at {end:#x}, but the file ends at {len(data):#x}"
         )
     memory = header.in_memory
     if memory < header.in_file or memory > MAX_IMAGE:

@@ -44,7 +44,7 @@ PF_X = 1
 SHN_UNDEF, SHN_LORESERVE, SHN_ABS = 0, 0xFF00, 0xFFF1
 LOCAL, WEAK = 0, 2  # symbol bindings
 PAGE = 4096
-MAX_SIZE = 64 << 20  # bytes of a module, in its file or in memory
+MAX_SIZE = 64 << 20  # maximum size of a module in bytes, in its file and in memory
 MAX_RECORDS = 4096
 MAX_TEXT = 256
 METADATA_SET = "set_modmetadata_set"
@@ -60,7 +60,7 @@ class Dependency:
 
 
 class ModuleFile:
-    """A kernel module's file, whose address in memory is not yet known.
+    """A kernel module file whose address in memory has not been chosen yet.
 
     :raises ImageError: if the file is not a module that can be loaded.
     """
@@ -98,7 +98,7 @@ class ModuleFile:
         if names >= len(elf.sections):
             raise ValueError
         self._names_section = names
-        # In a malicious file, these tables can overlap, so that together they exceed the file.
+        # In a malicious file, these tables can overlap and so be larger in total than the file.
         if sum(s.size for s in self.sections if s.kind in (RELA, SYMTAB, DYNSYM)) > MAX_SIZE:
             raise ImageError(f"{self.path}: the relocation and symbol tables are larger than "
                              f"{MAX_SIZE >> 20} MiB")
@@ -131,7 +131,7 @@ class ModuleFile:
         return bytes(self.data[offset : offset + size])
 
     def content(self, section: SectionHeader) -> bytes:
-        """Return a section's bytes in the file; empty for a NOBITS section."""
+        """Return the bytes of a section in the file, or no bytes for a NOBITS section."""
         return b"" if section.kind == NOBITS else self._bytes(section.offset, section.size)
 
     def _lay_out(self) -> None:
@@ -201,7 +201,7 @@ class ModuleFile:
         return bytes(memory)
 
     def headers(self, address: int) -> bytes:
-        """Return all section headers, with sh_addr set for sections in memory and 0 elsewhere."""
+        """Return all section headers, with sh_addr set for sections in memory and 0 for others."""
         out = bytearray(self.raw_sections)
         for index, section in enumerate(self.sections):
             at = 0 if section.at is None else address + section.at
@@ -220,7 +220,7 @@ class ModuleFile:
                 in SYMBOL.iter_unpack(_whole(self.content(section), SYMBOL.size))]
 
     def place_of(self, index: int, value: int, debug: bool = False) -> int | None:
-        """Return the offset of a symbol from the module's first byte, or None.
+        """Return a symbol's offset from the module's first byte, or None if it is not in memory.
 
         :param index: st_shndx of the symbol.
         :param value: st_value of the symbol.
@@ -312,7 +312,7 @@ class ModuleFile:
 
     @functools.cached_property
     def _says(self) -> tuple[list[Dependency], list[str]]:
-        """Dependencies of the file, and the names of the modules that it contains."""
+        """Dependencies of the file, and the names of the modules in the file."""
         memory = bytearray(self.image)
         for target, offset, data in self.written(0, lambda name: None):
             at = offset + (target.at or 0) if self.relocatable else offset
@@ -400,7 +400,7 @@ class Module:
 
     @functools.cached_property
     def memory(self) -> bytes:
-        """Content of the module's memory after linking, without relocations of unknown value."""
+        """Content of the module's memory after linking, except for unresolved relocations."""
         memory = bytearray(self.file.image)
         for at, data in self.links:
             memory[at : at + len(data)] = data
@@ -433,7 +433,7 @@ class Module:
 
     @functools.cached_property
     def globals(self) -> dict[str, int]:
-        """Addresses of the symbols that this module exports to other modules, by name."""
+        """Symbols that this module exports to other modules: name -> address."""
         table = self.file.symtab
         assert table is not None
         addresses: dict[str, int] = {}

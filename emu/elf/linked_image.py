@@ -17,11 +17,11 @@ from emu.host.errors import ImageError
 
 MAX_MODULES = 256
 SUFFIX = ".ko"
-VERSION = "osreldate"  # int: __FreeBSD_version of the kernel
+VERSION = "osreldate"  # kernel variable (C int) that contains its __FreeBSD_version
 
 
 class LinkedSymbols(SymbolTable):
-    """Symbols of a kernel and its modules, the kernel's first.
+    """Symbols of a kernel and its modules; the symbols of the kernel come first.
 
     :param modules: modules with their addresses, sorted by address.
     """
@@ -40,16 +40,16 @@ class LinkedSymbols(SymbolTable):
         return sum(map(len, self._tables))
 
     def named(self, name: str) -> list[Symbol]:
-        """Return all symbols with a name, in the kernel and in its modules."""
+        """Return all symbols with the given name, in the kernel and in its modules."""
         return [symbol for table in self._tables for symbol in table.named(name)]
 
     def find(self, name: str) -> Symbol | None:
-        """Return the first symbol with a name, or None."""
+        """Return the first symbol with the given name, or None."""
         symbols = (table.find(name) for table in self._tables)
         return next((symbol for symbol in symbols if symbol is not None), None)
 
     def similar(self, name: str) -> list[str]:
-        """Return up to three function names that resemble a name."""
+        """Return up to three function names that resemble the given name."""
         near = {text for table in self._tables for text in table.similar(name)}
         return difflib.get_close_matches(name, near, 3, 0.8)
 
@@ -58,7 +58,7 @@ class LinkedSymbols(SymbolTable):
         return set().union(*(table.names(kinds) for table in self._tables))
 
     def functions(self) -> Iterator[Symbol]:
-        """Yield all functions with a nonzero size, the kernel's first."""
+        """Yield all functions with a nonzero size, beginning with those of the kernel."""
         for table in self._tables:
             yield from table.functions()
 
@@ -77,12 +77,12 @@ class LinkedSymbols(SymbolTable):
         return self._at(address).function_at(address)
 
     def label_at(self, address: int) -> Symbol | None:
-        """Return the last function or assembly label at or below an address, or None."""
+        """Return the nearest function or assembly label at or below an address, or None."""
         return self._at(address).label_at(address)
 
 
 def with_modules(image: Image, paths: Sequence[Path]) -> Image:
-    """Return a kernel image to which modules and their dependencies are added, in loading order.
+    """Return a kernel image with modules and their dependencies added, in loading order.
 
     :raises ImageError: if a module is for another kernel or architecture, or a dependency is
         missing.
@@ -108,8 +108,8 @@ def with_modules(image: Image, paths: Sequence[Path]) -> Image:
                 outside[name] = address
             elif not optional:
                 raise ImageError(
-                    f"{file.path}: built for a different kernel: it needs '{name}', which is "
-                    f"defined neither by {image.path} nor by a module that it depends on")
+                    f"{file.path}: built for a different kernel: the symbol '{name}' is defined "
+                    f"neither by {image.path} nor by a module that is loaded before it")
         placed.append(Module(file, at, outside))
         at += file.size
     return replace(image, symbols=LinkedSymbols(image.symbols, placed), modules=tuple(placed))
@@ -142,8 +142,8 @@ def _ordered(image: Image, wanted: list[ModuleFile]) -> list[ModuleFile]:
             other = _provider(dependency.name, known, image.path.parent, file.path.parent)
             if other is None:
                 raise ImageError(
-                    f"{file.path}: depends on the module '{dependency.name}', which is not beside "
-                    f"{image.path}; give it with --module")
+                    f"{file.path}: depends on the module '{dependency.name}', which was not found "
+                    f"next to {image.path}; specify its file with --module")
             if other not in known:
                 known.append(other)
             if other is not file:
@@ -166,7 +166,7 @@ def _version(image: Image) -> int | None:
 
 
 def _provider(name: str, known: list[ModuleFile], *directories: Path) -> ModuleFile | None:
-    """Find a module among the known files, then by file name, then by the names in other files."""
+    """Find a module among the known files, by file name, or by the module names in other files."""
     for file in known:
         if name in file.provides or file.name == name + SUFFIX:
             return file

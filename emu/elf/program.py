@@ -8,7 +8,7 @@ from emu.elf.symbols import Symbol, SymbolTable
 from emu.host.errors import ImageError
 
 PF_X = 1
-END = 1 << 47  # end of the address space of programs
+END = 1 << 47  # end address of the address space of programs
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
 
 

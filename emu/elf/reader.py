@@ -19,7 +19,7 @@ SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
 ET_REL, ET_EXEC, ET_DYN = 1, 2, 3
 SHT_SYMTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS = 2, 4, 7, 8
 PT_LOAD, PT_DYNAMIC = 1, 2
-MAX_FILE = 2 << 30  # bytes
+MAX_FILE = 2 << 30  # maximum size of an ELF file in bytes
 MAX_SECTIONS = 65536
 MAX_NAME = 256  # maximum length of a section name in bytes
 # Names of e_machine numbers, without the EM_ prefix; other machines are shown as numbers.
@@ -77,7 +77,7 @@ class ElfFile:
         if bytes(data[4:6]) != b"\2\1":
             raise ImageError(f"{path}: not a 64-bit little-endian ELF file")
         if len(data) < HEADER.size:
-            raise ImageError(f"{path}: truncated: an ELF header alone has {HEADER.size} bytes")
+            raise ImageError(f"{path}: truncated: an ELF header has {HEADER.size} bytes")
         (_ident, self.kind, machine, _version, self.entry, programs, sections, _flags, _size,
          program_size, program_count, section_size, section_count, names) = HEADER.unpack_from(data)
         self.machine = MACHINES.get(machine, str(machine))
@@ -85,7 +85,8 @@ class ElfFile:
         end = max(programs + program_size * program_count, sections + section_size * section_count)
         if end > len(data):
             raise ImageError(
-                f"{path}: truncated: its tables end at {end:#x}, but the file at {len(data):#x}")
+                f"{path}: truncated: its tables end at {end:#x}, but the file ends at "
+                f"{len(data):#x}")
         if (program_count and program_size != SEGMENT.size) or (
                 section_count and section_size != SECTION.size):
             raise ImageError(f"{path}: damaged ELF file: section or program headers have the wrong "
@@ -114,17 +115,17 @@ class ElfFile:
         return self.data[offset : offset + size]
 
     def view(self, section: SectionHeader) -> memoryview:
-        """Return a section's bytes in the file without copying them; empty for SHT_NOBITS."""
+        """Return a section's bytes in the file without copying them; no bytes for SHT_NOBITS."""
         if section.kind == SHT_NOBITS:
             return self.data[:0]
         return self.piece(section.offset, section.size)
 
     def content(self, section: SectionHeader) -> bytes:
-        """Return a copy of a section's bytes in the file; empty for SHT_NOBITS."""
+        """Return a copy of a section's bytes in the file, or no bytes for SHT_NOBITS."""
         return bytes(self.view(section))
 
     def section(self, name: str) -> SectionHeader | None:
-        """Return the first section with a name, or None."""
+        """Return the first section with the given name, or None."""
         return next((section for section in self.sections if section.name == name), None)
 
     def of_kind(self, kind: int) -> Iterator[SectionHeader]:
@@ -146,7 +147,7 @@ def read_file(path: Path) -> InputFile:
 
 
 def build_id_of(notes: bytes) -> str:
-    """Return the GNU build ID (NT_GNU_BUILD_ID) in a note section in hexadecimal, or ``""``."""
+    """Return a note section's GNU build ID (NT_GNU_BUILD_ID) in hexadecimal, or an empty string."""
     at = 0
     while at + 12 <= len(notes):
         name_size, size, kind = struct.unpack_from("<III", notes, at)

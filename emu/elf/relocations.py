@@ -23,7 +23,7 @@ class Base(enum.Enum):
 
 @dataclass(frozen=True)
 class RelocationType:
-    """A relocation type: how its value is computed, and how large it is.
+    """A relocation type: the base and the size of the value that the relocation writes.
 
     :param size: number of bytes that are written, little-endian.
     """
@@ -33,14 +33,14 @@ class RelocationType:
 
 
 RelocationTypes = Mapping[int, RelocationType]
-# Relocation types of modules and their debug data, by architecture; all others are skipped.
+# Relocation types of modules and their debug data, keyed by architecture; others are skipped.
 RELOCATIONS: Parts[RelocationTypes] = Parts("emu.{}.arch", "RELOCATIONS")
 
 
 def relocations(
     table: bytes, types: RelocationTypes, value: Callable[[int], int | None], address: int,
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (r_offset, bytes) for each relocation in a table, if its value is known.
+    """Yield (r_offset, bytes) for each relocation of known value in a table.
 
     Relocations of unknown types or symbols are skipped.
 

@@ -19,7 +19,7 @@ MAX_NAME = 4096
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
 FEW_QUESTIONS = 16  # number of lookups by name before an index of all names is built
 FEW_NAMES = 16  # maximum number of string table offsets that are searched for one by one
-KERNEL = "kernel"  # name that the kernel's own linker gives the kernel
+KERNEL = "kernel"  # name of the kernel in the kernel's own linker
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ MAX_FOUND = 4096  # maximum number of names in the cache of ``find``
 
 
 class SymbolTable:
-    """Symbols by name and by address.
+    """Symbols of a file, which can be looked up by name and by address.
 
     Several functions may share a name (static functions of different files); ``named`` returns all
     of them.
@@ -91,13 +91,13 @@ class SymbolTable:
         return Symbol(self._text(name), value, size, kind, self.module)
 
     def _room(self, address: int) -> int:
-        """Return the number of code bytes from an address to the end of the code range."""
+        """Return the number of bytes between an address and the end of its code range."""
         code = self._code or []
         at = bisect.bisect_right(code, (address, 1 << 64)) - 1
         return max(code[at][1] - address, 0) if at >= 0 else 0
 
     def named(self, name: str) -> list[Symbol]:
-        """Return all symbols with a name, in table order."""
+        """Return all symbols with the given name, in table order."""
         if self._by_name is None:
             self._questions += 1
             plain = name.isascii() and "\0" not in name and len(name) < MAX_NAME
@@ -129,7 +129,7 @@ class SymbolTable:
             where = self._raw.find(wanted, where + 1)
 
     def _offsets(self, name: bytes) -> set[int]:
-        """Return the offsets of a name in the string table, including as a tail of other names."""
+        """Return the offsets of a name in the string table, also as the tail of longer names."""
         offsets: set[int] = set()
         if self._strings.endswith(name):  # the last name of the table may lack its terminator
             offsets.add(len(self._strings) - len(name))
@@ -140,7 +140,7 @@ class SymbolTable:
         return offsets
 
     def find(self, name: str) -> Symbol | None:
-        """Return the first symbol with a name, or None; faster than ``named`` for one lookup."""
+        """Return the first symbol with the given name, or None; faster than ``named``."""
         if name not in self._found:
             if len(self._found) >= MAX_FOUND:
                 self._found.clear()
@@ -151,7 +151,7 @@ class SymbolTable:
         if self._by_name is not None:
             named = self.named(name)
             return named[0] if named else None
-        # Linkers may store a name as the tail of another, so look for a complete string first.
+        # Linkers may store a name as the tail of a longer one, so look for a complete string first.
         at = self._strings.find(b"\0" + name.encode("utf-8", "surrogateescape") + b"\0")
         if at >= 0:
             for _where, symbol in self._with_name(at + 1):
@@ -168,7 +168,7 @@ class SymbolTable:
         return addresses
 
     def similar(self, name: str) -> list[str]:
-        """Return up to three function names that resemble a name."""
+        """Return up to three function names that resemble the given name."""
         names = {self._text(e[2]) for e in self._entries if e[3] == STT_FUNC}
         return difflib.get_close_matches(name, names, 3, 0.8)
 
@@ -200,7 +200,7 @@ class SymbolTable:
         return clipped
 
     def functions(self) -> Iterator[Symbol]:
-        """Yield all functions (STT_FUNC) with a nonzero size, by address."""
+        """Yield all functions (STT_FUNC) with a nonzero size, in address order."""
         return (self._symbol(entry) for entry in self._index())
 
     def names(self, kinds: Collection[int] = KINDS) -> set[str]:
@@ -234,7 +234,7 @@ class SymbolTable:
         return self._symbol(self._objects[at])
 
     def label_at(self, address: int) -> Symbol | None:
-        """Return the last function or assembly label at or below an address, or None."""
+        """Return the nearest function or assembly label at or below an address, or None."""
         if self._labels is None:
             self._labels = sorted(e for e in self._entries if e[3] in (STT_NOTYPE, STT_FUNC))
         at = bisect.bisect_right(self._labels, (address, 1 << 64)) - 1

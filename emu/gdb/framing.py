@@ -23,7 +23,7 @@ def unescaped(content: bytes) -> bytes:
 
 
 def first(received: bytes | bytearray) -> tuple[int, int] | None:
-    """Return the start of the first packet and the end of its checksum, or None if incomplete."""
+    """Return the start of the first complete packet and the end of its checksum, or None."""
     begin = received.find(b"$")
     end = received.find(b"#", begin + 1) if begin >= 0 else -1
     return (begin, end + 3) if end >= 0 and len(received) >= end + 3 else None

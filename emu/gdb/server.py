@@ -60,7 +60,7 @@ def serve(target: Target, place: str, ready: Callable[[int], None], threads: Thr
             try:
                 GdbSession(target, connection, threads, commands).serve()
             except Gone:
-                target.breakpoints.clear()  # the debugger that disconnected had set them
+                target.breakpoints.clear()  # set by the disconnected debugger
                 target.watched.clear()
             else:
                 break

@@ -28,8 +28,8 @@ class GuestThread:
 
     :param number: thread ID, not 0.
     :param text: description of the thread.
-    :param registers: saved registers with which it will continue, as far as they are known;
-        None: it is running.
+    :param registers: saved registers with which the thread will continue, as far as known, or
+        None for a running thread.
     """
 
     number: int
@@ -41,14 +41,14 @@ class ThreadList(Protocol):
     """Source of the guest's threads."""
 
     def now(self) -> list[GuestThread]:
-        """Return the current threads, the running one first; empty if they are unknown."""
+        """Return the current threads, the running thread first, or no threads if unknown."""
 
 
 class NoThreads:
     """Thread list of a kernel whose threads are unknown."""
 
     def now(self) -> list[GuestThread]:
-        """Return no threads."""
+        """Return an empty list of threads."""
         return []
 
 

@@ -21,11 +21,11 @@ from emu.unicorn.state import Snapshot
 
 # Initial and maximum number of instructions between two checks for an interrupt by the debugger.
 FIRST_CHUNK, CHUNK = 20_000, 4_000_000
-SOON = 0.1  # seconds; chunks adapt to take about this long
-IDLE = 10**10  # virtual ns; also ends a chunk, because a waiting CPU executes no instructions
-NEAR, WIDER = 20_000, 8  # first length of a backward search in instructions; growth factor
+SOON = 0.1  # target duration of a chunk in seconds; the length of chunks adapts to it
+IDLE = 10**10  # maximum virtual ns of a chunk, because a waiting CPU executes no instructions
+NEAR, WIDER = 20_000, 8  # initial length of a backward search in instructions, and growth factor
 MAX_WATCHES = 8
-MAX_BLOCK = 1024  # upper limit for the number of instructions in a block of the CPU model
+MAX_BLOCK = 1024  # maximum number of instructions in a block of the CPU model
 MAX_WATCHED = int(WatchLimit.MAX_WATCHED)
 
 
@@ -86,7 +86,7 @@ class Target(ABC):
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
-        # Returns the address space for program addresses; None: the running process's.
+        # Returns the address space for program addresses; None selects the running process's.
         self.space: Callable[[], AddressSpace] | None = None
         self.breakpoints: set[int] = set()
         self.watched: list[Watched] = []
@@ -102,7 +102,7 @@ class Target(ABC):
 
     @abstractmethod
     def _mark(self) -> Callable[[], None]:
-        """Return a callback that moves the target back to its current position."""
+        """Return a callback that moves the target back to the position of this call."""
 
     @abstractmethod
     def write(self, address: int, data: bytes) -> None:
@@ -191,7 +191,7 @@ class Target(ABC):
 
     @property
     def _before(self) -> bool:
-        """Whether the debugger expects to stop before a watched access, to step over it itself."""
+        """Whether the debugger expects a stop before a watched access and steps over it."""
         return self.machine.arch.watches_before
 
     def _once(self) -> StopEvent:
@@ -252,7 +252,7 @@ class Target(ABC):
                      else max(chunk // 2, FIRST_CHUNK // 16))
 
     def _to_watch(self, low: int) -> StopEvent:
-        """Run to the first watched access; none occurs before instruction count ``low``."""
+        """Run to the first watched access, which occurs at instruction count ``low`` or later."""
         if self.count < low:
             event = self._event(self._run(Until(instructions=low)))
             if event is not None:
@@ -434,7 +434,7 @@ class PlayedTarget(Target):
         self.player.give()
 
     def back(self, poll: Poll) -> StopEvent:
-        """Run backward to the last breakpoint or watched access before the current position."""
+        """Run backward to the nearest breakpoint or watched access before the current position."""
         try:
             return self._back(poll)
         except Interrupted:
@@ -489,7 +489,7 @@ class PlayedTarget(Target):
         return latest
 
     def _access_before(self, first: Position, last: int, watched: Watched) -> Position | None:
-        """Return the position just before the last access to a watchpoint in a range, or None.
+        """Return the position just before the last watched access in a range, or None.
 
         :param first: first position of the range.
         :param last: instruction count at the end of the range.

@@ -42,13 +42,13 @@ class TrapFrame:
 class BareMachine(Protocol):
     """A computer as a boot loader finds it: RAM, one CPU, and tables from the firmware."""
 
-    memory: int  # bytes of RAM
+    memory: int  # size of RAM in bytes
 
     @property
     def ram_base(self) -> int: ...
 
     def firmware(self) -> bytes:
-        """Set up memory and the CPU the way firmware does before it enters a boot loader.
+        """Set up memory and the CPU as firmware does before it starts a boot loader.
 
         :return: the flattened device tree; empty if the firmware puts tables into memory instead.
         """
@@ -209,7 +209,7 @@ class ProcessMembers:
 
 @dataclass(frozen=True)
 class SignalMembers:
-    """Members of a thread through which it receives signals.
+    """Members of a thread that the kernel sets to send the thread a signal.
 
     :param thread: C type of a thread.
     :param pending: sets of pending signals, of 32-bit words; signal N is bit N - 1.
@@ -243,7 +243,7 @@ class Exclusions:
     copied: frozenset[str]
 
     def reason(self, name: str) -> str:
-        """Return why a function is excluded by default, or an empty string if it is not."""
+        """Return why a function is excluded by default, or an empty string for other functions."""
         if name in self.copied:
             return "is copied to user programs, together with any breakpoints in it"
         if name in self.names or (
@@ -254,7 +254,7 @@ class Exclusions:
 
 @dataclass(frozen=True)
 class ThreadLists:
-    """Types and members that lead to all threads of the kernel; nested members are dotted.
+    """C types and members that lead to all threads of the kernel; nested members are dotted.
 
     :param first_process: variable that points to the first process.
     :param saved: member of a thread that points to its saved registers, of the C type
@@ -280,7 +280,7 @@ class ThreadLists:
 
 @dataclass(frozen=True)
 class ThreadStart:
-    """Functions and members with which a kernel thread is started on a given CPU.
+    """Kernel functions and structure members used to start a kernel thread on a given CPU.
 
     :param stands: function that a program enters by a system call, with no lock held; threads are
         created there.
@@ -313,7 +313,7 @@ class ThreadStart:
 
 @dataclass(frozen=True)
 class ProgramStart:
-    """Functions and members that are involved when a program begins and ends.
+    """Kernel functions and structure members used to start and end a program.
 
     :param executed: function that prepares a thread, its first argument, to begin a program.
     :param frame: member of the thread that points to its trap frame; after ``executed`` the frame
@@ -335,7 +335,7 @@ class ProgramStart:
 
 @dataclass(frozen=True)
 class ThreadSwitch:
-    """Functions and members with which the kernel switches a CPU between threads.
+    """Kernel functions and structure members used to switch a CPU between threads.
 
     :param functions: functions that switch; their arguments are the old and the new thread.
     :param owes: byte of a thread; 1: it gives up the CPU after the next interrupt.
@@ -356,7 +356,7 @@ class ThreadSwitch:
 
 @dataclass(frozen=True)
 class WaitMembers:
-    """Members of a thread that describe what it waits for.
+    """Members of a thread that describe what the thread waits for.
 
     :param message: why it sleeps (``char *``).
     :param lock: name of the lock that it waits for.
@@ -501,7 +501,7 @@ class GuestThreads:
 
 @dataclass(frozen=True)
 class GuestPrograms:
-    """Processes of a kernel, and their system calls.
+    """How a kernel runs programs: processes, system calls and signals.
 
     :param last_process: variable (C int) with the number of the process that was created last.
     :param members: members that identify a thread's process; None: there are no processes.
@@ -573,7 +573,7 @@ class Guest:
     members: Mapping[str, tuple[tuple[str, str], ...]]
 
     def entry_address(self, image: Image) -> int:
-        """Return an address in the kernel's first instructions, which only the boot executes.
+        """Return an address among the kernel's first instructions, which run only during boot.
 
         It is not the very first one, because Unicorn also looks at the byte before a stop address.
         """

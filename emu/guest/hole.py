@@ -13,7 +13,7 @@ class PageTables(Protocol):
     def read_physical(self, address: int, size: int) -> bytes: ...
 
 
-LARGE = 2 << 20  # bytes of a large page on all three architectures
+LARGE = 2 << 20  # size of a large page in bytes, on all three architectures
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Hole:
 def find_hole(
     machine: PageTables, directory: int, pages: int, next_table: Callable[[int], int | None]
 ) -> int | None:
-    """Return the index at which the last run of ``pages`` unused entries begins, or None.
+    """Return the highest index at which ``pages`` consecutive entries are unused, or None.
 
     An entry is unused if it is not present, or if it points to an empty table.
 
@@ -86,5 +86,5 @@ NO_HOLE = "the kernel's address space has no unused range for trampolines"
 # all address spaces of the kernel share.  Arguments: (machine, near, physical, pages, directory).
 # The memory consists of ``pages`` large pages at the aligned address ``physical``; ``directory`` is
 # an empty page that can be used as a table.  The function returns None if the MMU is off, because
-# physical addresses are executable then, and raises MachineError if no unused range is left.
+# physical addresses are executable then, and raises MachineError if it finds no unused range.
 FindHole = Callable[[PageTables, int, int, int, int], Hole | None]

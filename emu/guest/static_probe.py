@@ -1,4 +1,4 @@
-"""Probes that the guest's source declares, and the places in its code where they can fire."""
+"""Static probes that a guest kernel declares, and the instructions at which they can fire."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Tracepoint:
-    """A place in the kernel's code where a static probe can fire.
+    """An instruction of the kernel at which a static probe can fire.
 
     :param address: address of a no-op instruction, which is patched to a jump to ``target``.
     :param target: address of the code that prepares the arguments and calls ``sdt_probe``.
@@ -44,7 +44,7 @@ class CallTable:
 
 @dataclass(frozen=True)
 class SystemCall:
-    """A system call that fires a probe when it begins or returns.
+    """A system call, whose probe fires when the call begins or returns.
 
     :param function: kernel function that implements the call, with the same argument types.
     :param returns: whether the probe fires when the call returns instead of when it begins.
@@ -58,7 +58,7 @@ class SystemCall:
 
 @dataclass(frozen=True)
 class StaticProbe:
-    """A probe that the kernel declares.
+    """A static probe that the kernel declares.
 
     :param call: system call of the probe, which then has no tracepoints.
     """

@@ -8,9 +8,9 @@ from emu.guests.illumos.amd64.guest import illumos
 from emu.guests.teaching import guest as teaching_kernel
 from emu.guests.teaching.guest import teaching
 
-# FreeBSD guests by architecture, from which the other guests are derived.
+# FreeBSD guests, from which other guests are derived, keyed by architecture.
 FREEBSD: Parts[Guest] = Parts("emu.guests.freebsd.{}.guest", "GUEST")
-# Variants of the teaching kernel by architecture; ``guest_of`` tries them before the plain kernel.
+# Teaching kernel variants, keyed by architecture; ``guest_of`` tries these before the plain one.
 FLAVOURS = {"amd64": (illumos,)}
 PROMPTS = (*kernel.PROMPTS, *teaching_kernel.PROMPTS)  # prompts of all guests
 

@@ -13,10 +13,10 @@ ABANDONED = 3600  # seconds without a write after which a temporary file counts 
 
 
 def _drop_abandoned(path: Path, present: Path) -> None:
-    """Remove temporary files of ``path`` that killed writers have left."""
+    """Remove the temporary files that killed writers of ``path`` left behind."""
     now = present.stat().st_mtime
     for other in path.parent.glob(f".{glob.escape(path.name)}.*{PART}"):
-        with contextlib.suppress(OSError):  # removed by another writer, or owned by another user
+        with contextlib.suppress(OSError):  # another writer removed it, or another user owns it
             if now - other.stat().st_mtime > ABANDONED:
                 other.unlink()
 
@@ -35,7 +35,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
-    """Yield a file to write, which replaces ``path`` on success.
+    """Yield a writable temporary file, which replaces ``path`` on success.
 
     Anything but a regular file, such as ``/dev/stdout`` or a pipe, is written directly.
 

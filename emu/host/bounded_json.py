@@ -1,10 +1,10 @@
-"""JSON from untrusted files, with its size in memory bounded before it is parsed."""
+"""Parser for JSON from untrusted files, with a limit on the number of values."""
 
 import json
 import re
 from typing import Any
 
-STRUCTURE = b",[{"  # JSON text has at most one value more than it has of these characters
+STRUCTURE = b",[{"  # JSON text has at most one more value than it has of these characters
 STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
@@ -20,7 +20,7 @@ def read_json(text: bytes, most: int) -> Any:
 
 
 def fits(text: bytes, most_values: int, most_bytes: int) -> bool:
-    """Whether JSON text that is about to be written is within the limits for reading it."""
+    """Whether JSON text can be read back within the given limits."""
     try:
         check(text, most_values)
     except ValueError:

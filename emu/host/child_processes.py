@@ -46,7 +46,8 @@ def ended_pool(pool: ProcessPoolExecutor) -> Iterator[None]:
     try:
         yield
     finally:
-        # Wait for this thread below: it must not close shared objects while Python exits.
+        # Wait below for the pool's manager thread, which must not close shared objects while
+        # Python exits.
         thread = getattr(pool, "_executor_manager_thread", None)
         pool.shutdown(wait=False, cancel_futures=True)
         own = [child for child in multiprocessing.active_children() if child not in others]

@@ -1,4 +1,4 @@
-"""Fingerprints of the code that has produced a cached result: project files, library versions."""
+"""Fingerprints of the code that produced a cached result: project files and library versions."""
 
 import functools
 import hashlib

@@ -1,4 +1,4 @@
-"""Input files of a run, read so that later changes have no effect or raise an error."""
+"""Input files of a run: a later change to a file either has no effect or raises an error."""
 
 import contextlib
 import mmap
@@ -13,12 +13,12 @@ from typing import NoReturn
 from emu.host.errors import ImageError
 
 PART = 1 << 20
-LARGE = 1 << 22  # bytes
+LARGE = 1 << 22  # minimum size in bytes of a file that is read into huge pages
 State = tuple[int, int, int, int, int]
 
 
 def state_of(descriptor: int) -> State:
-    """Return a file's identity, size and times, which change whenever the file does.
+    """Return a file's identity, size and times, from which a change of the file is detected.
 
     These are its device, inode and size, and the times (ns) of the last change of its content and
     of its metadata.
@@ -39,7 +39,7 @@ def opened(path: Path, most: int) -> Iterator[int]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:  # raised by Python for a zero byte or half of a surrogate pair
+    except ValueError:  # the path contains a zero byte or half of a surrogate pair
         raise ImageError(f"{str(path)!r}: not a valid file name") from None
     try:
         status = os.fstat(descriptor)
@@ -94,8 +94,8 @@ def _read(path: Path, descriptor: int, at: int, size: int) -> memoryview:
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if size >= LARGE:
-            with contextlib.suppress(OSError):  # a kernel without huge pages
-                memory.madvise(mmap.MADV_HUGEPAGE)  # one page fault per huge page
+            with contextlib.suppress(OSError):  # the host kernel may not support huge pages
+                memory.madvise(mmap.MADV_HUGEPAGE)  # reduces the number of page faults
         view, done = memoryview(memory), 0
         while done < size and (count := os.preadv(descriptor, [view[done:]], at + done)):
             done += count
@@ -141,6 +141,6 @@ Content = memoryview | HeldFile  # content of a disk
 
 
 def pieces(content: Content) -> Iterator[bytes | memoryview]:
-    """Yield the content in order, 1 MiB at a time, without copying all of it at once."""
+    """Yield the content in order, in pieces of 1 MiB, to avoid copying all of it at once."""
     for at in range(0, len(content), PART):
         yield content[at : at + PART]

@@ -14,8 +14,8 @@ from emu.elf.symbols import STT_GNU_IFUNC, Symbol
 from emu.host.errors import KinstError
 from emu.machine.machine import Machine, Stop, StopReason, Until
 
-STACK_GAP = 512  # bytes below the interrupted stack pointer that calls leave untouched
-SMALL = 2048  # bytes available on the borrowed stack for arguments in memory
+STACK_GAP = 512  # number of bytes below the interrupted stack pointer that calls leave untouched
+SMALL = 2048  # maximum size in bytes of arguments on the borrowed stack
 DEFAULT_LIMIT = 2_000_000_000  # maximum number of instructions of one call
 
 
@@ -55,7 +55,7 @@ _ROOMS: "weakref.WeakKeyDictionary[Machine, weakref.ref[_Room]]" = weakref.WeakK
 
 
 def _room(machine: Machine) -> _Room:
-    """Return the stack space shared by a machine's callers; reset it if the stack pointer moved."""
+    """Return the stack space that a machine's callers share, reset if the stack pointer moved."""
     known = _ROOMS.get(machine)
     room = known() if known is not None else None
     if room is None or room.sp != machine.sp:
@@ -99,7 +99,7 @@ class Caller:
         return self._held.sp, self._held.free, self._held.left
 
     def placed_again(self, placed: tuple[int, int, int]) -> None:
-        """Restore what ``placed`` returned, after the machine has returned to that state."""
+        """Restore the stack space from ``placed``, after the machine has returned to that state."""
         self._held.sp, self._held.free, self._held.left = placed
 
     @contextlib.contextmanager
@@ -113,7 +113,7 @@ class Caller:
             room.free, room.left = before
 
     def place(self, data: bytes) -> int:
-        """Copy bytes into guest memory, aligned to 16 bytes, and return their address.
+        """Copy bytes into guest memory, aligned to 16 bytes, and return the address of the copy.
 
         Data goes on the stack while it fits, else into memory from the guest's ``malloc``.
         """
@@ -133,8 +133,8 @@ class Caller:
         function, kind = symbols.find(allocator.function), symbols.find(allocator.kind)
         if function is None or kind is None:
             raise KinstError(
-                f"{size} bytes of arguments cannot be placed: this kernel has no "
-                f"{allocator.function}, and the stack holds at most {SMALL}"
+                f"{size} bytes of arguments cannot be placed: the stack holds at most {SMALL}, and "
+                f"this kernel has no {allocator.function}"
             )
         address = self.call(function.address, [size, kind.address, allocator.flags],
                             allocator.function)

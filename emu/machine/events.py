@@ -6,7 +6,7 @@ from collections.abc import Callable
 from emu.host.errors import MachineError
 
 NEVER = (1 << 64) - 1
-MOST_DUE = 1 << 18  # maximum timer callbacks in one ``run``; only an invalid state exceeds it
+MOST_DUE = 1 << 18  # maximum number of timer callbacks in a ``run`` from a valid state
 
 
 class Timer:
@@ -78,7 +78,7 @@ class EventQueue:
             timer.callback()
 
     def state(self) -> dict[str, int]:
-        """Return the pending deadlines by timer name."""
+        """Return the pending deadlines, keyed by timer name."""
         return {name: t.when for name, t in sorted(self.timers.items()) if t.when != NEVER}
 
     def restore(self, state: dict[str, int]) -> None:

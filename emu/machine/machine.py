@@ -13,7 +13,7 @@ from emu.guest.guest import Guest
 from emu.host.errors import MachineError
 from emu.machine.paged_memory import PagedMemory
 
-MAX_CONSOLE = 64 << 20  # bytes of console output that the guest may write in one run
+MAX_CONSOLE = 64 << 20  # maximum number of bytes of console output in one run
 
 
 class StopReason(enum.Enum):
@@ -120,10 +120,10 @@ class Machine(PagedMemory):
     guest: Guest
     image: Image
     console: ConsoleLog
-    memory: int  # bytes of RAM reported to the guest
+    memory: int  # size in bytes of the RAM that is reported to the guest
     board: Board
     counts: ClassVar[bool] = True  # whether the machine counts executed instructions
-    original: Callable[[int], bytes]  # the original bytes under the breakpoint at an address
+    original: Callable[[int], bytes]  # returns the original bytes under a breakpoint
 
     @property
     def ram_base(self) -> int:
@@ -171,7 +171,7 @@ class Machine(PagedMemory):
 
     @abstractmethod
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` in every run before the guest executes ``address``; None removes it."""
+        """Call ``handler`` each time before the guest executes ``address``; None removes it."""
 
     @abstractmethod
     def step(self) -> None:
@@ -179,7 +179,7 @@ class Machine(PagedMemory):
 
     @abstractmethod
     def write_code(self, address: int, data: bytes) -> None:
-        """Write virtual memory without recording it as input, for temporary breakpoints."""
+        """Write virtual memory for a temporary breakpoint, without recording this as an input."""
 
     @abstractmethod
     def hidden_memory(self, size: int) -> int:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from emu.arch.arch import Arch
 from emu.host.errors import MemoryAccessError
 
-MAX_PIECE = 1 << 30  # byte limit of one access, because page tables can map any amount
+MAX_PIECE = 1 << 30  # maximum size of one access in bytes, because page tables can map any amount
 
 
 class PagedMemory(ABC):

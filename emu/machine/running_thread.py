@@ -5,7 +5,7 @@ from emu.machine.machine import Machine
 
 
 def per_cpu(machine: Machine) -> int | None:
-    """Return the virtual address of the running CPU's ``struct pcpu``, or None before it exists."""
+    """Return the virtual address of the running CPU's ``struct pcpu``, or None before its setup."""
     guest = machine.guest
     register, saved = guest.threads.per_cpu_outside
     programs = bool(register and guest.boot.shell_prompt)
@@ -25,7 +25,7 @@ def per_cpu(machine: Machine) -> int | None:
 def thread_word(machine: Machine) -> int | None:
     """Return the physical address of the word that points to the running thread.
 
-    That word is the first one of ``struct pcpu``.  None: the kernel has not set it up yet.
+    The word is the first word of ``struct pcpu``.  The address is None before the kernel's setup.
     """
     base = per_cpu(machine)
     physical = None if base is None else machine.translate(base)
@@ -34,6 +34,6 @@ def thread_word(machine: Machine) -> int | None:
 
 
 def thread_of(machine: Machine) -> int:
-    """Return the address of the running thread's ``struct thread``, or 0 before it exists."""
+    """Return the address of the running thread's ``struct thread``, or 0 before threads exist."""
     word = thread_word(machine)
     return 0 if word is None else int.from_bytes(machine.read_physical(word, 8), "little")

@@ -12,7 +12,7 @@ from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT, SMALL, Caller
 from emu.machine.machine import Machine, StopReason, Until
 
-MAX_CALLS, LONGEST = 1024, 64  # maximum table entries; maximum bytes of a name, with NUL
+MAX_CALLS, LONGEST = 1024, 64  # maximum number of table entries; maximum size of a name in bytes
 POINTER = 8
 
 
@@ -34,7 +34,7 @@ def behind_call(machine: Machine) -> bool:
 
 
 def numbers(machine: Machine) -> dict[str, int]:
-    """Return the kernel's system call numbers by name."""
+    """Return the kernel's system call numbers, keyed by name."""
     by_name: dict[str, int] = {}
     symbol = machine.symbol(calls_of(machine).names)
     count = min(symbol.size // POINTER, MAX_CALLS)
@@ -66,7 +66,7 @@ class SystemCaller(Caller):
         self._back = machine.pc
 
     def _allocate(self, size: int) -> int:
-        raise KinstError(f"{size} bytes of arguments: a system call has at most {SMALL} in total")
+        raise KinstError(f"{size} bytes of arguments: the maximum is {SMALL} for one system call")
 
     def call_symbol(self, function: Symbol, arguments: Sequence[int]) -> int:
         """Make the system call that a kernel function implements, and return its result.
@@ -76,7 +76,7 @@ class SystemCaller(Caller):
         m, calls = self.machine, self._calls
         number = self._numbers.get(function.name.removeprefix(calls.prefix))
         if number is None or not function.name.startswith(calls.prefix):
-            raise KinstError(f"{function.name} is not a system call: their names begin with "
+            raise KinstError(f"{function.name} is not a system call: use a name that begins with "
                              f"{calls.prefix}")
         if len(arguments) > len(calls.arguments):
             raise KinstError(f"{function.name}: a system call takes at most {len(calls.arguments)} "

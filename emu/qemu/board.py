@@ -15,10 +15,10 @@ class Entered(Protocol):
     pc: int
 
     def read_physical(self, address: int, size: int) -> bytes:
-        """Read RAM."""
+        """Read RAM at a physical address."""
 
     def write_physical(self, address: int, data: bytes) -> None:
-        """Write RAM."""
+        """Write RAM at a physical address."""
 
     def write_register(self, name: str, value: int) -> None:
         """Set a register."""

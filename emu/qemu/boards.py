@@ -1,4 +1,4 @@
-"""QEMU boards by architecture, and the command that boots a kernel on one."""
+"""QEMU boards, keyed by architecture, and the command that boots a kernel on a board."""
 
 import shutil
 from pathlib import Path

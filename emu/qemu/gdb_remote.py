@@ -11,11 +11,11 @@ from emu.gdb.framing import first, framed, opened, unescaped
 from emu.host.errors import MachineError
 
 LIMIT = 1 << 20  # maximum size in bytes of a reply, and of a file of the target description
-PART = 0x7F0  # bytes of a target description per request
-MEMORY_PART = 1024  # bytes of memory per packet
+PART = 0x7F0  # maximum number of bytes of a target description per request
+MEMORY_PART = 1024  # maximum number of bytes of memory per packet
 MAX_FILES = 64  # maximum number of files that a target description includes
 MAX_REGISTERS = 1 << 16
-MAX_NUMBER = 1 << 16  # limit of register numbers
+MAX_NUMBER = 1 << 16  # upper limit (exclusive) of register numbers
 MAX_SIZE = 1 << 12  # maximum size of a register in bytes
 HEX = re.compile("[0-9a-fA-F]+")
 INCLUDE = re.compile(r'<xi:include href="([^"]+)"')
@@ -27,7 +27,7 @@ class TargetRegister:
 
     name: str
     number: int
-    size: int  # in bytes
+    size: int  # size in bytes
 
 
 class GdbRemote:
@@ -75,7 +75,7 @@ class GdbRemote:
             text += reply[1:]
             if reply[0] == "l":
                 return text
-            if reply[0] != "m" or len(reply) == 1:  # "m" says that more follows; it must have data
+            if reply[0] != "m" or len(reply) == 1:  # "m" announces more data
                 raise MachineError(f"the gdb stub answered {reply[:40]!r} to a request for "
                                    f"part of its {name[:40]!r}")
         raise MachineError(f"the gdb stub's {name[:40]!r} is longer than {LIMIT} bytes")
@@ -90,7 +90,8 @@ class GdbRemote:
         names = INCLUDE.findall(self._description)  # QEMU's description is not well-formed XML
         self._described = time.monotonic() + self._patience
         if len(names) > MAX_FILES:
-            raise MachineError("the gdb stub's target description includes too many files")
+            raise MachineError("the gdb stub's target description includes more "
+                               f"than {MAX_FILES} files")
         try:
             for name in names:
                 for entry in ET.fromstring(self._transfer(name)).iter("reg"):
@@ -101,7 +102,8 @@ class GdbRemote:
                     registers.append(TargetRegister(entry.attrib["name"], number, size))
                     number += 1
                     if len(registers) > MAX_REGISTERS:
-                        raise MachineError("the gdb stub has too many registers")
+                        raise MachineError(f"the gdb stub describes more than {MAX_REGISTERS} "
+                                           "registers")
         except (ET.ParseError, KeyError, ValueError) as error:
             raise MachineError(f"the gdb stub's target description is not valid: {error}") from None
         return sorted(registers, key=lambda r: r.number)
@@ -149,7 +151,7 @@ class GdbRemote:
                 return unescaped(content).decode("ascii", "replace")
 
     def hear(self) -> None:
-        """Read available data, or wait for some; it may be only an acknowledgment."""
+        """Read available data, or wait for some; the data may be only an acknowledgment."""
         try:
             more = self._socket.recv(1 << 16)
         except TimeoutError:
@@ -172,7 +174,7 @@ class GdbRemote:
         end = time.monotonic() + self._patience
         reply = self._received(end)
         while reply[:1] in ("T", "S") and text not in ("?", "s", "c"):
-            reply = self._received(end)  # skip a late report that the target has stopped
+            reply = self._received(end)  # skip a late stop reply
         if not reply or (reply[0] == "E" and len(reply) == 3):
             raise MachineError(f"the gdb stub refused {text[:40]!r}: {reply or 'not supported'}")
         return reply
@@ -203,7 +205,7 @@ class GdbRemote:
         return bytes.fromhex(reply)
 
     def write(self, address: int, data: bytes) -> None:
-        """Write memory at a virtual address, or a physical one after ``physical(True)``."""
+        """Write memory at a virtual address, or at a physical address after ``physical(True)``."""
         for at in range(0, len(data), MEMORY_PART):
             part = data[at : at + MEMORY_PART]
             self.ask(f"M{address + at:x},{len(part):x}:{part.hex()}")

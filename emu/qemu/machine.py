@@ -1,4 +1,4 @@
-"""The machine interface on QEMU, a second CPU model that delivers exceptions by itself."""
+"""The machine interface on QEMU, a second CPU model, which delivers exceptions itself."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ from emu.unicorn.guest_memory import PAGE, MemoryImage, extents
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 
-HIDDEN = 256 << 20  # bytes of RAM after the guest's own RAM; the guest does not know about them
+HIDDEN = 256 << 20  # size in bytes of the RAM above the guest's own RAM, unknown to the guest
 PATIENCE = 60.0  # limit in seconds for a run that neither stops nor produces output
 LONGEST = 3600.0  # maximum duration of a run in seconds
 CHUNK = 1 << 20
@@ -41,7 +41,7 @@ class QemuMachine(Machine):
 
     Close it after use, or use it in a ``with`` statement.
 
-    :param hidden: bytes of RAM after the guest's own that the guest does not know about.
+    :param hidden: size in bytes of the RAM after the guest's own RAM, unknown to the guest.
     :param ram: the descriptor of a memory file for all RAM.
     :raises MachineError: if QEMU is not installed or does not start.
     """
@@ -65,7 +65,7 @@ class QemuMachine(Machine):
         self._looked = 0  # end of the console text that was searched in this run
         self._inserted: set[int] = set()
         self._panicking: int | None = None
-        # While this callback is set, runs are single steps, and it is called before each one.
+        # While this callback is set, runs are single steps, and each step begins with a callback.
         self.watch: Callable[[int], None] | None = None
         self._qemu = QemuProcess(self.arch, self.board, ram, memory + hidden, options)
 
@@ -157,7 +157,7 @@ class QemuMachine(Machine):
         return at
 
     def read_physical(self, address: int, size: int) -> bytes:
-        """Read RAM."""
+        """Read RAM at a physical address."""
         at = self._at(address, size)
         return self._qemu.view[at : at + size]
 
@@ -228,7 +228,7 @@ class QemuMachine(Machine):
         raise MachineError("QEMU has no virtual time: it uses the host's clock")
 
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` in every run before the guest executes ``address``; None removes it."""
+        """Call ``handler`` each time before the guest executes ``address``; None removes it."""
         if handler is None:
             self._handlers.pop(address, None)
         else:
@@ -259,7 +259,7 @@ class QemuMachine(Machine):
             raise MachineError("QEMU ended while the guest executed one instruction")
 
     def type(self, data: bytes) -> None:
-        """Type bytes at the console; the guest receives them when it reads."""
+        """Type bytes at the console; the guest receives each byte when it reads the console."""
         self._send_keys(self._keyboard.type(data))
 
     def _send_keys(self, data: bytes) -> None:
@@ -317,7 +317,7 @@ class QemuMachine(Machine):
             self.drain()
 
     def _go(self, texts: tuple[bytes, ...], start: int, longest: float) -> Stop | None:
-        """Continue until QEMU stops (return None), or the console or a time limit ends the run."""
+        """Continue until QEMU stops; return a stop if the console or a time limit ended the run."""
         self._qemu.registers.forget()
         end = time.monotonic() + longest
         self._qemu.gdb.send("c")
@@ -355,7 +355,7 @@ class QemuMachine(Machine):
         return None if reason is None else Stop(reason, self.pc, detail)
 
     def _hear(self) -> bool:
-        """Read console output; return whether there was any."""
+        """Read available console output, and return whether any arrived."""
         try:
             data = self._qemu.serial.recv(1 << 16)
         except ConnectionError:
@@ -371,7 +371,7 @@ class QemuMachine(Machine):
                 return
 
     def _said_it(self, texts: tuple[bytes, ...], start: int) -> tuple[StopReason | None, str]:
-        """Return the reason and detail if new console output ends the run, else None and "".
+        """Return the reason and detail of a stop that new console output causes, or None and "".
 
         :param start: the position in the console text where the run began.
         """
@@ -398,7 +398,7 @@ class QemuMachine(Machine):
 
 @contextlib.contextmanager
 def _memory_file(size: int) -> Iterator[int]:
-    """Create a memory file and yield its descriptor, which mappings of the file may outlive."""
+    """Create a memory file and yield its descriptor; mappings of the file stay valid afterwards."""
     file = os.memfd_create("kinst-qemu", os.MFD_CLOEXEC)
     try:
         os.ftruncate(file, size)

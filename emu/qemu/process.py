@@ -17,7 +17,7 @@ from emu.qemu.boards import installed
 from emu.qemu.gdb_remote import GdbRemote
 from emu.qemu.registers import QemuRegisters
 
-START = 60.0  # seconds for QEMU to start and answer
+START = 60.0  # time limit in seconds for QEMU to start and answer
 # The shell refuses to start QEMU if this process ended before --pdeathsig took effect.
 IF_OURS = '[ "$PPID" = "$0" ] && exec "$@"'
 
@@ -32,13 +32,13 @@ class QemuProcess:
     :ivar view: the mapped memory file.
 
     :param ram: the descriptor of a memory file of ``size`` bytes.
-    :param options: further options of the board, besides machine, CPU and RAM.
+    :param options: options of the board other than machine, CPU and RAM.
     :raises MachineError: if QEMU is not installed or does not start.
     """
 
     def __init__(self, arch: Arch, board: QemuBoard, ram: int, size: int, options: list[str]
                  ) -> None:
-        self._said: bytes | None = None  # standard error of QEMU, once it has ended
+        self._said: bytes | None = None  # standard error of QEMU after QEMU has ended
         with contextlib.ExitStack() as undo:
             self._start(arch, board, ram, size, options, undo)
             self._resources = undo.pop_all()

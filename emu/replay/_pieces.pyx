@@ -33,8 +33,8 @@ cpdef enum PieceLimit:
 
 cdef enum:
     GUESSES = 1 << 18
-    ENTRY = 16  # bytes: u64 value, u32 count, u32 kind
-    LONGEST_TOKEN = 40  # bytes
+    ENTRY = 16  # size of an entry in bytes: u64 value, u32 count, u32 kind
+    LONGEST_TOKEN = 40  # maximum size of a token in bytes
     OP_END = 0
     OP_NEW = 1
     OP_THREAD = 2
@@ -66,13 +66,13 @@ cdef inline uint64_t unzigzag(uint64_t value) noexcept nogil:
 cdef class _Known:
     """The numbered pieces and the predictions; coder and decoder update them identically."""
 
-    cdef Entry *pieces  # count and value
+    cdef Entry *pieces  # count and value of each piece
     cdef uint32_t *after_one  # piece number -> number plus 1 of the piece that followed it
     cdef uint32_t used
     cdef uint32_t room
     cdef uint32_t *after_two  # slot for two pieces -> number plus 1 of the piece that followed them
-    cdef uint32_t one  # number plus 1 of the last piece, or 0 for none
-    cdef uint32_t two  # number plus 1 of the piece before the last one, or 0 for none
+    cdef uint32_t one  # number plus 1 of the latest piece, or 0 for none
+    cdef uint32_t two  # number plus 1 of the piece before the latest one, or 0 for none
     cdef uint64_t skew
 
     def __cinit__(self):
@@ -241,7 +241,7 @@ cdef class PieceCoder(_Known):
 
 
 cdef class PieceDecoder(_Known):
-    """Decoder for the chunks of a ``PieceCoder``, which must be decoded in their original order.
+    """Decoder for the chunks of a ``PieceCoder``; decode the chunks in their original order.
 
     After a ValueError nothing more can be decoded.
     """

@@ -27,16 +27,16 @@ from emu.unicorn._flow import Flow, FlowKind
 from emu.unicorn.running_thread import newer, thread_words
 
 HEAD, FLOW, STEPS, TAIL = b"FLOW", b"PCES", b"STEP", b"TAIL"
-ENTRY = struct.Struct("<QII")  # value, count, FlowKind
+ENTRY = struct.Struct("<QII")  # flow entry: value, count, FlowKind
 PIECE, THREAD, SKEW, TAKEN = (int(kind) for kind in (
     FlowKind.FLOW_PIECE, FlowKind.FLOW_THREAD, FlowKind.FLOW_SKEW, FlowKind.FLOW_TAKEN))
-CHUNK = 2_000_000  # instructions between checks of where the running thread is stored
-MOST = 1 << 17  # maximum entries in a part; the engine delivers at most half as many at once
-MAX_FLOW = 1 << 26  # bytes of entries in a part
-MAX_STEPS = 1 << 26  # bytes of a STEPS part
-MAX_STEP_VALUES = 1 << 22  # JSON values in a STEPS part
-MOST_STEPS = 1 << 14  # instructions in a STEPS part
-MAX_TAIL = 1 << 24  # bytes
+CHUNK = 2_000_000  # number of instructions between checks of where the running thread is stored
+MOST = 1 << 17  # maximum number of entries in a part; the engine delivers at most half at once
+MAX_FLOW = 1 << 26  # maximum size of a part's entries in bytes
+MAX_STEPS = 1 << 26  # maximum size of a STEPS part in bytes
+MAX_STEP_VALUES = 1 << 22  # maximum number of JSON values in a STEPS part
+MOST_STEPS = 1 << 14  # maximum number of instructions in a STEPS part
+MAX_TAIL = 1 << 24  # maximum size of a TAIL part in bytes
 MAX_NAMES = 1 << 16
 MAX_NAME = 64
 MAX_STACK = 1000
@@ -62,7 +62,7 @@ Piece = bytes | list[Executed]  # flow entries, or the effects of instructions i
 
 
 def flow(player: Player, end: Position | int) -> Iterator[bytes]:
-    """Yield the flow from the player's position to a position or an instruction count.
+    """Yield the control flow from the player's position to a position or an instruction count.
 
     Each item holds one or more complete entries.
 
@@ -114,7 +114,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Tail:
-    """End of a trace file.
+    """Final part of a trace file.
 
     :param threads: names of the threads, by the address of their ``struct thread``.
     """
@@ -124,7 +124,7 @@ class Tail:
 
 
 class FlowWriter:
-    """Writer that adds a flow to a trace file as it is produced.
+    """Writer that appends control flow to a trace file piece by piece.
 
     :raises ReplayError: here and in later calls, if the file cannot be written.
     """
@@ -138,12 +138,12 @@ class FlowWriter:
 
     @property
     def size(self) -> int:
-        """Number of bytes written."""
+        """Number of bytes written to the file."""
         return self._writer.size
 
     @property
     def instructions(self) -> int:
-        """Number of instructions written."""
+        """Number of instructions written to the file."""
         return self._coder.instructions
 
     def write(self, piece: Piece) -> None:
@@ -227,16 +227,16 @@ def _head(row: Any) -> Head:
                 row["thread"], stack, row["steps"] is True)
     if not all(type(number) is int for at, back in stack for number in (at, back or 0)) \
             or type(head.thread) is not int or len(stack) > MAX_STACK:
-        raise ValueError("invalid stack or thread")
+        raise ValueError("a trace has an invalid stack or thread")
     if head.architecture not in ARCHITECTURES or not BUILD_ID.fullmatch(head.build_id):
-        raise ValueError("invalid architecture or build ID")
+        raise ValueError("a trace has an invalid architecture or build ID")
     return head
 
 
 def _tail(row: Any) -> Tail:
     threads = {int(at): plain(str(name)[:MAX_NAME]) for at, name in row["threads"].items()}
     if len(threads) > MAX_NAMES:
-        raise ValueError("too many threads")
+        raise ValueError("a trace has too many threads")
     return Tail(position_from_json(row["end"]), threads)
 
 
@@ -244,9 +244,9 @@ def _step(row: Any) -> Executed:
     position, pc, registers, stores = row
     if not (type(position) is type(pc) is int and isinstance(registers, dict)
             and all(type(value) is int for value in registers.values())):
-        raise ValueError("invalid step")
+        raise ValueError("a trace has an invalid step")
     if not all((at is None or type(at) is int) and type(physical) is int
                for at, physical, _data in stores):
-        raise ValueError("invalid store")
+        raise ValueError("a trace has an invalid store")
     return Executed(position, pc, registers, tuple(
         (at, physical, bytes.fromhex(data)) for at, physical, data in stores))

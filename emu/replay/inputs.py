@@ -15,14 +15,14 @@ from emu.machine.machine import MAX_CONSOLE, Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.schedule import MOST_CPUS
 
-# Kinds of inputs: type keys; write a register, a vector register or physical memory; give the turn
-# to a CPU; switch the CPU off; make its timer expire; and STUCK: the machine was run, but could not
-# execute the next instruction.
+# Kinds of inputs: typed keys; a write to a register, a vector register or physical memory; a switch
+# to another CPU; a power-off of the CPU; an expiry of its timer; and STUCK: an attempt to run that
+# could not execute the next instruction.
 TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK = (
     "type", "register", "vector", "memory", "turn", "off", "timer", "stuck")
 KINDS = (TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK)
-MAX_INPUT = 64 << 20  # bytes
-SLACK = 1 << 16  # bytes that a guest may print beyond the limit before its run ends
+MAX_INPUT = 64 << 20  # maximum size of an input in bytes
+SLACK = 1 << 16  # maximum number of bytes that a guest prints beyond the limit before its run ends
 ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 
 
@@ -34,7 +34,7 @@ class Position:
     :param time: virtual nanoseconds since the start of the boot.
     :param awake: False while the CPU waits for an interrupt.  At the same count and time, waiting
         comes before awake.
-    :param cpu: number of the CPU that has the turn.  It follows from the other fields and from
+    :param cpu: number of the CPU whose turn it is.  It follows from the other fields and from
         inputs at this position, so comparisons ignore it.
     """
 
@@ -156,7 +156,7 @@ def position_from_json(row: Sequence[Any]) -> Position:
     if not (type(instructions) is type(time) is type(cpu) is int and isinstance(awake, bool)
             and len(more) <= 1 and 0 <= cpu < MOST_CPUS
             and 0 <= instructions < 1 << 63 and 0 <= time < 1 << 63):
-        raise ValueError("invalid position")
+        raise ValueError("a recording has an invalid position")
     return Position(instructions, time, awake, cpu)
 
 
@@ -172,11 +172,11 @@ def from_json(row: Sequence[Any]) -> Input:
     """
     *position_row, kind, name, value = row
     if kind not in KINDS or not isinstance(name, str):
-        raise ValueError("invalid kind or name of an input")
+        raise ValueError("an input has an invalid kind or name")
     if (kind == MEMORY and not ADDRESS.fullmatch(name)) or len(name) > 32:
-        raise ValueError("invalid address or name of an input")
+        raise ValueError("an input has an invalid address or name")
     if kind in (TURN, OFF, TIMER) and not (name.isdecimal() and int(name) < MOST_CPUS):
-        raise ValueError("invalid CPU number of an input")
+        raise ValueError("an input has an invalid CPU number")
     if kind == TURN and len(value) != 10:
-        raise ValueError("invalid value of a turn")
+        raise ValueError("a turn has an invalid value")
     return Input(position_from_json(position_row), kind, name, bytes.fromhex(value))

@@ -1,4 +1,4 @@
-"""Parts, the file format of recordings and traces; a killed writer loses only the last part.
+"""File format of recordings and traces: parts, of which a killed writer loses only the last.
 
 Layout, little-endian: the magic and a u32 format version; then parts, each with a kind (four
 letters), a u32 length, a checksum, and a zstd frame of that length.  The checksum (BLAKE2b, 16
@@ -26,11 +26,11 @@ MAGIC, FORMAT = b"KINSTREC", 2
 HEAD = struct.Struct("<8sI")
 PART = struct.Struct("<4sI16s")
 LEVEL = 3
-MAX_PART = 1 << 30  # bytes in a part, uncompressed
-MAX_FILE = 16 << 30  # bytes
+MAX_PART = 1 << 30  # maximum size of an uncompressed part in bytes
+MAX_FILE = 16 << 30  # maximum size of a file in bytes
 MAX_HEAD = 64 << 20
-MAX_ROW = 4 << 20  # bytes in a small JSON part
-FEW_VALUES = 1 << 16  # JSON values in a small JSON part
+MAX_ROW = 4 << 20  # maximum size of a small JSON part in bytes
+FEW_VALUES = 1 << 16  # maximum number of JSON values in a small JSON part
 PIECE = 1 << 20
 AGAIN = "record it again"
 
@@ -59,7 +59,7 @@ class PartWriter:
         start = HEAD.pack(MAGIC, FORMAT)
         self._chain = hashlib.blake2b(start, digest_size=16).digest()
         self._file, self._process = -1, os.getpid()
-        self.size = 0  # bytes written
+        self.size = 0  # number of bytes written
         self._worker = ThreadPoolExecutor(1, "recording")
         self._waiting: list[Future[None]] = []
         self._error: ReplayError | None = None
@@ -98,7 +98,7 @@ class PartWriter:
 
     def _add(self, kind: bytes, content: bytes) -> None:
         if self._error is not None:
-            return  # a part after a missing one would be useless
+            return  # after a missing part, no other part can be read
         data = memoryview(self._made(kind, content))
         try:
             while data:
@@ -195,14 +195,14 @@ class PartReader:
         return read_json(self.content(part, most), values)
 
     def beginning(self, part: Part, size: int) -> bytes:
-        """Return the first bytes of a part.
+        """Return the first bytes of a part's content.
 
         :raises ReplayError: if the part is damaged.
         """
         return self._read(part, size)
 
     def _read(self, part: Part, wanted: int) -> bytes:
-        """Decompress up to ``wanted`` bytes of a part, whatever size the frame claims."""
+        """Decompress up to ``wanted`` bytes of a part, whatever size the frame's header claims."""
         _kind, begin, end = part
         content = bytearray()
         try:

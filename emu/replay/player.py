@@ -16,11 +16,11 @@ from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 
 KEPT = 4  # maximum number of machine states in memory
-CLOSE = 2_000_000  # instructions; a backward seek saves a state this far before its target
+CLOSE = 2_000_000  # distance in instructions from a saved state to the target of a backward seek
 
 
 def _wish(stop: Stop | None) -> Stop | None:
-    """Return a stop if the user interrupted the run, else None."""
+    """Return ``stop`` if the user interrupted the run, else None."""
     return stop if stop is not None and stop.reason is StopReason.INTERRUPTED else None
 
 
@@ -52,7 +52,8 @@ class Player:
         if machine.arch.name != start.architecture or not machine.image.is_known_as(start.build_id):
             raise ReplayError(
                 f"{recording.path}: made with another kernel ({start.architecture}, build id "
-                f"{start.build_id[:16]}), not with {machine.image.path}; use that kernel")
+                f"{start.build_id[:16]}), not with {machine.image.path}; use the kernel of the "
+                "recording")
         self.recording, self.machine = recording, machine
         if machine.memory != start.memory:
             raise ReplayError(f"{recording.path}: made on a machine with {start.memory >> 20} MiB "
@@ -167,7 +168,7 @@ class Player:
     # -- to any position --------------------------------------------------------------------------
 
     def seek(self, position: Position | int) -> Stop | None:
-        """Move to a position, from the nearest known state before it.
+        """Move to a position, beginning at the nearest known state before the position.
 
         :param position: an instruction count stands for the moment at which the CPU is about to
             execute the next instruction.
@@ -194,7 +195,7 @@ class Player:
         return None
 
     def seek_time(self, time: int) -> Stop | None:
-        """Move to the first position whose virtual time is not before a given time.
+        """Move to the first position at or after a virtual time.
 
         :return: the stop if the user interrupted the run, else None.
         :raises ReplayError: if the time is not part of the recording.
@@ -206,7 +207,7 @@ class Player:
         return self._near(lambda p: p.time < time, None) or _wish(self.run(Until(time=time)))
 
     def _near(self, before: Callable[[Position], bool], near: Until | None) -> Stop | None:
-        """Restore a known state before a target, unless the current position is nearer to it.
+        """Restore a known state before a target, unless the current state is nearer to the target.
 
         :param before: whether a position comes before the target.
         :param near: a point shortly before the target; on the way back, a state is kept there.
@@ -240,7 +241,7 @@ class Player:
         self._kept.append(self._state())
 
     def _put(self, number: int) -> None:
-        """Restore a checkpoint: the memory of the start, and the pages that differ from it."""
+        """Restore a checkpoint: the initial memory, the changed pages, and the machine state."""
         checkpoint = self.recording.checkpoint(number)
         machine = self.machine
         if self._first is not None:  # a checkpoint has only the pages that differ from this state

@@ -1,4 +1,4 @@
-"""Recordings: the start of a run, its inputs, and states saved on the way.
+"""Recordings: the start of a run, its inputs, and states saved during the run.
 
 The parts of the file (``emu/replay/parts.py``): START, once; DISK, one for each disk, the memory
 disk first; INPUTS, given before the machine runs on; MARK, a position that the run has reached;
@@ -62,26 +62,26 @@ from emu.unicorn.state import MachineState
 from emu.unicorn.wired_machine import Go
 
 START, DISK, INPUTS, MARK, CHECKPOINT, END = b"STRT", b"DISK", b"INPT", b"MARK", b"CHCK", b"DONE"
-MARK_EVERY = 25_000_000  # instructions
-# A checkpoint is made when the run has grown by this fraction (1/GROWTH) since the last one, and by
-# at least FIRST instructions: seeking then costs a fraction of the run, and the file grows ever
-# more slowly.
+MARK_EVERY = 25_000_000  # number of instructions between two position marks
+# Write a checkpoint when the run has grown by 1/GROWTH since the previous checkpoint, and by at
+# least FIRST instructions.  Seeking then replays only a fraction of the run, and the file grows
+# more and more slowly.
 GROWTH, FIRST = 4, 40_000_000
 ZERO = bytes(PAGE)
 BUILD_ID = re.compile(r"[0-9A-Za-z-]{0,160}")
-MODULE = re.compile(r"[0-9A-Za-z_.-]{1,64}")  # file name of a module
+MODULE = re.compile(r"[0-9A-Za-z_.-]{1,64}")  # pattern of a module's file name
 ONE_CPU = ((0, 0),)  # the schedule of a machine with one CPU
 FLAGS = re.compile("[A-Za-z]{0,52}")
-MAX_DISKS_SIZE = 1 << 30  # bytes of all disks together
-MAX_KERNEL = 4096  # characters of a path: Linux's own limit
+MAX_DISKS_SIZE = 1 << 30  # maximum total size of all disks in bytes
+MAX_KERNEL = 4096  # maximum length of the kernel's path in characters (Linux's own limit)
 MAX_PAGES = (MAX_PART - MAX_HEAD - 4) // PAGE
 MAX_INPUTS = 1 << 18
-ROW = 256  # maximum bytes of JSON for an input, without its value
+ROW = 256  # maximum size in bytes of an input's JSON, without its value
 INPUT_VALUES = 10  # maximum number of JSON values and brackets for an input
-MAX_INPUT_BYTES = 256 << 20  # bytes of JSON for all inputs together
+MAX_INPUT_BYTES = 256 << 20  # maximum total size of the JSON of all inputs in bytes
 # Start of a checkpoint: the length of its JSON header, and the header up to the position.
 POSITION = re.compile(rb'.{4}\{"position": (\[[0-9a-z, ]{1,96}\]).*', re.DOTALL)
-MAX_POSITION = 128  # bytes
+MAX_POSITION = 128  # number of bytes to read for a match of POSITION
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Start:
     :param digest: digest of the initial state (``UnicornMachine.digest``); None unless the run
         starts from a boot to the prompt.
     :param modules: names and build IDs of the kernel modules, in load order.
-    :param schedule: (instruction count, CPU that has the turn from there on).
+    :param schedule: (instruction count, CPU whose turn begins there).
     :param environment: assignments in the kernel environment.
     :param flags: boot flags.
     :param memory_disk: whether the machine has a memory disk; the file contains its content.
@@ -150,7 +150,7 @@ class Checkpoint:
 
 
 def pages_of(machine: UnicornMachine) -> dict[int, bytes]:
-    """Return all memory pages that contain a nonzero byte, by page number."""
+    """Return all memory pages that contain a nonzero byte, keyed by page number."""
     memory, pages = machine.memory_part, {}
     for first, count in memory.used():
         for page in range(first, first + count):
@@ -185,7 +185,7 @@ def digest_of(machine: UnicornMachine, first: Mapping[int, bytes]) -> str:
 
 
 class Recorder:
-    """Recorder of a machine's inputs, which it writes to a file.
+    """Recorder that writes the inputs of a machine to a file.
 
     As a context manager it ends the recording on exit, even after an exception.
 
@@ -228,7 +228,7 @@ class Recorder:
         self._inputs: list[Input] = []
         self._input_count = self._input_bytes = 0
         self._process = os.getpid()
-        self._whole = True  # False while a run is in progress, or after an exception ended it
+        self._whole = True  # False during a run, and after an exception has ended a run
         self._stop: Stop | None = None
         self._mark_at = machine.instructions + MARK_EVERY
         self._checkpoint_at = machine.instructions + FIRST
@@ -236,7 +236,7 @@ class Recorder:
 
     @property
     def size(self) -> int:
-        """Number of bytes written."""
+        """Number of bytes written to the file."""
         return self._writer.size
 
     def entered(self, kind: str, name: str, value: bytes) -> None:
@@ -387,11 +387,11 @@ def _start_from_json(row: Any) -> Start:
             and isinstance(start.kernel, str) and len(start.kernel) <= MAX_KERNEL
             and all(MODULE.fullmatch(name) and BUILD_ID.fullmatch(build_id)
                     for name, build_id in start.modules)):
-        raise ValueError("invalid start")
+        raise ValueError("a recording has an invalid start")
     return start
 
 
-# Exceptions from reading JSON that does not have the expected structure
+# Exceptions raised when JSON does not have the expected structure
 SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError)
 
 
@@ -420,7 +420,7 @@ class Recording:
     def __post_init__(self) -> None:
         self._reader = reader = PartReader(self.path)
         self._disks: list[Part] = []
-        self._input_bytes = MAX_INPUT_BYTES  # maximum bytes of the remaining INPUTS parts
+        self._input_bytes = MAX_INPUT_BYTES  # maximum size in bytes of the remaining INPUTS parts
         self.problem = reader.problem
         if not reader.parts or reader.parts[0][0] != START:
             raise ReplayError(f"{self.path}: the first part of the recording is missing"
@@ -442,16 +442,16 @@ class Recording:
     def _take(self, part: Part) -> None:
         kind = part[0]
         if self.end is not None:
-            raise ValueError("a part after the end")
+            raise ValueError("a recording has a part after its end")
         if kind == DISK:
             if self.ends or self.checkpoints or len(self._disks) == self._disks_wanted:
-                raise ValueError("unexpected disk part")
+                raise ValueError("a recording has an unexpected disk")
             self._disks.append(part)
             return
         if kind == CHECKPOINT:
             match = POSITION.fullmatch(self._reader.beginning(part, MAX_POSITION))
             if match is None:
-                raise ValueError("a checkpoint without a position")
+                raise ValueError("a checkpoint has no position")
             position = position_from_json(json.loads(match[1]))
             self.checkpoints.append((position, part, len(self.inputs)))
         elif kind == INPUTS:
@@ -460,7 +460,7 @@ class Recording:
             for row in read_json(content, MAX_INPUTS * INPUT_VALUES):
                 entry = from_json(row)
                 if len(self.inputs) == MAX_INPUTS:
-                    raise ValueError("too many inputs")
+                    raise ValueError("a recording has too many inputs")
                 self.inputs.append(entry)
                 self._on(entry.position)
             self.ends.append(len(self.inputs))
@@ -473,7 +473,7 @@ class Recording:
             elif kind == MARK:
                 position = position_from_json(row)
             else:
-                raise ValueError("unknown kind of part")
+                raise ValueError("a recording has a part of an unknown kind")
         self._on(position)
 
     @property
@@ -503,7 +503,7 @@ class Recording:
 
     def _on(self, there: Position) -> None:
         if (there.instructions, there.time) < (self.last.instructions, self.last.time):
-            raise ValueError("the positions are not in ascending order")
+            raise ValueError("the positions of a recording are not in ascending order")
         self.last = there
 
     def checkpoint(self, number: int) -> Checkpoint:
@@ -523,7 +523,7 @@ class Recording:
             state, pages = snapshot.from_json(head["state"]), head["pages"]
             if not all(isinstance(p, int) and 0 <= p < self.start.memory // PAGE for p in pages) \
                     or len(body) != PAGE * len(pages):
-                raise ValueError("invalid pages in a checkpoint")
+                raise ValueError("a checkpoint has invalid pages")
         except snapshot.DAMAGE as error:
             raise ReplayError(f"{self.path}: a checkpoint is damaged ({type(error).__name__}); "
                               f"{AGAIN}") from None

@@ -1,6 +1,6 @@
-"""Kinds of starts of a recorded run."""
+"""Kinds of starting points of recorded runs."""
 
-# BOOT: the image as the boot loader leaves it.  PLACED: the image, only placed in memory.  BOOTED:
-# a boot to the prompt.  STATE: the state in the recording's first checkpoint.
+# BOOT: the image as the boot loader leaves it.  PLACED: the image in memory, without a boot.
+# BOOTED: a boot to the prompt.  STATE: the state in the recording's first checkpoint.
 BOOT, PLACED, BOOTED, STATE = "boot", "placed", "booted", "state"
 STARTS = (BOOT, PLACED, BOOTED, STATE)

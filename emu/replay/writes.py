@@ -14,7 +14,7 @@ from emu.replay.player import Player
 from emu.unicorn._watch import WatchLimit, WriteWatch
 from emu.unicorn.guest_memory import PAGE
 
-MAX_SIZE = int(WatchLimit.MAX_WATCHED)  # bytes
+MAX_SIZE = int(WatchLimit.MAX_WATCHED)  # maximum size of the watched memory in bytes
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _touches(at: int, length: int, physical: int, size: int) -> bool:
 
 
 def _entered(player: Player, physical: int, size: int) -> Write:
-    """Apply the inputs of the current position, and return how they change the watched memory."""
+    """Apply the inputs of the current position, and return the change to the watched memory."""
     machine, position = player.machine, player.position
     old = machine.read_physical(physical, size)
     player.give()

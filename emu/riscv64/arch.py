@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 SATP_PPN = (1 << 44) - 1
-LEVELS = {8: 3, 9: 4, 10: 5}  # satp.MODE: Sv39, Sv48, Sv57
+LEVELS = {8: 3, 9: 4, 10: 5}  # satp.MODE -> number of page table levels: Sv39, Sv48, Sv57
 
 
 @functools.cache
 def _decoder() -> "capstone.Cs":
-    import capstone  # imported late: takes 30 ms, and not every command decodes
+    import capstone  # imported late: the import takes 30 ms, and not every command needs it
 
     return capstone.Cs(
         capstone.CS_ARCH_RISCV, capstone.CS_MODE_RISCV64 | capstone.CS_MODE_RISCVC
@@ -52,7 +52,7 @@ class Riscv64(Arch):
     result = "a0"
     macros = ("__riscv",)
     link = "ra"
-    # RISC-V ABIs, "DWARF register numbers": as encoded in instructions; x0 is left out.
+    # Numbered as in instructions (RISC-V ABIs, "DWARF register numbers"); x0 is omitted.
     dwarf_registers = ("", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1",
                        *(f"a{i}" for i in range(8)), *(f"s{i}" for i in range(2, 12)),
                        "t3", "t4", "t5", "t6")
@@ -85,7 +85,7 @@ class Riscv64(Arch):
         return bool(entry & 4)
 
     def decoder(self) -> "capstone.Cs":
-        """Return Capstone's decoder."""
+        """Return Capstone's decoder for riscv64."""
         return _decoder()
 
     def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:

@@ -1,4 +1,4 @@
-"""Registers of riscv64: ABI names of the psABI, and CSRs as in the privileged manual."""
+"""Registers of riscv64: general registers by psABI name, CSRs as in the privileged manual."""
 
 import unicorn.riscv_const as uc
 
@@ -9,10 +9,10 @@ NAMES = (
     "s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 t3 t4 t5 t6"
 ).split()
 
-# Ticks of the time CSR.
-TIMEBASE = 10_000_000  # Hz
-TICK = 1_000_000_000 // TIMEBASE  # ns
-CLOCK_READ_COST = 200  # virtual ns per read, so that loops that poll the clock end soon
+# Timing of the time CSR.
+TIMEBASE = 10_000_000  # frequency in Hz
+TICK = 1_000_000_000 // TIMEBASE  # duration of a tick in ns
+CLOCK_READ_COST = 200  # cost of a read in virtual ns, so that loops that poll the clock end soon
 
 GENERAL = {name: 64 for name in [*NAMES, "pc"]}
 

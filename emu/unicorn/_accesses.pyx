@@ -30,7 +30,7 @@ cpdef enum AccessKind:  # bit flags
     ACCESS_HELD = 2  # the CPU could not have switched to another thread at this access
 
 cpdef enum AccessLimit:
-    ACCESS_SIZE = 48  # size in bytes of an entry
+    ACCESS_SIZE = 48  # size of an entry in bytes
 
 cdef enum:
     ACCESS_ENTRIES = 1 << 16
@@ -40,11 +40,11 @@ cdef struct AccessEntry:
     uint64_t position  # instruction count before the accessing instruction
     uint64_t pc
     uint64_t physical
-    uint64_t value  # the first eight bytes of the accessed memory after the access
+    uint64_t value  # first eight bytes at the accessed address, after the access
     uint32_t size
     uint16_t kind
     uint16_t cpu  # CPU number, or thread number if threads are observed
-    uint64_t open  # the last position, up to this one, without ACCESS_HELD
+    uint64_t open  # position of the latest access without ACCESS_HELD, which may be this one
 
 
 cdef struct AccessState:
@@ -127,11 +127,11 @@ cdef enum:
     PLACE_BITS = 3  # log2 of the size of a memory location in bytes
     MOST_ACCESSED = 64  # maximum size of an access in bytes
 
-cdef uint32_t STORED = <uint32_t>1 << 31  # flag in ``PlaceUse.users``: the location was stored to
+cdef uint32_t STORED = <uint32_t>1 << 31  # flag in ``PlaceUse.users``: at least one store
 
 
 cdef struct PlaceUse:
-    uint64_t place  # number of the location plus one; 0: free entry
+    uint64_t place  # number of the location plus one, or 0 in a free entry
     uint32_t users
 
 
@@ -147,7 +147,7 @@ cdef inline uint64_t last_place(const AccessEntry *entry) noexcept nogil:
 
 
 def shared_entries(bytes entries not None):
-    """Return the entries for memory locations that several CPUs use and at least one stores to.
+    """Return the entries for memory locations that several CPUs access and at least one CPU writes.
 
     :param entries: bytes that an ``Accesses`` object passed to its sink.
     :raises ValueError: malformed entries.
@@ -205,7 +205,7 @@ def shared_entries(bytes entries not None):
 
 @cython.no_gc_clear
 cdef class Accesses:
-    """Listener for all memory accesses, until it is closed.
+    """Listener that reports every memory access until ``close`` is called.
 
     An entry has ACCESS_SIZE bytes in the host's byte order: u64 position, pc, physical address,
     value; u32 size; u16 kind (AccessKind), CPU; u64 open.
@@ -237,7 +237,7 @@ cdef class Accesses:
             raise RuntimeError("this Accesses object is already initialized")
         engine._still()
         if len(threads) > MAX_CPUS or len(nesting) not in (0, len(threads)):
-            raise ValueError(f"needs up to {MAX_CPUS} threads, and a nesting word for each or none")
+            raise ValueError(f"at most {MAX_CPUS} threads, with a nesting word for each or none")
         for i, thread in enumerate(threads):
             self.s.threads[i] = thread
         for i, physical in enumerate(nesting):
@@ -266,7 +266,7 @@ cdef class Accesses:
 
     @property
     def away(self):
-        """Whether observation is suspended; assigning also forgets earlier ``open`` positions."""
+        """Whether observation is suspended; setting it moves ``open`` to the current position."""
         return bool(self.s.away)
 
     @away.setter

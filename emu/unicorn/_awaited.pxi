@@ -1,4 +1,4 @@
-"""Callbacks at awaited addresses, where blocks begin (``_engine.pyx`` includes this file).
+"""Callbacks for blocks that begin at awaited addresses (included by ``_engine.pyx``).
 
 A function's return address begins a block whenever a function returns there, and it ends the block
 that contains the call.  Both kinds of blocks are kept off the fast path, so that awaiting an
@@ -6,7 +6,7 @@ address does not slow down any other block.
 """
 
 cdef enum:
-    LONGEST_BLOCK = 4096 + 16  # bytes: the model ends a block at the end of the page it begins in
+    LONGEST_BLOCK = 4096 + 16  # maximum size of a block in bytes (a page end ends a block)
 
 
 
@@ -30,7 +30,7 @@ cdef void put_awaited(uint64_t *table, uint64_t mask, uint64_t address) noexcept
 
 
 cdef int await_address(Clock *c, uint64_t address) noexcept nogil:
-    """Add an address to the awaited addresses, which ``await_nothing`` removes.
+    """Add an address to the awaited addresses; ``await_nothing`` removes all of them.
 
     ``arrived`` is called before each block that begins there, ``called`` after each that ends
     there.
@@ -60,7 +60,7 @@ cdef int await_address(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef void forget_calls_back_to(Clock *c, uint64_t address) noexcept nogil:
-    """Remove all blocks that end at an address from the fast path."""
+    """Take all blocks that end at a given address off the fast path."""
     cdef FastBlock *fast
     cdef uint64_t size = 4 if c.fixed else 1
     while size <= LONGEST_BLOCK:
@@ -71,7 +71,7 @@ cdef void forget_calls_back_to(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef inline void tell_call(Clock *c, uint64_t address) noexcept nogil:
-    """Report, when a block begins, a possible call at the end of the previous block."""
+    """Report a possible call at the end of the previous block, now that the next block begins."""
     if c.calling:
         c.calling = False
         if c.called != NULL and address != c.calls_back:
@@ -79,13 +79,13 @@ cdef inline void tell_call(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef inline void note_call(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """Note whether the block about to be executed may end with a call to report."""
+    """Record whether the block about to be executed ends at an awaited return address."""
     if c.awaited_count and is_awaited(c, address + size):
         c.calling, c.calls_back = True, address + size
 
 
 cdef void await_nothing(Clock *c) noexcept nogil:
-    """Forget all awaited addresses."""
+    """Remove all awaited addresses and their callbacks."""
     c.awaited_count = 0
     c.arrived, c.called, c.calling = NULL, NULL, False
     if c.awaited != NULL:

@@ -1,4 +1,4 @@
-"""Block starts: the clock, stops and the seam.
+"""Handling of block starts: the clock, stops and the seam.
 
 ``_engine.pyx`` includes this file, so that the C compiler can inline code that runs at each of the
 millions of block starts.
@@ -10,7 +10,7 @@ cdef void request_stop(Clock *c, int why) noexcept nogil:
 
 
 cdef int block_end(Clock *c) noexcept nogil:
-    """Return how the previous block ended (END_*); the CPU model may have cut it."""
+    """Return how the previous block ended: END_ITSELF, END_CUT or END_UNKNOWN."""
     cdef BlockCount *entry = table_entry(c, code_key(c, c.before, c.before_size), c.before_size)
     cdef uint32_t last = 0
     if entry != NULL and entry.end != END_UNKNOWN:
@@ -33,7 +33,7 @@ cdef int set_block_end(Clock *c, uint64_t address, uint32_t size, uint32_t count
 
 
 cdef bint holds_trapped(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """Return whether the block contains bytes that encode an instruction that must trap."""
+    """Return whether any bytes of a block encode an instruction that must trap."""
     cdef uint64_t key = code_key(c, address, size)
     cdef BlockCount *entry = table_entry(c, key, size)
     cdef uint32_t code = 0
@@ -59,7 +59,7 @@ cdef inline void resume(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef inline int canonical_start(Clock *c) noexcept nogil:
-    """Handle a canonical block start; return the stop to request first, or STOP_NONE."""
+    """Handle a canonical block start; return a stop that is due before the block, or STOP_NONE."""
     c.canonical = c.instructions
     if time_at(c, c.instructions) >= c.deadline:
         return STOP_DEADLINE
@@ -93,12 +93,12 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
 
 
 cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """Handle a block start that is not suitable for the fast path, or not yet known to it."""
+    """Handle a block start that the fast path cannot handle or does not know yet."""
     cdef FastBlock *fast = fast_block(c, address)
     cdef uint64_t total = c.instructions + c.count
     cdef uint64_t unusual, last
     cdef uint32_t n = 0
-    # A program's first block after the kernel always gets here, because ``turns[0]`` has changed.
+    # A program's first block after the kernel always takes this path: ``turns[0]`` has changed.
     if c.address >> 63 and not address >> 63:
         c.program_began = total
     memcpy(&unusual, c, sizeof(unusual))
@@ -109,7 +109,7 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
                             ) and not gives_away(c, address, size):
         n = size >> c.fixed_bits if c.fixed else table_find(c, code_key(c, address, size), size)
     if c.awaited_count and (is_awaited(c, address) or is_awaited(c, address + size)):
-        n = 0  # ``begin`` calls the callbacks, also at the end of a detour
+        n = 0  # select ``begin``, which calls the callbacks even at the end of a detour
     last = address + size
     c.cut_at = last
     if n == 0 or total + n > c.horizon:
@@ -118,7 +118,7 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
         if (c.frozen and not c.count and address != c.detour.at
                 and address - c.detour.slot > c.detour.site_length
                 and c.detour.frozen_blocks + 1 & 0xFFFFF and not c.slow):
-            c.detour.frozen_blocks += 1  # a block of the kernel's own path to the seam or back
+            c.detour.frozen_blocks += 1  # this block is on the kernel's path to the seam or back
             c.address = address
             c.size = size
             return
@@ -137,7 +137,7 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
 
 cdef bint goes_on(Clock *c, FastBlock *fast, uint64_t address, uint32_t size, uint64_t total
                  ) noexcept nogil:
-    """Enter a known block that continues a cut block, so that its start is not canonical.
+    """Enter a known block that continues a cut block and thus has no canonical start.
 
     Return False, and do nothing, for any other block.
     """
@@ -158,7 +158,7 @@ cdef bint goes_on(Clock *c, FastBlock *fast, uint64_t address, uint32_t size, ui
 
 
 cdef void know_end(Clock *c, FastBlock *fast) noexcept nogil:
-    """Determine how a block ends, and where a block that is cut off from it would begin."""
+    """Determine how a block ends, and the address at which the rest of a cut block would begin."""
     cdef uint64_t last = fast.address + fast.size
     cdef BlockCount *entry
     fast.cut_at = 0
@@ -171,7 +171,7 @@ cdef void know_end(Clock *c, FastBlock *fast) noexcept nogil:
 
 
 cdef inline bint may_be_cut(Clock *c, uint64_t address) noexcept nogil:
-    """Return whether the guest reached ``address`` without a jump, from a block that may be cut.
+    """Return whether the guest fell through to ``address`` from a block that may be cut.
 
     A block may be cut at the end of a page or because of its length.  Bitwise operators avoid
     branches, which would be mispredicted here.
@@ -199,7 +199,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     cdef int why
     cdef bint resumed
     cdef bint doubtful
-    # A stop requested earlier in this run takes effect only after this hook.
+    # A stop that was requested earlier in this run takes effect only when this hook returns.
     doubtful = may_be_cut(c, address) and c.count != 0
     if doubtful:
         c.before = c.address
@@ -213,7 +213,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         if c.detour.frozen_blocks & 0xFFFFF == 0:
             check_signals(c)
         if address == c.detour.slot:
-            c.detour.slot_entries += 1  # a REP instruction enters its block for every repetition
+            c.detour.slot_entries += 1  # a REP instruction enters its block once per repetition
             if c.detour.slot_entries == 1:
                 c.detour.gives_away = gives_away(c, address, size)
                 wipe_footprint(c)
@@ -223,7 +223,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
             c.detour.slot_ended = True
         if not thaws_at(c, address):
             return
-        thaw_now(c)  # the displaced instruction is done: the guest continues after it
+        thaw_now(c)  # the displaced instruction was executed: continue after it
     tell_call(c, address)
     if is_awaited(c, address) and c.arrived != NULL and not c.arrived(c.arrived_data, address):
         request_stop(c, STOP_REQUEST)
@@ -266,7 +266,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         request_stop(c, STOP_TRAPPED)
         return
     elif c.instructions + n > c.limit:
-        resume(c, address)  # the guest has arrived here; part of the block will be executed
+        resume(c, address)  # the guest has reached the block and will execute part of it
         request_stop(c, STOP_LIMIT)
         return
     c.count = n
@@ -277,15 +277,15 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
 
 
 cdef enum:
-    # Instructions of the shortest block that the CPU model may have cut because of its length.
+    # Minimum number of instructions in a block that the CPU model may have cut for being too long.
     # Translation ends at 512 instructions or 4000 operations (TCG_MAX_INSNS, tcg_op_buf_full), and
     # no instruction needs 250 operations.
     LONG_BLOCK = 16
-    SIGNALS = 1 << 20  # instructions between two checks for host signals
-    MANY_PAGES = 1 << 20  # bytes of code up to which translations are dropped page by page
-    END_UNKNOWN = 0  # not yet known how the block ends
-    END_ITSELF = 1  # the block's last instruction ends it
-    END_CUT = 2  # the CPU model cut the block after its last instruction
+    SIGNALS = 1 << 20  # number of instructions between two checks for host signals
+    MANY_PAGES = 1 << 20  # maximum number of bytes whose translations are dropped page by page
+    END_UNKNOWN = 0  # how the block ends is not yet known
+    END_ITSELF = 1  # the last instruction, such as a jump, always ends a block
+    END_CUT = 2  # the CPU model cut the block, at the end of a page or because of its length
     TRAPPED_UNKNOWN = 0
     TRAPPED_NONE = 1
     TRAPPED_SOME = 2
@@ -303,8 +303,8 @@ cdef void edge_hook(void *uc, UcTb *current, UcTb *previous, void *data) noexcep
     cdef size_t i
     cdef uint64_t key = code_key(c, current.pc, current.size)
     fast_block(c, current.pc).size = 0
-    # If an exit address cut the translation, Unicorn counts it as an instruction. The decoder then
-    # counts the block's instructions instead (STOP_UNCOUNTED).
+    # Where an exit address cuts a translation, Unicorn's count includes one instruction too many.
+    # The decoder then counts the block's instructions instead (STOP_UNCOUNTED).
     c.untold = False
     translated(c, current.pc, current.size)
     for i in range(c.exit_count):
@@ -321,7 +321,7 @@ cdef void stop_hook(void *uc, uint64_t address, uint32_t size, void *data) noexc
         if c.stops[i] == address:
             break
     else:
-        return  # a leftover hook of a stop that was removed
+        return  # the stop was removed, but its hook could not be
     if c.passing and c.pass_by == address:
         c.passing = False
         c.passed, c.passed_at = address, c.instructions

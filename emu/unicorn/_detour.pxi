@@ -1,11 +1,11 @@
-"""Detour of a probed instruction, during which the clock stands still.
+"""Detours of probed instructions; the clock stands still during a detour.
 
 Part of the engine (``_engine.pyx`` includes this file).
 """
 
 
 cdef void freeze(Clock *c) noexcept nogil:
-    """Stop the clock before a breakpoint, which is the last instruction of its block."""
+    """Stop the clock before a breakpoint; the breakpoint is the last instruction of its block."""
     cdef DetourState *d = &c.detour
     if c.count:
         c.instructions += c.count - 1
@@ -24,7 +24,8 @@ cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
     Its pages must remain mapped to the same frames during the detour.
     """
     cdef DetourState *d = &c.detour
-    cdef uint32_t on_page = <uint32_t>(((sp - 1) & 4095) + 1)  # bytes below sp on the same page
+    # Number of bytes below sp on the same page.
+    cdef uint32_t on_page = <uint32_t>(((sp - 1) & 4095) + 1)
     cdef uint32_t wanted = d.stack_wanted
     cdef uint8_t *last
     cdef uint64_t at = 0
@@ -66,7 +67,7 @@ cdef uint8_t *host_stack(Clock *c, uint64_t address) noexcept nogil:
 
 
 cdef inline bint guard_holds(Clock *c) noexcept nogil:
-    """Return whether the guard, the lowest saved bytes, is unchanged."""
+    """Return whether the guard (the lowest saved bytes of the stack) is unchanged."""
     cdef DetourState *d = &c.detour
     cdef uint32_t first = d.stack_split if d.stack_split < GUARD else GUARD
     return memcmp(d.stack, d.stack_host[0], first) == 0 and (
@@ -133,7 +134,7 @@ cdef void thaw_now(Clock *c) noexcept nogil:
         if d.slot <= last < d.slot + SLOT:
             register_write(c, c.last_address, d.site)
     c.frozen = False
-    # The start after an instruction that ends a block would be canonical without a probe, too.
+    # Without a probe, too, a block start after an instruction that ends a block is canonical.
     c.resumed = d.resumed and not (d.slot and d.slot_ended)
     c.resume_at = d.at
     c.instructions += d.slot_entries if d.slot_entries else 1
@@ -191,7 +192,7 @@ cdef class Detour:
         self.engine = engine
 
     def freeze(self, uint64_t sp):
-        """Stop the clock after a breakpoint, and save the stack below ``sp``.
+        """Stop the clock at a breakpoint, and save the stack below ``sp``.
 
         If the clock already stands still (at a second breakpoint), only the stack is saved.
         """
@@ -203,7 +204,7 @@ cdef class Detour:
 
     @property
     def kept_stack(self):
-        """The stack before the breakpoint, while the clock stands still: (address, bytes)."""
+        """Stack as it was before the breakpoint: (address, bytes), while the clock stands still."""
         cdef Clock *c = &self.engine.clock
         return c.detour.stack_at, bytes(c.detour.stack[:c.detour.stack_size])
 
@@ -213,7 +214,7 @@ cdef class Detour:
         wipe_footprint(&self.engine.clock)
 
     def thaw_at(self, uint64_t address, bint canonical, int register=0, uint64_t sp=0):
-        """Set the address at which time resumes, one instruction later than it stopped.
+        """Set the address at which time resumes, with one more instruction counted.
 
         :param canonical: whether a block would start at ``address`` without the probe, too.
         :param register: Unicorn's number of the stack pointer, which must equal ``sp`` there (0: no
@@ -246,7 +247,7 @@ cdef class Detour:
         c.detour.status_value = value
 
     def defer(self, int register, uint64_t value):
-        """Set a register when time resumes, because the guest's return path does not set it.
+        """Schedule a register write for when time resumes; the guest's return path omits it.
 
         :raises ValueError: too many registers are waiting.
         """
@@ -266,7 +267,7 @@ cdef class Detour:
         c.detour.status_bits = 0
 
     def thaw_if_at(self, uint64_t address):
-        """Resume time if the detour ends at ``address``, where the CPU stopped before a block."""
+        """Resume time if the detour ends at ``address``, the block start where the CPU stopped."""
         cdef Clock *c = &self.engine.clock
         self.engine._made()
         if c.frozen and thaws_at(c, address):
@@ -280,7 +281,7 @@ cdef class Detour:
         cdef Clock *c = &self.engine.clock
         self.engine._made()
         if c.frozen and thaws_at(c, pc):
-            thaw_now(c)  # the displaced instruction was executed; the next one is not mapped
+            thaw_now(c)  # the displaced instruction was executed; the code after it is not mapped
         elif c.frozen:
             if (c.detour.slot and not c.detour.slot_shared
                     and c.detour.slot <= pc < c.detour.slot + SLOT):

@@ -37,7 +37,7 @@ cdef uint32_t port_read(void *uc, uint32_t port, int size, void *data) noexcept 
 
 
 cdef ClockRead *port_clock(void *data, uint32_t port, int size) noexcept nogil:
-    """Return the counter that a kernel reads at a port, or NULL."""
+    """Return the counter that the kernel reads through a port, or NULL for other port accesses."""
     if (<Engine>data).counter_port != port or size != 4 or in_user_mode(&(<Engine>data).clock):
         return NULL
     return &(<Engine>data).port_counter

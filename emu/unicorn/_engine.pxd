@@ -19,9 +19,9 @@ ctypedef int (*context_free_fn)(void *context) noexcept nogil
 ctypedef int (*translate_fn)(void *uc, uint64_t address, int prot, uint64_t *physical) noexcept nogil
 ctypedef int (*reg2_fn)(void *uc, int regid, void *value, size_t *size) noexcept nogil
 ctypedef int (*hook_del_fn)(void *uc, size_t hook) noexcept nogil
-# uc_hook_add and uc_ctl are variadic. The x86-64 and AArch64 Linux calling conventions pass these
-# integer arguments in the same registers, but only a variadic prototype sets the vector register
-# count (AL on x86-64).
+# uc_hook_add and uc_ctl are variadic. On x86-64 and AArch64 Linux, their integer arguments are in
+# the same registers as those of other functions, but only a call through a variadic prototype sets
+# the number of vector registers (AL on x86-64).
 cdef extern from *:
     """
     #include <stdint.h>
@@ -45,7 +45,7 @@ cdef enum:
     HOOK_INSN_INVALID = 1 << 14
     HOOK_EDGE_GENERATED = 1 << 15
 
-# Handle an exception; return True if it was handled here, False to leave it to Python.
+# Handle an exception; return True if this succeeded, or False to leave the exception to Python.
 ctypedef bint (*trap_fn)(void *data, uint32_t vector) noexcept nogil
 # Deliver a breakpoint exception at ``pc`` to the guest; return False if no handler can take it.
 ctypedef bint (*enter_fn)(Clock *c, uint64_t pc) noexcept nogil
@@ -60,9 +60,9 @@ ctypedef void (*seam_fn)(void *data) noexcept nogil
 # Callback before and after another CPU's registers are loaded into the engine.
 ctypedef void (*exchanging_fn)(void *data, bint after) noexcept nogil
 # Callback when a block begins at an awaited address after ``Clock.instructions`` instructions.
-# It returns False if it failed; the block is then not executed.
+# The callback returns False on failure; the block is then not executed.
 ctypedef bint (*arrived_fn)(void *data, uint64_t address) noexcept nogil
-# Callback when a block begins and the previous one may have ended with a call that returns to the
+# Callback when a block begins and the previous block may have ended with a call that returns to the
 # awaited address ``back``.
 ctypedef void (*called_fn)(void *data, uint64_t back) noexcept nogil
 ctypedef void (*begin_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
@@ -80,10 +80,10 @@ cdef inline object native(void *function, const char *kind):
 cdef enum Answer:
     DECLINED = 0  # nothing was changed: Python must handle the exception
     DELIVERED = 1
-    EXECUTED = 2  # no exception: the instruction was emulated and the model is past it
+    EXECUTED = 2  # no exception is needed: the instruction was emulated, and the pc is after it
 
 
-# Why a run ended (also exported to Python).
+# Reasons why a run ended (also exported to Python).
 cpdef enum EngineStop:
     STOP_NONE = 0  # the CPU stopped by itself: it halted or reached an exit address
     STOP_DEADLINE = 1  # the clock reached ``deadline``
@@ -97,7 +97,7 @@ cpdef enum EngineStop:
     STOP_IN_PLACE = 9  # the instruction under a breakpoint must be executed in place
     STOP_UNSURE = 10  # it is not yet known whether the CPU model cut the previous block
     STOP_ADDRESS = 11  # the instruction at a stop address is about to be executed
-    STOP_TRAPPED = 12  # a user-mode block has an instruction that the model fails to trap
+    STOP_TRAPPED = 12  # a user-mode block has an instruction that must trap (``Clock.trapped``)
     STOP_TURN = 13  # the CPU's turn is over and another CPU may be able to run
 
 cpdef enum TrampolineSize:
@@ -111,24 +111,24 @@ cpdef enum CpuLimit:
 
 
 cdef enum:
-    MAX_FOOTPRINT = 2048  # maximum bytes of stack that a kernel's breakpoint path may use
-    GUARD = 256  # bytes below the footprint; a change in them reveals an overrun
+    MAX_FOOTPRINT = 2048  # maximum number of stack bytes that a kernel's breakpoint path may use
+    GUARD = 256  # size in bytes of the area below the footprint; a change there reveals an overrun
     MAX_REGIONS = 72
-    MAX_DEFERRED = 128  # upper bound for the number of registers of an architecture
+    MAX_DEFERRED = 128  # maximum number of registers of an architecture
     INVALID = 0xFFFFFFFF  # pseudo-vector for exceptions that arrive as invalid instructions
-    MAX_WALK = 8  # maximum levels of page tables
+    MAX_WALK = 8  # maximum number of page table levels
     MAX_PLACES = 8
     MAX_TRAPPED = 4
     MAX_YIELDS = 4
     MAX_TRANSLATED = 1024  # maximum number of recorded pages with recently translated code
-    CODE_KNOWN = 1  # page state: code on it was translated
-    CODE_NEW = 2  # page state: code on it was translated since the last query
-    FAST_BLOCKS = 32768  # entries in the table of blocks for the fast path
-    CODE_PAGES = 256  # cached translations of code pages at low addresses
-    PREFIXES = 4096  # cached instruction counts of block prefixes
-    PREFIX_BYTES = 248  # maximum length of a block prefix
-    CONTEXT_HEADER = 40  # bytes before the CPU state in a context (uc_priv.h, struct uc_context)
-    NO_PAGES = 63  # value of page_bits when blocks do not end at page boundaries
+    CODE_KNOWN = 1  # page state: code on the page was translated
+    CODE_NEW = 2  # page state: code on the page was translated since the last query
+    FAST_BLOCKS = 32768  # number of entries in the fast path's table of blocks
+    CODE_PAGES = 256  # number of cached address translations of code pages at low addresses
+    PREFIXES = 4096  # number of cached instruction counts of block prefixes
+    PREFIX_BYTES = 248  # maximum length of a block prefix in bytes
+    CONTEXT_HEADER = 40  # size in bytes of the header of a context (uc_priv.h, struct uc_context)
+    NO_PAGES = 63  # value of ``page_bits`` if page boundaries do not end blocks
 
 cdef struct BlockCount:
     uint64_t address
@@ -145,10 +145,10 @@ cdef struct CodePage:
     uint64_t turn  # value of ``Clock.turns`` at the time of the lookup
 
 
-# A block that the fast path may handle, found by its address; it has no trapped instructions.
+# A block without trapped instructions, which the fast path may handle; looked up by address.
 cdef struct FastBlock:
     uint64_t address
-    uint64_t turn  # value of ``Clock.turns`` for this half of the address space
+    uint64_t turn  # value of ``Clock.turns`` for the block's half of the address space
     uint64_t cut_at  # see ``Clock.cut_at``
     uint32_t size
     uint16_t count
@@ -157,7 +157,7 @@ cdef struct FastBlock:
 
 # Instruction count of the first bytes of a block.
 cdef struct BlockPrefix:
-    uint32_t size  # 0: unused entry
+    uint32_t size  # in bytes; 0 in an unused entry
     uint32_t count
     uint8_t code[PREFIX_BYTES]
 
@@ -166,10 +166,10 @@ cdef struct Region:
     uint64_t physical
     uint64_t size
     uint8_t *host
-    uint8_t *code  # one byte per page: whether code on it was translated since the last flush
+    uint8_t *code  # one byte per page: whether code on the page was translated since the last flush
 
 
-# unicorn.h: uc_arm64_cp_reg, as the system-instruction hook and UC_ARM64_REG_CP_REG take it
+# uc_arm64_cp_reg of unicorn.h, for the system-instruction hook and UC_ARM64_REG_CP_REG
 cdef struct CpReg:
     uint32_t crn
     uint32_t crm
@@ -180,13 +180,13 @@ cdef struct CpReg:
 
 
 # Detour of a probed instruction: no time passes between its breakpoint and the next instruction
-# (``Clock.frozen``), and everything changed on the way is restored.
+# (``Clock.frozen``), and all changes made by the detour are undone.
 cdef struct DetourState:
     # The address where time resumes, and whether a block start there is not canonical.
     uint64_t at
     bint resumed
     # The stack pointer expected at ``at`` if the kernel's own return path leads there (register 0:
-    # no check). Without it, code on that path that runs through ``at`` would end the detour early.
+    # no check). Otherwise, code on that path that runs through ``at`` would end the detour early.
     int sp_register
     uint64_t sp
     # The trampoline in use, the displaced instruction's original address and length, whether a
@@ -196,7 +196,7 @@ cdef struct DetourState:
     uint32_t site_length
     bint slot_ended
     uint64_t slot_entries
-    bint slot_shared  # a per-thread trampoline: exceptions there keep the trampoline's address
+    bint slot_shared  # whether exceptions report the address in the (per-thread) trampoline
     # Interrupt mask bits changed for the trampoline; a fault restores ``status_value``.
     int status_register
     uint64_t status_bits
@@ -206,17 +206,17 @@ cdef struct DetourState:
     uint64_t stack_at
     uint32_t stack_size
     uint8_t stack[MAX_FOOTPRINT + GUARD]
-    uint32_t stack_wanted  # bytes to save: the architecture's footprint plus the guard
+    uint32_t stack_wanted  # number of bytes to save: the architecture's footprint plus the guard
     uint8_t *stack_host[2]  # host addresses; the saved stack may span two pages
     uint64_t stack_physical[2]
-    uint32_t stack_split  # bytes on the first page
+    uint32_t stack_split  # number of saved bytes on the first page
     uint64_t kept[8]
     # Registers that the guest's return path does not restore; they are written when time resumes.
     int deferred
     int deferred_register[MAX_DEFERRED]
     uint64_t deferred_value[MAX_DEFERRED]
-    uint64_t frozen_blocks  # blocks entered during detours
-    bint gives_away  # the displaced instruction yields the CPU's turn
+    uint64_t frozen_blocks  # number of blocks entered during detours
+    bint gives_away  # whether the displaced instruction yields the CPU's turn
 
 
 # Saved state of one CPU while another CPU has its turn.
@@ -226,7 +226,7 @@ cdef struct CpuPart:
     uint8_t resumed
     uint8_t program_traps
     uint64_t resume_at
-    uint64_t address  # start of the CPU's last block, which has been counted
+    uint64_t address  # start address of the CPU's last block, whose instructions have been counted
     uint32_t size
     uint64_t program_began
     uint64_t *thread_word
@@ -245,7 +245,7 @@ cdef struct Clock:
     # A block start at ``resume_at`` is not canonical: it follows a probe, a stop or a cut, or the
     # events due at its canonical start were already handled.
     uint8_t resumed
-    # The block at ``piece`` may exceed ``limit``; a stop address ends it in time.
+    # The block at ``piece`` may exceed ``limit``; a stop address ends the block in time.
     uint8_t in_piece
     # No interrupt is taken before the next block (STI).
     uint8_t shadow
@@ -258,7 +258,7 @@ cdef struct Clock:
     uint8_t untold
     # The block in progress ends with a possible call that returns to an awaited address.
     uint8_t calling
-    # Up to this instruction count there is no deadline, limit, end of turn or signal check.
+    # Up to this instruction count, no deadline, limit, end of turn or signal check is due.
     uint64_t horizon
     # If the next block starts here, the CPU model may have cut it off from the block in progress.
     uint64_t cut_at
@@ -271,28 +271,28 @@ cdef struct Clock:
     uint64_t turn_end
     uint64_t turn_began
     uint64_t turn_length
-    # Virtual time stands still up to this count: another CPU has run that long in this round.
+    # Virtual time stands still up to this instruction count: another CPU ran for longer this round.
     uint64_t still
     # Length in instructions of the longest earlier turn in this round.
     uint64_t longest
-    # A non-maskable interrupt is pending; only these bits of a word in a context block it.
+    # Whether a non-maskable interrupt is pending; these bits of a context word block the interrupt.
     bint urgent
     uint32_t urgent_place
     uint32_t urgent_masked
-    exchanging_fn exchanging  # called when the CPU in the engine changes (NULL: no listener)
+    exchanging_fn exchanging  # called when the CPU in the engine changes, or NULL
     void *exchanging_data
-    # Offset in a context of the address reserved by an exclusive access (0: none).
+    # Offset in a context of the address reserved by an exclusive access, or 0.
     uint32_t monitor_place
     uint64_t passed_by_at  # instruction count at the CPU's last yield instruction
-    uint64_t passed_by  # yield instructions that the CPU may still execute without losing its turn
-    bint others  # another CPU may be able to run
+    uint64_t passed_by  # number of yield instructions that do not end the turn
+    bint others  # whether another CPU may be able to run
     CpuPart parts[MAX_CPUS]
     int yield_count
     Yield yields[MAX_YIELDS]
-    # Instructions executed before the block in progress.
+    # Number of instructions executed before the block in progress.
     uint64_t instructions
     uint64_t history  # incremented when another state is restored
-    # Start address, size in bytes and instruction count (0: none) of the block in progress.
+    # Start address, size in bytes and instruction count of the block in progress, or count 0.
     uint64_t address
     uint32_t size
     uint32_t count
@@ -316,7 +316,7 @@ cdef struct Clock:
     int mask_register
     uint64_t mask_bits
     uint64_t mask_value
-    # A pending interrupt also needs one of these bits set (riscv64 sie); 0: no such gate.
+    # A pending interrupt is taken only if one of these bits is set (riscv64 sie); 0 means always.
     int gate_register
     uint64_t gate_bits
     # The CPU is in user mode if the register's masked bits equal ``level_value``. Where the model
@@ -328,21 +328,21 @@ cdef struct Clock:
     uint32_t system_call  # vector reported for a system call instruction
     uint64_t resume_at
     uint64_t piece
-    # The previous block, while it is unknown how it ended.
+    # The previous block, while its kind of end (END_*) is unknown.
     uint64_t before
     uint32_t before_size
     # With fixed-length instructions, only ``word & end_mask == end_value`` ends a block by itself.
     uint32_t end_mask
     uint32_t end_value
-    # In user mode, instructions that match one of these (mask, value) pairs trap while this is set.
+    # While this flag is set, instructions that match a (mask, value) pair below trap in user mode.
     uint8_t program_traps
     int trapped_count
     uint32_t trapped[MAX_TRAPPED][2]
     int last_address
-    # Program counter to set after the run (0: leave it).
+    # Program counter to set after the run, or 0 to leave it unchanged.
     uint64_t moved
     # Unicorn ends a run when a hook writes the program counter after EBREAK (riscv64). The engine
-    # therefore writes it into a saved context and restores that.
+    # therefore writes the program counter into a saved context and restores the context.
     int pc_register
     bint by_context
     uint32_t pc_place  # offset of the program counter in a context
@@ -354,10 +354,10 @@ cdef struct Clock:
     context_free_fn context_free
     uint64_t heard  # instruction count of the next signal check
     DetourState detour
-    # Why the last run ended.
+    # Reason why the last run ended (STOP_*).
     int stop
     bint running
-    bint started  # code was run, so translations may exist
+    bint started  # whether code was run, so that translations may exist
     uint32_t vector
     void *uc
     void *engine
@@ -369,7 +369,7 @@ cdef struct Clock:
     walk_fn walk
     CodePage code_pages[CODE_PAGES]
     # Generation numbers for low and high addresses; cached code addresses are valid while the
-    # number is unchanged. Only the low one changes, since each process has its own mapping there.
+    # number is unchanged. Only the number for low addresses changes, since each process maps these.
     uint64_t turns[2]
     # Instruction count when the guest last went from the kernel to a program.
     uint64_t program_began
@@ -384,21 +384,21 @@ cdef struct Clock:
     bint asks_translated
     uint32_t translated_used
     uint64_t translated[MAX_TRANSLATED]
-    # Code was translated on a page whose physical address is unknown.
+    # Whether code was translated on a page whose physical address is unknown.
     bint code_anywhere
     # Callback of the breakpoints' owner, and the architecture's breakpoint exception.
     trap_fn trap
     void *trap_data
     enter_fn enter
-    # The architecture's other exceptions, and the offsets in a context that they use.
+    # Handler of the architecture's other exceptions, and the context offsets that the handler uses.
     deliver_fn deliver
     uint32_t exception_places[MAX_PLACES]
-    uint32_t pc_ahead  # bytes that the CPU model adds to an exception's program counter
+    uint32_t pc_ahead  # number of bytes that the CPU model adds to an exception's program counter
     uint64_t moment
     uint64_t exception_at  # instruction count at the last ``exceptions`` consecutive exceptions
     uint32_t exceptions
     BlockPrefix *prefixes
-    # Callback before the instruction at ``seam`` (NULL: none).
+    # Callback before the instruction at ``seam``, or NULL.
     seam_fn seam_call
     uint64_t seam
     forget_fn keep
@@ -407,26 +407,26 @@ cdef struct Clock:
     uint32_t unknown_size
     uint64_t exits[MAX_STOPS]
     size_t exit_count
-    # Stop addresses and their hooks; the CPU stops before executing one.
+    # Stop addresses, before which the CPU stops, and their hooks.
     uint64_t stops[MAX_STOPS]
     size_t stop_hooks[MAX_STOPS]
     int stop_count
     # The stop at this address is skipped once.
     bint passing
     uint64_t pass_by
-    # The stop address skipped last, and the instruction count before its block.
+    # The most recently skipped stop address, and the instruction count before its block.
     uint64_t passed
     uint64_t passed_at
-    uint64_t taken  # exceptions and interrupts delivered or emulated
-    # Awaited block starts: a hash table with open addressing (0: free entry).
+    uint64_t taken  # number of exceptions and interrupts delivered or emulated
+    # Awaited block starts: a hash table with open addressing, in which 0 is a free entry.
     uint64_t *awaited
     uint64_t awaited_mask
     uint64_t awaited_count
     arrived_fn arrived
     called_fn called
-    uint64_t calls_back  # return address of the call noted in ``calling``
+    uint64_t calls_back  # return address of the possible call that ``calling`` reports
     void *arrived_data
-    # Pointer to the current thread in guest RAM (the first word of the CPU's data); NULL: unknown.
+    # Guest word that points to the current thread (start of the CPU's data), or NULL if unknown.
     uint64_t *thread_word
 
 
@@ -520,8 +520,8 @@ cdef class EngineWiring:
     cdef context_size_fn context_size
     cdef hook_del_fn hook_del
     cdef list windows
-    cdef dict seam_hooks  # hook numbers by address
-    cdef dict left_hooks  # hook numbers, by address, of stops that could not be removed
+    cdef dict seam_hooks  # hook numbers of seams, keyed by address
+    cdef dict left_hooks  # hook numbers of stops that could not be removed, keyed by address
     cdef int most_left  # size of ``left_hooks`` at which removal is tried again
     cdef object port_in
     cdef object port_out

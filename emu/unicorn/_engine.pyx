@@ -115,7 +115,7 @@ cdef inline uint32_t table_find(Clock *c, uint64_t address, uint32_t size) noexc
 
 
 cdef int table_put(Clock *c, uint64_t address, uint32_t size, uint32_t count) noexcept nogil:
-    """Add a block or replace its entry; how the block ends becomes unknown."""
+    """Add a block to the table or replace its entry, with an unknown kind of block end."""
     cdef uint64_t i, j, old_size
     cdef BlockCount *old
     if c.table_used * 2 > c.table_mask:
@@ -215,10 +215,10 @@ cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
 
 
 cdef void system_call_hook(void *uc, void *data) noexcept nogil:
-    """Handle a system call, which ends its block and which the CPU model leaves to its host."""
+    """Handle a system call instruction; the CPU model leaves system calls to its host."""
     cdef Clock *c = <Clock *>data
     c.turns[0] += 1
-    # The instruction ends its block, so computing the pc is cheaper than asking the model.
+    # The instruction ends its block, so computing the pc is cheaper than reading the register.
     if delivers(c) and c.count and delivered(c, c.system_call, c.address + c.size, c.count):
         return
     c.stop = STOP_EXCEPTION
@@ -348,7 +348,7 @@ cdef class Engine(EngineWiring):
         self.clock.taken += 1
 
     def endless(self):
-        """Count one more exception.
+        """Count one more consecutive exception.
 
         :return: whether more than MAX_EXCEPTIONS occurred with no instruction between them.
         """
@@ -416,7 +416,7 @@ cdef class Engine(EngineWiring):
             raise MemoryError
 
     def learn(self, uint64_t address, uint32_t size, uint32_t count):
-        """Store the instruction count of a block, if its translation did not report one."""
+        """Store the instruction count of a block whose translation did not report a count."""
         if not 0 < count <= 0xFFFF:
             raise ValueError(f"a block cannot have {count} instructions (1 to 65535)")
         fast_block(&self.clock, address).size = 0
@@ -428,7 +428,7 @@ cdef class Engine(EngineWiring):
         return table_find(&self.clock, code_key(&self.clock, address, size), size) or None
 
     def set_stops(self, addresses):
-        """Set the addresses before which the CPU stops (STOP_ADDRESS); they do not cut blocks."""
+        """Set the addresses before which the CPU stops (STOP_ADDRESS), without cutting blocks."""
         cdef Clock *c = &self.clock
         cdef size_t hook = 0
         cdef uint64_t address
@@ -532,7 +532,7 @@ cdef class Engine(EngineWiring):
         return 0
 
     def set_exits(self, addresses):
-        """Set the exit addresses: each ends a block, and the CPU stops before it (STOP_NONE).
+        """Set the exit addresses, which end blocks and before which the CPU stops (STOP_NONE).
 
         The CPU model looks these addresses up at the end of each run, so they are suitable only for
         a guest without page tables.
@@ -578,7 +578,7 @@ cdef class Engine(EngineWiring):
         self.clock.code_anywhere = False
 
     def set_no_execute(self, uint64_t bit):
-        """Set the no-execute bit of page table entries (0: none).
+        """Set the no-execute bit of page table entries, or 0 if entries have no such bit.
 
         If Unicorn itself looked up code through an entry with this bit, the guest would see a page
         fault.
@@ -663,7 +663,7 @@ cdef class Engine(EngineWiring):
 
     @property
     def deadline(self):
-        """Virtual time in ns: the CPU stops at the first canonical block start at or after it."""
+        """Virtual time in ns from which on the CPU stops at the next canonical block start."""
         return self.clock.deadline
 
     @deadline.setter
@@ -713,7 +713,7 @@ cdef class Engine(EngineWiring):
 
     @property
     def slow(self):
-        """Whether every block start takes the slow path; tests compare it with the fast path."""
+        """Whether every block start takes the slow path, which tests compare with the fast path."""
         return bool(self.clock.slow)
 
     @slow.setter
@@ -745,7 +745,7 @@ cdef class Engine(EngineWiring):
 
     @property
     def before(self):
-        """After STOP_UNSURE, the block executed before the one in progress: (address, bytes)."""
+        """After STOP_UNSURE, (address, bytes) of the block before the block in progress."""
         return self.clock.before, self.clock.before_size
 
     @property
@@ -760,10 +760,10 @@ cdef class Engine(EngineWiring):
 
     @property
     def block(self):
-        """The block in progress: (address, bytes, instructions)."""
+        """The block in progress, as (address, size in bytes, number of instructions)."""
         return self.clock.address, self.clock.size, self.clock.count
 
     @property
     def unknown_block(self):
-        """The block that caused STOP_UNCOUNTED: (address, bytes)."""
+        """The block that caused STOP_UNCOUNTED, as (address, size in bytes)."""
         return self.clock.unknown_address, self.clock.unknown_size

@@ -1,4 +1,4 @@
-"""Exceptions delivered without Python (``_engine.pyx`` includes this file).
+"""Delivery of exceptions without Python (``_engine.pyx`` includes this file).
 
 The architecture's ``DELIVER`` changes the registers; this file determines how far the block in
 progress was executed and sets the clock.  Exceptions that ``DELIVER`` declines are handled in
@@ -7,7 +7,7 @@ is set.
 """
 
 cpdef enum ExceptionLimit:
-    MAX_EXCEPTIONS = 64  # maximum consecutive exceptions without an executed instruction
+    MAX_EXCEPTIONS = 64  # maximum number of consecutive exceptions without an executed instruction
 
 
 cdef inline bint delivers(Clock *c) noexcept nogil:
@@ -15,7 +15,7 @@ cdef inline bint delivers(Clock *c) noexcept nogil:
 
 
 cdef bint one_more(Clock *c, uint64_t at) noexcept nogil:
-    """Count an exception after ``at`` instructions; return whether there are now too many."""
+    """Count an exception after ``at`` instructions; return whether MAX_EXCEPTIONS is exceeded."""
     if at != c.exception_at:
         c.exception_at = at
         c.exceptions = 0
@@ -48,7 +48,7 @@ cdef void learn_prefix(Clock *c, const uint8_t *code, uint32_t size, uint32_t co
 
 
 cdef int64_t executed(Clock *c, uint64_t pc) noexcept nogil:
-    """Return how many instructions of the block were executed before ``pc``; -1 if unknown."""
+    """Return how many instructions of the block were executed before ``pc``, or -1 if unknown."""
     cdef uint64_t behind = pc - c.address
     cdef uint8_t code[PREFIX_BYTES]
     cdef BlockPrefix *prefix

@@ -23,13 +23,13 @@ from emu.unicorn._engine cimport (
 )
 
 cpdef enum FlowKind:
-    FLOW_PIECE = 0  # value: an address; count: instructions executed from there
-    FLOW_THREAD = 1  # value: content of the watched word from here on
-    FLOW_SKEW = 2  # value: ns by which virtual time is ahead of the instruction count from here on
-    FLOW_TAKEN = 3  # an exception or interrupt was delivered or emulated here
+    FLOW_PIECE = 0  # value: address of a piece; count: number of instructions executed from there
+    FLOW_THREAD = 1  # value: value of the watched word, starting with the next piece
+    FLOW_SKEW = 2  # value: virtual time in ns minus instruction count, starting with the next piece
+    FLOW_TAKEN = 3  # an exception or interrupt was delivered or emulated before the next piece
 
 cdef enum:
-    FLOW_ENTRIES = 1 << 16  # entries collected before they are passed to the sink
+    FLOW_ENTRIES = 1 << 16  # number of entries that are passed to the sink at once
 
 
 cdef struct FlowEntry:
@@ -42,7 +42,7 @@ cdef struct FlowState:
     Clock *clock
     void *flow
     uint64_t address  # start of the piece in progress
-    uint64_t begun  # instruction count at its start
+    uint64_t begun  # instruction count at the start of this piece
     const uint8_t *words[MAX_CPUS]  # the watched word of each CPU, or NULL
     bint watched  # whether any word is watched
     uint64_t thread
@@ -97,7 +97,7 @@ cdef void flow_block(void *uc, uint64_t address, uint32_t size, void *data) noex
 
 @cython.no_gc_clear
 cdef class Flow:
-    """Listener for the guest's path through its code, until it is closed.
+    """Listener that reports the guest's path through its code until ``close`` is called.
 
     An entry is u64 value, u32 count, u32 kind (FlowKind) in the host's byte order (little-endian).
 
@@ -151,7 +151,7 @@ cdef class Flow:
         return 0
 
     def watch_words(self, words):
-        """Replace the watched words; the machine must not be running."""
+        """Replace the watched words; the machine must be stopped."""
         if self.engine is None:
             raise RuntimeError("this Flow object was not initialized")
         self.engine._still()
@@ -166,7 +166,7 @@ cdef class Flow:
         return 0
 
     def flush(self):
-        """Pass the entries up to the current position to the sink; the machine must not run."""
+        """Pass the entries up to the current position to the sink; the machine must be stopped."""
         if self.engine is None:
             raise RuntimeError("this Flow object was not initialized")
         self.engine._still()
@@ -177,7 +177,7 @@ cdef class Flow:
         self.give()
 
     def close(self):
-        """Stop collecting and pass the remaining entries to the sink; the machine must not run."""
+        """Stop collecting and pass all remaining entries to the sink; the machine must not run."""
         if self.open:
             self.flush()
             self.open = False

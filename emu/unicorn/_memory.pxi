@@ -1,4 +1,4 @@
-"""Guest memory and registers for native code, and the code pages that the CPU model translated.
+"""Access to guest memory and registers for native code, and the pages with translated code.
 
 Part of the engine (``_engine.pyx`` includes this file).
 """
@@ -15,13 +15,13 @@ cdef Region *region_of(Clock *c, uint64_t physical, uint64_t size) noexcept nogi
 
 
 cdef uint8_t *host_physical(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
-    """Return the host address of a range of guest RAM, or NULL if it is not RAM."""
+    """Return the host address of a physical memory range, or NULL if the range is not RAM."""
     cdef Region *region = region_of(c, physical, size)
     return NULL if region == NULL else region.host + (physical - region.physical)
 
 
 cdef bint flat(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
-    """Translate an address for an engine without page tables."""
+    """Translate an address to itself, for an engine without page tables."""
     c.walked_count = 0
     physical[0] = address
     return True
@@ -40,7 +40,7 @@ cdef void note_translated(Clock *c, Region *region, uint64_t physical) noexcept 
 
 
 cdef void translated(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """Note that code at virtual [address, address + size) was translated (at most two pages)."""
+    """Record that code at virtual [address, address + size) was translated (on up to two pages)."""
     cdef uint64_t physical = 0
     cdef uint64_t last = address + (size if size else 1) - 1
     cdef Region *region
@@ -59,7 +59,7 @@ cdef void translated(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
 
 
 cdef bint holds_code(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
-    """Return whether code may have been translated on a page of this range."""
+    """Return whether a page in a physical range may contain translated code."""
     cdef Region *region = region_of(c, physical, size)
     cdef uint64_t page
     if region == NULL:
@@ -76,9 +76,9 @@ cdef bint holds_code(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
 cdef void written(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
     """Drop translations of a range within one RAM region after a write by the host.
 
-    Unicorn drops translations by virtual address, which it looks up as the guest would fetch there:
-    that sets accessed bits, and where the guest could not fetch, nothing is dropped and a page
-    fault begins.  Virtual addresses are therefore treated as physical ones meanwhile.
+    Unicorn drops translations by virtual address, and looks the address up as if the guest fetched
+    there: this sets accessed bits, and where the guest could not fetch, nothing is dropped and a
+    page fault begins.  Virtual addresses are therefore treated as physical ones meanwhile.
     """
     cdef uint64_t offset = physical - c.regions[0].physical
     if offset < c.regions[0].size and (offset & 4095) + size <= 4096 and not (
@@ -92,7 +92,7 @@ cdef void written(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
 
 
 cdef void flatten(Clock *c, bint physical) noexcept nogil:
-    """Treat virtual addresses as physical ones, or stop doing so."""
+    """Start or stop treating virtual addresses as physical ones."""
     if c.walk != flat:
         c.ctl(c.uc, ctl_word(CTL_TLB_TYPE, 1, CTL_WRITE),
               <int>(TLB_VIRTUAL if physical else TLB_CPU))
@@ -100,7 +100,7 @@ cdef void flatten(Clock *c, bint physical) noexcept nogil:
 
 
 cdef bint ask_model(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
-    """Translate an address with the CPU model, until the architecture's page walk is set."""
+    """Translate an address through the CPU model, until the architecture's page walk is set."""
     c.walked_count = 0
     return c.vmem_translate(c.uc, address, PROT_READ, physical) == 0
 
@@ -168,7 +168,7 @@ cdef bint put_walked(Clock *c, uint64_t *content) noexcept nogil:
 
 
 cdef uint8_t *host_page(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
-    """Return the host address of a virtual address, valid up to the end of its page, or NULL."""
+    """Return the host address of a virtual address, or NULL; valid up to the end of the page."""
     if not c.walk(c, address, physical):
         return NULL
     return host_physical(c, physical[0], 4096 - (address & 4095))
@@ -199,7 +199,7 @@ cdef bint guest_read(Clock *c, uint64_t address, void *data, uint32_t size) noex
 
 
 cdef bint guest_write(Clock *c, uint64_t address, const void *data, uint32_t size) noexcept nogil:
-    """Write virtual memory; return False, and write nothing, if a page is not mapped to RAM."""
+    """Write virtual memory; if a page is not mapped to RAM, write nothing and return False."""
     cdef const uint8_t *source = <const uint8_t *>data
     cdef uint64_t at = 0
     cdef uint64_t behind = 0

@@ -27,10 +27,10 @@ from emu.unicorn._engine cimport (
 )
 
 cpdef enum StepKind:
-    STEP_INSTRUCTION = 0  # a: address; b: number of instructions before it
+    STEP_INSTRUCTION = 0  # a: address; b: number of instructions executed before this one
     STEP_REGISTER = 1  # what: index in the register list; a: value set by the previous instruction
-    STEP_STORE = 2  # what: bytes; a: physical address; b: value stored by the previous instruction
-    STEP_LOAD = 3  # what: bytes; a: physical address
+    STEP_STORE = 2  # what: size; a: physical address; b: value stored by the previous instruction
+    STEP_LOAD = 3  # what: size in bytes; a: physical address
 
 cpdef enum StepLimit:
     MAX_STEP_REGISTERS = 64
@@ -130,7 +130,7 @@ cdef void step_access(void *uc, int kind, uint64_t address, int size, int64_t va
 
 @cython.no_gc_clear
 cdef class Steps:
-    """Listener for every instruction, until it is closed.
+    """Listener that reports every executed instruction until ``close`` is called.
 
     An entry is u32 kind (StepKind), u32 what, u64 a, u64 b in the host's byte order
     (little-endian).
@@ -160,7 +160,7 @@ cdef class Steps:
         if len(numbers) > MAX_STEP_REGISTERS:
             raise ValueError(f"{len(numbers)} registers to observe: at most {MAX_STEP_REGISTERS}")
         for i in range(<int>len(numbers)):
-            engine.read(numbers[i])  # raises an error if there is no such register
+            engine.read(numbers[i])  # raises an error if the register does not exist
             self.s.registers[i] = numbers[i]
         self.s.count = <int>len(numbers)
         self.s.clock = &engine.clock
@@ -189,7 +189,7 @@ cdef class Steps:
         return 0
 
     def flush(self):
-        """Pass the entries up to the current position to the sink; the machine must not run."""
+        """Pass the entries up to the current position to the sink; the machine must be stopped."""
         if self.engine is None:
             raise RuntimeError("this Steps object was not initialized")
         self.engine._still()

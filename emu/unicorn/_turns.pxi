@@ -1,4 +1,4 @@
-"""Several CPUs in one engine: whose turn it is, and the virtual time of each turn.
+"""Turns of several CPUs in one engine, and the virtual time of each turn.
 
 Part of the engine (``_engine.pyx`` includes this file).
 
@@ -22,7 +22,7 @@ cdef inline bint gives_away(Clock *c, uint64_t address, uint32_t size) noexcept 
 cdef inline void give_away(Clock *c, uint64_t count) noexcept nogil:
     """End the turn after ``count`` instructions, unless the CPU may yield without losing it."""
     if c.passed_by_at == count:
-        return  # already handled: the run was interrupted here
+        return  # this yield was handled before the run was interrupted
     c.passed_by_at = count
     if c.passed_by:
         c.passed_by -= 1
@@ -57,7 +57,7 @@ cdef void begin_turn(Clock *c, uint64_t count, uint64_t longest) noexcept nogil:
 
 
 cdef bint turn_over(Clock *c, uint64_t count) noexcept nogil:
-    """Return whether the scheduler must choose the next CPU, at the end of a turn.
+    """Return whether the scheduler must choose the next CPU now that a turn has ended.
 
     If no other CPU can run, the same CPU begins its next turn here, in a new round.
     """
@@ -69,7 +69,7 @@ cdef bint turn_over(Clock *c, uint64_t count) noexcept nogil:
 
 @cython.no_gc_clear
 cdef class Turns:
-    """The registers of all CPUs, and whose turn it is.
+    """Registers of all CPUs of an engine, and the turns in which the CPUs run.
 
     :param count: number of CPUs. Create this object together with the engine, while all registers
         have their power-on values.
@@ -147,7 +147,7 @@ cdef class Turns:
         c.program_began, c.address, c.size = other.program_began, other.address, other.size
         c.count = 0
         c.cut_at = 0
-        c.calling = False  # the noted call belonged to the other CPU
+        c.calling = False  # the pending call was made by the previous CPU
         c.cpu = number
         c.exceptions = 0
         c.turns[0] += 1
@@ -156,7 +156,7 @@ cdef class Turns:
         return 0
 
     def power_on(self, uint32_t number):
-        """Load a CPU into the engine, as ``look_at`` does, and reset its registers to power-on."""
+        """Load a CPU into the engine like ``look_at``, and set its registers to power-on values."""
         cdef Clock *c = &self.engine.clock
         self._ready(number)
         self._load(number)
@@ -200,7 +200,7 @@ cdef class Turns:
 
     @property
     def patience(self):
-        """Number of yields that will not end the turn; instruction count at the last yield."""
+        """Number of yields that will not end the turn, and instruction count at the last yield."""
         self._made()
         return self.engine.clock.passed_by, self.engine.clock.passed_by_at
 
@@ -210,12 +210,12 @@ cdef class Turns:
         self.engine.clock.passed_by, self.engine.clock.passed_by_at = value
 
     def alone(self):
-        """Note that no other CPU can run until an interrupt line changes."""
+        """Record that no other CPU can run until an interrupt line changes."""
         self._made()
         self.engine.clock.others = False
 
     def others_may_run(self):
-        """Note that another CPU may be able to run: an interrupt line changed or a CPU started."""
+        """Record that another CPU may be able to run after an interrupt change or a CPU start."""
         self._made()
         self.engine.clock.others = self.engine.clock.cpus > 1
 
@@ -240,7 +240,7 @@ cdef class Turns:
 
     @property
     def clock(self):
-        """The turn's state in a snapshot: (begin, end, longest earlier turn, length of a turn)."""
+        """State of the turn in a snapshot: (begin, end, longest earlier turn, length of a turn)."""
         self._made()
         cdef Clock *c = &self.engine.clock
         return c.turn_began, c.turn_end, c.longest, c.turn_length
@@ -276,7 +276,7 @@ cdef class Turns:
 
 
 cdef void watch_code(Clock *c) noexcept nogil:
-    """Record from now on the pages on which code is translated."""
+    """Start to record the pages on which code is translated."""
     c.asks_translated = True
 
 

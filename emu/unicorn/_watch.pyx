@@ -33,7 +33,7 @@ cdef struct WatchState:
     uint64_t size
     const uint8_t *host
     uint8_t known[MAX_WATCHED]
-    uint64_t at_block  # instruction count at the start of this block
+    uint64_t at_block  # instruction count at the start of the current block
     uint64_t writes
     # The last write was made by one of the instructions numbered [low, high), counted from 0.
     uint64_t low
@@ -78,7 +78,7 @@ cdef void watch_block(void *uc, uint64_t address, uint32_t size, void *data) noe
 
 @cython.no_gc_clear
 cdef class WriteWatch:
-    """Watchpoint on RAM, until it is closed.
+    """Watchpoint on a range of RAM, active until ``close`` is called.
 
     :param physical: physical address of the watched bytes.
     :param size: 1 to 64 bytes, within one page.
@@ -142,7 +142,7 @@ cdef class WriteWatch:
             self.engine.hook_del(self.engine.uc, self.block_hook_)
 
     def look(self):
-        """Detect what was written since the last block began; the machine must not run."""
+        """Detect writes since the start of the last block; the machine must be stopped."""
         if self.engine is None:
             raise RuntimeError("this watchpoint was not initialized")
         watch_block(NULL, 0, 0, &self.w)
@@ -160,13 +160,13 @@ cdef class WriteWatch:
 
     @property
     def first(self):
-        """Position of the first detected access, as for ``last``."""
+        """Position of the first detected access, as (low, high); see ``last``."""
         return self.w.first_low, self.w.first_high
 
     @property
     def last(self):
-        """Position of the last detected access: (low, high).
+        """Position of the most recent detected access, as (low, high).
 
-        It was made by one of the instructions numbered [low, high), counted from 0.
+        The access was made by one of the instructions numbered [low, high), counted from 0.
         """
         return self.w.low, self.w.high

@@ -101,7 +101,7 @@ cdef class EngineWiring:
         return 0
 
     cdef int _still(self) except -1:
-        """Raise an error while the CPU is running, to protect translated code that is in use."""
+        """Raise an error if the CPU is running, because its translated code is in use."""
         self._made()
         if self.clock.running:
             raise RuntimeError("the engine is running: this cannot be done from inside its run")
@@ -179,7 +179,7 @@ cdef class EngineWiring:
                                            <void *>self, <uint64_t>1, <uint64_t>0, insn_out))
 
     def hook_system_call(self, int insn, uint32_t vector):
-        """Treat a system call, which the CPU model leaves to its host, as exception ``vector``."""
+        """Treat system calls, which the CPU model leaves to its host, as exception ``vector``."""
         self._still()
         cdef size_t hook = 0
         self.clock.system_call = vector
@@ -271,7 +271,7 @@ cdef class EngineWiring:
         self.clock.mask_value = value
 
     def set_interrupt_gate(self, int register, uint64_t bits):
-        """Require one of ``bits`` in ``register`` for a pending interrupt to be taken (0: none)."""
+        """Take pending interrupts only while one of ``bits`` is set in ``register`` (0: always)."""
         self.clock.gate_register = register
         self.clock.gate_bits = bits
 
@@ -287,7 +287,7 @@ cdef class EngineWiring:
         self.clock.urgent_place, self.clock.urgent_masked = <uint32_t>place, masked
 
     def set_user_mode(self, int level_register, uint64_t bits, uint64_t value):
-        """Define user mode: the CPU is in it while ``level_register & bits == value``."""
+        """Define user mode as the mode in which ``level_register & bits == value``."""
         self.clock.level_register = level_register
         self.clock.level_bits = bits
         self.clock.level_value = value
@@ -369,7 +369,7 @@ cdef class EngineWiring:
     # -- exceptions and blocks of the architecture --------------------------------------------
 
     def set_breakpoint_exception(self, module, uint32_t pc_place=0, places=()):
-        """Set the architecture's native breakpoint exception (only once).
+        """Set the architecture's native breakpoint exception; may be called only once.
 
         With ``PLACES``, breakpoints arrive as invalid instructions, where writing the program
         counter ends the run. The program counter is therefore also written in a context.
@@ -406,9 +406,9 @@ cdef class EngineWiring:
         self.clock.keep = keep
 
     cdef int _context(self, size_t place) except -1:
-        """Extend the context that native code saves and restores so that it covers ``place``.
+        """Make the context that native code saves and restores long enough to include ``place``.
 
-        It stays as short as possible, since Unicorn copies as many bytes as the context declares.
+        The context stays as short as possible, since Unicorn copies only the declared length.
         """
         cdef size_t whole = self.context_size(self.uc) - CONTEXT_HEADER
         if self.clock.context == NULL:
@@ -422,7 +422,7 @@ cdef class EngineWiring:
         return 0
 
     def set_exceptions(self, module, places=(), uint32_t pc_ahead=0):
-        """Set the architecture's native exception handler, ``DELIVER`` of a module (only once).
+        """Set the architecture's native exception handler, ``DELIVER`` of a module, only once.
 
         :param places: offsets in a context of the fields that ``EXCEPTION_PLACES`` names.
         :param pc_ahead: bytes that the CPU model adds to the pc of an exception.

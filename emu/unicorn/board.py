@@ -21,9 +21,9 @@ class Board(ABC):
 
     @abstractmethod
     def firmware(self) -> bytes:
-        """Set up memory and the CPUs the way firmware does before it enters a boot loader.
+        """Set up memory and the CPUs as firmware does before it starts a boot loader.
 
-        :return: the flattened device tree; empty if the firmware puts tables into memory instead.
+        :return: the flattened device tree, or no bytes if the firmware puts tables into memory.
         """
 
     @abstractmethod
@@ -36,7 +36,7 @@ class Board(ABC):
         """Whether typed bytes remain that the guest has not read."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state of all devices by name."""
+        """Return the states of all devices, keyed by device name."""
         return {name: device.state() for name, device in sorted(self.devices.items())}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -45,5 +45,5 @@ class Board(ABC):
             device.restore(state[name])
 
 
-# The board class of each architecture; its argument is the machine.
+# The board class of each architecture, which is called with the machine.
 BOARDS: Parts[Callable[[Any], Board]] = Parts("emu.unicorn.{}.board", "BOARD")

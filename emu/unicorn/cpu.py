@@ -16,7 +16,7 @@ class CpuModel:
     arch: int
     mode: int
     cpu_model: int
-    fixed_length: int  # bytes of every instruction, or 0 if the length varies
+    fixed_length: int  # length of every instruction in bytes, or 0 if lengths vary
     registers: Mapping[str, int]  # architecture register names -> Unicorn's register numbers
 
 
@@ -40,7 +40,7 @@ class Cpu(ABC):
     def __init__(self, number: int) -> None:
         self.number = number
         self.on = number == 0
-        self.masked = False  # waiting for an interrupt with all maskable interrupts disabled
+        self.masked = False  # whether the CPU waits with all maskable interrupts disabled
         # Start address and argument posted by another CPU, used when this CPU's turn comes; empty
         # if nothing is posted.
         self.posted: list[int] = []
@@ -73,7 +73,7 @@ class Cpu(ABC):
 
     @abstractmethod
     def start(self, address: int, argument: int) -> None:
-        """Start the CPU at ``address``, as another CPU requested; called when its turn has come."""
+        """Start the CPU at ``address``, as another CPU requested, at the start of its turn."""
 
     def post(self, address: int, argument: int) -> None:
         """Switch the CPU on and record where it starts when its turn comes."""

@@ -57,7 +57,7 @@ class StateFields:
         self.fields = fields
 
     def read(self, uc: unicorn.Uc) -> dict[str, int]:
-        """Return the values of all fields by name."""
+        """Return the values of all fields, keyed by name."""
         raw = context_bytes(uc)
         return {name: struct.unpack_from(form, raw, at)[0]
                 for name, (at, form) in self.fields.items()}

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NoReturn, Self
 
 PAGE = 4096
-ENTRY = 8  # bytes per page in /proc/self/pagemap; the flags below are bits of the last byte
+ENTRY = 8  # size in bytes of an entry in /proc/self/pagemap; the flags are bits of its last byte
 _PRESENT, _SWAPPED, _FILE = 0x80, 0x40, 0x20
 _CHANGED = bytes(bool(top & (_PRESENT | _SWAPPED)) and not top & _FILE for top in range(256))
 _RUN = re.compile(b"\x01+")
@@ -31,7 +31,7 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class _Forks:
-    """Number of times that this process has forked."""
+    """Counter of the forks of this process."""
 
     count = 0
 
@@ -51,7 +51,7 @@ class StateFile:
     snapshots, and a part that existed at a fork is never emptied, because the child may use it as
     its RAM.
 
-    :param size: bytes of a snapshot.
+    :param size: size of a snapshot in bytes.
     :raises OSError: if the host cannot create another memory file.
     """
 

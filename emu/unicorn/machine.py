@@ -24,11 +24,11 @@ def _keeping() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise MachineError(f"the state cannot be kept in memory: {error.strerror}") from None
+        raise MachineError(f"cannot save the state in memory: {error.strerror}") from None
 
 
 class UnicornMachine(RunningMachine):
-    """A deterministic machine: its run depends only on the image and the inputs.
+    """Deterministic machine, whose runs depend only on the image and the inputs.
 
     :param image: the kernel; its architecture chooses the board.
     :param memory: bytes of RAM, a multiple of 2 MiB.
@@ -72,7 +72,7 @@ class UnicornMachine(RunningMachine):
         self.interrupts_changed()
 
     def snapshot(self) -> Snapshot:
-        """Save the current state in memory, copy-on-write.
+        """Save the current state in memory as a copy-on-write snapshot.
 
         :raises MachineError: if the host has no memory for it.
         """
@@ -111,7 +111,7 @@ class UnicornMachine(RunningMachine):
 
     def _may_go_back(self, patches: int) -> None:
         if self.engine.running:
-            raise MachineError("the machine is running: a snapshot cannot be restored here")
+            raise MachineError("the machine is running: stop it before restoring a snapshot")
         if self.runner is not None:
             raise MachineError("the machine is being recorded: it cannot return to a saved state")
         if patches != self.patches:
@@ -137,7 +137,7 @@ class UnicornMachine(RunningMachine):
 
     @property
     def devices(self) -> dict[str, Device]:
-        """Devices of the board by name."""
+        """Devices of the board, keyed by name."""
         return self.board.devices
 
     def keep_loop(self) -> tuple[Stop | None, tuple[int, int] | None]:
@@ -145,11 +145,11 @@ class UnicornMachine(RunningMachine):
         return self._loop.keep()
 
     def put_loop_back(self, kept: tuple[Stop | None, tuple[int, int] | None]) -> None:
-        """Restore what ``keep_loop`` returned."""
+        """Restore the state returned by ``keep_loop``."""
         self._loop.put_back(kept)
 
     def digest(self) -> str:
-        """Return the SHA-256 of memory, CPUs, devices, clock and console output as hex digits."""
+        """Return the SHA-256, in hex digits, of memory, CPUs, devices, clock and console output."""
         h = hashlib.sha256()
         memory, zero = self.memory_part, bytes(PAGE)
         for first, count in memory.used():

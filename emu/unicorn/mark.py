@@ -1,4 +1,4 @@
-"""Marks: saved states to which a machine returns often, and much faster than to a ``Snapshot``.
+"""Marks: saved states that a machine can restore much faster than a ``Snapshot``.
 
 Registers are kept in the engine's own form, and the CPU model keeps its translations.
 """
@@ -71,7 +71,7 @@ def _is_plain(device: Device) -> bool:
 
 
 def keep(machine: MarkedMachine) -> StateMark:
-    """Save the current state; it stays valid as long as the machine exists."""
+    """Save the current state as a mark that stays valid as long as the machine exists."""
     devices = tuple(
         (device, device.keep() if _is_plain(device) else device.state())
         for _name, device in sorted(machine.devices.items()))

@@ -7,8 +7,8 @@ import unicorn
 
 from emu.host.errors import MachineError
 
-TRANSLATIONS = 1 << 30  # bytes of address space that each engine reserves for translated code
-BESIDE = 64 << 20  # bytes for its other tables
+TRANSLATIONS = 1 << 30  # size of an engine's address space for translated code, in bytes
+BESIDE = 64 << 20  # size in bytes of the engine's other tables
 MAP_NORESERVE = 0x4000
 
 

@@ -6,7 +6,7 @@ from emu.unicorn.guest_memory import GuestMemory
 
 
 class PhysicalMemory:
-    """RAM and hidden memory by physical address.
+    """RAM and hidden memory, accessed by physical address.
 
     All writes except those of the guest's own instructions use this class.
 
@@ -17,7 +17,7 @@ class PhysicalMemory:
 
     def __init__(self, engine: Engine, ram: GuestMemory, base: int, hidden_base: int) -> None:
         self.ram, self.base = ram, base
-        self.quiet = False  # True: ``store`` leaves stale translations to its caller
+        self.quiet = False  # whether ``store`` leaves stale translations to its caller
         self._engine, self._hidden_base = engine, hidden_base
         self._hidden: GuestMemory | None = None
         engine.map_ram(base, ram.view)
@@ -34,7 +34,7 @@ class PhysicalMemory:
         return self._hidden_base
 
     def release_hidden(self) -> None:
-        """Free the host memory of hidden memory, which then reads as zeros."""
+        """Free the host memory that backs hidden memory; hidden memory then reads as zeros."""
         if self._hidden is not None:
             self._hidden.clear()
 

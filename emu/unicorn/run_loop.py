@@ -1,4 +1,4 @@
-"""The run loop of the Unicorn machine: ends runs, and handles events between instructions."""
+"""Run loop of the Unicorn machine, which ends runs and handles events between instructions."""
 
 import contextlib
 import signal
@@ -18,16 +18,16 @@ from emu.unicorn.schedule import Schedule
 from emu.unicorn.state import MachineState
 
 PANIC_INSTRUCTIONS = 100_000_000  # instruction budget for printing the panic message
-MAX_RUNG = 1 << 16  # timer expirations allowed while a CPU waits and no interrupt is pending
+MAX_RUNG = 1 << 16  # maximum number of timer expirations while a CPU waits without an interrupt
 # Stops that the guest itself causes, which are therefore part of the machine's state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
 GONE = ("the CPU executes code through a mapping that was removed from the page tables; the run "
         "was abandoned, so restore an earlier state")
-MAX_STOPS = StopLimit.MAX_STOPS - 1  # one is reserved for ending a run within a block
+MAX_STOPS = StopLimit.MAX_STOPS - 1  # one stop address is reserved for ending a run within a block
 
 
 class CodeGoneError(MachineError):
-    """The CPU executes code that the guest's page tables do not map.
+    """Execution of code that the guest's page tables do not map.
 
     A page table or a control register was changed, and the CPU model still uses the old mapping.
     The number of executed instructions is unknown, so the run is abandoned: restore an earlier
@@ -59,7 +59,7 @@ class RunnableMachine(Protocol):
     alarm: Alarm | None
     patches: int  # nonzero while breakpoints are in memory
     breakpoints: Container[int]  # addresses of the breakpoints
-    displaced: Callable[[int], bytes]  # the bytes under a breakpoint
+    displaced: Callable[[int], bytes]  # returns the original bytes under a breakpoint
     pc: int
 
     @property
@@ -92,8 +92,8 @@ class RunLoop:
         self.handling = False  # whether a handler is being called between two instructions
         self.panicking: tuple[int, int] | None = None
         self._stop: Stop | None = None  # stop that was requested but not yet reported
-        self._ending = False  # whether the stop is due and all events before it were handled
-        self._interrupts = False  # whether an interrupt about to be taken ends the run
+        self._ending = False  # whether the stop is due and all earlier events were handled
+        self._interrupts = False  # whether the run ends before an interrupt is taken
         self._stops: set[int] = set()
         self._limit = NEVER  # instruction count at which the run ends
         self._time_limit = NEVER
@@ -110,7 +110,7 @@ class RunLoop:
 
     def deadline_changed(self) -> None:
         """Update the engine's deadline after a timer, a stop or the time limit changed."""
-        # A device's stop takes effect where an event would: at a canonical block start.
+        # A device's stop takes effect at the same points as an event: at canonical block starts.
         if self._ending:
             self.engine.deadline = self.events.next()
         elif self._stop is not None:
@@ -119,7 +119,7 @@ class RunLoop:
             self.engine.deadline = min(self.events.next(), self._time_limit)
 
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` in every run before the guest executes ``address``; None removes it.
+        """Call ``handler`` each time before the guest executes ``address``; None removes a handler.
 
         :raises MachineError: for too many stop addresses; the handler is not installed then.
         """
@@ -194,7 +194,7 @@ class RunLoop:
         self._stop, self.panicking = kept
 
     def restore(self, state: MachineState, pc: int) -> None:
-        """Restore the run loop's part of a machine state, at address ``pc``."""
+        """Restore the run loop's part of a machine state with the program counter ``pc``."""
         self.engine.forget_exceptions()
         self._stop = None
         if state.stop is not None:
@@ -204,7 +204,7 @@ class RunLoop:
     # -- a run --------------------------------------------------------------------------------
 
     def run(self, until: Until, console_start: int) -> Stop:
-        """Run until a condition of ``until`` holds or the guest ends the run; call a due alarm.
+        """Run until a condition of ``until`` holds or the guest ends the run, and call due alarms.
 
         :param console_start: offset in the console's text from which to search for ``until``'s.
         """
@@ -223,7 +223,7 @@ class RunLoop:
     def _run(self, until: Until, console_start: int) -> Stop:
         engine = self.engine
         if self.running:
-            raise MachineError("the machine is running: it cannot be run from inside its own run")
+            raise MachineError("the machine is already running: a handler cannot run it again")
         self._time_limit = until.time if until.time is not None else NEVER
         wanted = (until.console,) if isinstance(until.console, str) else until.console
         self._console_wanted = tuple(text.encode("utf-8", "surrogateescape") for text in wanted)
@@ -275,7 +275,7 @@ class RunLoop:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _loop(self) -> Stop:
-        """Run the guest until something ends the run, and return that stop.
+        """Run the guest until something ends the run, and return the stop.
 
         A stop lies between two instructions, after everything due before the next one was done, so
         the state does not depend on the purpose of the stop.  While a probe fires, time stands
@@ -285,7 +285,7 @@ class RunLoop:
         longer stop at it.
         """
         engine, machine = self.engine, self.machine
-        first, began = True, machine.pc  # a stop address at the start of the run does not end it
+        first, began = True, machine.pc  # a stop address at the start does not end the run
         while True:
             if engine.frozen:
                 engine.detour.thaw_if_at(machine.pc)
@@ -374,7 +374,7 @@ class RunLoop:
         return self.machine.arch.executed_length(self._code(pc)) or 1
 
     def _code(self, pc: int) -> bytes:
-        """Return the instruction at ``pc`` with some bytes after it, as far as they are mapped."""
+        """Return 15 bytes of code at ``pc``, or fewer if the next page is not mapped."""
         room = 4096 - pc % 4096
         if room < 15 and self.machine.translate(pc + room) is None:
             return self._read_code(pc, room)
@@ -391,7 +391,7 @@ class RunLoop:
             raise CodeGoneError(f"{GONE}: {error}") from None
 
     def _settle(self, pc: int) -> None:
-        """Account for the block that was left before ``pc``.
+        """Account for the block that the CPU left before ``pc``.
 
         :raises CodeGoneError: if its code is no longer mapped.
         """
@@ -493,7 +493,7 @@ class RunLoop:
         return None
 
     def _instructions(self, begin: int, end: int) -> list[bytes]:
-        """Return the instructions in virtual [begin, end); with fixed lengths, only the last."""
+        """Return the instructions in virtual [begin, end); for fixed lengths, only the last one."""
         fixed = self.machine.cpu.model.fixed_length
         if fixed:
             return [self._read_code(end - fixed, fixed)]
@@ -539,7 +539,7 @@ class RunLoop:
         return None
 
     def _in_place(self, pc: int) -> Stop | None:
-        """Execute the single instruction under a provider's breakpoint, in place."""
+        """Execute the instruction under a provider's breakpoint in place."""
         code = self.machine.displaced(pc)
         patch = self._read_code(pc, len(code))
         self.machine.write_code(pc, code)

@@ -1,4 +1,4 @@
-"""The machine that runs: booting, inputs, turns of its CPUs, and the end of each run."""
+"""Running of a machine: boot, inputs, turns of the CPUs, and the end of each run."""
 
 from collections.abc import Callable, Collection
 
@@ -10,14 +10,14 @@ from emu.unicorn.run_loop import Alarm, RunLoop
 from emu.unicorn.schedule import Schedule
 from emu.unicorn.wired_machine import WiredMachine
 
-MAX_COUNTS = 1 << 16  # pieces of code whose instruction counts are cached
+MAX_COUNTS = 1 << 16  # maximum number of pieces of code whose instruction counts are cached
 
 
 class RunningMachine(WiredMachine):
     """A machine that can run, but cannot return to an earlier state."""
 
     alarm: Alarm | None = None  # an observer's alarm, not part of the machine's state
-    patches = 0  # serial number of the breakpoint set in memory; 0: none
+    patches = 0  # serial number of the set of breakpoints in memory, or 0
 
     def __init__(self, image: Image, memory: int = 512 << 20) -> None:
         super().__init__(image, memory)
@@ -34,11 +34,11 @@ class RunningMachine(WiredMachine):
 
     @property
     def handlers(self) -> dict[int, Callable[[], None]]:
-        """Handlers by address, including those for instructions that the CPU model cannot run."""
+        """Handlers keyed by address, including those of instructions unknown to the CPU model."""
         return dict(self._loop.handlers)
 
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` in every run before the guest executes ``address``; None removes it.
+        """Call ``handler`` each time before the guest executes ``address``; None removes a handler.
 
         :raises MachineError: for too many stop addresses; the handler is not installed then.
         """
@@ -87,7 +87,7 @@ class RunningMachine(WiredMachine):
         """Give the turn to a CPU, and begin a new round.
 
         :param held: CPUs that get no turn until the next call.
-        :param patience: how often the CPU may signal that it waits for another one (PAUSE) before
+        :param patience: how often the CPU may signal that it waits for another CPU (PAUSE) before
             its turn ends; less than 2^32.
         :raises MachineError: while the machine is running, or if the CPU does not exist, is off or
             is held.
@@ -109,7 +109,7 @@ class RunningMachine(WiredMachine):
             self.schedule.bear(patience)
 
     def ring_timer(self) -> None:
-        """Make the timer of the CPU that has the turn expire now.
+        """Make the timer of the current CPU expire now.
 
         Its interrupt is taken before the next instruction, or as soon as the guest allows it.
 
@@ -123,7 +123,7 @@ class RunningMachine(WiredMachine):
         self.interrupts_changed()
 
     def switch_off(self) -> None:
-        """Switch off the CPU that has the turn.
+        """Switch off the current CPU.
 
         :raises MachineError: while the machine is running, or if it has only one CPU.
         """
@@ -139,7 +139,7 @@ class RunningMachine(WiredMachine):
 
     @property
     def panics(self) -> bool:
-        """Whether the guest has begun a panic and not finished it."""
+        """Whether a panic of the guest is in progress."""
         return self._loop.panicking is not None
 
     def request_stop(self, stop: Stop) -> None:
@@ -165,7 +165,7 @@ class RunningMachine(WiredMachine):
         return count
 
     def left_at(self, pc: int) -> int:
-        """Account for a block that an exception (not a probe's breakpoint) left before ``pc``.
+        """Account for the block that an exception (not a probe's breakpoint) ended before ``pc``.
 
         :return: address of the exception for the guest: if ``pc`` is in a trampoline, that of the
             displaced instruction.
@@ -176,7 +176,7 @@ class RunningMachine(WiredMachine):
         return pc
 
     def settle(self, pc: int) -> None:
-        """Account for the block in progress, which was left before ``pc`` was executed."""
+        """Account for the block in progress, which the CPU left before executing ``pc``."""
         begin, size, count = self.engine.block
         if count and begin < pc <= begin + size:
             try:
@@ -184,7 +184,7 @@ class RunningMachine(WiredMachine):
             except MemoryAccessError:
                 if pc != begin + size:
                     raise
-                self.engine.settle()  # the block's last instruction removed its mapping
+                self.engine.settle()  # the last instruction removed the mapping of its block
                 return
             # The CPU model may count several decoded instructions as one.  At the end of a block it
             # also counts an invalid instruction, which has no bytes here.
@@ -198,7 +198,7 @@ class RunningMachine(WiredMachine):
             self.engine.settle()
 
     def run(self, until: Until) -> Stop:
-        """Run until a condition of ``until`` holds or the guest ends the run; call a due alarm.
+        """Run until a condition of ``until`` holds or the guest ends the run, and call due alarms.
 
         :raises MachineError: if the machine is already running, or for too many stop addresses.
         """
@@ -209,12 +209,12 @@ class RunningMachine(WiredMachine):
 
     @property
     def trap_stack(self) -> int:
-        """Top of the stack on which breakpoint exceptions arrive; 0: the interrupted stack."""
+        """Top of the stack for breakpoint exceptions, or 0 if they use the interrupted stack."""
         name = self.guest.traps.trap_stack
         return self.symbol(name).address if name else 0
 
     def at_breakpoint(self, address: int) -> bool:
-        """Handle an executed breakpoint, and freeze the clock if the provider had set it.
+        """Handle an executed breakpoint, and freeze the clock if the breakpoint is the provider's.
 
         :return: whether the breakpoint is the provider's.
         """
@@ -225,7 +225,7 @@ class RunningMachine(WiredMachine):
 
     @property
     def waiting(self) -> bool:
-        """Whether the CPU that has the turn waits for an interrupt."""
+        """Whether the current CPU waits for an interrupt."""
         return self.schedule.waiting is not None and self.schedule.waiting == self.pc
 
     @property

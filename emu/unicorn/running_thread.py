@@ -7,20 +7,20 @@ from emu.unicorn.machine import UnicornMachine
 def thread_words(machine: UnicornMachine) -> list[int | None]:
     """Return, for each CPU, the physical address of the word that points to its running thread.
 
-    None: the kernel has not set it up yet (``thread_word``).
+    The address is None before the kernel has set up the word (``thread_word``).
     """
     return [thread_word(machine) for _cpu in machine.schedule.each()]
 
 
 def newer(words: list[int | None], now: list[int | None]) -> list[int | None]:
-    """Return the addresses in ``now``, replacing unknown ones (None) with those in ``words``."""
+    """Return the addresses in ``now``, with unknown addresses (None) replaced from ``words``."""
     return [before if word is None else word for before, word in zip(words, now, strict=True)]
 
 
 def watch_threads(machine: UnicornMachine) -> None:
     """Have the engine watch the running thread of each CPU.
 
-    For a CPU that is started later, this begins with its first turn.
+    For a CPU that is started later, watching begins with the CPU's first turn.
     """
     def watch() -> None:
         if not machine.engine.watches_thread:

@@ -1,4 +1,4 @@
-"""The turns of a machine's CPUs: which one runs, and for how many instructions.
+"""Scheduling of a machine's CPUs: which CPU runs, and for how many instructions.
 
 The CPUs of a round run one after the other, all at the same virtual time (``_turns.pxi``).
 """
@@ -46,7 +46,7 @@ class Schedule:
         self._waiting: list[int | None] = [None] * len(cpus)
         self.held: set[int] = set()  # CPUs that must not get a turn
         self.turned: Callable[[], None] | None = None  # called when a CPU's turn begins
-        self.left: int | None = None  # turns until the run ends with PATIENCE; None: no limit
+        self.left: int | None = None  # number of turns until the run ends with PATIENCE, or None
 
     @property
     def length(self) -> int:
@@ -74,7 +74,7 @@ class Schedule:
 
     @property
     def waiting(self) -> int | None:
-        """Address at which the CPU that has the turn waits for an interrupt, or None."""
+        """Address at which the current CPU waits for an interrupt, or None."""
         return self._waiting[self._engine.cpu]
 
     @waiting.setter
@@ -82,7 +82,7 @@ class Schedule:
         self._waiting[self._engine.cpu] = pc
 
     def _look(self) -> None:
-        """Clear the wait of the CPU that has the turn if its PC was moved elsewhere."""
+        """Clear the wait of the current CPU if the CPU's PC was moved elsewhere."""
         if self.waiting is not None and self.waiting != self._machine.pc:
             self.waiting = None
 
@@ -136,13 +136,13 @@ class Schedule:
         self._machine.interrupts_changed()
 
     def begins_to_wait(self, pc: int) -> None:
-        """Record that the CPU executed the wait instruction that ends at ``pc``."""
+        """Record that the current CPU executed the wait instruction that ends at ``pc``."""
         self.waiting = pc
         cpu = self._machine.cpus[self._engine.cpu]
         cpu.masked = self.several and cpu.masks_interrupts()
 
     def woke(self) -> None:
-        """Record that the CPU's wait is over.
+        """Record that the current CPU's wait is over.
 
         If the CPU already executed something in this turn, as in a loop that waits for another
         CPU, the turn ends, too.
@@ -176,7 +176,7 @@ class Schedule:
         return any(map(self._can_run, self._machine.cpus))
 
     def off(self) -> None:
-        """Switch off the CPU that has the turn."""
+        """Switch off the current CPU."""
         self._machine.cpus[self._engine.cpu].on = False
         self._turns.end_here()
         self._turns.others_may_run()
@@ -204,7 +204,7 @@ class Schedule:
     # -- the schedule's part of the machine's state -----------------------------------------------
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state of the turn and of the other CPUs, or None if there is only one CPU."""
+        """Return the state of the turn and of the other CPUs, or None if there is one CPU."""
         if not self.several:
             return None
         present, clock = self._engine.cpu, self._turns.clock
@@ -227,14 +227,14 @@ class Schedule:
         """Restore the states of all CPUs and of the turn.
 
         :param state: the result of ``state``.
-        :param own: the state of the CPU that has the turn.
+        :param own: the state of the current CPU.
         :param waiting: whether that CPU waits for an interrupt.
         :raises ValueError: if the state does not fit this machine.
         """
         cpus = self._machine.cpus
         if not self.several:
             if state is not None:
-                raise ValueError("the state has several CPUs, the machine only one")
+                raise ValueError("the state has several CPUs, but the machine has only one")
             cpus[0].restore(own)
             self._waiting[0] = self._machine.pc if waiting else None
             return
@@ -242,7 +242,7 @@ class Schedule:
             raise ValueError("the state and the machine have different numbers of CPUs")
         present = number(state["cpu"], len(cpus))
         for cpu, row in zip(cpus, state["cpus"], strict=True):
-            self._turns.power_on(cpu.number)  # old values may affect the ones set below
+            self._turns.power_on(cpu.number)  # old register values may affect the values set below
             cpu.restore(own if cpu.number == present else row["registers"])
             cpu.on, cpu.masked = bool(row["on"]), bool(row["masked"])
             cpu.posted = [number(value, 1 << 64) for value in row["posted"]]

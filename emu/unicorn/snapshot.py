@@ -34,7 +34,7 @@ MAX_FILE = 64 << 30  # maximum size of a snapshot file in bytes
 MAX_HEADER = 64 << 20
 MAX_VALUES = 1 << 22  # maximum number of JSON values in a header
 MAX_CONSOLE = 16 << 20
-LEVEL = -1  # a fast level, since commands wait: half the time for 25% more disk space
+LEVEL = -1  # fast compression, since commands wait for it: half the time, 25% more disk space
 ZERO = bytes(PAGE)
 
 
@@ -178,7 +178,8 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
         raise SnapshotError(f"{path}: not a snapshot file")
     _magic, version, head_size, body_size, digest = HEAD.unpack_from(raw)
     if version not in (FORMAT, WITHOUT_IMAGE):
-        raise SnapshotError(f"{path}: snapshot format {version}; this program reads {FORMAT}")
+        raise SnapshotError(f"{path}: snapshot format {version} is not supported; this program "
+                            f"reads format {FORMAT}")
     if len(raw) != HEAD.size + head_size + body_size:
         raise SnapshotError(
             f"{path}: truncated or extended: {len(raw)} bytes instead of "
@@ -188,7 +189,7 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
     if hashlib.sha256(view).digest() != digest:
         raise SnapshotError(f"{path}: damaged: checksum mismatch; create it again")
     try:
-        # A frame may claim any size, so the amount read from it is limited.
+        # A compressed frame may claim any size, so limit the number of bytes to read.
         text = zstandard.ZstdDecompressor().stream_reader(view[:head_size]).read(MAX_HEADER + 1)
         if len(text) > MAX_HEADER:
             raise ValueError

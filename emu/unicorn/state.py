@@ -10,13 +10,13 @@ from emu.unicorn.guest_memory import MemoryImage
 class MachineState:
     """Complete machine state except memory; JSON-compatible except for the console's bytes.
 
-    :param cpu: the CPU that has the turn; ``waiting`` and ``arrived`` refer to it, too.
+    :param cpu: the state of the current CPU, to which ``waiting`` and ``arrived`` also refer.
     :param arrived: whether everything due at the current instruction was done (``Engine.arrive``).
     :param waiting: whether the CPU has executed a wait instruction and was not woken.
-    :param stop: why the run ends at the next canonical block start, as (name of a StopReason,
-        detail); None: it does not end there.
-    :param panic: console bytes and the instruction limit of a panic in progress; None: no panic.
-    :param turns: the other CPUs and the turn (``Schedule.state``); None: there is only one CPU.
+    :param stop: reason why the run ends at the next canonical block start, as (StopReason name,
+        detail), or None if the run does not end there.
+    :param panic: console bytes and instruction limit of the panic in progress, or None.
+    :param turns: the other CPUs and the turn (``Schedule.state``), or None for a single CPU.
     """
 
     cpu: dict[str, Any]
@@ -35,8 +35,8 @@ class MachineState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A complete machine state kept in memory, RAM included."""
+    """A complete machine state, including RAM, that is saved in host memory."""
 
     state: MachineState
     memory: MemoryImage
-    patches: int = 0  # serial number of the breakpoint set in memory; 0: none
+    patches: int = 0  # serial number of the set of breakpoints in memory, or 0

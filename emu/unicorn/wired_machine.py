@@ -23,7 +23,7 @@ from emu.unicorn.physical_memory import PhysicalMemory
 from emu.unicorn.run_loop import RunLoop
 from emu.unicorn.schedule import Schedule
 
-LARGE = 1 << 16  # maximum bytes of a read that the engine performs
+LARGE = 1 << 16  # maximum size in bytes of a read that the engine performs
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
 NO_BREAKPOINTS: Container[int] = frozenset()
 
@@ -106,12 +106,12 @@ class WiredMachine(Machine):
 
     @property
     def cpus(self) -> tuple[Cpu, ...]:
-        """CPUs of the machine, which take turns; the engine holds the registers of one of them."""
+        """CPUs of the machine, which take turns; the engine holds the current CPU's registers."""
         return self.board.cpus
 
     @property
     def cpu(self) -> Cpu:
-        """The CPU that has the turn."""
+        """The current CPU, which is the CPU whose turn it is."""
         return self.board.cpus[self.engine.cpu]
 
     @property
@@ -144,14 +144,14 @@ class WiredMachine(Machine):
         self.schedule.changed()
 
     def read_register(self, name: str) -> int:
-        """Return the value of a register of the CPU that has the turn."""
+        """Return the value of a register of the current CPU."""
         number = self.cpu.model.registers.get(name)
         if number is None or name in self.cpu.guarded:
             return self.cpu.read_system(name)
         return self.engine.read(number)
 
     def write_register(self, name: str, value: int) -> None:
-        """Set a register of the CPU that has the turn.
+        """Set a register of the current CPU.
 
         :raises MachineError: if there is no such register, or it cannot hold the value.
         """
@@ -167,7 +167,7 @@ class WiredMachine(Machine):
             raise MachineError(f"register {name} cannot be set to {value:#x}") from None
 
     def write_vector(self, name: str, value: int) -> None:
-        """Set a 128-bit vector register of the CPU that has the turn."""
+        """Set a 128-bit vector register of the current CPU."""
         number = self.cpu.vectors.get(name)
         if number is None:
             raise MachineError(f"{self.arch.name} has no vector register '{name}'")
@@ -187,7 +187,7 @@ class WiredMachine(Machine):
         self.engine.flush_translations()
 
     def release_hidden(self) -> None:
-        """Free the host memory of hidden memory, which then reads as zeros."""
+        """Free the host memory that backs hidden memory; hidden memory then reads as zeros."""
         self._physical.release_hidden()
 
     def read(self, address: int, size: int) -> bytes:
@@ -211,7 +211,7 @@ class WiredMachine(Machine):
         self._physical.store(address, data, outside=True)
 
     def store(self, address: int, data: bytes) -> None:
-        """Write virtual memory as the CPU does for an exception frame, which is not an input.
+        """Write virtual memory as the CPU writes an exception frame; the write is not an input.
 
         :raises MemoryAccessError: if a page is not mapped.
         """
@@ -259,7 +259,7 @@ class WiredMachine(Machine):
             self.runner = runner
 
     def write_code(self, address: int, data: bytes) -> None:
-        """Write virtual memory without recording it as input, for temporary breakpoints."""
+        """Write virtual memory for a temporary breakpoint, without recording this as an input."""
         # The write need not drop translations, because remove_translations does so below.
         self._physical.quiet = True
         try:

@@ -1,8 +1,8 @@
 /*
- * Thirteen concurrency defects, each beside its correction.  SPDX-License-Identifier: BSD-2-Clause
+ * Thirteen concurrency defects, each with its correction.  SPDX-License-Identifier: BSD-2-Clause
  *
  * To test a defect, call x_reset(), then x_bad() or x_good() on several CPUs or threads at once
- * (some have two sides), and after them x_check(), which returns 1 if the result is correct.
+ * (some defects use two different functions). Then x_check() returns 1 if the result is correct.
  */
 #include "../teaching/kernel.h"
 #include "spin.h"
@@ -342,7 +342,7 @@ queue_handler_good(void)
 
 int queue_check(void) { return queue_length == 2 && queue[0] + queue[1] == 3; }
 
-/* 8. Reference count: it is decremented by a separate load and store. */
+/* 8. Reference count: a separate load and store decrement the count. */
 static volatile u32 references;
 static volatile u32 destroyed;
 
@@ -562,7 +562,7 @@ beat_check(void)
 	return beats == beats_of_clock + 1;
 }
 
-/* Lost updates in runs that take a long time, or that execute a spin hint without waiting. */
+/* Lost updates by callers that run for a long time, or that execute spin hints without waiting. */
 static volatile u64 slow_sum;
 
 void slow_reset(void) { slow_sum = 0; }

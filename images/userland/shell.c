@@ -1,5 +1,5 @@
 /*
- * A small shell, which is also init, and the tools; the program's name selects one of them.
+ * A small shell, which is also init, and the tools; the name of the program selects what to run.
  *
  * Before and after each command the shell prints marks (OSC 133, the shell integration of terminals),
  * which include the status. The host uses them to find a command's output.
@@ -76,7 +76,7 @@ echo(char **words)
 	return (0);
 }
 
-/* Print a date like ls does: convert days since 1970 to month and day, by eras of 400 years. */
+/* Print a date as ls does: convert days since 1970 to month and day, by eras of 400 years. */
 static void
 print_date(int64_t time)
 {

@@ -1,11 +1,11 @@
 /*
  * Workloads for timing: "work calls N" makes system calls, and "work faults N" touches new pages.
  * "work loop N" (many branches) and "work hash N" (few branches) stay in user mode.  "work room N"
- * makes system calls after it has mapped stack pages, so that a call can be replaced by another one.
+ * makes system calls after it has mapped stack pages, so that a tool can replace a call.
  */
 #include "system.h"
 
-enum { PAGE = 4096, AT_ONCE = 4096 }; /* AT_ONCE: pages mapped at a time */
+enum { PAGE = 4096, AT_ONCE = 4096 }; /* AT_ONCE: maximum number of pages mapped at a time */
 
 static void
 call(unsigned long count)

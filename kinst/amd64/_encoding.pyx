@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=True
-"""Split amd64 instructions into a key, which determines the verdict, and a displacement."""
+"""Native decoder that splits amd64 instructions into a key for the verdict and a displacement."""
 
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t
 from libc.string cimport memcpy
@@ -14,8 +14,8 @@ cdef enum:
     FIRST = 3
 
 # Parts of ModRM that affect the verdict.  ANY: whether the operand is memory, and whether it is
-# RIP-relative.  GROUP: also the middle field, which extends the opcode.  FIRST: as GROUP if that
-# field is 0 or 1, else all of ModRM.
+# RIP-relative.  GROUP: also the middle field, which extends the opcode.  FIRST: as GROUP if
+# this field is 0 or 1, otherwise all of ModRM.
 cdef uint8_t ONE_PLAIN[256]
 cdef uint8_t TWO_PLAIN[256]
 
@@ -75,7 +75,7 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
         key_length[0] = kept + 2
         return length
     if layout.map == 0 and layout.opcode == 0xFF and not layout.relative:
-        # Displacement of an indirect jump or call; other instructions of the group ignore it.
+        # Displacement of an indirect jump or call; other instructions with opcode FF ignore it.
         if layout.displacement == 1:
             relative[0] = <int8_t>code[at]
         elif layout.displacement == 4:

@@ -32,7 +32,7 @@ OPERAND_SIZE, ADDRESS_SIZE, LOCK, REPEATS = 0x66, 0x67, 0xF0, {0xF2, 0xF3}
 SEGMENTS = {0x64: "fs_base", 0x65: "gs_base"}
 CF, PF, ZF, SF, OF = 1 << 0, 1 << 2, 1 << 6, 1 << 7, 1 << 11
 
-# Instructions that are refused, and why
+# Capstone's instruction number -> why the instruction is refused
 REFUSED: dict[int, str] = {
     getattr(x86, f"X86_INS_{name}"): reason
     for names, reason in (
@@ -86,7 +86,7 @@ class ConditionCode:
 
 @dataclass(frozen=True)
 class Count:
-    """Condition of LOOP, LOOPE and LOOPNE, which first decrement the count, or of JRCXZ and JECXZ.
+    """Condition of JRCXZ and JECXZ, and of LOOP, LOOPE and LOOPNE, which first decrement the count.
 
     :param bits: width of the count: 64, or 32 with an address-size prefix; decrementing a 32-bit
         count clears the upper half of the register.
@@ -253,7 +253,7 @@ NOT_KNOWN = Refuse("is unknown")
 
 
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:
-    """Return the length of the first instruction (0 if it is invalid) and its verdict.
+    """Return the length (0 if invalid) and the verdict of the first instruction of ``code``.
 
     An instruction of which only the length is known is refused; decoding can continue after it.
     """
@@ -394,7 +394,7 @@ def _indirect(i: capstone.CsInsn, pushes: int | None) -> Verdict:
     if base == "rip":
         base, displacement = None, displacement + i.address + i.size
         relative = Relative.RELATIVE
-    # The last FS or GS prefix applies; other segment prefixes have no effect, even after it.
+    # The last FS or GS prefix applies; other segment prefixes have no effect, wherever they are.
     segments = [p for p in _bare(bytes(i.bytes))[0] if p in SEGMENTS]
     if index in ("riz", "eiz"):
         index = None

@@ -1,4 +1,4 @@
-"""Data flow of amd64 instructions (SDM volume 2), from the operands that Capstone reports."""
+"""Data flow of amd64 instructions (SDM volume 2), derived from Capstone's operand reports."""
 
 import functools
 
@@ -18,7 +18,7 @@ _PARENTS = {
 }
 MOVES = frozenset({"mov", "movabs", "movzx", "movsx", "movsxd"})
 STRINGS = ("movsb", "movsw", "movsd", "movsq")
-FULL = 4  # bytes: writing at least this many to a register replaces all of its 64 bits
+FULL = 4  # minimum size in bytes of a register write that replaces all 64 bits of the register
 
 
 @functools.lru_cache(1 << 16)

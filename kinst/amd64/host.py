@@ -38,17 +38,17 @@ NULL = 3  # the highest null selector
 NOT_COMPARED = ("orig_rax", "rip")
 FAULTS = (signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 MAX_SIGNALS = 1000
-# Offsets in the XSAVE area (Intel SDM, volume 1, 13.4) of x87 and SSE registers, of the components
-# that Linux has enabled, and of the header
+# Offsets in the XSAVE area (Intel SDM, volume 1, 13.4): x87 and SSE registers; the mask of the
+# components that Linux has enabled; the header
 FCW, FTW, FIP, FDP, MXCSR, ST0, XMM0 = 0, 4, 8, 16, 24, 32, 160
 ENABLED, XSTATE_BV = 464, 512
 X87_SSE = 3
-# Other state components that are set at random, by number: upper halves of YMM, mask registers,
-# upper halves of ZMM, ZMM16 to ZMM31.  CPUID reports their locations.
+# Numbers of the other state components that are set at random: upper halves of YMM, mask
+# registers, upper halves of ZMM, ZMM16 to ZMM31.  CPUID reports the components' locations.
 PARTS = (2, 5, 6, 7)
 CPUID, XSAVE_LEAF = b"\x0f\xa2", 0xD
 STATUS, FIXED = 0x8D5, 0x202  # RFLAGS: bits that are set at random; IF and the bit that is always 1
-GADGET = 0x4002_0000  # address of a SYSCALL instruction for our own system calls
+GADGET = 0x4002_0000  # address of a SYSCALL instruction with which kinst-emu makes system calls
 SYSCALL, NOP = b"\x0f\x05", 0x90
 SYS_MMAP, SYS_MUNMAP = 9, 11
 MAPPED = 0x11  # MAP_SHARED | MAP_FIXED
@@ -62,7 +62,7 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 class HostError(KinstError):
-    """Error for hosts whose CPU cannot be used to execute instructions."""
+    """Raised when the host's CPU cannot be used to execute instructions."""
 
 
 def _words(content: bytes) -> bytes:
@@ -83,7 +83,7 @@ class _Vector(ctypes.Structure):
 
 
 class Host:
-    """Child process that executes instructions; close it, or use it in a ``with`` statement.
+    """Child process that executes instructions; call ``close`` or use a ``with`` statement.
 
     :param seed: random seed of the memory contents.
     :raises HostError: when the host is not x86-64 Linux or does not allow tracing.
@@ -143,8 +143,8 @@ class Host:
         if self._pid == 0:
             try:
                 end_with(parent)
-                # The exec stops before the new program's first instruction, so nothing of the
-                # program runs.  The new session detaches the child from our terminal.
+                # The exec stops before the new program's first instruction, so the program never
+                # runs.  The new session detaches the child from the terminal.
                 os.setsid()
                 os.set_inheritable(self._file, True)
                 if _libc.ptrace(TRACEME, 0, None, None) == 0:
@@ -160,7 +160,8 @@ class Host:
         self._ptrace(SETOPTIONS, 0, EXITKILL)
         with open(f"/proc/{self._pid}/maps", encoding="utf-8") as file:
             maps = [line.split() for line in file]
-        # A SYSCALL instruction written at the child's pc maps our page with another SYSCALL.
+        # Write a SYSCALL instruction at the child's pc, to map the page of GADGET, whose SYSCALL
+        # instruction makes all later system calls.
         self._get()
         self._segments = {name: self._value(name) for name in SEGMENTS}
         with open(f"/proc/{self._pid}/mem", "r+b", buffering=0) as memory:
@@ -212,7 +213,7 @@ class Host:
         return int(self._registers[USER.index(name)])
 
     def _register(self, name: str) -> int:
-        """Return a register's value, with all null selectors as 0.
+        """Return a register's value; every null selector reads as 0.
 
         Whenever the host is interrupted, its IRET changes the null selectors 1 to 3 to 0.
         """
@@ -256,7 +257,7 @@ class Host:
         """
         info = ctypes.create_string_buffer(128)
         if _libc.ptrace(GETSIGINFO, self._pid, None, ctypes.addressof(info)) == -1:
-            return 0, 0  # stopped for another reason
+            return 0, 0  # this stop has no signal information
         return (int.from_bytes(info.raw[8:12], "little", signed=True),
                 int.from_bytes(info.raw[16:24], "little"))
 
@@ -288,7 +289,7 @@ class Host:
 
     @property
     def crowded(self) -> bool:
-        """Whether only little memory is left for more pages."""
+        """Whether more than half of the pages that can be mapped are in use."""
         return len(self.pages) > MAX_PAGES // 2
 
     def read(self, address: int, size: int) -> bytes:
@@ -304,7 +305,7 @@ class Host:
         return self.pages[address & MASK & ~(PAGE - 1)] + (address & PAGE - 1)
 
     def refill(self, code: bytes) -> dict[int, bytes]:
-        """Restore the initial memory, with ``code`` at CODE; return page address -> contents."""
+        """Restore the initial memory, with ``code`` at CODE; return the contents of each page."""
         return self._refill(code, SLOTS, b"")
 
     def _refill(self, code: bytes, slot: int, body: bytes) -> dict[int, bytes]:
@@ -325,7 +326,7 @@ class Host:
         return contents
 
     def changed(self, before: dict[int, bytes], size: int) -> ChangedPages:
-        """Return the contents of the changed pages; ``size`` bytes at CODE are ignored."""
+        """Return the contents of the changed pages, ignoring ``size`` bytes at CODE."""
         pages = {}
         for page, at in self.pages.items():
             content = bytes(self._view[at : at + PAGE])
@@ -357,7 +358,8 @@ class Host:
         present, = struct.unpack_from("<Q", state, XSTATE_BV)
         present |= X87_SSE
         generator = random.Random(vectors[0])
-        state[XMM0 + 128 : XMM0 + 256] = generator.randbytes(128)  # XMM8 to 15, not in ``vectors``
+        # XMM8 to XMM15, which ``vectors`` does not contain
+        state[XMM0 + 128 : XMM0 + 256] = generator.randbytes(128)
         for number, (begin, end) in self._parts.items():
             state[begin:end] = generator.randbytes(end - begin)
             present |= 1 << number
@@ -367,7 +369,7 @@ class Host:
 
     def run(self, values: dict[str, int], code: bytes, slot: int, body: bytes,
             repeats: bool) -> Outcome:
-        """Execute ``code`` at CODE, or the trampoline ``body`` at ``slot`` unless that is 0.
+        """Execute ``code`` at CODE or, if ``slot`` is not 0, the trampoline ``body`` at ``slot``.
 
         Pages are mapped when the instruction touches them; it then starts again.
         """
@@ -398,13 +400,13 @@ class Host:
             self._vectors(begin), self.changed(before, len(code)), pc, fault)
 
     def _appears(self) -> bool:
-        """Map the missing page that caused the last fault; False if it had another cause."""
+        """Map the missing page that caused the last fault; return False if no missing page did."""
         code, address = self._cause()
         return (code == 1 and address & ~(PAGE - 1) not in self.pages  # SEGV_MAPERR
                 and self.map(address))
 
     def _vectors(self, begin: int) -> tuple[int, ...]:
-        """Return x87, vector and mask registers, as 64-byte pieces of the XSAVE area.
+        """Return the x87, vector and mask registers as 64-byte pieces of the XSAVE area.
 
         x87's instruction pointer is replaced by whether it points to the executed code.  The set of
         components in use is omitted: it is up to the CPU (Intel SDM, volume 1, 13.6: XINUSE), and

@@ -27,11 +27,12 @@ EFFECTS = {
     b"\xc9": KernelEffect(3, "rbp", 8, loads="rbp"),  # LEAVE
     b"\x90": KernelEffect(4, "rsp", 0),
     b"\xc3": KernelEffect(5, "rsp", 8, returns=True)}
-RETURN_POINTER = 8  # bytes: return address before struct regs on the stack that dtrace_invop gets
+# Size in bytes of the return address that precedes struct regs at dtrace_invop's argument ``stack``
+RETURN_POINTER = 8
 
 
 class IllumosInstructions(Amd64Instructions):
-    """amd64 instructions; those that illumos's vectors cannot perform are refused."""
+    """amd64 instructions; refuses those that illumos's vectors cannot perform."""
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         length, verdict = super().classify(code, address)
@@ -69,7 +70,7 @@ class IllumosTrap(Amd64Trap):
                           self.frame)
 
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
-        """Continue at ``pc`` with the interrupted registers, without the kernel's vectors."""
+        """Continue at ``pc`` with the interrupted registers, bypassing the kernel's vectors."""
         for name in registers.NAMES:
             if name != "rip":
                 machine.write_register(name, state.get(name))

@@ -1,4 +1,4 @@
-"""Instruction properties of amd64 that follow from the bytes."""
+"""Properties of amd64 instructions that follow from the instruction bytes."""
 
 import re
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ class Amd64Instructions(Instructions):
         return None if data is None else ("", *data)
 
     def second_argument(self, code: bytes) -> int | None:
-        """Return n of LEA RSI, [register + n], else None (Intel SDM volume 2, LEA; table 2-2)."""
+        """Return n if ``code`` is LEA RSI, [register + n], else None (SDM volume 2, LEA)."""
         if len(code) != 7 or code[0] & 0xFE != 0x48 or code[1] != 0x8D or code[2] & 0xF8 != 0xB0:
             return None
         return int.from_bytes(code[3:7], "little", signed=True)

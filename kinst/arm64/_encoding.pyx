@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Split arm64 instructions into a key, which determines the verdict, and a displacement.
+"""Native decoder that splits arm64 instructions into a key for the verdict and a displacement.
 
 The key does not contain the displacement of branches, ADR and ADRP (Arm ARM, C4.1.93 and C6.2), so
 all direct calls share one key, wherever they lead.  The Python counterpart is the table in
@@ -15,7 +15,7 @@ from kinst.code._rows cimport Rows, fill, plain_row
 cdef enum:
     ROWS = 4
 
-# (mask, value) of an instruction; lowest bit and width of its displacement in words
+# (mask, value) of a branch; lowest bit and width of the displacement field, which counts words
 cdef uint32_t[ROWS][4] TABLE = [
     [0x7C000000, 0x14000000, 0, 26],  # B, BL
     [0xFF000000, 0x54000000, 5, 19],  # B.cond, BC.cond
@@ -55,7 +55,8 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
             break
     if word & 0x1F000000 == 0x10000000:  # ADR, ADRP
         displacement = <int32_t>((word >> 3 & 0x1FFFFC | word >> 29 & 3) << 11) >> 11
-        if word >> 31 == 0 or -(1 << 19) <= displacement < 1 << 19:  # else it stays in the key
+        # a displacement of ADRP that does not fit into ``relative`` remains in the key
+        if word >> 31 == 0 or -(1 << 19) <= displacement < 1 << 19:
             relative[0] = displacement * (4096 if word >> 31 else 1)
             word &= <uint32_t>0x9F00001F
     memcpy(key, &word, 4)

@@ -76,7 +76,7 @@ class SpendLanding(ChangeMask):
 
 @dataclass(frozen=True)
 class ReadMask:
-    """Emulation of MRS Xt, DAIF: read the mask of the interrupted code, not that of the trap."""
+    """Emulation of MRS Xt, DAIF, which reads the interrupt mask of the interrupted code."""
 
     ends_block: ClassVar[bool] = False
     register: str
@@ -92,7 +92,7 @@ class ReadMask:
 
 @dataclass(frozen=True)
 class WriteMask:
-    """Emulation of MSR DAIF, Xt: set the mask of the interrupted code."""
+    """Emulation of MSR DAIF, Xt, which sets the interrupt mask of the interrupted code."""
 
     ends_block: ClassVar[bool] = True
     register: str
@@ -178,7 +178,7 @@ class Bit:
 
 
 def register(number: int) -> str:
-    """Return the name of a register operand for which 31 means the zero register."""
+    """Return the name of a general register by its number, where 31 is the zero register."""
     return "xzr" if number == 31 else f"x{number}"
 
 
@@ -306,7 +306,7 @@ ROWS: tuple[VerdictRow, ...] = (
     (0xFFFFF0DF, 0xD50340DF, _change_mask),  # MSR DAIFSet, DAIFClr
     (0xFFDFFFE0, 0xD51B4220, _mask_register),  # MRS/MSR DAIF
     (0xFFFFF0FF, 0xD50040BF, refuse("selects the stack pointer")),  # MSR SPSel
-    # Not emulated like DAIF: on CPUs without the feature, these encodings are invalid.
+    # ALLINT and PM are refused, because the encodings are invalid on CPUs without these features.
     (0xFFFFFCFF, 0xD501401F, refuse("masks interrupts")),  # MSR ALLINT, PM (immediate)
     (0xFFFFFFC0, 0xD5184300, refuse("masks interrupts")),  # MSR ALLINT, PM (register)
     (0xFFF8F01F, 0xD500401F, copy),  # MSR (immediate), others
@@ -414,7 +414,7 @@ ROWS_BY = tuple(possible(ROWS, 0xFF000000, n << 24) for n in range(0x100))
 
 
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:
-    """Return the length of the first instruction and its verdict."""
+    """Return the length and the verdict of the first instruction of ``code``."""
     word = int.from_bytes(code[:4], "little")
     for mask, value, verdict in ROWS_BY[word >> 24]:
         if word & mask == value:

@@ -1,4 +1,4 @@
-"""Data flow of arm64 instructions (Arm ARM, chapter C6), from the operands Capstone reports."""
+"""Data flow of arm64 instructions (Arm ARM, chapter C6), derived from Capstone's reports."""
 
 import functools
 
@@ -15,11 +15,11 @@ LOADS = ("ldr", "ldur", "ldp", "ldnp", "ldar", "ldapr", "ldapur", "ldxr", "ldaxr
 STORES = ("str", "stur", "stp", "stnp", "stlr", "stlur", "sttr", "stllr")
 EXCLUSIVE = ("stxr", "stlxr", "stxp", "stlxp")  # operands: status register, then data registers
 PAIRS = ("ldp", "ldnp", "ldxp", "ldaxp", "stp", "stnp", "stxp", "stlxp")
-# Instructions that only read their first register; all others write it, even where Capstone
-# reports a read.
+# Instructions that only read their first register; all other instructions write their first
+# register, even where Capstone reports a read.
 READS = frozenset("cmp cmn tst ccmp ccmn cbz cbnz tbz tbnz br blr ret braa brab blraa blrab msr "
                   "dc ic at tlbi sys prfm prfum".split())
-SWAPS, COMPARES = "swp", "cas"  # LSE; the other LSE instructions store a computed value
+SWAPS, COMPARES = "swp", "cas"  # LSE prefixes; other LSE instructions store a computed value
 ATOMICS = tuple(f"ld{what}" for what in (
     "add", "clr", "eor", "set", "smax", "smin", "umax", "umin"))
 ATOMIC_STORES = tuple(f"st{what[2:]}" for what in ATOMICS)
@@ -33,7 +33,7 @@ def _decoder() -> capstone.Cs:
 
 
 def _name(text: str) -> str | None:
-    """Return the 64-bit name of a general register; None for zero and for other registers."""
+    """Return the 64-bit name of a general register, or None for the zero or any other register."""
     if text in ("sp", "wsp"):
         return "sp"
     text = {"fp": "x29", "lr": "x30"}.get(text, text)

@@ -1,4 +1,4 @@
-"""Instruction properties of arm64 that follow from the bytes."""
+"""Properties of arm64 instructions that follow from the instruction bytes."""
 
 import re
 from collections.abc import Mapping
@@ -78,7 +78,7 @@ class Arm64Instructions(Instructions):
         return f"x{word & 31}", base + size * (word >> 10 & 0xFFF), size
 
     def second_argument(self, code: bytes) -> int | None:
-        """Return n of ADD X1, register, #n, else None (Arm ARM C6.2.4)."""
+        """Return n if an instruction is ADD X1, register, #n, else None (Arm ARM C6.2.4)."""
         word = int.from_bytes(code, "little")
         return word >> 10 & 0xFFF if word & 0xFFC0001F == 0x91000001 else None
 
@@ -89,7 +89,8 @@ class Arm64Instructions(Instructions):
         return _encoding.SPLIT
 
 
-# Prologues come first: no row alone determines whether a copied instruction is a prologue.
+# Prologue rows come first: the row of a copied instruction alone does not show whether the
+# instruction is a prologue.
 _encoding.know([*((*row, False) for row in PROLOGUES),
                 *((mask, value, verdict is rows.copy)
                   for mask, value, verdict in classify.ROWS)])

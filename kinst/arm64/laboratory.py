@@ -35,8 +35,11 @@ class Arm64Laboratory(LaboratoryArch):
 
     def not_executed(self, code: bytes) -> str | None:
         word = int.from_bytes(code, "little")
-        if word >> 22 == 0x354:  # SYS, MRS, MSR and hints
-            return "it accesses a system register"
+        if word & ~0xFE0 == 0xD503201F:  # HINT
+            return "it is a hint to the CPU"
+        if word >> 22 == 0x354:  # SYS, MRS, MSR and barriers
+            return ("it is a barrier" if word & ~0xFE0 == 0xD503301F else
+                    "it accesses a system register")
         return None
 
 

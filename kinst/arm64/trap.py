@@ -1,4 +1,4 @@
-"""Host side of the arm64 trap path: BRK #0x40d, a called seam, trampolines that end in BRK."""
+"""Host side of the arm64 trap path: breakpoints and trampolines with BRK #0x40d, and the seam."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -21,7 +21,7 @@ class Arm64Trap(CalledSeam):
     frame: ClassVar[FrameRegisters] = FrameRegisters(
         "x0", names={"x30": "lr", "pc": "elr", "pstate": "spsr"},
         unrestored=frozenset(f"x{i}" for i in range(18, 29)),
-        # FreeBSD's exception vectors for EL1 use x18 before they save it (exception.S).
+        # FreeBSD's exception vectors for EL1 use x18 before saving x18 (exception.S).
         untold=frozenset({"x18"}))
     numbers: ClassVar[Mapping[str, int]] = registers.UNICORN | registers.VECTORS
     status: ClassVar[StatusRegister] = StatusRegister(

@@ -42,7 +42,7 @@ cdef struct Known:
     uint8_t key[MAX_CODE]
 
 # Split an instruction and return its length, or 0 if it is invalid. ``key`` receives the bytes that
-# determine the verdict, ``relative`` the displacement, which the key does not contain.
+# determine the verdict, without the displacement; ``relative`` receives the displacement.
 ctypedef uint32_t (*split_fn)(const uint8_t *code, uint32_t available, uint8_t *key,
                               uint32_t *key_length, int32_t *relative) noexcept nogil
 
@@ -53,9 +53,9 @@ cdef class CodeReader:
     cdef split_fn split
     cdef object classify
     cdef dict known
-    cdef Known *recent  # cache of recent entries of ``known``, by a hash of the key
-    cdef public object literal  # finds data that an instruction addresses (``GuestTrap.literal``)
-    cdef uint64_t rest  # bytes at the end of the last function that are not instructions
+    cdef Known *recent  # cache of recent entries of ``known``, indexed by a hash of the key
+    cdef public object literal  # function that finds PC-relative data (``Instructions.literal``)
+    cdef uint64_t rest  # number of bytes after the last function's last instruction
 
     cdef int made(self) except -1
     cdef int known_register(self, int register) except -1

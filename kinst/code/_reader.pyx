@@ -112,7 +112,7 @@ cdef class CodeReader:
 
     cdef int64_t template_of(self, const uint8_t *code, uint32_t available, uint64_t address,
                              uint32_t *length, int32_t *relative) except -2:
-        """Return the template number of an instruction; -1 if the bytes are not an instruction."""
+        """Return the template number of an instruction, or -1 for invalid bytes."""
         cdef uint8_t key[MAX_CODE]
         cdef uint32_t key_length = 0
         cdef uint32_t hashed = 2166136261  # FNV-1a
@@ -224,7 +224,7 @@ cdef class CodeReader:
 
     cdef int read_at(self, uint64_t address, uint64_t size, uint64_t at, bytes code,
                      list ranges) except -1:
-        """Add the data that an instruction reads to ``ranges``, if it lies within the function."""
+        """Add the data that an instruction reads to ``ranges``, if the data is in the function."""
         cdef uint64_t begin
         read = None if self.literal is None else self.literal(code, address + at)
         if read is not None and address <= read[0] < address + size:
@@ -233,7 +233,7 @@ cdef class CodeReader:
         return 0
 
     def boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size):
-        """Find where a function is entered and left.
+        """Find the instructions at which a function is entered and left.
 
         The Python version is in ``kinst/providers/fbt.py``.
 

@@ -17,7 +17,7 @@ cdef struct Rows:
 
 
 cdef inline int plain_row(const Rows *rows, uint32_t word) noexcept nogil:
-    """Return the number of the matching row if it alone determines the verdict, else -1."""
+    """Return the number of the matching row if this row alone determines the verdict, else -1."""
     cdef uint32_t i
     for i in range(rows.count):
         if word & rows.mask[i] == rows.value[i]:

@@ -13,7 +13,7 @@ def is_cold(name: str) -> bool:
 
 
 def beginnings(image: Image) -> frozenset[int]:
-    """Return the start addresses of all functions, without cold parts.
+    """Return the start addresses of all functions, excluding cold parts.
 
     A jump to such an address may be a tail call.
     """

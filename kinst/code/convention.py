@@ -24,13 +24,13 @@ from dwarf.types import (
 )
 from emu.arch.parts import Parts
 
-WORD = 8  # bytes
-MAX_MEMBERS = 4096  # members of a structure, including those of nested structures
+WORD = 8  # size of a word in bytes
+MAX_MEMBERS = 4096  # maximum number of members of a structure and its nested structures
 
 
 @dataclass(frozen=True)
 class Convention:
-    """C calling convention of an architecture, for arguments without floating-point numbers.
+    """C calling convention of an architecture for arguments without floating-point numbers.
 
     :param registers: the argument registers, in order.
     :param stacked_at: bytes from the stack pointer to the first stack argument at function entry.
@@ -98,7 +98,7 @@ class _Unknown(Exception):
 
 
 def words(convention: Convention, procedure: Procedure) -> list[Passed | None]:
-    """Return the location of each parameter of a function, in order; None if it is unknown."""
+    """Return the locations of a function's parameters in order, with None if unknown."""
     locations: list[Passed | None] = []
     cursor = _Cursor(convention)
     try:
@@ -184,7 +184,7 @@ class _Cursor:
 
 
 def _shape(kind: Type) -> _Shape:
-    """Return the size and the alignment of a type, and how the convention classifies it.
+    """Return the size and the alignment of a type, and the convention's classification.
 
     :raises _Unknown: when the type is incomplete or contains a floating-point number.
     """
@@ -203,7 +203,7 @@ def _shape(kind: Type) -> _Shape:
 
 
 def _alignment(kind: Type, seen: list[int], depth: int) -> tuple[int, bool]:
-    """Return the alignment of a type in bytes, and whether it has a misaligned member."""
+    """Return the alignment of a type in bytes, and whether the type has a misaligned member."""
     inner = strip(kind)
     seen[0] += 1
     if seen[0] > MAX_MEMBERS or depth > MAX_STEPS:
@@ -228,7 +228,7 @@ def _alignment(kind: Type, seen: list[int], depth: int) -> tuple[int, bool]:
 
 
 def sizes(passed: Passed) -> Sequence[int]:
-    """Return how many bytes of the value each word of an argument holds."""
+    """Return for each word of an argument the number of bytes of the value that the word holds."""
     count = len(passed.words)
     return [min(WORD, passed.size - WORD * number) for number in range(count)]
 

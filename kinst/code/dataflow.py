@@ -1,4 +1,4 @@
-"""Data flow of an instruction: the registers it writes and the sources of their values."""
+"""Data flow of an instruction: which registers it writes, and the sources of the values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,5 +29,5 @@ class Effect:
 
 
 NOTHING = Effect()
-# By architecture, a function from the bytes of one instruction to its effect
+# Architecture name -> function that returns the effect of an instruction from its bytes
 EFFECTS: Parts[Callable[[bytes], Effect]] = Parts("kinst.{}.dataflow", "effect")

@@ -1,4 +1,4 @@
-"""Stack frame at an instruction, found by following the code of its function.
+"""Stack frame at an instruction, found by following the code of the function.
 
 In an epilogue, the straight-line code up to the return restores the registers that the prologue
 saved, so it shows where the caller's registers are.  In a prologue, the straight-line code from the
@@ -23,7 +23,7 @@ LONGEST = 16  # maximum length of an instruction in bytes
 
 @dataclass(frozen=True)
 class CodeFrame:
-    """Locations of the caller's registers.
+    """Stack frame at an instruction: locations of the caller's registers.
 
     :param base: the register from which the caller's stack pointer is computed.
     :param offset: bytes to add to ``base`` for the caller's stack pointer.
@@ -53,7 +53,7 @@ class FrameFollower:
         self._effect = EFFECTS[arch.name]
 
     def in_epilogue(self, function: Symbol, address: int) -> CodeFrame | None:
-        """Return the frame at an instruction of an epilogue; None outside of epilogues.
+        """Return the frame at an instruction of an epilogue, or None outside of epilogues.
 
         The code from there must lead to a return in a straight line, without calls.
         """
@@ -87,7 +87,7 @@ class FrameFollower:
         return None
 
     def in_prologue(self, function: Symbol, address: int) -> CodeFrame | None:
-        """Return the frame at an instruction of a prologue; None outside of prologues.
+        """Return the frame at an instruction of a prologue, or None outside of prologues.
 
         The start of the function must lead to the instruction in a straight line, and the frame
         register must still be the caller's.
@@ -131,7 +131,7 @@ class _Epilogue:
         self._lost: set[str] = set()
 
     def take(self, effect: StackEffect, stored: set[str]) -> bool:
-        """Apply the effect of one instruction; return False if it cannot be in an epilogue."""
+        """Apply the effect of an instruction; return False if an epilogue cannot contain it."""
         sp = self._arch.sp
         if sp in effect.lost or (effect.change < 0 and not effect.base):
             return False
@@ -166,7 +166,7 @@ class _Epilogue:
         return True
 
     def frame(self) -> CodeFrame | None:
-        """Return the caller's frame just before the return; None if it cannot be determined."""
+        """Return the caller's frame just before the return, or None if unknown."""
         arch = self._arch
         if {arch.frame_record[0], arch.link} & self._lost:
             return None

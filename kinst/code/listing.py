@@ -10,7 +10,8 @@ from kinst.relocation.template import MAX_ROUNDS
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import Refuse, Verdict
 
-MAX_FUNCTION = 1 << 20  # bytes; far more than the largest function of GENERIC has
+# Maximum size of a function in bytes; the largest function of GENERIC is far smaller
+MAX_FUNCTION = 1 << 20
 DATA = "is data that the function reads"
 EXCLUSIVE = "belongs to an exclusive access"
 NO_INSTRUCTION = "is not an instruction"
@@ -63,7 +64,7 @@ class _Decoded:
         return found
 
     def literal(self, offset: int) -> tuple[int, int] | None:
-        """Return (address, size) of the data that an instruction reads relative to itself."""
+        """Return (address, size) of the PC-relative data that an instruction reads, or None."""
         if offset not in self._literals:
             self._literals[offset] = self.trap.instructions.literal(
                 self.code[offset : offset + 16], self.address + offset)
@@ -71,7 +72,7 @@ class _Decoded:
 
 
 def literals(trap: GuestTrap, code: bytes, address: int) -> list[tuple[int, int]]:
-    """Return the [begin, end) offsets of data that a function's instructions read, in order."""
+    """Return the sorted [begin, end) offsets of the data that a function's instructions read."""
     return _literals(_Decoded(trap, code, address))
 
 
@@ -94,7 +95,7 @@ def _literals(decoded: _Decoded) -> list[tuple[int, int]]:
         before, found = found, _merged(ranges)
         if found == before:
             return found
-    return _merged(before + found)  # no stable result: treat the finds of both rounds as data
+    return _merged(before + found)  # no convergence: use the last two results
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

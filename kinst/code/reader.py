@@ -14,7 +14,7 @@ from kinst.relocation.verdict import Lowered, Op, Relative
 
 @dataclass
 class Templates:
-    """Templates created so far and their numbers."""
+    """All templates that were created for an architecture, and their numbers."""
 
     trap: GuestTrap
     names: list[str]
@@ -22,11 +22,11 @@ class Templates:
     add: Callable[..., int] = lambda *arguments: 0
 
     def serve(self, reader: CodeReader) -> None:
-        """Add new templates to a reader from now on, and let it find data in the code."""
+        """Add all future templates to a reader, and let the reader find data in the code."""
         self.add, reader.literal = reader.add_template, self.trap.instructions.literal
 
     def __call__(self, code: bytes, length: int, relative: int) -> tuple[int, int]:
-        """Return the template number and the length of an instruction; -1 if it is invalid.
+        """Return an instruction's template number (-1 if invalid) and length.
 
         :param code: bytes that begin with the instruction.
         :param length: its length according to the native decoder; the tables take precedence.

@@ -1,4 +1,4 @@
-"""Stack depth at the instructions of a function: how far the stack pointer was lowered."""
+"""Stack depths at a function's instructions: by how many bytes the stack pointer was lowered."""
 
 import functools
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from kinst.code.stack_effect import STACK_EFFECTS
 
 @functools.lru_cache(maxsize=1 << 16)
 def _raised(arch: str, stack_pointer: str, code: bytes) -> int | None:
-    """Return by how many bytes an instruction raises the stack pointer; None if unknown."""
+    """Return the number of bytes by which an instruction raises the stack pointer, or None."""
     change = STACK_EFFECTS[arch](code)
     if change.base not in ("", stack_pointer) or stack_pointer in change.lost:
         return None
@@ -18,7 +18,7 @@ def _raised(arch: str, stack_pointer: str, code: bytes) -> int | None:
 
 def stack_depths(arch: Arch, code: bytes, ways: Sequence[tuple[int, int, int, int, bool]]
                  ) -> dict[int, int]:
-    """Return the stack depth by offset, in bytes below the stack pointer at function entry.
+    """Return stack depths keyed by offset, in bytes below the stack pointer at function entry.
 
     Only instructions that the entry reaches without indirect jumps and without unknown changes of
     the stack pointer are included.
@@ -33,7 +33,7 @@ def stack_depths(arch: Arch, code: bytes, ways: Sequence[tuple[int, int, int, in
         if at in depths:
             continue
         depths[at] = depth
-        # A called function leaves the stack pointer as it was.
+        # A called function restores the stack pointer.
         raised = 0 if calls else _raised(arch.name, arch.sp, code[at : at + length])
         if raised is not None:
             waiting += [(one, depth - raised) for one in (following, branch) if one >= 0]

@@ -1,4 +1,4 @@
-"""Effect of an instruction on the stack pointer, and the registers it loads from the stack.
+"""Effect of an instruction on the stack pointer, and the registers loaded from the stack.
 
 This suffices to follow a straight-line prologue or epilogue that the debug data does not describe
 (clang describes no epilogues of arm64 and riscv64).
@@ -27,5 +27,5 @@ class StackEffect:
     lost: frozenset[str] = frozenset()
 
 
-# By architecture, a function from the bytes of one instruction to its effect on the stack
+# Architecture name -> function that returns an instruction's effect on the stack from its bytes
 STACK_EFFECTS: Parts[Callable[[bytes], StackEffect]] = Parts("kinst.{}.stack", "stack_effect")

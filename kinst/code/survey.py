@@ -34,14 +34,14 @@ class Survey:
 
     @property
     def probeable(self) -> tuple[int, int]:
-        """Number of probeable instructions, and of all instructions in non-excluded functions."""
+        """Numbers of probeable instructions and of all instructions, without excluded functions."""
         relevant = {w: n for w, n in self.verdicts.items() if w != EXCLUDED}
         good = sum(n for w, n in relevant.items() if not w.startswith("refuse"))
         return good, sum(relevant.values())
 
 
 def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol]) -> Survey:
-    """Survey the instructions of a kernel's functions; those at the same address count once."""
+    """Survey the instructions of a kernel's functions; functions at the same address count once."""
     guest = guest_of(image, arch.name)
     return _survey(arch, trap, guest, functions, lambda function: image_code(image, function),
                    lambda function: bool(guest.traps.exclusions.reason(function.name)))

@@ -6,7 +6,7 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 
 @cython.no_gc_clear
 cdef class ProbeBoundaries(ProbeSites):
-    """Sites and probes, with the entries and exits of functions and of their inline copies."""
+    """Part of the dispatcher that probes the entries and exits of functions and inline copies."""
 
     def add_copy(self, list ranges):
         """Add an inline copy whose code is in [low, high) of each range, and return its number."""
@@ -239,7 +239,7 @@ cdef class ProbeBoundaries(ProbeSites):
                        piece.length, piece.relative)
 
     def copy_of(self, uint32_t probe):
-        """Return a probe's role in an inline copy, or None if it belongs to no copy.
+        """Return a probe's role in an inline copy, or None if the probe belongs to no copy.
 
         :return: (number of the copy, role, whether the probe is silent).  Role 1: control enters
             the copy here; 2: control may leave it here; 3: the instruction calls a function that
@@ -251,14 +251,14 @@ cdef class ProbeBoundaries(ProbeSites):
         return (p.copy, p.role, bool(p.silent)) if p.role else None
 
     def lies_lower(self, uint32_t probe, int32_t lower):
-        """Set by how many bytes the stack pointer is lowered at an entry of an inline copy."""
+        """Set by how many bytes the stack pointer is lowered at the entry of an inline copy."""
         self.unchanging()
         if self.copy_of(probe) is None:
             raise ValueError(f"probe {probe} does not belong to an inline copy")
         self.d.probes[probe].lower = lower
 
     def lowered_at(self, uint32_t probe):
-        """Return by how many bytes the stack pointer is lowered at a probe (see ``lies_lower``)."""
+        """Return by how many bytes the stack pointer is lowered at a copy's entry."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         return self.d.probes[probe].lower
@@ -288,7 +288,7 @@ cdef class ProbeBoundaries(ProbeSites):
                 for k in range(c.first, c.first + c.count)]
 
     def forget_copy(self, probes):
-        """Stop tracking the inline copy of some probes.
+        """Stop tracking the inline copy to which the given probes belong.
 
         The copy's entry probe then fires whenever control reaches it; its exit probes never fire.
         """
@@ -323,7 +323,7 @@ cdef class ProbeBoundaries(ProbeSites):
 
     def add_boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                        uint64_t size, uint32_t function, entry, returns, strays):
-        """Add probes where a function is entered and left, and return their numbers.
+        """Add probes where a function is entered and left, and return the probes' numbers.
 
         :param entry: provider of the entry probe; None: add none.
         :param returns: provider of the return probes; None: add none.
@@ -370,7 +370,7 @@ cdef class ProbeBoundaries(ProbeSites):
         self.d.per_cpu, self.d.thread_begins = per_cpu, begins
 
     def is_tail(self, uint32_t probe):
-        """Whether a probe at a tail call fires only after the function jumped to has returned."""
+        """Whether a probe fires only after the function that a tail call jumps to has returned."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         return bool(self.d.probes[probe].tail)
@@ -406,7 +406,7 @@ cdef class ProbeBoundaries(ProbeSites):
         return found
 
     def copies_entered(self):
-        """Return (thread, inline copy) for all copies that threads are in, outermost first."""
+        """Return (thread, inline copy) for all inline copies in execution, outermost first."""
         cdef uint64_t i
         cdef uint32_t k
         cdef list found = []

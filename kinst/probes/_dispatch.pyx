@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""Native part of the providers, which holds all sites and probes and handles their firings.
+"""Native part of the providers: holds all sites and probes, and handles firings.
 
 A *site* is an instruction that can carry a breakpoint; *probes* are chained to it.
 ``kinst/code/_reader.pyx`` decodes the instructions.  ``Dispatcher`` handles the engine's breakpoint
@@ -71,7 +71,7 @@ include "../relocation/_template.pxi"
 cdef enum:
     RECORDS = 1 << 16
     ABOVE = 2048  # bytes above sp that are saved while the guest computes a gate's arguments
-    GIVEN_ARGUMENTS = 6  # maximum number of arguments that a gate receives after its first one
+    GIVEN_ARGUMENTS = 6  # maximum number of a gate's arguments after the first argument
     MAX_FLAGS = 5  # ``truth`` has 32 bits, one for each combination of flags
     MAX_THREADS = 1024
     STACK_PAGE = 4096
@@ -82,16 +82,16 @@ cdef enum:
     CALL_ARGUMENTS = 8  # maximum number of arguments of a system call
     CALL_BEGINS = 1
     CALL_ENDS = 2
-    MANY = 64  # with more patches, all translations are dropped at once
+    MANY = 64  # number of patches above which all translations are dropped at once
     MAX_TAILS = 1 << 20  # maximum number of pending tail calls per thread
     ELSEWHERE = -2  # result of ``flow_of``: the branch target is computed at run time
-    MAX_ALL_TAILS = 1 << 22  # maximum of pending tail calls and active inline copies in all threads
+    MAX_ALL_TAILS = 1 << 22  # maximum number of pending tail calls and active inline copies
     MAX_TAIL_THREADS = 1 << 16
     PROGRAM_BITS = 5  # bits of a thread's key that hold the program number (at most MAX_PROGRAMS)
-    # Reasons why a return cannot be awaited; lower numbers are those of ``await_address``
+    # Reasons why a return cannot be awaited; ``await_address`` returns reasons with lower numbers
     TOO_MANY_OF_THREAD = 3
     TOO_MANY_OF_ALL = 4
-    STACK_REACH = 1 << 20  # bytes; stack pointers farther apart belong to different stacks
+    STACK_REACH = 1 << 20  # maximum distance in bytes of two stack pointers in the same stack
 
 cdef uint32_t NONE = 0xFFFFFFFF
 
@@ -118,9 +118,9 @@ include "_sites.pxi"
 include "_boundaries.pxi"
 
 
-@cython.no_gc_clear  # __dealloc__ needs the engine, to unregister its callbacks
+@cython.no_gc_clear  # __dealloc__ unregisters callbacks from the engine
 cdef class Dispatcher(ProbeBoundaries):
-    """Native dispatcher of one machine, which holds its sites and probes and handles firings."""
+    """Native dispatcher that holds the sites and probes of one machine and handles firings."""
 
     def changed(self):
         """Return the address of a site whose code has changed since it was added, or None."""
@@ -147,7 +147,7 @@ cdef class Dispatcher(ProbeBoundaries):
         patch_make_slots(&self.d, base, physical, size, reserved, threads)
 
     def slots_needed(self):
-        """Return the maximum number of slots that ``enable`` uses, without the reserved ones."""
+        """Return the maximum number of slots that ``enable`` uses, excluding reserved slots."""
         cdef Dispatch *d = &self.d
         cdef uint32_t i
         cdef uint64_t n = MAX_THREADS + 1
@@ -287,7 +287,7 @@ cdef class Dispatcher(ProbeBoundaries):
         return found
 
     def tell_also(self, uint32_t probe):
-        """Call ``fire`` when a probe fires, even if an action handles its firings natively."""
+        """Call ``fire`` when a probe fires, even if an action handles the firings natively."""
         if probe >= self.d.probe_count:
             raise ValueError("no probe has this number")
         self.d.probes[probe].told = True
@@ -324,7 +324,7 @@ cdef class Dispatcher(ProbeBoundaries):
         self.d.firing = False
 
     cdef void stuck(self, uint64_t pc):
-        """Report a breakpoint hit by the kernel's own breakpoint handling."""
+        """Report that the kernel's own breakpoint handling has hit a breakpoint."""
         try:
             self.recursion(pc)
         except BaseException as error:

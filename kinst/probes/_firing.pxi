@@ -28,7 +28,7 @@ cdef void firing_unreadable(Dispatch *d) noexcept with gil:
 
 
 cdef uint64_t firing_argument(void *source, uint32_t number) noexcept nogil:
-    """Return a value of the interrupted code by its number, as ``_action.pxd`` defines it."""
+    """Return a value of the interrupted code by number; ``_action.pxd`` defines the numbers."""
     cdef Dispatch *d = <Dispatch *>source
     if DECLARED <= number < DECLARED + DECLARED_ARGUMENTS:
         return d.made[number - DECLARED] if d.making else 0
@@ -247,7 +247,7 @@ cdef void firing_decline(Dispatch *d) noexcept nogil:
 
 
 cdef void firing_unframe(Dispatch *d) noexcept nogil:
-    """Set the CPU's registers from the trap frame, as they were before the breakpoint."""
+    """Set the CPU's registers from the trap frame to their values before the breakpoint."""
     cdef int r
     for r in range(d.count):
         if d.place[r] >= 0 and r != d.pc:
@@ -298,7 +298,7 @@ cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
     d.at = pc
     c.detour.sp_register = d.number[d.sp]
     c.detour.sp = op_field(d, d.place[d.sp])[0]
-    if i != NONE:  # a trampoline's second breakpoint; only the double path leads it to the seam
+    if i != NONE:  # a trampoline's second breakpoint; it reaches the seam only on the double path
         s = &d.sites[i]
         status = op_field(d, d.place[d.status])
         status[0] = status[0] & ~d.frame_mask | d.saved_mask
@@ -322,7 +322,7 @@ cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
             return
         if d.visiting != NONE:
             i = tracepoint_come_back(d, s.gate)
-            c.detour.sp = op_field(d, d.place[d.sp])[0]  # its value after the kernel's return path
+            c.detour.sp = op_field(d, d.place[d.sp])[0]  # after the kernel's return path
         elif tracepoint_sets_out(d, s):
             tracepoint_set_out(d, i)
             op_field(d, d.place[d.pc])[0] = s.target
@@ -422,7 +422,7 @@ cdef bint firing_at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
 
 
 cdef bint on_trap(void *data, uint32_t vector) noexcept nogil:
-    """Engine callback: handle a breakpoint exception; return false if no probe caused it."""
+    """Engine callback: handle a breakpoint exception; return false if no probe is the cause."""
     cdef Dispatch *d = <Dispatch *>data
     cdef uint64_t pc
     cdef uint32_t second

@@ -76,7 +76,7 @@ cdef uint64_t inline_counted(Dispatch *d, const Template *t, const Site *s) noex
 
 
 cdef bint inline_goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
-    """Whether control leaves the inline copy by an instruction, or by the return of its call."""
+    """Whether an instruction leaves the probe's inline copy, directly or after a call returns."""
     cdef const Template *t = &d.templates.all[s.template]
     cdef uint64_t pc = 0
     if p.role == CALLS_OUT or t.flags & RETURNS or t.op == RETURN:
@@ -90,7 +90,7 @@ cdef bint inline_goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept n
 
 
 cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil:
-    """Record that the running thread enters a copy; return false if it is already inside.
+    """Record that the running thread enters a copy; return false if the thread is already inside.
 
     It is already inside if it loops back to the entry, or comes from another entry, where the stack
     pointer was lowered by a different number of bytes (``lower``).
@@ -122,7 +122,7 @@ cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil
 
 
 cdef bint inline_leave(Dispatch *d, uint32_t copy) noexcept nogil:
-    """Record that the running thread has left a copy; return false if it was not inside."""
+    """Record that the running thread has left a copy; return false if the thread was outside."""
     cdef TailThread *t = inline_current_tails(d, False)
     cdef int64_t i
     if t == NULL:
@@ -149,7 +149,7 @@ cdef TailThread *inline_current_tails(Dispatch *d, bint make) noexcept nogil:
 
 
 cdef void inline_fire(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
-    """Track an inline copy at a probe's instruction; fire the probe if it is entered or left."""
+    """Track a probe's inline copy; fire the probe if the thread enters or leaves the copy."""
     cdef const Probe *p = &d.probes[probe]
     cdef int why
     if p.role == ENTERS:

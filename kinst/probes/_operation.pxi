@@ -54,7 +54,7 @@ cdef void operation_in_progress(Dispatch *d, uint64_t sp, const Operation *o,
 
 cdef bint operation_has_returned(Dispatch *d, uint64_t sp, const Operation *o, uint64_t *arguments
                        ) noexcept nogil:
-    """Forget the call in progress at a stack pointer; return whether it called operation ``o``.
+    """Forget the call in progress at a stack pointer; return whether operation ``o`` was called.
 
     ``arguments`` receives the address of the call's argument structure.
     """

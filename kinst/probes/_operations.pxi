@@ -1,4 +1,4 @@
-"""Emulation of displaced instructions on the interrupted registers, and trampolines for them.
+"""Emulation of displaced instructions on the interrupted registers, and their trampolines.
 
 This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """

@@ -96,7 +96,7 @@ cdef bint patch_holds_breakpoint(Dispatch *d, Site *s):
 
 
 cdef int patch_all(Dispatch *d, bint one_by_one) except -1:
-    """Write the trampolines, and the breakpoints of all sites that need one.
+    """Write the trampolines, and the breakpoints of all sites that need breakpoints.
 
     :param one_by_one: drop the translations of each site; otherwise the caller drops all.
     """

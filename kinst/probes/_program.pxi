@@ -1,4 +1,4 @@
-"""Probes in user programs, which fire without a breakpoint before an instruction of a process.
+"""Probes in user programs, which fire without breakpoints before an instruction is executed.
 
 No breakpoint is written, because the page of the instruction is shared by all processes that run or
 read the file.  A private page for the traced process would either be unknown to the kernel or be
@@ -56,7 +56,7 @@ cdef bint program_same_name(const uint8_t *a, const uint8_t *b) noexcept nogil:
 
 
 cdef uint32_t program_behind_start(Dispatch *d, Site *s, uint64_t address) noexcept nogil:
-    """Return how many instructions of the block in progress precede the one at an address."""
+    """Return the number of instructions before an address in the block in progress."""
     cdef Clock *c = d.clock
     cdef uint64_t at = c.address
     cdef uint32_t count = 0
@@ -87,7 +87,7 @@ cdef uint32_t program_behind_start(Dispatch *d, Site *s, uint64_t address) noexc
 
 
 cdef bint program_repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept nogil:
-    """Whether this is a further repetition of a repeated instruction, not its first."""
+    """Whether this is a repetition of a repeated instruction after the first repetition."""
     cdef Programs *p = &d.programs
     cdef bint again = p.repeating == site and now == p.repeated_at + 1
     p.repeating, p.repeated_at = site, now
@@ -95,7 +95,7 @@ cdef bint program_repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept no
 
 
 cdef void program_left(Dispatch *d) noexcept nogil:
-    """Record that an exception interrupts an instruction, so that its probes do not fire again.
+    """Record that an exception interrupts an instruction, whose probes must not fire again.
 
     The instruction reached last is recorded, unless another one raised the exception.
     """
@@ -110,7 +110,7 @@ cdef void program_left(Dispatch *d) noexcept nogil:
 
 
 cdef void program_left_at(Programs *p, Left left) noexcept nogil:
-    """Record that a thread may leave an instruction before it is complete."""
+    """Record that a thread may leave an instruction before completing the instruction."""
     program_come_back_to(p, left.thread)
     if p.left == MAX_LEFT:
         memmove(&p.broken[0], &p.broken[1], (MAX_LEFT - 1) * sizeof(Left))
@@ -120,7 +120,7 @@ cdef void program_left_at(Programs *p, Left left) noexcept nogil:
 
 
 cdef Left program_come_back_to(Programs *p, uint64_t thread) noexcept nogil:
-    """Remove and return a thread's incomplete instruction; its site is NONE if there was none."""
+    """Remove and return the record of a thread's incomplete instruction, or one with site NONE."""
     cdef int i
     cdef Left found
     for i in range(p.left):
@@ -133,7 +133,7 @@ cdef Left program_come_back_to(Programs *p, uint64_t thread) noexcept nogil:
 
 
 cdef bint program_goes_on_here(Dispatch *d, uint32_t site, uint64_t rest) noexcept nogil:
-    """Whether the thread resumes an instruction that it left before it was complete.
+    """Whether the thread resumes an instruction that the thread had left incomplete.
 
     It must be the first instruction after the kernel, and a repeated instruction must have the
     expected number of repetitions left.
@@ -209,7 +209,7 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
 
 
 cdef void program_left_in_block(Clock *c, uint64_t address, uint32_t behind) noexcept nogil:
-    """End the run before an instruction that ``behind`` instructions of its block precede."""
+    """End the run before the instruction that follows ``behind`` instructions of a block."""
     c.instructions += behind
     c.count = 0
     resume(c, address)

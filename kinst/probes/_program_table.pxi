@@ -5,8 +5,8 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 
 cdef enum:
     MAX_PROGRAMS = 16
-    MAX_PROGRAM_HOOKS = 48  # each hooked range is checked for every instruction translated
-    NEAR = 64  # probes at most this many bytes apart share a hooked range
+    MAX_PROGRAM_HOOKS = 48  # maximum number of hooked ranges; every translation checks all
+    NEAR = 64  # maximum distance in bytes of probes that share a hooked range
     PROGRAM_SHIFT = 56
     MAX_LEFT = 64  # maximum number of threads with an incomplete instruction
     COMM = 20  # size of a process's name in bytes
@@ -16,12 +16,12 @@ cdef struct Program:
     bint executed  # whether only a process that has executed the program since fork() matches
     uint8_t name[COMM]
 
-# An instruction that a thread left before it was complete
+# An instruction that a thread left incomplete
 cdef struct Left:
     uint64_t thread
     uint32_t site
     bint repeats
-    uint64_t rest  # repetitions left when the last repetition began
+    uint64_t rest  # number of repetitions that remained at the start of the latest repetition
 
 cdef struct Programs:
     int count
@@ -30,14 +30,14 @@ cdef struct Programs:
     uint64_t process
     uint64_t number
     uint64_t flags
-    uint32_t executed  # flag that a process has executed a program
+    uint32_t executed  # process flag: the process has executed a program
     uint64_t name
-    # Number of the running program, and the value of ``Clock.turns`` for which it is valid
+    # Number of the running program, and the value of ``Clock.turns`` for which the number is valid
     uint64_t turn
     int running
-    # Instruction count when a site was last reached; if it decreases, the fields below are void.
+    # Instruction count at the most recent site; if the count decreases, the fields below are void.
     uint64_t latest
-    # The site reached last, with its block, and the instructions that threads left incomplete
+    # The most recent site and its block; the instructions that threads left incomplete
     uint32_t met
     uint64_t met_block
     uint64_t met_base

@@ -15,7 +15,7 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 
 
 cdef uint64_t return_running_thread(Dispatch *d) noexcept nogil:
-    """Return the address of the running thread, or 0 if it is unknown."""
+    """Return the address of the running thread, or 0 if unknown."""
     cdef uint64_t thread = 0
     if d.clock.thread_word != NULL:
         return d.clock.thread_word[0]
@@ -25,13 +25,13 @@ cdef uint64_t return_running_thread(Dispatch *d) noexcept nogil:
 
 
 cdef uint64_t return_thread_of(uint64_t key) noexcept nogil:
-    """Return the kernel address of a thread from its key, or 0 if it is unknown."""
+    """Return the kernel address of a thread from the thread's key, or 0 if unknown."""
     cdef uint64_t lost = ~(~<uint64_t>0 >> PROGRAM_BITS)
     return lost | key >> PROGRAM_BITS if key >> PROGRAM_BITS else 0
 
 
 cdef TailThread *return_tails_of(Dispatch *d, uint64_t thread, int program, bint make) noexcept nogil:
-    """Return a thread's records for the kernel (program 0) or a program; NULL if it has none."""
+    """Return a thread's records for the kernel (program 0) or a program, or NULL without any."""
     cdef Tails *t = &d.tails
     cdef uint64_t key = thread << PROGRAM_BITS | <uint64_t>program
     cdef uint64_t i, k, size
@@ -77,7 +77,7 @@ cdef void return_forget_tails(Dispatch *d) noexcept nogil:
 
 
 cdef inline bint return_abandoned(const Tail *tail, uint64_t sp) noexcept nogil:
-    """Whether a function's frame is gone: the stack pointer is above it, on the same stack."""
+    """Whether a function's frame is gone: the stack pointer is above the frame, same stack."""
     return tail.sp < sp and sp - tail.sp < STACK_REACH
 
 
@@ -126,7 +126,7 @@ cdef int return_note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t bac
 
 
 cdef void return_leave_by_tail(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
-    """Record the address that a function leaving by a tail call will return to."""
+    """Record the return address of a function that leaves by a tail call."""
     cdef uint64_t sp = op_get(d, d.sp)
     cdef uint64_t back = 0
     cdef int program = <int>(s.address >> PROGRAM_SHIFT) if program_owns(s) else 0
@@ -180,7 +180,7 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
     if t == NULL:
         return True
     if address == d.thread_begins:
-        t.count = t.active_count = 0  # a new thread reuses the address of one that has exited
+        t.count = t.active_count = 0  # a new thread reuses the address of an exited thread
         return True
     sp = register_read(c, d.number[d.sp])
     while t.count:
@@ -244,8 +244,8 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
     low = kept = first
     while low and (t.all[low - 1].sp == sp or return_abandoned(&t.all[low - 1], sp)):
         low -= 1
-    # Keep records with this stack pointer that wait for another address: if the calling function
-    # has no frame, they wait for its own return.
+    # Keep records with this stack pointer that wait for a different address: a calling function
+    # without a frame returns with the same stack pointer.
     for i in range(low, first):
         if t.all[i].sp == sp and t.all[i].back != back:
             t.all[low] = t.all[i]

@@ -1,9 +1,9 @@
-"""Adding and removing sites and probes; part of the dispatcher (``_dispatch.pyx`` includes it)."""
+"""Part of the dispatcher that adds and removes sites and probes; ``_dispatch.pyx`` includes it."""
 
 
-@cython.no_gc_clear  # __dealloc__ needs the engine, to unregister its callbacks
+@cython.no_gc_clear  # __dealloc__ unregisters callbacks from the engine
 cdef class ProbeSites(CodeReader):
-    """Sites and probes of one machine.
+    """Part of the dispatcher that holds the sites and probes of one machine.
 
     :param engine: engine of the machine; None: only read code, without probing it.
     :param shape: registers, trap frame and breakpoints (``kinst/relocation/shape.py``).
@@ -214,7 +214,7 @@ cdef class ProbeSites(CodeReader):
         self.d.sites[join].join = True
 
     def add_gate(self, uint64_t address, bytes code, int arguments):
-        """Add a gate: a function whose arguments after the first are a static probe's."""
+        """Add a gate: a function whose arguments, after the first, are those of a static probe."""
         self.unchanging()
         if not 0 < arguments <= GIVEN_ARGUMENTS:
             raise ValueError(f"a gate must receive 1 to {GIVEN_ARGUMENTS} arguments")
@@ -236,18 +236,18 @@ cdef class ProbeSites(CodeReader):
         c.error, c.flags, c.error_set = error, flags, error_set
 
     def add_call_table(self, uint64_t base, uint64_t size, uint32_t count):
-        """Add a table of system calls with entries of ``size`` bytes, and return its number."""
+        """Add a table of system calls with entries of ``size`` bytes; return the table's number."""
         self.unchanging()
         return syscall_add_table(&self.d, base, size, count)
 
     def add_call_site(self, uint64_t address, bytes code, bint returns):
-        """Add the kernel's call of a system call's function, or the instruction after this call."""
+        """Add a site at the kernel's call of a system call's function, or after this call."""
         self.unchanging()
         cdef uint32_t site = self._site(address, code)
         self.d.sites[site].call = CALL_ENDS if returns else CALL_BEGINS
 
     def add_operation(self):
-        """Add a vnode operation whose inlined calls can be probed, and return its number."""
+        """Add a vnode operation, whose inlined calls can be probed; return its number."""
         self.unchanging()
         cdef Dispatch *d = &self.d
         if d.operation_count == MAX_OPERATIONS:
@@ -257,7 +257,7 @@ cdef class ProbeSites(CodeReader):
         return d.operation_count - 1
 
     def add_operation_call(self, uint32_t operation, uint64_t address, bytes code, bint returned):
-        """Add a call of a vnode operation, or the instruction that it returns to."""
+        """Add a site at a call of a vnode operation, or at the instruction after this call."""
         self.unchanging()
         if operation >= <uint32_t>self.d.operation_count:
             raise ValueError("no operation has this number")
@@ -310,7 +310,7 @@ cdef class ProbeSites(CodeReader):
         p.process, p.number, p.flags, p.executed, p.name = process, number, flags, executed, name
 
     def add_program(self, uint32_t process, bytes name, bint executed):
-        """Add a program that a process runs, and return its number, from 1.
+        """Add a program that a process runs; return the program's number, from 1.
 
         :param process: the process ID.
         :param name: the process's name while it runs the program.
@@ -344,7 +344,7 @@ cdef class ProbeSites(CodeReader):
                                                  length, relative), function, kind)
 
     def fire_leaving(self, uint32_t probe, uint64_t address, uint64_t size):
-        """Make a return probe at a jump fire only if the jump leaves its function.
+        """Make a return probe at a jump fire only if the jump leaves the function.
 
         :param address: of the function, which has ``size`` bytes.
         """
@@ -355,7 +355,7 @@ cdef class ProbeSites(CodeReader):
         table_leaves_only(&self.d, probe, address, size)
 
     def fire_behind(self, uint32_t probe):
-        """Make the return probe of a tail call fire when the function jumped to has returned."""
+        """Make the return probe of a tail call fire when the called function has returned."""
         self.unchanging()
         if probe >= self.d.probe_count or self.d.probes[probe].site == NONE:
             raise IndexError(probe)
@@ -419,7 +419,7 @@ cdef class ProbeSites(CodeReader):
 
     def add_all(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size,
                 uint32_t function, int provider):
-        """Add a probe to every instruction of a function except the refused ones.
+        """Add a probe to every instruction of a function except refused instructions.
 
         :param code: memory that holds the function at offset ``start``.
         :return: the probes' numbers.
@@ -453,7 +453,7 @@ cdef class ProbeSites(CodeReader):
         self.d.probes[probe].tail = not self.templates.all[template].flags & RETURNS
 
     def remove(self, uint32_t probe):
-        """Remove a probe; its breakpoint must not be in memory."""
+        """Remove a probe; the probe's breakpoint must not be in memory."""
         self.unchanging()
         cdef Dispatch *d = &self.d
         cdef uint32_t i
@@ -528,7 +528,7 @@ cdef class ProbeSites(CodeReader):
         return i != NONE and self.d.sites[i].patched or table_find_second(&self.d, address) != NONE
 
     def displaced(self, uint64_t address):
-        """Return the original bytes of the instruction at a site; empty if there is no site."""
+        """Return the original bytes of the instruction at a site, or b"" if there is no site."""
         cdef uint32_t i = table_find(&self.d, address)
         if i == NONE:
             return b""

@@ -1,4 +1,4 @@
-"""Data structures of the dispatcher: sites, probes, calls in progress, and its complete state.
+"""Data structures of the dispatcher: sites, probes, calls in progress, and the complete state.
 
 This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
@@ -8,17 +8,17 @@ cdef struct Site:
     uint32_t template
     uint32_t first
     uint32_t slot  # index of the trampoline's slot, or NONE
-    int32_t relative  # displacement operand, which is not part of the template
+    int32_t relative  # displacement operand, which is not in the template
     uint8_t length
     uint8_t second  # offset of the trampoline's second breakpoint
     uint8_t patched
-    uint8_t gate  # number of arguments that the gate function beginning here receives; 0: no gate
+    uint8_t gate  # number of arguments after the first of a gate that begins here; 0: no gate
     uint8_t call  # CALL_BEGINS or CALL_ENDS if system calls begin or return here, else 0
-    uint32_t operation  # 2 * index + 1 where an operation is called, + 2 where it returns; 0: none
+    uint32_t operation  # vnode operation: 2 * index + 1 at its call, + 2 at its return; 0: none
     uint8_t repeats  # in a program: repeated instruction (amd64 REP), counted once per repetition
     uint32_t behind  # in a program: how many instructions precede this one in its ``block``
     uint64_t block
-    uint8_t join  # whether a guard's branch leads here to skip its tracepoint
+    uint8_t join  # whether a guard's branch leads here to skip a tracepoint
     uint64_t target  # tracepoint: code that computes the arguments; guard: the code that it guards
     uint64_t otherwise  # guard: where the branch leads while no static probe is enabled
     uint8_t code[MAX_CODE]
@@ -32,7 +32,7 @@ cdef struct Probe:
     uint8_t provider
     uint8_t removed
     # Bounds [low, high) of the function; a return probe at a conditional or computed jump fires
-    # only if the jump leads outside of them or to the function's start.  high 0: no condition.
+    # only if the jump leads out of the bounds or to the function's start.  high 0: no condition.
     uint64_t low
     uint64_t high
     uint8_t told  # whether Python is notified of firings that an action handles natively
@@ -40,7 +40,7 @@ cdef struct Probe:
     uint8_t silent  # whether the probe only tracks its inline copy and never fires
     uint32_t copy
     int32_t lower  # at an entry of a copy: number of bytes by which the stack pointer is lowered
-    uint8_t tail  # return probe at a jump: fires when the function jumped to has returned
+    uint8_t tail  # return probe at a jump: fires when the jump's target function has returned
 
 # The entry and return probes of a vnode operation; NONE: not enabled.
 cdef struct Operation:
@@ -93,7 +93,7 @@ cdef struct Calls:
     int table_count
     CallTable tables[MAX_TABLES]
 
-# A function that left by a tail call, or an inline copy that ends with a call, until it returns.
+# Pending return of a function that left by a tail call, or of an inline copy that ends in a call.
 cdef struct Tail:
     uint64_t sp  # the stack pointer after the return
     uint64_t back  # the return address
@@ -145,12 +145,13 @@ cdef struct Dispatch:
     Operation operations[MAX_OPERATIONS]
     int operation_count
     Pending pending[MAX_PENDING]
-    uint64_t latest  # instruction count of the last call; if it decreases, ``pending`` is void
+    uint64_t latest  # instruction count at the latest call; a decrease voids ``pending``
     int pending_count
     void *owner
     int path
     bint counting_only
-    # Registers: Unicorn's number, offset in the trap frame (-1: none), restored by the kernel
+    # Registers: Unicorn's number, offset in the trap frame (-1: none), whether the kernel restores
+    # the register
     int count
     int number[MAX_REGISTERS]
     int place[MAX_REGISTERS]
@@ -184,7 +185,7 @@ cdef struct Dispatch:
     uint64_t saved_mask
     int frame_size
     uint64_t seam
-    uint64_t scratch  # address of a word that the breakpoint path overwrites, and its value
+    uint64_t scratch  # address of a word that the breakpoint path overwrites, and the word's value
     uint64_t scratch_value
     uint64_t flags_if  # amd64: RFLAGS.IF, which determines whose trampoline is used
     # Trampolines
@@ -226,14 +227,14 @@ cdef struct Dispatch:
     bint framed
     uint64_t at
     bint firing  # a Python or native handler is running: the tables must not change
-    # The site of a static probe whose arguments the guest is computing, and the registers there
+    # The tracepoint whose arguments the guest is computing, and the registers at the tracepoint
     uint32_t visiting
-    uint32_t reached  # the tracepoint that the guest has reached from its guard
+    uint32_t reached  # the tracepoint that the guest has reached from the guard
     uint64_t before[MAX_REGISTERS]
     uint8_t above[ABOVE]  # contents of the stack from the stack pointer upward
     uint64_t above_at
     uint64_t above_size
-    # Where a gate's arguments are; NO_REGISTER: on the stack, ``made_stack`` bytes above sp
+    # Registers with a gate's arguments; NO_REGISTER: on the stack, ``made_stack`` bytes above sp
     uint8_t made_in[GIVEN_ARGUMENTS]
     uint64_t made_stack
     uint64_t made[DECLARED_ARGUMENTS]

@@ -23,7 +23,7 @@ cdef uint32_t syscall_probe(Dispatch *d, uint64_t thread, int kind, const int8_t
 
 
 cdef uint64_t syscall_narrowed(uint64_t value, int bits) noexcept nogil:
-    """Return the lowest ``bits`` of a value, sign-extended if negative; 0: the whole value."""
+    """Return the lowest ``bits`` bits of a value (0: all), sign-extended for negative ``bits``."""
     if bits == 0:
         return value
     if bits > 0:
@@ -55,7 +55,7 @@ cdef void syscall_fire(Dispatch *d, int kind) noexcept nogil:
         for k in range(CALL_ARGUMENTS):
             d.made[k] = syscall_narrowed(d.made[k], widths[k])
     else:
-        # As before the kernel's own calls of systrace_probe_func, set the thread's error first.
+        # Set the thread's error first, as the kernel does before it calls systrace_probe_func.
         error = before = <int32_t>op_get(d, d.result)
         if error == 0:
             guest_read(d.clock, thread + d.calls.value, &value, 4)

@@ -33,7 +33,7 @@ cdef inline uint32_t table_find_second(Dispatch *d, uint64_t address) noexcept n
 
 cdef uint32_t table_site_at(Dispatch *d, uint64_t address, uint32_t template, const uint8_t *code,
                       uint32_t length, int32_t relative) except? 0xFFFFFFFF:
-    """Return the site at an address; create it if necessary."""
+    """Return the site at an address; create the site if necessary."""
     cdef uint32_t i = table_find(d, address)
     cdef uint64_t room
     cdef void *more
@@ -90,7 +90,7 @@ cdef int table_rehash(Dispatch *d, uint64_t size) except -1:
 
 cdef uint32_t table_probe_at(Dispatch *d, uint32_t site, uint32_t function,
                       int provider) except? 0xFFFFFFFF:
-    """Return a function's probe at a site for a provider; create it if necessary."""
+    """Return a function's probe at a site for a provider; create the probe if necessary."""
     cdef uint32_t i = d.sites[site].first
     cdef uint32_t last = NONE
     while i != NONE:

@@ -14,7 +14,7 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 
 
 cdef inline bint tracepoint_comes_back(Dispatch *d, int r) noexcept nogil:
-    """Whether a register is restored at the gate to its value at the tracepoint."""
+    """Whether the gate restores a register to the value at the tracepoint."""
     return d.place[r] >= 0 and r != d.pc and not d.wide[r] and not d.untold[r]
 
 
@@ -77,23 +77,23 @@ cdef void tracepoint_lost(Dispatch *d, uint64_t pc) noexcept with gil:
 
 
 cdef inline void tracepoint_forget_visit(Dispatch *d) noexcept nogil:
-    """Stop waiting for a gate if time runs again: an exception or a restore diverted the guest."""
+    """Stop waiting for a gate if time runs, because an exception or restore diverted the guest."""
     if d.visiting != NONE and not d.clock.frozen:
         d.visiting = d.reached = NONE
 
 
 cdef inline bint tracepoint_strayed(const Site *s) noexcept nogil:
-    """Whether a site is only a gate; the guest then came here without passing a tracepoint."""
+    """Whether a site is only a gate, so that the guest has not passed a tracepoint."""
     return s.gate and s.first == NONE
 
 
 cdef inline bint tracepoint_arrives(Dispatch *d, const Site *s) noexcept nogil:
-    """Whether the computation of arguments ends at a site: a gate, or the join of the guard."""
+    """Whether a site ends the computation of arguments: a gate, or the join of the guard."""
     return s.gate or (s.join and d.sites[d.visiting].otherwise == s.address)
 
 
 cdef bint tracepoint_sets_out(Dispatch *d, const Site *s) noexcept nogil:
-    """Whether to send the guest to code that computes arguments; a guard may already lead there."""
+    """Whether the guest must be redirected to reach the code that computes the arguments."""
     cdef uint64_t pc = 0
     if not s.otherwise:
         return s.target != 0

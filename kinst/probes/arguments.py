@@ -60,7 +60,7 @@ class Arguments:
                              beginnings(self._probes.image).__contains__)
 
     def procedure(self, function: Symbol) -> Procedure | None:
-        """Return the prototype of a function; None if it is unknown."""
+        """Return the prototype of a function, or None if the prototype is unknown."""
         key = function.name, function.address
         if key not in self._procedures:
             self._procedures[key] = (None if self._types is None
@@ -80,7 +80,7 @@ class Arguments:
         return self._word(word(self._convention, number), entry)
 
     def by_type(self, function: Symbol, offset: int) -> list[Place | None]:
-        """Return the locations of a function's parameters at an instruction; None if unknown."""
+        """Return the locations of a function's parameters at an instruction, or None if unknown."""
         procedure = self.procedure(function)
         if procedure is None:
             return []
@@ -121,7 +121,7 @@ class Arguments:
             numbers.index(frame.base), frame.offset))
 
     def _code(self, address: int, size: int) -> bytes:
-        """Return code without breakpoints; fewer bytes at the end of a function."""
+        """Return ``size`` bytes of code without breakpoints, or fewer at the end of a function."""
         function = self._probes.image.symbols.function_at(address)
         if function is None:
             return b""
@@ -134,7 +134,7 @@ class Arguments:
         return self._codes[function.address][at : at + size]
 
     def _entry(self, function: Symbol, offset: int) -> _Entry | None:
-        """Return the effects of the code before an entry probe; None for any other probe."""
+        """Return the effects of the code before an entry probe, or None for any other probe."""
         if offset == 0:
             return UNCHANGED
         key = function.address, offset

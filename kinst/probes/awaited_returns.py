@@ -1,4 +1,4 @@
-"""Stops at return addresses that the probes of tail calls and of inline copies wait for."""
+"""Stops at the return addresses for which the probes of tail calls and inline copies wait."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,11 @@ from kinst.probes.inline_copies import InlineCopies
 from kinst.probes.probed_code import ProbeError
 
 MAX_THREADS, MAX_TAILS = 1 << 16, 1 << 20
-SAME_STACK = 1 << 20  # bytes; stack pointers farther apart belong to different stacks
+SAME_STACK = 1 << 20  # maximum distance in bytes of two stack pointers in the same stack
 
 
 class AwaitedReturns:
-    """Return addresses that probes wait for, by thread; the machine stops at each.
+    """Return addresses for which each thread's probes wait; the machine stops at each address.
 
     Functions that left by a tail call return there, and calls that end an inline copy.
 
@@ -26,7 +26,7 @@ class AwaitedReturns:
         self._machine, self._dispatcher, self._returned = machine, dispatcher, returned
         # thread -> (stack pointer after the return, return address, probe), innermost last
         self._waiting: dict[int, list[tuple[int, int, int]]] = {}
-        self._copies: dict[int, InlineCopies] = {}  # inline copies that each thread is in
+        self._copies: dict[int, InlineCopies] = {}  # inline copies that each thread is executing
         self._addresses: set[int] = set()  # all addresses at which a stop was set
 
     def wait(self, number: int, sp: int, back: int) -> None:
@@ -49,7 +49,7 @@ class AwaitedReturns:
 
     @property
     def copies(self) -> InlineCopies:
-        """The inline copies that the running thread is in."""
+        """Inline copies that the running thread is executing."""
         return self._of_thread()[1]
 
     def clear(self) -> None:

@@ -89,7 +89,7 @@ class Breakpoints(ProbeTable):
         self.records_wanted = records
         self.threads = trampolines == THREAD
         if python and (path == DIRECT or self.threads or records):
-            raise ProbeError("python=True supports the double path only, with a trampoline for "
+            raise ProbeError("python=True supports only the double path, with a trampoline for "
                              "each probe and no records")
         if self.threads and not self.trap.segment:
             raise ProbeError(f"--trampolines=thread: {machine.arch.name} supports only "
@@ -99,7 +99,7 @@ class Breakpoints(ProbeTable):
         self.trapped: Callable[[int, int], None] | None = None
         self._trampolines: Trampolines | None = None
         self._seam_at: int | None = None
-        self._seam_before = 0  # the seam's previous content, which dtrace.ko, e.g., may have set
+        self._seam_before = 0  # the seam's previous content, for example that of dtrace.ko
         self._state = NativeState(self.dispatcher, self.templates.names)
         begins = machine.image.symbols.find(machine.guest.threads.begins)
         self.dispatcher.follow_threads(self.trap.numbers[machine.guest.threads.per_cpu],
@@ -233,7 +233,7 @@ class Breakpoints(ProbeTable):
         )
 
     def _back(self, state: CpuState) -> tuple[int, int]:
-        """Return the number of the stack pointer and its value when the kernel has returned."""
+        """Return the stack pointer's register number and its value after the kernel's return."""
         sp = self.machine.arch.sp
         return (self.trap.numbers[sp], state.get(sp)) if self.trap.called else (0, 0)
 
@@ -296,7 +296,7 @@ class Breakpoints(ProbeTable):
         trap.leave(machine, state, pc)
 
     def _at_copy(self, number: int, state: CpuState) -> bool:
-        """Track the inline copy of a probe, if any; return whether the probe fires."""
+        """Track the inline copy of a probe, if there is one; return whether the probe fires."""
         copy_role = self.at_copy(number, state)
         if copy_role is None:
             return True
@@ -311,7 +311,7 @@ class Breakpoints(ProbeTable):
         return role == WAY_OUT and self.dispatcher.leave_copy(number)
 
     def _leave_by_tail(self, number: int, state: CpuState) -> None:
-        """Record the return address of a probe's function, which leaves by a tail call."""
+        """Record the return address of a probed function that leaves by a tail call."""
         returns = returns_to(self.machine, state)
         if returns is not None:
             self.dispatcher.leave_by_tail(number, *returns)

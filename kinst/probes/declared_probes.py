@@ -47,7 +47,7 @@ class DeclaredProbes(ProbedCode):
 
     def add_static(self, index: int, types: Callable[[], Types] | None = None,
                    debug: Callable[[], DebugIndex] | None = None) -> int:
-        """Add a static probe with all its tracepoints, unless it exists, and return its number.
+        """Add a static probe with all its tracepoints, unless the probe exists; return its number.
 
         :param index: its index in ``declared``.
         :param types: returns the kernel's types, which a system call probe needs.
@@ -75,8 +75,8 @@ class DeclaredProbes(ProbedCode):
         for address, code, _target in points:
             if not code.startswith(wanted):
                 raise ProbeError(
-                    f"{self.image.symbols.where(address)}: the tracepoint should be {wanted.hex()} "
-                    f"but is {code[: len(wanted)].hex()}: the code has been patched")
+                    f"{self.image.symbols.where(address)}: the tracepoint's code has been patched: "
+                    f"it is {code[: len(wanted)].hex()} instead of {wanted.hex()}")
         number = self.dispatcher.add_static(index)
         try:
             for address, code, target in points:
@@ -175,6 +175,6 @@ class DeclaredProbes(ProbedCode):
                 self.dispatcher.add_call_site(place.address, place.code, returns)
 
     def static(self, number: int) -> StaticProbe | None:
-        """Return the declaration of a static probe; None for any other probe."""
+        """Return the declaration of a static probe, or None for any other probe."""
         _address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
         return self.declared[index] if kind == ProbeKind.STATIC else None

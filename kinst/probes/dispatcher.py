@@ -12,7 +12,7 @@ from kinst.relocation.trap import GuestTrap
 def new_dispatcher(
     arch: Arch, trap: GuestTrap, frame: TrapFrame, engine: Engine | None
 ) -> tuple[Dispatcher, Templates]:
-    """Create a native dispatcher for an architecture, and the templates that it fills on demand.
+    """Create a native dispatcher for an architecture, and its initially empty templates.
 
     :param frame: trap frame of the kernel that handles the traps.
     :param engine: the machine's engine; None: the dispatcher does not handle breakpoints.

@@ -32,7 +32,7 @@ class Guard:
 
 def guard(trap: GuestTrap, table: list[ProbedInstruction], variable: int, tracepoint: int,
           word: Callable[[int], int]) -> Guard | None:
-    """Find the guard of a tracepoint; None if the kernel always executes the tracepoint.
+    """Return the guard of a tracepoint, or None if the kernel always executes the tracepoint.
 
     :param table: the instructions of the tracepoint's function.
     :param variable: address of the kernel variable that guards test.

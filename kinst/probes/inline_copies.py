@@ -26,7 +26,7 @@ class ReadableState(Protocol):
 
 
 class _Peek(RegisterState):
-    """State on which an instruction can be tried out; its writes are discarded."""
+    """State for a trial emulation of an instruction; discards all writes."""
 
     def __init__(self, state: ReadableState) -> None:
         self._state = state
@@ -59,11 +59,11 @@ def goes_out(trap: GuestTrap, ranges: list[tuple[int, int]], instruction: Probed
 
 
 class InlineCopies:
-    """The inline copies that a thread is in."""
+    """Inline copies that a thread is executing."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._active: list[tuple[int, int]] = []  # (copy, stack pointer at its entry)
+        self._active: list[tuple[int, int]] = []  # (copy, stack pointer at the copy's entry)
 
     def enter(self, number: int, sp: int) -> bool:
         """Record that the thread enters a probe's inline copy; return whether the probe fires."""

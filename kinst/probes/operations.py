@@ -18,7 +18,7 @@ SLOW = "_APV"  # suffix of the function that has the tracepoints
 
 def calls(trap: GuestTrap, index: DebugIndex, image: Image, function: str,
           code_at: Callable[[int, int], bytes]) -> Iterator[ProbedInstruction]:
-    """Yield the direct calls in all copies of an operation's function.
+    """Yield the direct calls in all inline and out-of-line copies of an operation's function.
 
     :param function: function of a static probe, such as ``vop_lookup``.
     :param code_at: reads the kernel's code; called with an address and a size in bytes.
@@ -27,7 +27,7 @@ def calls(trap: GuestTrap, index: DebugIndex, image: Image, function: str,
     slow = image.symbols.find(name + SLOW)
     if slow is None:
         return
-    # A source file may also have a copy that is not inlined, as a static function.
+    # A source file may also contain an out-of-line copy, which is a static function.
     standalone = [((f.address, f.address + f.size),) for f in image.symbols.named(name)]
     for pieces in [*(copy.pieces for copy in index.copies(name)), *standalone]:
         direct: list[ProbedInstruction] = []

@@ -27,7 +27,7 @@ FAR_JUMP = 4  # bytes of the first of two instructions that jump to any address 
 NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
 
 
-# Offset of an instruction, and its probe's number or the reason why it has no probe
+# Offset of an instruction, and the probe's number or the reason why there is no probe
 CopyEnd = tuple[int, int | str]
 
 
@@ -66,18 +66,19 @@ class ProbeTable(ProgramProbes):
         self.probes = ProbeList(self)
         self._objects: dict[int, Probe] = {}
         self._known_depths: dict[int, dict[int, int]] = {}  # function address -> stack depths
-        self.left_out: dict[str, str] = {}  # function that matched a pattern -> why it was skipped
+        # function that matched a pattern -> reason for skipping the function
+        self.left_out: dict[str, str] = {}
         self.not_followed: dict[str, list[str]] = {}  # function -> jumps that are not tail calls
 
     def add(self, function: Symbol, kind: int, instruction: ProbedInstruction) -> int:
-        """Add a probe to an instruction, unless it exists, and return its number."""
+        """Add a probe to an instruction, unless the probe exists; return the probe's number."""
         assert not isinstance(instruction.verdict, Refuse)
         return self._added(self.dispatcher.add(
             instruction.address, instruction.code, self._function(function), kind
         ), instruction.address)
 
     def fires(self, number: int, state: CpuState) -> bool:
-        """Whether a probe fires at its instruction; some fire only on leaving their function."""
+        """Whether a probe fires in this state; some probes fire only when leaving a function."""
         bounds = self.dispatcher.leaves(number)
         if bounds is None:
             return True
@@ -86,7 +87,7 @@ class ProbeTable(ProgramProbes):
         return not bounds[0] < verdict.next_pc(state) < bounds[1]
 
     def at_copy(self, number: int, state: ReadableState) -> tuple[int, int] | None:
-        """Return the inline copy of a probe and the probe's role in it; None if it has no copy.
+        """Return a probe's inline copy and role in the copy, or None for a probe without a copy.
 
         The roles are those of ``kinst.probes.inline_copies``; 0: control stays inside the copy.
         """
@@ -135,7 +136,7 @@ class ProbeTable(ProgramProbes):
         return True
 
     def _jump_target(self, function: Symbol, code: bytes, at: int) -> int | None:
-        """Return the target of the jump at an offset; None if it is in a register or in memory."""
+        """Return the target of the jump at an offset, or None if the jump is indirect."""
         known = self.trap.instructions
         verdict = known.classify(code[at : at + LONGEST_CODE], function.address + at)[1]
         if isinstance(verdict, ConditionalJump):
@@ -152,7 +153,7 @@ class ProbeTable(ProgramProbes):
         return beginnings(self.image)
 
     def add_all(self, function: Symbol) -> list[int]:
-        """Add kinst probes to every instruction of a function except the refused ones.
+        """Add kinst probes to every instruction of a function except refused instructions.
 
         :return: the probes' numbers.
         :raises ProbeError: when the function's pages are not mapped.
@@ -193,7 +194,7 @@ class ProbeTable(ProgramProbes):
                 for entered, left in copy_ends]
 
     def _depths(self, function: Symbol) -> dict[int, int]:
-        """Return, by offset, how far the stack pointer is lowered at a function's instructions."""
+        """Return the stack depths at a function's instructions, keyed by offset."""
         if function.address not in self._known_depths:
             code, start = self._around(function)
             self._known_depths[function.address] = stack_depths(
@@ -214,7 +215,7 @@ class ProbeTable(ProgramProbes):
                 else f"it is not an instruction of {function.name}")
 
     def boundaries(self, function: Symbol) -> tuple[int, list[int], bool, list[int]]:
-        """Return where a function is entered and left, and whether it has a frame.
+        """Return where a function is entered and left, and whether the function has a frame.
 
         :return: (offset of the entry or -1, offsets of the exits, whether it has a frame, offsets
             of the exits that depend on a condition or a computed address).
@@ -238,19 +239,19 @@ class ProbeTable(ProgramProbes):
                 name or str(address - function.address))
 
     def function(self, number: int) -> Symbol | None:
-        """Return the function that a probe is in; None for a static probe."""
+        """Return the function that contains a probe, or None for a static probe."""
         _address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
         return None if kind == ProbeKind.STATIC else self.functions[index]
 
     def offset(self, number: int) -> int:
-        """Return a probe's offset in its function; 0 for a static probe."""
+        """Return a probe's offset in its function, or 0 for a static probe."""
         address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
         if kind == ProbeKind.STATIC:
             return 0
         return address - self.functions[index].address
 
     def probe(self, number: int) -> Probe:
-        """Return a probe by its number, from 0; its id is one higher, as in dtrace(1)."""
+        """Return a probe by number, from 0; the number is one less than the id of dtrace(1)."""
         known = self._objects.get(number)
         if known is None:
             address, code, _index, kind, _count, _removed = self.dispatcher.probe(number)

@@ -1,4 +1,4 @@
-"""Code that can be probed: functions as they are in memory, and the dispatcher of their probes."""
+"""Code that can be probed: the functions in memory, and the dispatcher of their probes."""
 
 
 from emu.elf.symbols import Symbol
@@ -81,7 +81,8 @@ class ProbedCode:
 
     def _added(self, number: int, address: int) -> int:
         if number < 0:
-            raise ProbeError(f"{self.image.symbols.where(address)}: instruction cannot be probed")
+            raise ProbeError(
+                f"{self.image.symbols.where(address)}: this instruction cannot be probed")
         return number
 
     def _code_at(self, address: int) -> bytes:
@@ -95,7 +96,7 @@ class ProbedCode:
             raise ProbeError(f"{self.image.symbols.where(address)}: {error}") from None
 
     def _around(self, function: Symbol) -> tuple[bytes, int]:
-        """Return code that contains a function, and the function's offset in that code."""
+        """Return code that contains a function, and the function's offset in the code."""
         if self.enabled:
             return self.code(function), 0
         if self._text is not None:
@@ -105,14 +106,14 @@ class ProbedCode:
         return self.code(function), 0
 
     def read_text(self) -> None:
-        """Read all of the kernel's code, to probe many functions; ``forget_text`` discards it."""
+        """Read all of the kernel's code before probing many functions; see ``forget_text``."""
         for segment in self.machine.image.segments:
             if segment.executable:
                 size = min(segment.memory_size, len(segment.data))
                 try:
                     self._text = segment.virtual, self.machine.read(segment.virtual, size)
                 except MemoryAccessError:
-                    continue  # not all of it is mapped: read functions one by one
+                    continue  # not all code is mapped: read functions one by one
                 return
 
     def forget_text(self) -> None:

@@ -63,7 +63,7 @@ class ProgramProbes(DeclaredProbes):
             raise ProbeError(f"probes in programs: {error}") from None
         if word is None:
             raise ProbeError("probes in programs need a kernel that already runs programs: boot "
-                             "this one further")
+                             "the kernel further")
         watch_threads(machine)
         self.dispatcher.use_programs(process=found.process, number=found.number, flags=found.flags,
                                      executed=members.executed, name=found.name)
@@ -76,7 +76,7 @@ class ProgramProbes(DeclaredProbes):
 
     def add_in_program(self, program: int, function: Symbol, kind: int, offset: int,
                        code: bytes) -> int:
-        """Add a probe to an instruction of a program, unless it exists; return its number.
+        """Add a probe to an instruction of a program, unless the probe exists; return its number.
 
         :param program: the program's number, from ``add_program``.
         :param code: the function's code.
@@ -97,6 +97,6 @@ class ProgramProbes(DeclaredProbes):
             ProbeKind.PROGRAM_OFFSET)
 
     def program_of(self, number: int) -> TracedProgram | None:
-        """Return the program that a probe is in; None: the kernel."""
+        """Return the program that contains a probe, or None for a probe in the kernel."""
         program = self.dispatcher.program(number)
         return self.programs[program - 1] if program else None

@@ -1,4 +1,4 @@
-"""Trampolines that are rewritten at each firing, as by FreeBSD's kinst on amd64.
+"""Trampolines that are rewritten at each firing, as FreeBSD's kinst does on amd64.
 
 Each thread has its own trampoline or, as a deliberate mistake, all threads share one.
 The guest itself executes the trap and the trampoline, so that another CPU or thread may run in
@@ -37,8 +37,8 @@ class RewrittenTrampolines(SeamBreakpoints):
                  reached: Callable[[int], None]) -> None:
         super().__init__(machine)
         if not self.trap.segment:
-            raise ProbeError(f"{machine.arch.name} has one trampoline for each probe, which is "
-                             "never rewritten")
+            raise ProbeError(f"{machine.arch.name}: trampolines cannot be rewritten at each "
+                             "firing: this architecture has one trampoline for each probe")
         self._owner, self._written, self._reached = owner, written, reached
         self._slots: dict[int, int] = {}
         self._frame = self._return = 0
@@ -71,7 +71,7 @@ class RewrittenTrampolines(SeamBreakpoints):
         self._frame = frame
 
     def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
-        """Enter a trampoline by the guest's return instruction; other threads may run before it."""
+        """Enter a trampoline by the guest's return instruction; other threads may run first."""
         if self._area is not None and self._area.base <= pc < self._area.base + self._area.size:
             self.trap.leave_by_frame(self.machine, self._frame, pc, self._return)
         else:

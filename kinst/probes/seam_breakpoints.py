@@ -156,7 +156,7 @@ class SeamBreakpoints(ProbeTable):
 
     # -- firing -------------------------------------------------------------------------------
 
-    more_slots: ClassVar[int] = 0  # trampoline slots in addition to one for each probe
+    more_slots: ClassVar[int] = 0  # number of trampoline slots in addition to one for each probe
 
     def trampoline_of(self, site: Site) -> int:
         """Return the address of the trampoline that executes a site's displaced instruction."""
@@ -216,13 +216,13 @@ class SeamBreakpoints(ProbeTable):
         self._leave(state, pc)
 
     def _leave_by_tail(self, number: int, state: CpuState) -> None:
-        """Stop at the return address of a probe's function, which leaves by a tail call."""
+        """Arrange a stop at the return address of a probed function that leaves by a tail call."""
         returns = returns_to(self.machine, state)
         if returns is not None:
             self._awaited.wait(number, *returns)
 
     def _at_copy(self, number: int, state: CpuState) -> bool:
-        """Track the inline copy of a probe, if any; return whether the probe fires."""
+        """Track the inline copy of a probe, if there is one; return whether the probe fires."""
         copy_role = self.at_copy(number, state)
         if copy_role is None:
             return True
@@ -238,7 +238,7 @@ class SeamBreakpoints(ProbeTable):
         return role == WAY_OUT and copies.leave(number)
 
     def _returned(self, number: int, of_function: bool) -> None:
-        """Fire a probe whose function has returned, or whose inline copy was left."""
+        """Fire a probe whose function has returned or whose inline copy the thread has left."""
         self.after = self._firing = of_function
         try:
             if self.fire is not None:
@@ -261,7 +261,7 @@ class SeamBreakpoints(ProbeTable):
             trap.tell(machine, answer)
         if not trap.called or not (self._registers or self._stack) or self._return_at:
             return
-        for _ in range(MAX_RETURN):  # search for the last instruction of the return path
+        for _ in range(MAX_RETURN):  # single-step to the last instruction of the return path
             last = machine.pc
             machine.step()
             if machine.pc == pc:
@@ -269,7 +269,9 @@ class SeamBreakpoints(ProbeTable):
                 if answer is None:
                     self._return_at = last
                     machine.handle(last, self._back)
-                return  # with an answer, the last instruction uses the stack: search each time
+                # With an answer, the last instruction reads the stack: search again at the next
+                # firing.
+                return
         raise ProbeError(
             f"{self.image.symbols.where(pc)}: the kernel did not return here from its breakpoint "
             "handler")

@@ -67,7 +67,7 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
 
 
 def _lacks(breakpoints: ProbeTable, made: list[int], wanted: list[str]) -> str:
-    """Explain which requested probes of a function were not made; empty if all were made."""
+    """Explain why requested probes were not made; return an empty string if all were made."""
     names = {breakpoints.names(number)[3] for number in made}
     return " and ".join(why for name, why in (
         (ENTRY, "has no entry probe: it begins with an unprobeable instruction or a loop"),
@@ -81,7 +81,7 @@ def _targets(table: list[ProbedInstruction]) -> set[int]:
 
 def entry(trap: GuestTrap, function: Symbol,
           table: list[ProbedInstruction]) -> ProbedInstruction | None:
-    """Return the instruction for the entry probe, which is executed once per call, or None."""
+    """Return the instruction for the entry probe, executed once per call, or None."""
     targets = _targets(table)
     for i in table:
         if i.address in targets or isinstance(i.verdict, Refuse):

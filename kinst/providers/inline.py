@@ -28,7 +28,7 @@ from kinst.providers.patterns import matches
 from kinst.providers.provider import MadeProbes
 from kinst.relocation.trap import trap_of
 
-MAX_PIECES = 4096  # limit of the dispatcher for the pieces of one copy
+MAX_PIECES = 4096  # maximum number of pieces of an inline copy (a limit of the dispatcher)
 NAMES = (fbt.ENTRY, fbt.RETURN)
 
 
@@ -79,7 +79,7 @@ class Entrances:
             arch, self._trap, guest.traps.trap_frame, None)
 
     def of(self, copy: Function) -> list[int]:
-        """Return the addresses at which a copy is entered.
+        """Return the addresses at which control enters an inline copy.
 
         Where the code does not determine them, return the one that follows from the debug data.
         """
@@ -160,7 +160,7 @@ def create(
 
 def _place(breakpoints: ProbeTable, copy: _Copy, found: MadeProbes, where: str, unsafe: bool,
            module: str) -> bool:
-    """Find the functions that contain code of a copy; return False if it must not be probed."""
+    """Find the functions that hold an inline copy; return False if the copy must not be probed."""
     symbols, exclusions = breakpoints.image.symbols, breakpoints.machine.guest.traps.exclusions
     if len(copy.ranges) > MAX_PIECES:
         found.reports.append(f"{where}: the copy at {copy.entry:#x} is not probed: it has "
@@ -188,7 +188,7 @@ def _place(breakpoints: ProbeTable, copy: _Copy, found: MadeProbes, where: str, 
 def _take(breakpoints: ProbeTable, copy: _Copy,
           ends: list[tuple[Symbol, list[CopyEnd], list[CopyEnd]]], found: MadeProbes, where: str,
           name: str) -> None:
-    """Record a copy's probes, and report which of its instructions cannot be probed."""
+    """Record the probes of an inline copy, and report the instructions that cannot be probed."""
     refused = [(InlineEnd(caller, at), why) for caller, _entered, left in ends
                for at, why in left if isinstance(why, str)]
     numbers = [number for _caller, entered, left in ends
@@ -223,7 +223,7 @@ def _take(breakpoints: ProbeTable, copy: _Copy,
 
 def _add_fbt(breakpoints: ProbeTable, found: MadeProbes, function: str, name: str, unsafe: bool,
              module: str) -> None:
-    """Add FBT's probes of the function where it is not inline.
+    """Add the FBT probes on a function's out-of-line copy.
 
     :raises ProbeError: when no probes could be made at all.
     """

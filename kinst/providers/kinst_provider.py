@@ -133,7 +133,7 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
 
 
 def _number(digits: str) -> int:
-    """Convert an offset to a number; too many digits yield a number beyond any function."""
+    """Convert an offset to a number; replace a huge offset by a number beyond any function."""
     digits = digits.lstrip("0") or "0"
     return int(digits) if len(digits) <= 18 else 1 << 62
 
@@ -163,7 +163,7 @@ def _at_offset(
 
 
 def _nearest(offsets: list[int], offset: int) -> str:
-    """Return the nearest offsets on both sides, as text."""
+    """Format the nearest offsets below and above a given offset for an error message."""
     below = [o for o in offsets if o < offset][-1:]
     above = [o for o in offsets if o > offset][:1]
     return " and ".join(str(o) for o in below + above) or "no other instruction"

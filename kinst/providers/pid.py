@@ -65,7 +65,7 @@ class Pid(Provider):
 
 
 def _named(provider: str) -> re.Match[str] | None:
-    """Match ``pid17``, or a pattern for it that contains the whole number, like ``p*d17``."""
+    """Match ``pid17``, or a pattern for this name that contains the number, like ``p*d17``."""
     number = NUMBER.search(provider) if is_glob(provider) else None
     name = f"pid{number[0]}" if number is not None and matches(
         provider, f"pid{number[0]}") else provider

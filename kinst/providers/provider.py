@@ -56,7 +56,7 @@ class MadeProbes:
 
 
 def inlined_only(probes: ProbeTable, wanted: Wanted) -> str:
-    """Return a hint for a missing function that exists only as inline copies; else empty."""
+    """Return a hint if a missing function exists as inline copies, otherwise an empty string."""
     if wanted.index is None or is_glob(wanted.function) or probes.image.symbols.named(
             wanted.function):
         return ""

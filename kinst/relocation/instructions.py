@@ -1,4 +1,4 @@
-"""Instruction properties that follow from the bytes; each architecture has a subclass."""
+"""Properties of instructions that follow from the bytes; each architecture has a subclass."""
 
 import re
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ class Instructions(ABC):
 
     @abstractmethod
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
-        """Return the length of the first instruction (0 if it is invalid) and its verdict."""
+        """Return the length (0 if invalid) and the verdict of the first instruction."""
 
     @abstractmethod
     def is_prologue(self, code: bytes) -> bool:
@@ -40,14 +40,14 @@ class Instructions(ABC):
         """Whether an instruction returns to the caller."""
 
     def jump_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
-        """Return the target of an unconditional jump without link; None if it is unknown.
+        """Return the target of an unconditional jump without link, or None if unknown.
 
         :param before: the verdict of the preceding instruction, which may contain a part of it.
         """
         return verdict.target if isinstance(verdict, Jump) else None
 
     def call_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
-        """Return the address of the function that an instruction calls; None if it is unknown.
+        """Return the address of the function that an instruction calls, or None if unknown.
 
         :param before: the verdict of the preceding instruction, which may contain a part of it.
         """
@@ -56,7 +56,7 @@ class Instructions(ABC):
         return None
 
     def links(self, verdict: Verdict) -> bool | None:
-        """Whether a call or an indirect jump is a call; None for other instructions."""
+        """Whether a call or an indirect jump is a call, or None for other instructions."""
         return verdict.link is not None if isinstance(verdict, JumpAndLink) else None
 
     @abstractmethod

@@ -36,7 +36,7 @@ class Template:
 
 
 def lowered(verdict: Verdict, trap: GuestTrap) -> tuple[Lowered, bytes, bool]:
-    """Return a verdict's operation and replacement code, and whether a data word follows it."""
+    """Return a verdict's operation and replacement code, and whether the code needs a data word."""
     if isinstance(verdict, Refuse):
         return Lowered(Op.REFUSE), b"", False
     if isinstance(verdict, Copy):

@@ -1,9 +1,9 @@
-"""Template constants that Python and the native core (``_template.pxi``) share, besides ``Op``."""
+"""Template constants, except ``Op``, that Python and the native core (``_template.pxi``) share."""
 
 import enum
 
 NO_REGISTER = 0xFF
-MAX_ROUNDS = 4  # maximum number of passes over a function to find the data in it
+MAX_ROUNDS = 4  # maximum number of passes over a function to find data in the code
 
 
 class Trait(enum.IntFlag):
@@ -15,4 +15,4 @@ class Trait(enum.IntFlag):
     PROLOGUE = 8
     RETURNS = 16
     LANDING = 32
-    REPEATS = 64  # the CPU model counts each of its repetitions separately
+    REPEATS = 64  # the CPU model counts each repetition separately

@@ -1,4 +1,4 @@
-"""Host side of the guest trap path; each architecture's folder has a subclass.
+"""Host side of the guest trap path; each architecture's directory has a subclass.
 
 The kernel's vectors have built a trap frame and called (or jumped to) the seam,
 ``dtrace_invop_jump_addr``.  On a real system this pointer leads into a kernel module; here
@@ -98,7 +98,7 @@ class FrameState(CpuState):
 
 @dataclass(frozen=True)
 class KernelEffect:
-    """Effect of an instruction that the kernel's own vectors perform when the seam requests it.
+    """Effect of an instruction that the kernel's own vectors perform at the seam's request.
 
     :param answer: the result of the seam that requests the instruction.
     :param base: the register that, plus ``change``, becomes the stack pointer.
@@ -213,7 +213,7 @@ class GuestTrap(ABC):
 
     @abstractmethod
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
-        """Return from a handled breakpoint into the kernel, so that it continues at ``pc``."""
+        """Return from a handled breakpoint into the kernel, which continues at ``pc``."""
 
     def leave_by_frame(self, machine: Machine, frame: int, pc: int, at: int) -> None:
         """Continue at ``pc`` through the trap frame, by the ``frame_return`` instruction at ``at``.
@@ -224,7 +224,7 @@ class GuestTrap(ABC):
 
     @abstractmethod
     def decline(self, machine: Machine) -> None:
-        """Pass a breakpoint that is not ours on to the kernel."""
+        """Pass a breakpoint that belongs to no probe on to the kernel."""
 
     def next_after(self, state: CpuState, address: int, code: bytes) -> int:
         """Return where execution continues after an instruction of ``kernel_effects``."""
@@ -246,7 +246,7 @@ class GuestTrap(ABC):
         return value & mask
 
     def unmask(self, state: CpuState, saved: int) -> None:
-        """Undo ``mask``, given the bits that it returned."""
+        """Undo ``mask``, given the bits that ``mask`` returned."""
         name, mask = self.status.name, self.status.frame_mask
         state.set(name, state.get(name) & ~mask | saved)
 

@@ -89,7 +89,7 @@ class Lowered:
 
     def to(self, target: int, ends_block: bool | None = None, n: int | None = None,
            relative: Relative | None = None) -> "Lowered":
-        """Return a copy with another target, ten times as fast as ``dataclasses.replace``."""
+        """Return a copy with another target; ten times faster than ``dataclasses.replace``."""
         return Lowered(self.op, self.a, self.b, self.c, self.n if n is None else n, self.truth,
                        target, self.extra,
                        self.ends_block if ends_block is None else ends_block,
@@ -167,7 +167,7 @@ class Emulate(Protocol):
 
 @dataclass(frozen=True)
 class Refuse:
-    """Verdict: do not probe the instruction, for the given reason."""
+    """Verdict: do not probe the instruction, because of ``reason``."""
 
     reason: str
 

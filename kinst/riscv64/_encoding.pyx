@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Split riscv64 instructions into a key, which determines the verdict, and a displacement.
+"""Native decoder that splits riscv64 instructions into a key for the verdict and a displacement.
 
 The key does not contain the displacement of jumps, branches and AUIPC (unprivileged manual, 2.5 and
 chapter "C"), so all calls with the same link register share one key, wherever they lead.  The

@@ -26,7 +26,7 @@ MASK = (1 << 64) - 1
 
 
 def pick(code: int, *places: tuple[int, int, int]) -> int:
-    """Assemble an immediate from (lowest bit in the code, width, lowest bit in the immediate)."""
+    """Assemble a number from fields: (lowest bit in the code, width, lowest bit in the number)."""
     return sum((code >> at & (1 << bits) - 1) << to for at, bits, to in places)
 
 
@@ -174,7 +174,7 @@ COMPRESSED_BY = tuple(possible(COMPRESSED, 0xE003, (n & 0x1C) << 11 | n & 3) for
 
 
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:
-    """Return the length of the first instruction and its verdict."""
+    """Return the length and the verdict of the first instruction of ``code``."""
     wide = code[0] & 3 == 3
     size = 4 if wide else 2
     word = int.from_bytes(code[:size], "little")

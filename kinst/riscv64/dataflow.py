@@ -38,7 +38,7 @@ def _copies(code: int) -> Effect:
 
 
 def _conditional(code: int) -> Effect:
-    """Return the effect of SC: a store, and a write of its status to a register."""
+    """Return the effect of SC, which stores a value and writes a status to a register."""
     return Effect(_written(code >> 7 & 31), stores=(NAMES[code >> 20 & 31],))
 
 

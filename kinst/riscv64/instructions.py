@@ -1,4 +1,4 @@
-"""Instruction properties of riscv64 that follow from the bytes."""
+"""Properties of riscv64 instructions that follow from the instruction bytes."""
 
 import re
 from collections.abc import Mapping
@@ -86,7 +86,7 @@ class Riscv64Instructions(Instructions):
         return registers.NAMES[word >> 7 & 31], base + ((word >> 20 ^ 0x800) - 0x800), size
 
     def second_argument(self, code: bytes) -> int | None:
-        """Return n of ADDI a1, register, n, else None (RISC-V Unprivileged ISA, 2.4.1)."""
+        """Return n if ``code`` is ADDI a1, register, n, else None (Unprivileged ISA, 2.4.1)."""
         word = int.from_bytes(code, "little")
         if len(code) != 4 or word & 0x7FFF != 0x593:
             return None
@@ -97,7 +97,7 @@ class Riscv64Instructions(Instructions):
             verdict.jump if isinstance(verdict, classify.JumpEven) else verdict)
 
     def jump_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
-        """Return the target of an unconditional jump without link; None if it is unknown.
+        """Return the target of an unconditional jump without link, or None if unknown.
 
         This includes AUIPC and JR through the same register, the far form of a tail call.
         """
@@ -106,7 +106,7 @@ class Riscv64Instructions(Instructions):
         return super().jump_target(before, verdict)
 
     def call_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
-        """Return the address of the function that an instruction calls; None if it is unknown.
+        """Return the address of the function that an instruction calls, or None if unknown.
 
         This includes AUIPC and JALR through the same register.
         """
@@ -125,8 +125,8 @@ def _far(before: Verdict | None, verdict: classify.JumpEven) -> int | None:
     return None
 
 
-# Prologues come first: no row alone determines whether a copied instruction is a prologue.  The
-# rows of the two tables differ in the lowest two bits.
+# Prologue rows come first: the row of a copied instruction alone does not show whether the
+# instruction is a prologue.  The rows of the two tables differ in the lowest two bits.
 _encoding.know([(*C_PROLOGUE, False), (*PROLOGUE, False),
                 *((mask, value, verdict is rows.copy)
                   for mask, value, verdict in (*classify.WIDE, *classify.COMPRESSED))])

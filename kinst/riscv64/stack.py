@@ -14,7 +14,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 def _bits(code: int, *places: tuple[int, int]) -> int:
-    """Assemble a number from single bits: (bit of the code, bit of the number)."""
+    """Assemble a number from single bits: (bit in the code, bit in the number)."""
     return sum((code >> source & 1) << to for source, to in places)
 
 

@@ -1,4 +1,4 @@
-"""Host side of the riscv64 trap path: EBREAK, a called seam, trampolines that end in EBREAK."""
+"""Host side of the riscv64 trap path: breakpoints and trampolines with EBREAK, and the seam."""
 
 from collections.abc import Mapping
 from typing import ClassVar

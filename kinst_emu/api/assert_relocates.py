@@ -42,7 +42,7 @@ def assert_relocates(
     codes = list(_instructions(arch, code))
     if relocator is not None:
         if host:
-            raise KinstError("host=True tests the built-in relocation: leave it out when "
+            raise KinstError("host=True tests only the built-in relocation: leave out host= when "
                              "relocator= is given")
         findings = judged(relocator, arch, codes, seed, states)
     else:

@@ -1,4 +1,4 @@
-"""Firings of probes, as they are passed to a probe's callback."""
+"""Firings of probes, as passed to a probe's callback."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from kinst.relocation.trap import TRAPS
 from kinst_emu.api.inspected import Inspected
 from kinst_emu.api.registers import Registers
 
-# The prototype of a function, and where each parameter is at a probe (None: unknown).
+# The prototype of a function, and the location of each parameter at a probe, or None if unknown.
 Placed = tuple[Procedure, list[Place | None]]
 
 
@@ -90,8 +90,8 @@ class Firing:
         :raises KinstError: after the callback has returned.
         """
         if self._over:
-            raise KinstError(f"{self.probe}: the firing is over: read what you need in the "
-                             "probe's callback")
+            raise KinstError(f"{self.probe}: the firing is over: read its data in the probe's "
+                             "callback")
 
     def _read(self, register: str) -> int:
         self._present()
@@ -179,8 +179,8 @@ class Firing:
         arch = self.machine.emulated.arch
         trap = TRAPS[arch.name]
         if not self.returned and not trap.instructions.is_return(self._probe.instruction.code):
-            raise KinstError(f"{self.probe}: no return value here: the function does not return "
-                             "at this instruction")
+            raise KinstError(f"{self.probe}: a return value is not available: the function does "
+                             "not return at this instruction")
         result_type = self.machine.prototype(self.function, self._start).result
         return from_bits(self.machine, result_type, self._read(arch.result))
 

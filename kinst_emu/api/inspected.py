@@ -93,7 +93,7 @@ class Inspected:
 
     @in_turn
     def write(self, address: int, data: bytes) -> None:
-        """Write virtual memory, even where the guest has write-protected it.
+        """Write virtual memory, including pages that the guest has write-protected.
 
         :raises MemoryAccessError: when a page is not mapped; nothing is written in this case.
         """
@@ -110,7 +110,7 @@ class Inspected:
         return text_at(self, int(address), limit)
 
     def where(self, address: int) -> str:
-        """Return an address as ``function+offset``, or in hexadecimal outside any function."""
+        """Return an address as ``function+offset``, or in hexadecimal if outside all functions."""
         return self.emulated.image.symbols.where(address)
 
     @in_turn
@@ -176,12 +176,12 @@ class Inspected:
     def _types(self) -> Types:
         types = self.kernel.prototypes.types()
         if types is None:
-            raise DebugDataError(f"{self.kernel.path}: no types: neither the kernel nor "
-                                 f"{self.kernel.path.name}.debug next to it has debug data")
+            raise DebugDataError(f"{self.kernel.path}: types are not available: neither the kernel "
+                                 f"nor {self.kernel.path.name}.debug next to it has debug data")
         return types
 
     def _type(self, name: str) -> Type:
-        """Return a type by name; each ``*`` after the name makes a pointer to it."""
+        """Return the type with the given name; each ``*`` after the name adds a pointer."""
         plain = name.rstrip("* ")
         found = self._types().named(plain)
         if len(found) != 1:

@@ -36,7 +36,7 @@ class Kernel(KernelFile):
         return Machine(self, boots.booted(self._image, parse_size(memory), limit))
 
     def start(self, memory: str = MEMORY) -> Machine:
-        """Return a machine early in its boot, at the point where it can first be probed.
+        """Return a machine at the earliest point of the boot at which probes can be enabled.
 
         Vectors and page tables are set up; devices have not been detected yet.
         ``machine.run(console=kinst_emu.PROMPTS)`` continues the boot, with probes.
@@ -53,7 +53,7 @@ class Kernel(KernelFile):
         return Machine(self, machine)
 
     def unbooted(self, memory: str = MEMORY) -> Machine:
-        """Return a machine with the kernel in memory and nothing executed.
+        """Return a machine with the kernel loaded into memory, before the first instruction.
 
         The kernel is mapped at the addresses that it was linked for.  This is enough to call
         functions that depend on nothing else.
@@ -69,7 +69,7 @@ class Kernel(KernelFile):
 
 
     def explore(self, *runs: str, **asked: Any) -> "Explored":
-        """Explore the interleavings in which calls can run concurrently.
+        """Explore the interleavings of concurrent calls.
 
         The arguments are those of ``kinst_emu.explore.from_python.explore``::
 

@@ -79,7 +79,7 @@ class KernelFile:
         return f"<kernel {self.path}{more} ({self.arch})>"
 
     def functions(self) -> list[str]:
-        """Return the names of all functions with a known size, without duplicates, by address."""
+        """Return the distinct names of all functions with a known size, in address order."""
         return list(dict.fromkeys(symbol.name for symbol in self._image.symbols.functions()))
 
     def symbol(self, name: str) -> int:
@@ -90,7 +90,7 @@ class KernelFile:
         return find_symbol(self._image, name)
 
     def instructions(self, function: str) -> list[Instruction]:
-        """Return the instructions of a function, or of the first one if several have that name.
+        """Return the instructions of the first function with the given name.
 
         :raises KinstError: when the kernel has no such function.
         """

@@ -195,7 +195,7 @@ class Machine(Inspected):
                 raise KinstError(f"{int(place):#x} is not a 64-bit address")
             return int(place)
         symbol = self.emulated.image.symbols.find(place.strip())
-        if symbol is not None:  # perhaps an assembly routine, whose symbol has no size
+        if symbol is not None:  # for example an assembly routine, whose symbol has no size
             return symbol.address
         return code_place(self.emulated.image, place).address
 
@@ -207,7 +207,7 @@ class Machine(Inspected):
 
     @in_turn
     def execute_again(self, instructions: int) -> None:
-        """Execute instructions again without firing the probes, which have already fired there.
+        """Execute instructions a second time without firing their probes again.
 
         :param instructions: instruction count since the start of the boot at which to stop.
         :raises KinstError: on QEMU, or when the count is out of range.
@@ -221,7 +221,7 @@ class Machine(Inspected):
 
     @in_turn
     def type(self, keys: str) -> None:
-        """Type text at the console; the guest reads it the next time it runs.
+        """Type text at the console; the guest reads the text when the machine runs next.
 
         :raises KinstError: in a probe's callback, while the guest is running.
         """
@@ -324,7 +324,7 @@ class Machine(Inspected):
 
     @property
     def program(self) -> Program | None:
-        """D program that is enabled, or None."""
+        """The enabled D program, or None."""
         return self._program
 
     @in_turn
@@ -391,8 +391,8 @@ class Machine(Inspected):
         :raises KinstError: on QEMU.
         """
         if not isinstance(self.emulated, UnicornMachine):
-            raise KinstError("a machine on QEMU cannot keep, restore or save its state: do that "
-                             "on the machine on Unicorn, before on_qemu()")
+            raise KinstError("a machine on QEMU cannot keep, restore or save its state: use the "
+                             "machine on Unicorn, before on_qemu()")
         if self._breakpoints is not None:
             self._breakpoints.disable()
         try:

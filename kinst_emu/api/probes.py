@@ -19,12 +19,12 @@ from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst_emu.api.firing import Fired, Firing, Placed, full_name
 from kinst_emu.api.inspected import Inspected
 
-MAX_KEPT = 1_000_000  # maximum number of firings recorded
+MAX_KEPT = 1_000_000  # maximum number of recorded firings
 Fire = Callable[[Firing], object]
 
 
 class Probes:
-    """Probes of one description, enabled until they are closed; a context manager."""
+    """Probes that match one description, enabled until they are closed; a context manager."""
 
     def __init__(self, machine: Inspected, remove: "Callable[[Probes], None]", wanted: str,
                  fire: Fire | None, unsafe: bool) -> None:
@@ -35,7 +35,7 @@ class Probes:
         self.names: list[str] = []  # full probe names, provider:module:function:name
         self.count = 0  # number of firings
         self.closed = False
-        self.records: list[Fired] = []  # firings, recorded only without a callback
+        self.records: list[Fired] = []  # firings; recorded only if there is no callback
         self._arguments: Arguments | None = None
         self._copies: dict[int, list[Function]] = {}
         self._places: dict[int, Placed] = {}
@@ -72,7 +72,7 @@ class Probes:
                                       m.now if m.counts else None))
 
     def _placed(self, probe: Probe) -> Placed:
-        """Return the prototype of a probe's function, and where its arguments are at the probe."""
+        """Return the prototype of a probe's function, and the argument locations at the probe."""
         number = probe.id - 1
         if number not in self._places:
             self._places[number] = self._place(probe)

@@ -38,7 +38,7 @@ class Record:
 
     @property
     def values(self) -> list[Value]:
-        """Value of each action; for ``printf``, its text."""
+        """Values of the clause's actions; the value of ``printf`` is the printed text."""
         return [action.get("text", action.get("value", "")) for action in self.actions]
 
 
@@ -55,7 +55,7 @@ class Program:
         self._active = False
         self.printed: list[Row] = []  # output of printa()
         self.errors: list[str] = []  # faults in clauses
-        self.messages: list[str] = []  # standard error of kdtrace: faults, drops
+        self.messages: list[str] = []  # kdtrace's messages on standard error: faults, drops
         self._session = self._linked(breakpoints, arguments, options, unsafe, target, files or {})
 
     def _linked(self, breakpoints: Breakpoints, arguments: Sequence[object],
@@ -108,7 +108,7 @@ class Program:
     @property
     @in_turn
     def aggregations(self) -> dict[str, dict[tuple[Value, ...], Value]]:
-        """Values of the aggregations, by aggregation name and then by key.
+        """Values of the aggregations, keyed first by aggregation name and then by aggregation key.
 
         A value is a number, or the list of the non-empty buckets of a distribution, like
         ``{"from": 64, "count": 2}``.
@@ -178,7 +178,7 @@ class Program:
     # -- in IPython -------------------------------------------------------------------------------
 
     def flame_graph(self, name: str = "@") -> "FlameGraph":
-        """Return an aggregation whose key is a stack, as a flame graph.
+        """Return a flame graph of an aggregation that is keyed by stack.
 
         :raises KinstError: when the program has no such aggregation.
         """
@@ -191,8 +191,8 @@ class Program:
             if stack_parts and isinstance(count, int):
                 stacks[tuple(str(line) for line in stack_parts[0])] = count
         if not stacks:
-            raise KinstError(f"{name}: not an aggregation of counts by stack() (aggregations: "
-                             f"{', '.join(self.aggregations) or 'none'})")
+            raise KinstError(f"{name}: not an aggregation of counts by stack(); the aggregations "
+                             f"are: {', '.join(self.aggregations) or 'none'}")
         return FlameGraph(name, stacks)
 
     def _lines(self) -> list[str]:

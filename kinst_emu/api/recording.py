@@ -56,7 +56,7 @@ class Written:
 
 
 class RecordedMachine(Machine):
-    """Machine of a recording: read-only, and moved only by the recording."""
+    """Read-only machine of a recording, whose position only the recording can change."""
 
     def _refuse(self, *_arguments: object, **_options: object) -> NoReturn:
         raise KinstError("this machine belongs to a recording: it is read-only, and only the "
@@ -147,7 +147,7 @@ class Recording:
 
     @in_turn
     def same(self) -> bool:
-        """Replay to the end, and return whether the state there is the recorded state."""
+        """Replay to the end, and return whether the final state is the recorded one."""
         self._wish(self._player.advance_to_end())
         return not self._player.difference()
 
@@ -192,7 +192,7 @@ class Recording:
             location = self._places.find(f"{place:#x}" if isinstance(place, int) else place)
             physical, before = physical_of(player, location.address), self.position
         length = min(location.size, MAX_SIZE) if size is None else size
-        given = True  # Input at the current position counts as a store, too.
+        given = True  # An input at the current position counts as a store, too.
         while True:
             with self.turn:
                 write = last_write(player, physical, length, before, given)
@@ -210,7 +210,7 @@ class Recording:
 
     @in_turn
     def origin(self, register: str) -> list[Link]:
-        """Trace the value of a register or memory location back to where it came from.
+        """Trace the value of a register or memory location back to its origin.
 
         :param register: a register, or a memory location as for ``who_wrote``, of which up to
             eight bytes are traced.

@@ -1,4 +1,4 @@
-"""General registers, by their names in the architecture's manual."""
+"""General registers, accessed by the names in the architecture's manual."""
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 
@@ -10,7 +10,7 @@ MASK = (1 << 64) - 1
 
 
 class Registers(Mapping[str, int]):
-    """Read-only general registers, by name."""
+    """Read-only general registers, accessed by name."""
 
     def __init__(self, names: Sequence[str], read: Callable[[str], int]) -> None:
         self._names, self._read = names, read

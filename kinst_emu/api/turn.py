@@ -1,4 +1,4 @@
-"""Exclusive use of a machine: by one thread at a time, in the process that created it."""
+"""Exclusive use of a machine by one thread at a time, in the process that created the machine."""
 
 import contextlib
 import functools
@@ -28,13 +28,14 @@ class Turn:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the current process created the machine, instead of being a forked child."""
+        """Whether the current process created the machine and is not a forked child."""
         return os.getpid() == self._process
 
     def _check(self) -> None:
         if not self.is_ours:
-            raise MachineError(f"this machine belongs to process {self._process}, which has "
-                               "forked: boot or restore another machine in this process")
+            raise MachineError(f"this machine belongs to process {self._process} and cannot be "
+                               "used in a forked child: boot or restore another machine in this "
+                               "process")
 
     @contextlib.contextmanager
     def waited(self) -> Iterator[None]:
@@ -51,8 +52,8 @@ class Turn:
     def __enter__(self) -> Self:
         self._check()
         if not self._lock.acquire(blocking=False):
-            raise MachineError("another thread is using this machine: only one can use it at a "
-                               "time")
+            raise MachineError("another thread is using this machine: only one thread can use it "
+                               "at a time")
         return self
 
     def __exit__(self, *_error: object) -> None:

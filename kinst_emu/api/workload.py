@@ -84,7 +84,7 @@ def run_program(path: Path, workload: Workload, kernel: Kernel, machine: Unicorn
 
 @contextlib.contextmanager
 def _said(path: Path) -> Iterator[None]:
-    """Turn an exception in the user's program into one line with its location."""
+    """Convert an exception in the user's program to a one-line error with its location."""
     try:
         yield
     except (KinstError, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Assemble instruction text into bytes with keystone."""
+"""Assembler of instruction text into bytes, based on keystone."""
 
 import re
 
@@ -6,9 +6,8 @@ from emu.arch.architectures import ARCHITECTURES
 from emu.host.errors import KinstError
 
 MAX_TEXT = 4096
-# Decimal numbers: keystone would read them as hexadecimal.
+# Matches decimal numbers, which keystone would read as hexadecimal.
 DECIMAL = re.compile(r"(?<![\w.])[1-9]\d{0,19}\b(?!\.\d)")
-ADDRESS = 0x4000_0000  # address at which kinst/verify/laboratory tests instructions
 
 
 def assemble(arch: str, text: str) -> list[tuple[str, bytes]]:
@@ -33,16 +32,19 @@ def _length(arch: str, code: bytes) -> int:
 def _instruction(arch: str, line: str) -> bytes:
     import keystone
 
-    engine = ARCHITECTURES[arch].assembler(line)
+    architecture = ARCHITECTURES[arch]
+    engine = architecture.assembler(line)
     if engine is None:
         raise KinstError(f"--assemble: keystone {keystone.__version__} does not support {arch}; "
                          "give bytes with --encodings")
     wrong = f"--assemble: '{line[:60]}' is not an instruction of {arch}"
     try:
         text = DECIMAL.sub(lambda number: hex(int(number[0])), line)
-        code, _count = engine.asm(text.encode("ascii", "replace"), ADDRESS)
+        code, _count = engine.asm(text.encode("ascii", "replace"),
+                                  architecture.assembly_address)
     except keystone.KsError as error:
         raise KinstError(f"{wrong}: {error.message}") from None
     if not code or _length(arch, bytes(code)) != len(code):
-        raise KinstError(f"{wrong}; give one instruction, or separate several with ';'")
+        raise KinstError(f"{wrong}; give one instruction, or separate multiple instructions with "
+                         "';'")
     return bytes(code)

@@ -1,4 +1,4 @@
-"""Keep ``--append -s`` together, which argparse would parse as two options."""
+"""Joining of ``--append`` and ``-s``, which argparse would parse as two options."""
 
 from collections.abc import Sequence
 

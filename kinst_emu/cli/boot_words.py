@@ -31,22 +31,22 @@ def loader_options(parser: argparse.ArgumentParser) -> None:
                         help="load a disk image into memory, as the boot loader does, and use it "
                         "as the root file system (default: no memory disk)")
     parser.add_argument("--base", action="store_true",
-                        help="use the base system that 'kinst images fetch --base' downloaded with "
-                        "this kernel as the first disk (default: off)")
+                        help="attach the base system that 'kinst images fetch --base' downloaded "
+                        "with this kernel, as the first disk (default: off)")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE",
                         help="set a variable in the kernel environment; may be repeated (default: "
                         "no variables)")
     parser.add_argument("--append", default="", metavar="FLAGS",
-                        help="boot flags, as typed after 'boot' at the loader prompt: -s, -v "
-                        "(default: no flags)")
+                        help="boot flags such as -s or -v, as typed after 'boot' at the loader "
+                        "prompt (default: no flags)")
     cpus_option(parser)
 
 
 def cpus_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--cpus``."""
     parser.add_argument("--cpus", type=_count, metavar="N",
-                        help=f"number of guest CPUs, at most {MOST_CPUS}; they take turns, with "
-                        "the same schedule in every run (default: 1)")
+                        help=f"number of guest CPUs, at most {MOST_CPUS}; the CPUs take turns, "
+                        "with the same schedule in every run (default: 1)")
 
 
 def _count(text: str) -> int:
@@ -56,7 +56,7 @@ def _count(text: str) -> int:
 
 
 def with_cpus(image: Image, cpus: int | None) -> Image:
-    """Return the image configured for a number of CPUs; None stands for one.
+    """Return the image configured for the given number of CPUs; None means one CPU.
 
     :raises KinstError: for a teaching kernel and for a number outside 1 to ``MOST_CPUS``.
     """
@@ -77,7 +77,7 @@ def files_option(parser: argparse.ArgumentParser) -> None:
 
 
 def check_userland(arguments: argparse.Namespace, what: str) -> None:
-    """Refuse disk options where the command needs the kinst-emu userland.
+    """Refuse disk options given with a command or option that needs the kinst-emu userland.
 
     :param what: name of the option or command for the message.
     :raises KinstError: when --disk, --memory-disk or --base is given.
@@ -93,7 +93,7 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
     :raises KinstError: when an option is malformed, or a disk cannot be used.
     """
     if arguments.base and arguments.write:
-        raise KinstError("--write: the base system is never changed; give a copy of "
+        raise KinstError("--write: the base system cannot be changed; attach a copy of "
                          f"{catalog.base(image)} with --disk")
     if arguments.write and not arguments.disk:
         raise KinstError("--write: works only with --disk; give a disk image")
@@ -101,7 +101,8 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
         for path in arguments.disk:
             check_writable(path, "--disk")
         if len({path.resolve() for path in arguments.disk}) < len(arguments.disk):
-            raise KinstError("--write: the same file is given for two disks; give a copy")
+            raise KinstError("--write: two disks have the same file; give a copy of the file for "
+                             "one of them")
     base = [catalog.base(image)] if arguments.base else []
     configured = _told(image, boot_options(
         arguments.env, arguments.append, arguments.memory_disk, [*base, *arguments.disk]))
@@ -125,7 +126,7 @@ def _told(image: Image, options: BootOptions) -> Image:
 
 
 def keep_disks(machine: UnicornMachine) -> None:
-    """Write the guest's changes to its disks back to their image files.
+    """Write the guest's disk changes back to the disk image files.
 
     :raises OSError: when a file cannot be written; that file is then unchanged.
     """

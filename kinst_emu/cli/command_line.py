@@ -58,7 +58,7 @@ FLAG = re.compile(r"-\d")
 
 
 def last_part(letter: str) -> str:
-    """Return which part of a probe description comes last, by the letter of its option."""
+    """Return the name of the last part of a probe description, given the letter of its option."""
     return LAST.get(letter, "name")
 
 
@@ -149,7 +149,8 @@ def make_parser() -> argparse.ArgumentParser:
         "(default: none)")
     add("-p", dest="process", metavar="PID",
         help="process ID of the guest process that $target stands for, e.g. in pid$target:::entry; "
-        "it must exist when the workload starts (default: the first process of -c '$ COMMAND')")
+        "the process must exist when the workload starts (default: the first process of -c '$ "
+        "COMMAND')")
     add("--files", metavar="DIR",
         help="with -c '$ COMMAND': copy the files of this host directory into the guest's /files "
         "(default: no files)")
@@ -158,15 +159,15 @@ def make_parser() -> argparse.ArgumentParser:
         "on exit; may be repeated (default: no disks)")
     cpus_option(parser)
     add("--program", action="append", default=[], metavar="FILE",
-        help="read the symbols of this statically linked user program, so that ustack() names its "
-        "functions in processes with the file's name; may be repeated (default: only the programs "
-        "of the kinst-emu userland)")
+        help="read the symbols of this statically linked user program, so that ustack() can name "
+        "the functions of processes that run a program with this file name; may be repeated "
+        "(default: only the programs of the kinst-emu userland)")
     add("--schedule", metavar="SCHEDULE",
-        help="trace the calls of --run in this schedule, like 'A120 B A', as printed by kinst "
-        "explore (default: no schedule)")
+        help="trace the calls of --run in this schedule, e.g. 'A120 B A'; kinst explore prints "
+        "schedules (default: no schedule)")
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
-        help="with --schedule: the call that one run makes; give two or more, the first is run A "
-        "(required with --schedule)")
+        help="with --schedule: call that one run makes; give the option two or more times, first "
+        "for run A (required with --schedule)")
     add("--setup", default="", metavar="CALLS",
         help="with --schedule: calls made before the runs (default: none)")
     add("--replay", metavar="FILE", help="replay a recording and trace it (default: no recording)")
@@ -174,13 +175,15 @@ def make_parser() -> argparse.ArgumentParser:
         help="list the probes that match the descriptions and exit; without descriptions, list "
         "DTrace's own, fbt and static probes")
     add("-v", dest="verbose", action="store_true",
-        help="print the stability of the programs; with -l, also print argument types, and what "
-        "cannot be probed and why")
+        help="print the stability of the programs; with -l, also print the argument types of each "
+        "probe, and what cannot be probed, with reasons")
     add("-d", dest="rewritten", action="store_true",
         help="print each program with probes of inline functions replaced by probes of their "
         "inline copies")
     add("-o", dest="output", metavar="FILE", help="append output to FILE (default: print it)")
-    add("-q", action=_Set, nargs=0, help="quiet: print only the output of actions")
+    add("-q", action=_Set, nargs=0,
+        help="quiet: print only the output of actions and the guest's console (default: also the "
+        "columns and matches)")
     add("-L", dest="libraries", action="append", default=[], metavar="DIR",
         help="load the D libraries in a directory: declarations, inlines and translators in .d "
         "files; may be repeated (default: only the built-in libraries)")
@@ -218,35 +221,37 @@ def make_parser() -> argparse.ArgumentParser:
         add(letter, dest="refused", action="append_const", const=(letter, why),
             help=argparse.SUPPRESS)
     add("--stack", nargs="?", metavar="N", const=str(DEFAULT_FRAMES),
-        help="print the stack at each firing, at most N frames (default: %(const)s), with inline "
-        "functions and source lines")
+        help="at each firing, print at most N frames of the stack, with inline functions and "
+        "source lines (default: %(const)s)")
     add("--json", action="store_true", help="print one JSON object per line (default: text)")
     add("--raw", action=_Raw, nargs=0, help=RAW)
     add("--report", type=Path, metavar="FILE",
         help="write an HTML page of the whole trace: code with counts, a timeline, stacks "
         "(default: no page)")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
-        help="kernel source tree whose lines --report shows; may be repeated (default: none)")
+        help="kernel source tree that contains the lines for --report; may be repeated (default: "
+             "none)")
     add("--tracks", metavar="FILE",
         help="write processes, threads, system calls, page faults, interrupts and time off the CPU "
         "as tracks for https://ui.perfetto.dev; cannot be combined with probes or programs "
         "(default: no tracks)")
     add("--plot", metavar="FILE",
-        help="draw the aggregations at the end to a .svg or .png file (default: no plot)")
+        help="at the end, draw the aggregations and write them to this .svg or .png file (default: "
+             "no plot)")
     add("--emit-elf", metavar="FILE",
         help="write the compiled programs as a BPF ELF object (default: no object file)")
     add("--digest", action="store_true",
         help="at the end, print the SHA-256 of memory, registers, devices, clock and console")
     add("--machine", choices=(UNICORN, QEMU), default=UNICORN,
-        help="run the kernel on this machine; qemu: copy the booted kernel to QEMU, whose CPU "
-        "takes the exceptions as with --trap-path double (default: %(default)s)")
+        help="machine that runs the kernel; qemu: copy the booted kernel to QEMU, whose CPU takes "
+        "the exceptions as with --trap-path double (default: %(default)s)")
     add("--trap-path", choices=PATHS, default=PATHS[0],
         help="how breakpoints reach DTrace; guest: through the kernel's vectors; direct: from the "
         "emulator, which is faster; double: like guest, and the second breakpoint of arm64 and "
         "riscv64 also goes through the vectors (default: %(default)s)")
     add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
-        help="allocate one trampoline for each probe, or, as FreeBSD does, for each thread (amd64) "
-        "(default: %(default)s)")
+        help="allocate one trampoline for each probe, or, with thread, one for each thread as in "
+        "FreeBSD, on amd64 only (default: %(default)s)")
     add("--unchecked", action="store_true",
         help="with -c: pass arguments without checking them against the function's prototype, and "
         "show the result as a plain number")
@@ -297,7 +302,7 @@ class System:
 
 @dataclass(frozen=True)
 class Work:
-    """The workload that the kernel runs while it is traced.
+    """The workload that the kernel runs during the trace.
 
     :param workload: value of -c.
     :param files: host directory whose files are copied into the guest.

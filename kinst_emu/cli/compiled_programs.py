@@ -1,4 +1,4 @@
-"""Print what kdtrace shows of compiled programs: listings, rewritten text, code, stability."""
+"""Printing of compiled programs for kdtrace: listings, rewritten text, code, stability."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ def show_rewritten(pipeline: Pipeline, programs: Sequence[CompiledProgram], json
         for compiled in program.clauses:
             clause, specifier = compiled.function.clause, compiled.function.specifier
             if clause.body is None and not clause.bare:
-                continue  # later part of a clause with "if", whose first part has the whole text
+                continue  # a later part of a clause with "if"; the first part has the whole text
             parts = split(specifier.text, last_part(program.letter))
             text = rewritten.get(parts) or [":".join(parts)]
             body = "{\n}" if clause.body is None else between(program.source, *clause.body)

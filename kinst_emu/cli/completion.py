@@ -6,7 +6,7 @@ import shlex
 
 
 def completed_words() -> list[str]:
-    """Return the arguments of the line that the shell asks to complete, if any."""
+    """Return the words of the command line that the shell asks to complete, or an empty list."""
     if "_ARGCOMPLETE" not in os.environ:
         return []
     try:
@@ -25,7 +25,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def kernel_option(parser: argparse.ArgumentParser, optional: str = "") -> None:
-    """Add ``-k`` and ``--module``, which most commands have.
+    """Add ``-k`` and ``--module``, two options of most commands.
 
     :param optional: help text for when ``-k`` may be left out; empty if it is required.
     """

@@ -24,7 +24,7 @@ class KernelThreads:
         self._machine, self._threads = machine, Threads(machine)
 
     def now(self) -> list[GuestThread]:
-        """Return the kernel threads, running ones first; empty while no running thread is known."""
+        """Return the kernel threads, running ones first; an empty list if none is known to run."""
         machine, threads = self._machine, list[GuestThread]()
         present, running = machine.cpu, dict[int, tuple[int, dict[str, int] | None]]()
         for cpu in machine.schedule.each():
@@ -115,7 +115,7 @@ def _serve(target: Target, place: str, commands: dict[str, tuple[str, Command]])
             return
         threads, pid = Threads(machine), int(rest)
         name = threads.space(pid)[0]
-        # Looked up at each access: the process's address space may change as the machine runs.
+        # Look up the address space at each access, since it may change as the machine runs.
         target.space = lambda: threads.space(pid)[1]
         yield f"program addresses now refer to {name} (pid {rest})"
 

@@ -42,8 +42,8 @@ def add_options(parser: argparse.ArgumentParser, more: tuple[str, ...] = ()) -> 
     parser.add_argument("-o", "--output", type=Path, metavar="FILE",
                         help="write to this file (default: standard output)")
     parser.add_argument("--mark", action="append", default=[], metavar="PROBE",
-                        help="mark where a probe (PROVIDER::FUNCTION:NAME) would fire; may be "
-                        "repeated (default: no marks)")
+                        help="mark the instructions at which a probe (PROVIDER::FUNCTION:NAME) "
+                        "would fire; may be repeated (default: no marks)")
 
 
 def window(text: str) -> tuple[str, str]:
@@ -83,7 +83,7 @@ def _wish(stop: object) -> None:
 
 
 def marks_of(player: Player, descriptions: list[str]) -> list[list[int]]:
-    """Return the addresses of each description's probes."""
+    """Return one list for each probe description: the addresses of the probes that match."""
     return [probed(player, text).addresses for text in descriptions]
 
 
@@ -110,7 +110,7 @@ def check_output(path: Path | None, kind: str, source: Path) -> None:
     """
     if path is not None:
         if path.exists() and path.samefile(source):
-            raise KinstError(f"--output {path}: is also the input file; give another name")
+            raise KinstError(f"--output {path}: is also the input file; choose another file")
         check_writable(path, "--output")
     elif kind in (TRACE, PERFETTO):
         raise KinstError(f"--as {kind} is a binary format; give a file with -o")
@@ -118,7 +118,7 @@ def check_output(path: Path | None, kind: str, source: Path) -> None:
 
 @contextmanager
 def opened(path: Path | None) -> Iterator[IO[bytes]]:
-    """Open an output file, which is replaced only on success; None stands for standard output."""
+    """Open an output file that is replaced only on success; the path None means standard output."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -133,7 +133,7 @@ def seen_threads(piece: bytes) -> Iterator[int]:
 
 
 def write_trace(player: Player, end: Position, arguments: argparse.Namespace) -> int:
-    """Trace a window of a recording, write it in the format asked for, and return the exit status.
+    """Trace a window of a recording, write it in the requested format, and return the exit status.
 
     :param player: player at the start of the window.
     :param end: end of the window.
@@ -185,7 +185,7 @@ def write_trace(player: Player, end: Position, arguments: argparse.Namespace) ->
 
 
 def _name(threads: Threads, names: dict[int, str], piece: bytes) -> None:
-    """Look up the names of threads while they run, since they may change after a thread's end."""
+    """Look up thread names while the threads run, since a name may change after its thread ends."""
     for thread in set(seen_threads(piece)) - names.keys():
         if name := threads.name(thread):
             names[thread] = name

@@ -13,14 +13,14 @@ from emu.elf.image import Image
 from emu.elf.symbols import Symbol
 from kinst.providers import inline
 
-MAX_DEPTH = 256  # maximum nesting of inline copies
+MAX_DEPTH = 256  # maximum nesting depth of inline copies
 FILES = ("DW_AT_decl_file", "DW_AT_call_file")
-WIDTH = 22  # output columns for an attribute's name
+WIDTH = 22  # width of an attribute's name in columns
 
 
 @dataclass(frozen=True)
 class Derivation:
-    """How the place of one inline copy follows from the debug data.
+    """Derivation of the place of one inline copy from the debug data.
 
     :param address: load address that is added to the file's addresses: 0, or a module's.
     :param entry: address at which the copy begins.
@@ -43,7 +43,7 @@ class Derivation:
 
 def entered_in(image: Image, index: DebugIndex, copy: Function, entrances: inline.Entrances
                ) -> tuple[str | None, int]:
-    """Return the function in which a copy is entered, and the offset of the first entry in it.
+    """Return the function in which control enters an inline copy, and the offset of the entry.
 
     In code that no symbol covers (a cold part without a symbol), the offset counts from the symbol
     of the function that the part belongs to, and may be negative.  Without any symbol, the name is
@@ -60,7 +60,7 @@ def entered_in(image: Image, index: DebugIndex, copy: Function, entrances: inlin
 
 
 def _around(index: DebugIndex, copy: Function) -> Function | None:
-    """Return the function that contains a copy, skipping the inline copies in between."""
+    """Return the function that contains an inline copy, skipping other inline copies around it."""
     number = copy.parent
     for _ in range(MAX_DEPTH):
         if number is None:
@@ -74,7 +74,7 @@ def _around(index: DebugIndex, copy: Function) -> Function | None:
 
 def derived(image: Image, index: DebugIndex, sources: Sources, copies: list[Function]
             ) -> Iterator[Derivation]:
-    """Derive the place of each copy from the debug data.
+    """Derive the place of each inline copy from the debug data.
 
     :raises DebugDataError: when the debug data is damaged.
     """
@@ -101,7 +101,7 @@ def derived(image: Image, index: DebugIndex, sources: Sources, copies: list[Func
 
 def _defined(index: DebugIndex, sources: Sources, reader: InlineEntries, copy: Function
              ) -> tuple[str, str]:
-    """Return the name of the function that contains a copy, and where its source defines it."""
+    """Return the name and source location of the function that contains an inline copy."""
     around = _around(index, copy)
     if around is None:
         return "?", "?"
@@ -114,13 +114,13 @@ def _defined(index: DebugIndex, sources: Sources, reader: InlineEntries, copy: F
 
 
 def _own(place: tuple[int, int]) -> tuple[int, int]:
-    """Return an entry's offset and its unit's offset as they are in the file itself."""
+    """Convert the offsets of an entry and its unit in the linked index to offsets in the file."""
     return place[0] & OWN, place[1] & OWN
 
 
 def _files_of(sources: Sources, reader: InlineEntries, copy: Function, place: tuple[int, int]
               ) -> dict[int, str]:
-    """Return the file names in the line table of an entry's unit, by file number."""
+    """Return the file names in the line table of an entry's unit, keyed by file number."""
     table = reader.line_table(place)
     return {} if table is None else sources.files(table | copy.number & ~OWN)
 
@@ -152,7 +152,7 @@ def as_json(one: Derivation) -> dict[str, Any]:
 
 
 def listing(found: Iterable[Derivation]) -> Iterator[str]:
-    """Yield the lines for all copies; a function's entry precedes its first copy."""
+    """Yield the lines for all inline copies; the entry of a function precedes its first copy."""
     functions = set[tuple[int, int]]()
     for one in found:
         function = one.address, one.entries.function.offset

@@ -9,8 +9,8 @@ import tty
 from emu.host.errors import KinstError
 from emu.machine.machine import Machine, Stop, StopReason, Until
 
-SLICE = 20_000_000  # ns of virtual time between checks of the keyboard
-# After the end of a pipe, the run ends after this many slices without output.
+SLICE = 20_000_000  # virtual time between checks of the keyboard, in ns
+# number of slices without output that end the run after the end of a pipe
 QUIET = 5
 LEAVE = 0x1D  # Ctrl-]
 

@@ -20,7 +20,7 @@ from emu.elf.symbols import KERNEL
 from kinst.relocation.verdict import Refuse
 from kinst_emu.terminal.json_lines import JsonLines
 
-MOST_OF_A_REASON = 200  # instructions listed individually for each reason
+MOST_OF_A_REASON = 200  # maximum number of instructions listed for each reason
 ArgumentTypes = Callable[[ListedProbe], list[str]]
 HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
 
@@ -116,7 +116,7 @@ def _details(probe: ListedProbe, types: list[str]) -> str:
 
 
 def show_left_out(probes: KernelProbes, listed: Sequence[ListedProbe], as_json: bool) -> None:
-    """Print which instructions and functions cannot be probed, and jumps not counted as returns.
+    """Print instructions and functions that cannot be probed, and jumps not counted as returns.
 
     Instructions are summarized by reason when a reason has very many, except in JSON.
     """
@@ -140,7 +140,7 @@ def show_left_out(probes: KernelProbes, listed: Sequence[ListedProbe], as_json: 
 
 def _left_out(probes: KernelProbes, listed: Sequence[ListedProbe]
               ) -> Iterator[tuple[str, str, int | None, str | None, str]]:
-    """Yield (module, function, offset, instruction, reason) for what is not probed.
+    """Yield (module, function, offset, instruction, reason) for everything that is not probed.
 
     The offset and the instruction are None when the reason concerns a whole function.
     """
@@ -148,7 +148,8 @@ def _left_out(probes: KernelProbes, listed: Sequence[ListedProbe]
     by_instruction = {(p.module, p.function) for p in listed if p.provider == "kinst"}
     for function in table.kernel_functions:
         if (function.module_name, function.name) not in by_instruction:
-            continue  # fbt reports functions that have no entry or return probe
+            # Instructions matter only to kinst; functions without fbt probes are reported below.
+            continue
         for i in table.instructions(function):
             if isinstance(i.verdict, Refuse):
                 yield (function.module_name, function.name, i.offset,

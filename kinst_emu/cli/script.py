@@ -36,7 +36,7 @@ from kinst_emu.report import plot
 from kinst_emu.terminal.shared_output import shared
 from kinst_emu.terminal.terminal import check_writable
 
-TRACKS_BUFFER = "16m"  # trace buffer for --tracks, in bytes
+TRACKS_BUFFER = "16m"  # size of the trace buffer for --tracks, in bytes
 USAGE_STATUS = 2
 KERNELS = ("kinst:", "fbt:")  # prefixes of descriptions that need a kernel
 
@@ -151,10 +151,10 @@ def _variables(source: str, kernel: TracedKernel | None) -> dict[str, int]:
 
 @contextlib.contextmanager
 def _output(path: str | None) -> Iterator[IO[str]]:
-    """Redirect standard output to the end of a file; None keeps standard output."""
+    """Append standard output to a file, or leave standard output unchanged if the path is None."""
     shown = sys.stdout
     if isinstance(shown, io.TextIOWrapper):
-        shown.reconfigure(encoding="utf-8", errors="surrogateescape")  # pass bytes unchanged
+        shown.reconfigure(encoding="utf-8", errors="surrogateescape")  # keep non-UTF-8 bytes
     if path is None:
         yield shown
         return

@@ -25,9 +25,9 @@ def sweep_options(parser: argparse.ArgumentParser) -> None:
                         help="use the workers of the Dask scheduler at this address in place of "
                         "local processes (default: local processes)")
     parser.add_argument("--store", type=Path, metavar="FILE",
-                        help="keep results in this file and skip items that it already contains, "
-                        "so that an interrupted sweep resumes; kinst report reads it (default: do "
-                        "not keep results)")
+                        help="keep results in this file and skip items whose results are in the "
+                        "file, so that an interrupted sweep can be resumed; kinst report shows the "
+                        "results (default: do not keep results)")
 
 
 class Sweep:
@@ -54,13 +54,13 @@ class Sweep:
 
 
 def compiler_of(path: Path) -> str:
-    """Return the compiler named in the .comment section of a kernel; empty when unknown."""
+    """Return the compiler named in a kernel's .comment section, or an empty string if unknown."""
     try:
         text = content(elf_file(path), ".comment")[:1 << 12]
     except (DebugDataError, OSError):
         return ""
     words = dict.fromkeys(printable_name(part) for part in text.split(b"\0")
-                          if part and not part.startswith(b"$"))  # $NetBSD: ... $ is not a compiler
+                          if part and not part.startswith(b"$"))  # $NetBSD: ... $ is a file version
     return "; ".join(words)[:MAX_COMPILER]
 
 

@@ -1,4 +1,4 @@
-"""The kernel that D programs trace, and the workload that it runs meanwhile."""
+"""The kernel that D programs trace, and the workload of the trace."""
 
 import contextlib
 import shlex
@@ -114,7 +114,7 @@ class TracedKernel:
                 self._on_qemu(booted(self.image, memory)) if line.system.machine == QEMU else
                 self._on_unicorn(self._emulated(memory, runs)))
             for path in line.work.user_programs:
-                ProgramFile(path)  # report an unreadable file before tracing starts
+                ProgramFile(path)  # report an unreadable file before the trace starts
             named = {path.name: path for path in line.work.user_programs}
             self.target = new_target(
                 breakpoints, self.types, line.system.unsafe,
@@ -136,13 +136,13 @@ class TracedKernel:
             at_start(machine)
             return machine
         machine = booted(self.image, memory)
-        if self._command is None:  # a command needs the prompt that is already on the console
+        if self._command is None:  # a shell command needs the prompt that is already on the console
             machine.console.text.clear()
         return machine
 
     @property
     def target_process(self) -> int:
-        """Process ID for ``$target``; 0 without a target process.
+        """Process ID for ``$target``, or 0 if there is no target process.
 
         It is the process of -p, or the first one that the guest's shell creates for the command.
 
@@ -203,7 +203,7 @@ class TracedKernel:
         machine = self.machine
         show: Callable[[int], None] = show_byte if rows is None else rows.byte
         console = _Console(session, show)
-        # The shell's marks are removed first: only bytes that are shown may begin a line.
+        # Remove the shell's marks first: they are not shown, so they cannot begin a line.
         if self._command is not None:
             machine.console.stream = shown_output(console.byte)
         elif self.player is not None:
@@ -229,7 +229,7 @@ class TracedKernel:
         finally:
             self.commands.ended = True
             if rows is not None:
-                rows.end_line()  # a prompt has no newline
+                rows.end_line()  # complete the last line: a prompt does not end with a newline
         if shown is not None:
             session.look()
             kind, value = shown
@@ -246,7 +246,7 @@ class TracedKernel:
         if self.player is not None:
             self.player.advance_to_end()
             return None
-        if self.idle:  # no workload, and no BEGIN clause that ended tracing
+        if self.idle:  # there is no workload, and no BEGIN clause has ended the trace
             raise KinstError(IDLE)
         if self._command is not None:
             assert isinstance(self.machine, UnicornMachine)
@@ -345,7 +345,7 @@ def _played_words(line: CommandLine) -> str:
 
 
 def _with_schedule(line: CommandLine, schedule: str, path: Path) -> CommandLine:
-    """Record the schedule in a file and return the command line changed to replay that file."""
+    """Record the run of a schedule in a file, and return a command line that replays this file."""
     system, work = line.system, line.work
     assert system.kernel is not None
     with PROGRESS.working("recording the schedule"):

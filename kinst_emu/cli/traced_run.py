@@ -60,7 +60,7 @@ class TracedRun:
 
     @contextlib.contextmanager
     def _tracked(self) -> Iterator[None]:
-        """Write the file of --tracks, which appears under its name only when it is complete."""
+        """Write the file of --tracks; the file appears under its name only when it is complete."""
         if self._line.shown.tracks is None or self._kernel is None:
             yield
             return
@@ -118,7 +118,7 @@ class TracedRun:
                 write(line.shown.report, kernel.collected, kernel.breakpoints)
 
     def _seen(self, enabled: Enabled, _cpu: int, content: bytes) -> None:
-        """Add a record's stack to the page, if ``--stack`` produced it."""
+        """Add the stack in a record to the page, if the record comes from ``--stack``."""
         assert self._kernel is not None
         action = enabled.function.actions[-1] if enabled.function.actions else None
         if action is not None and action.name == "stack":

@@ -84,7 +84,7 @@ class ExecutionTask(FindingTask[Trial]):
 
 @dataclass(frozen=True)
 class VerdictsTask(Task[tuple[str, int], Verdicts, Trial]):
-    """A task that compares verdicts on functions, which are given by name and address."""
+    """A task that compares verdicts on functions; each function is given by name and address."""
 
     setting: Setting
     copied = True
@@ -108,7 +108,7 @@ class VerdictsTask(Task[tuple[str, int], Verdicts, Trial]):
 
 
 def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
-    """Return the instructions that FBT probes, each with the first place where it occurs."""
+    """Return the distinct instructions that FBT probes, each with the first place that has it."""
     trial, places = prepared(ExecutionTask(setting)), dict[bytes, str]()
     for function in functions:
         try:
@@ -121,7 +121,7 @@ def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
 
 
 def located(setting: Setting, one: Finding, plain: bytes) -> str:
-    """Return the lines of the module's source that decided a finding, one per row.
+    """Return the source lines of the module that decided a finding, separated by newlines.
 
     :param one: the finding.
     :param plain: encoding of a plain instruction, for comparison.
@@ -137,10 +137,10 @@ def located(setting: Setting, one: Finding, plain: bytes) -> str:
     def describe(pc: int) -> str:
         frames, line = index.stack(pc), sources.line(pc)
         if not frames:
-            return ""  # code of a linker's veneer
+            return ""  # code that the linker added, such as a veneer
         name = frames[0].name
         if line == NO_LINE:
-            # Code merged from several places has no line; name every function inlined there.
+            # Code merged from several places has no line; name every function inlined in it.
             inside = [one.name for low, high in frames[-1].pieces
                       for one in index.inside(low, high)]
             merged = ", ".join(list(dict.fromkeys(n for n in inside if n != name))[:MERGED])
@@ -154,7 +154,7 @@ def located(setting: Setting, one: Finding, plain: bytes) -> str:
 
 
 def functions_of(image: Image, names: list[str]) -> list[Symbol]:
-    """Return the functions with the given names, or all functions of the kernel, by address."""
+    """Return the functions with the given names, or all kernel functions in address order."""
     if names:
         candidates = [symbol for name in names for symbol in sized_functions(image, name)]
     else:

@@ -25,12 +25,12 @@ TAGS = ("struct", "union", "enum")
 
 
 def definitions(types: Types, name: str) -> list[str]:
-    """Return the definitions of the types with a name, without repetitions."""
+    """Return the distinct definitions of all types with the given name."""
     return list(dict.fromkeys("\n".join(_definition(kind)) for kind in types.named(name)))
 
 
 def lines(image: Image, types: Types, name: str) -> list[str]:
-    """Return the definitions and declarations of a name, as lines.
+    """Return the lines of all definitions and declarations of a name.
 
     :raises KinstError: when there is no type, function or variable with this name.
     """
@@ -42,13 +42,13 @@ def lines(image: Image, types: Types, name: str) -> list[str]:
 
 
 def unknown(image: Image, types: Types, name: str) -> KinstError:
-    """Return the error for a name without definition, with similar names."""
+    """Return the error for an unknown name, with suggestions of similar names."""
     return KinstError(f"{image.path}: {types.format} has no type, function or variable "
                       f"'{name}'{_hint(types, name)}")
 
 
 def declarations(image: Image, types: Types, name: str) -> list[str]:
-    """Return the declarations of the functions and variables with a name, without repetitions."""
+    """Return the distinct declarations of all functions and variables with the given name."""
     declared: list[str] = []
     for symbol in image.symbols.named(name):
         kind = (types.function if symbol.kind == STT_FUNC else types.variable)(
@@ -56,7 +56,7 @@ def declarations(image: Image, types: Types, name: str) -> list[str]:
         if kind is not None:
             declared.append(declare(kind, name))
     if not declared and (kind := types.function(name)) is not None:
-            declared.append(declare(kind, name))  # inlined everywhere, so it has no symbol
+            declared.append(declare(kind, name))  # a function that is inlined everywhere
     return list(dict.fromkeys(declared))
 
 
@@ -78,8 +78,8 @@ def _definition(kind: Type) -> Iterator[str]:
         yield "/* offset:bit   size */"
         for number, line in enumerate(_layout(kind, "", 0, 0)):
             if number == MAX_LINES:
-                raise DebugDataError(f"{declare(kind)} has more than {MAX_LINES} lines: damaged "
-                                     "debug data")
+                raise DebugDataError(f"{declare(kind)} has more than {MAX_LINES} lines: the debug "
+                                     "data is damaged")
             yield line
     elif isinstance(kind, Enumeration):
         yield f"{declare(kind)} {{  /* {kind.size} bytes */".replace("{...} ", "")
@@ -90,9 +90,9 @@ def _definition(kind: Type) -> Iterator[str]:
 
 
 def _layout(kind: Structure, name: str, begin: int, depth: int) -> Iterator[str]:
-    """Yield the lines of a structure that begins at a bit, with anonymous members expanded."""
+    """Yield the lines of a structure at a bit offset, with anonymous members expanded."""
     if depth > MAX_STEPS:
-        raise DebugDataError("structures nested too deep: damaged debug data")
+        raise DebugDataError("structures are nested too deeply: the debug data is damaged")
     blank, indent = " " * 22, "    " * depth
     yield f"{blank}{indent}{kind.kind} {kind.name}{' ' if kind.name else ''}{{"
     for member in kind.members:
@@ -112,7 +112,7 @@ def _layout(kind: Structure, name: str, begin: int, depth: int) -> Iterator[str]
 
 
 def size_text(kind: Type) -> str:
-    """Return the size of a type in bytes as text, or ``?`` when it is unknown."""
+    """Return the size of a type in bytes as text, or ``?`` if the size is unknown."""
     try:
         return str(size_of(kind))
     except DebugDataError:

@@ -27,7 +27,7 @@ from kinst.verify.sweep.store import Kept
 from kinst.verify.sweep.sweep import KeptTask
 from kinst.verify.sweep.workers import check_identity
 
-LIMIT = 1_000_000  # maximum number of instructions of a call
+LIMIT = 1_000_000  # maximum number of instructions that a call executes
 SYSTEM_STEPS = 100_000  # maximum number of instructions compared in a system call
 WORDS = AGREES, DIFFERS, NOT_COMPARED, WAITED = (
     "agrees", "differs", "not compared", "waited too long")
@@ -69,7 +69,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class _Check:
-    """A cross-check and the way its calls are made.
+    """A cross-check of two machines, and the kind of calls that it makes.
 
     :param numbers: system call numbers by name; None when kernel functions are called.
     """
@@ -121,7 +121,7 @@ class CrosscheckTask(KeptTask[str, Checked, _Check]):
         return item.encode()
 
     def kept(self, item: str, result: Checked) -> Kept | None:
-        """Return a result as a store keeps it; None when it depends on the host's speed."""
+        """Return a result as a store keeps it, or None if the result depends on host speed."""
         return None if result.word == WAITED else to_kept(result)
 
     def known(self, kept: Kept) -> Checked:
@@ -158,7 +158,7 @@ def _report(machine: UnicornMachine, call: str, divergence: Divergence) -> dict[
 
 
 def _place(machine: UnicornMachine, address: int) -> dict[str, object]:
-    """Return function and offset, instruction and source line of an address."""
+    """Return the function with offset, the instruction and the source line at an address."""
     function = machine.image.symbols.function_at(address)
     place: dict[str, object] = {"address": address}
     if function is not None:
@@ -167,7 +167,7 @@ def _place(machine: UnicornMachine, address: int) -> dict[str, object]:
         place["instruction"] = machine.arch.disassemble(machine.read(address, 15), address)
         place["line"] = Sources(machine.image).line(address)
     except (MemoryAccessError, DebugDataError):
-        pass  # report the address alone
+        pass  # return only the address
     return place
 
 

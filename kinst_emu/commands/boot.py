@@ -41,20 +41,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="stop after N instructions since the start of the boot (default: no "
                         f"limit, but fail if no prompt appears within {LIMIT:,} instructions)")
     parser.add_argument("--type", action="append", default=[], metavar="KEYS", dest="keys",
-                        help=r"type KEYS at the prompt, then run to the next prompt, e.g. '?\r' "
-                        r"(end a line with \r); may be repeated (default: type nothing)")
+                        help="type KEYS at the prompt, then run to the next prompt; \\r in KEYS "
+                        "ends a line, e.g. '?\\r'; may be repeated (default: type nothing)")
     parser.add_argument("-i", "--interactive", action="store_true",
                         help="at the prompt, connect standard input to the guest's keyboard "
                         "(default: exit)")
     parser.add_argument("--digest", action="store_true",
-                        help="print the SHA-256 of memory, registers, clock and console (default: "
-                        "off)")
+                        help="print the SHA-256 of memory, registers, devices, clock and console "
+                        "(default: off)")
     parser.add_argument("--record", type=Path, metavar="FILE",
                         help="record the boot in this file for kinst replay (default: no "
                         "recording)")
     parser.add_argument("--gdb", metavar="PORT",
-                        help="serve gdb on this loopback port (0: any free port) or on standard "
-                        "input and output (-) (default: no gdb)")
+                        help="serve gdb on this loopback port; 0 selects a free port, - uses "
+                        "standard input and output (default: no gdb)")
     parser.add_argument("--save", type=Path, metavar="FILE",
                         help="save a snapshot to this file after the run (default: no snapshot)")
     parser.add_argument("--restore", type=Path, metavar="FILE",
@@ -78,8 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_writable(arguments.save, "--save")
     for other in (arguments.save, arguments.restore):
         if arguments.record and other and arguments.record.resolve() == other.resolve():
-            raise KinstError(f"--record {arguments.record}: --save or --restore names the same "
-                             "file; choose another")
+            raise KinstError(f"--record {arguments.record}: is also the file of --save or "
+                             "--restore; choose another file")
     if arguments.restore:
         machine = snapshot.restore(arguments.restore, image)
         if memory not in (None, machine.memory):
@@ -131,23 +131,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _debugged(machine: UnicornMachine, arguments: argparse.Namespace) -> int:
-    """Serve the machine to gdb, after refusing the options that control the run themselves."""
+    """Serve the machine to gdb; refuse the options that --gdb does not support."""
     from kinst_emu.cli.debugging import serve_machine
 
     for option in ("until", "instructions", "keys", "interactive", "digest", "record", "save",
                    "json"):
         if getattr(arguments, option):
             name = "type" if option == "keys" else option
-            raise KinstError(f"--{name}: cannot be combined with --gdb, where gdb controls the run")
+            raise KinstError(f"--{name}: cannot be combined with --gdb, because gdb controls the "
+                             "run")
     serve_machine(machine, arguments.gdb)
     return 0
 
 
 def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
             prompt: str | tuple[str, ...], limit: int | None, typed: list[bytes]) -> Stop | None:
-    """Run the machine to its prompt, type the keys, and go interactive if asked.
+    """Run the machine to its prompt, type the keys, and connect the keyboard if -i is given.
 
-    :return: why the last run stopped; None when the machine did not have to run.
+    :return: why the last run stopped, or None when the machine did not have to run.
     """
     symbols = [machine.image.symbols.find(name) for name in machine.guest.boot.readers]
     readers = [reader.address for reader in symbols if reader is not None]
@@ -155,7 +156,7 @@ def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
     asking = tuple(text.encode() for text in machine.guest.boot.prompts)
 
     def prompts() -> str | tuple[str, ...]:
-        """Return the console texts that end the next run."""
+        """Return the console text or texts at which the next run stops."""
         asked, answer = machine.guest.boot.later_prompt
         if not arguments.until and asked and asked.encode() in machine.console.text:
             return (*machine.guest.boot.prompts, answer)
@@ -164,7 +165,7 @@ def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
     def go_on(keys: str = "") -> Stop:
         """Run until an expected text appears on the console.
 
-        :raises KinstError: when the guest waits for a key that would never come.
+        :raises KinstError: when the guest waits for input and has read all typed keys.
         """
         end = machine.instructions + LIMIT if limit is None else limit
         until = Until(readers if limit is None else (), prompts(), end)

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     sizes: dict[Path, int] = {}
     try:
         for path in _files(directory):
-            with contextlib.suppress(FileNotFoundError):  # another process may have removed it
+            with contextlib.suppress(FileNotFoundError):  # another process may have removed a file
                 sizes[path] = path.stat().st_size
                 if arguments.action == "clear":
                     path.unlink()
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _files(directory: Path) -> list[Path]:
-    """List the cached files only, because KINST_CACHE may name a directory with other files."""
+    """Return the cached files; other files in the cache directory are not included."""
     return [path for kind, suffix in KINDS.items() if (directory / kind).is_dir()
             for path in sorted((directory / kind).iterdir())
             if path.is_file() and path.suffix in (suffix, PART)]

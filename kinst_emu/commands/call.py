@@ -34,15 +34,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", default="512M", metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     parser.add_argument("call", metavar="CALL",
-                        help="call to make, e.g. 'strlen(\"hello\")'; separate several by ';'")
+                        help="call to make, e.g. 'strlen(\"hello\")'; separate multiple calls with "
+                             "';'")
     cpus_option(parser)
     parser.add_argument("--no-boot", action="store_true",
-                        help="call into the kernel image without booting it (default: boot)")
+                        help="call a function of the kernel image without booting the kernel "
+                             "(default: boot)")
     parser.add_argument("--snapshot", type=Path, metavar="FILE",
-                        help="restore this snapshot and call in it (default: boot the kernel)")
+                        help="restore this snapshot and make the call there (default: boot the "
+                             "kernel)")
     parser.add_argument("--show", action="append", default=[], metavar="ARG",
-                        help="dump a buffer after the call: arg0, arg1, ..., or an assigned name; "
-                        "may be repeated (default: no dump)")
+                        help="after the call, dump the buffer of an argument (arg0, arg1, ...) or "
+                        "of an assigned name; may be repeated (default: no dump)")
     parser.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N",
                         help="abandon the call after N instructions (default: %(default)s)")
     parser.add_argument("--unchecked", action="store_true",
@@ -61,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     memory = parse_size(arguments.memory)
     image = with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus)
     ahead = None if arguments.snapshot or arguments.no_boot else BootAhead(image, memory)
-    # Imported here, so that loading these modules overlaps with restoring the kernel.
+    # Importing these modules only now lets the import overlap with restoring the kernel.
     from dtrace.calls.calls import Evaluation, check, parse
     from dtrace.calls.prototypes import Prototypes, result_line
 
@@ -88,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
                 PROGRESS.working(f"calling {arguments.call}"):
             value = evaluation.run(program)
     except CallError as error:
-        from dtrace.stacks.stack import failure  # needed only after a failed call
+        from dtrace.stacks.stack import failure  # imported only after a failed call
 
         if arguments.json:
             console_text = error.console.decode("utf-8", "replace")
@@ -116,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _value(evaluation: "Evaluation", bits: int) -> dict[str, object]:
-    """Return the result as JSON fields: null for ``void``, no type if the type is unknown."""
+    """Return the JSON fields of a call's result: ``value`` and, if known, ``type``."""
     from dtrace.calls.prototypes import plain
     from dwarf.types import declare
 

@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
                played(arguments.b, arguments.kernel_b, limit))
     first, second = players
     if first.machine.arch.name != second.machine.arch.name:
-        raise KinstError(f"{arguments.a} was recorded on {first.machine.arch.name}, "
-                         f"{arguments.b} on {second.machine.arch.name}: only runs of one "
-                         "architecture can be compared")
+        raise KinstError(f"{arguments.a} was recorded on {first.machine.arch.name}, {arguments.b} "
+                         f"on {second.machine.arch.name}: only recordings of the same architecture "
+                         "can be compared")
     same = first.machine.image.identity == second.machine.image.identity
     codes = (KernelCode(first.machine.image), KernelCode(second.machine.image))
     with PROGRESS.working("comparing the runs"):
@@ -86,7 +86,7 @@ def _around(player: Player, code: KernelCode, count: int, begin: int) -> list[tu
 
 def _last(players: tuple[Player, Player], codes: tuple[KernelCode, KernelCode],
           parting: Parting) -> dict[str, object] | None:
-    """Return the last common instruction, and the registers that differ before it."""
+    """Return the last instruction common to both runs, and the registers that differ before it."""
     registers, pc = [], 0
     for player, count in zip(players, parting.counts, strict=True):
         if count <= player.recording.start.position.instructions:

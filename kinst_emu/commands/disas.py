@@ -20,7 +20,7 @@ from kinst.relocation.trap import trap_of
 from kinst.relocation.verdict import summary
 from kinst_emu.cli.completion import kernel_option
 
-PLACE = re.compile(r"[:+`@]|\A0[xX]")  # matches a place in code, but no plain function name
+PLACE = re.compile(r"[:+`@]|\A0[xX]")  # matches a place in code, but not a plain function name
 EXAMPLES = (
     "kinst disas -k teaching/amd64 strlen",
     "kinst disas -k teaching/amd64",
@@ -34,8 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst disas``."""
     kernel_option(parser)
     parser.add_argument("function", nargs="*", metavar="FUNCTION",
-                        help="function name, a shell pattern for several functions, or a place in "
-                        f"a function, which is marked: {FORMS} (default: list all functions)")
+                        help="function name, shell pattern for several functions, or a place to "
+                        f"mark in the listing of its function: {FORMS} (default: list all "
+                        "functions)")
     parser.add_argument("--no-source", dest="source", action="store_false",
                         help="do not show source lines (default: show them)")
     parser.add_argument("--json", action="store_true",
@@ -43,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the instructions of the chosen functions, or all functions, and return 0."""
+    """Print the instructions of the chosen functions, or a list of all functions; return 0."""
     image = catalog.find(arguments.kernel, arguments.module)
     if not arguments.function:
         _list(image, arguments.json)
@@ -95,7 +96,7 @@ def _chosen(image: Image, texts: Sequence[str]) -> Iterator[tuple[Symbol, set[in
 
 
 def _list(image: Image, as_json: bool) -> None:
-    """Print all functions, sorted by address."""
+    """Print the address, size and name of all functions, in address order."""
     if as_json:
         print(json.dumps([{"function": s.name, "address": s.address, "size": s.size,
                            "module": s.module_name} for s in image.symbols.functions()]))
@@ -106,7 +107,7 @@ def _list(image: Image, as_json: bool) -> None:
 
 
 def _sources(image: Image, symbol: Symbol, wanted: bool) -> dict[int, str]:
-    """Map each address of a function to its source line and the inline functions it belongs to."""
+    """Map each address of a function to its source line and to the inline functions around it."""
     lines: dict[int, str] = {}
     if not wanted or debug_file(image.file) is None:
         return lines

@@ -1,4 +1,4 @@
-"""Entry points of the console scripts; Ctrl-C while Python loads ends them without a traceback."""
+"""Entry points of the console scripts; Ctrl-C during startup ends a script without a traceback."""
 
 import signal
 

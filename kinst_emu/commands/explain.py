@@ -1,4 +1,4 @@
-"""``kinst explain``: explain a probe's firing or what the kernel does for a program, in steps."""
+"""``kinst explain``: explain, step by step, a probe's firing or the kernel's work for a program."""
 
 import argparse
 import json
@@ -46,9 +46,10 @@ EXAMPLES = (
 )
 ALL, COMMAND, FRAME = "all", "$", "frame"
 FIRING, SYSTEM_CALL, RUNS = "firing", "system-call", "runs"
-OF_COMMAND = (SYSTEM_CALL, PAGE_FAULT, CONTEXT_SWITCH)  # kinds that need -c '$ COMMAND'
+# kinds of explanation that need -c '$ COMMAND'
+OF_COMMAND = (SYSTEM_CALL, PAGE_FAULT, CONTEXT_SWITCH)
 KINDS = (FIRING, *OF_COMMAND, RUNS)
-EVERY_MOMENT = "all"  # value of --at
+EVERY_MOMENT = "all"  # value of --at that selects an animation of all moments
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,38 +57,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser, optional="required, except with --arch")
     add = parser.add_argument
     add("place", metavar="PLACE", nargs="?", default="",
-        help="probed instruction, e.g. strlen:4 (kinst disas lists them); for a command, the "
-        "system call to explain, e.g. open")
+        help="instruction with the probe, e.g. strlen:4 (kinst disas lists the instructions); for "
+        "a command, the system call to explain, e.g. open")
     add("--of", choices=KINDS, metavar="KIND", default=None,
-        help=f"what to explain: a {FIRING} at PLACE, a {SYSTEM_CALL} named PLACE, a {PAGE_FAULT} "
-        f"or a {CONTEXT_SWITCH} of a command, or the {RUNS} of --run (default: {PAGE_FAULT} or "
-        f"{CONTEXT_SWITCH} if PLACE is that word, {RUNS} with --run, {SYSTEM_CALL} for a command, "
+        help=f"what to explain: a {FIRING} at PLACE; a {SYSTEM_CALL} named PLACE, a {PAGE_FAULT} "
+        f"or a {CONTEXT_SWITCH} of a command; or the {RUNS} of --run (default: {RUNS} with --run; "
+        f"{PAGE_FAULT} or {CONTEXT_SWITCH} if PLACE is that word; {SYSTEM_CALL} for a command; "
         f"otherwise {FIRING})")
     add("-c", dest="call", metavar="CALL",
-        help="call that makes the probe fire, e.g. 'strlen(\"hello\")', or '$ COMMAND', a line for "
-        "the kinst-emu shell (required, except with --run)")
+        help="call that makes the probe fire, e.g. 'strlen(\"hello\")'; or '$ COMMAND', where "
+        "COMMAND is a line for the kinst-emu shell (required, except with --run)")
     add("--arch", metavar="A[,B...]",
-        help="explain the same place on several teaching kernels, side by side: architectures or "
-        "amd64-illumos, separated by commas, or 'all' for all architectures; "
-        "FUNCTION:OFFSET,OFFSET,... sets an offset for each (default: the kernel of -k)")
+        help="explain PLACE on several teaching kernels, side by side: architectures or "
+        "amd64-illumos, separated by commas, or 'all' for all architectures; with "
+        "FUNCTION:OFFSET,OFFSET,... as PLACE, each kernel has its own offset (default: the kernel "
+        "of -k)")
     add("-n", dest="clause", metavar="CLAUSE", default="",
-        help="D clause for the probe, '[/PREDICATE/] { ACTIONS }', whose code is also explained "
-        "(default: no clause)")
+        help="D clause for the probe, in the form '[/PREDICATE/] { ACTIONS }'; the code of the "
+        "clause is also explained (default: no clause)")
     add("--what-if", choices=WHAT_IFS, default="",
-        help="also show an incorrect implementation: copy a position-dependent instruction "
-        "unchanged, or let two firings share one trampoline (default: only the correct one)")
+        help="also show an incorrect implementation; copy: copy a position-dependent instruction "
+        "unchanged; share: let two firings share one trampoline (default: show only the correct "
+        "one)")
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
-        help="instead of -c, give two or more calls that run according to --schedule (kinst "
-        "explore finds schedules), first with a trampoline for each thread, then with a shared "
-        "one (amd64) (default: the call of -c)")
+        help="instead of -c: call that one run makes; give the option two or more times, first for "
+        "run A. The runs follow --schedule and are explained twice: with a trampoline for each "
+        "thread, and with one trampoline shared by all threads; amd64 only (default: the call of "
+        "-c)")
     add("--schedule", metavar="SCHEDULE",
-        help="with --run: schedule of the runs, e.g. 'A37 B A': A for 37 instructions, then B, "
-        "then A (required)")
+        help="with --run: schedule of the runs, e.g. 'A37 B A': A for 37 instructions, then B to "
+        "its end, then A; kinst explore finds schedules (required)")
     add("--setup", default="", metavar="CALLS",
         help="with --run: calls to make before the runs (default: no calls)")
     add("--probe", action="append", default=[], metavar="FUNCTION:OFFSET", dest="probes",
-        help="with --run: probe another instruction besides PLACE; may be repeated (default: only "
-        "PLACE)")
+        help="with --run: probe this instruction in addition to PLACE; may be repeated (default: "
+        "only PLACE)")
     add("--hit", default="1", metavar="N",
         help="explain the Nth firing, system call, page fault or context switch (default: "
         "%(default)s)")
@@ -101,13 +105,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--html", type=Path, metavar="FILE",
         help="write an HTML page to this file (default: print text)")
     add("--svg", type=Path, metavar="FILE",
-        help="draw the moment chosen by --at (code, registers, trap frame, trampoline) to this "
-        "SVG file (default: print text)")
+        help="write a picture of the moment that --at selects to this SVG file; the picture shows "
+        "code, registers, trap frame and trampoline (default: print text)")
     add("--gif", type=Path, metavar="FILE",
-        help="draw all moments to this file as an animated GIF (default: print text)")
+        help="write all moments to this file as an animated GIF (default: print text)")
     add("--at", metavar="STEP|N|all",
-        help="with --svg: step to draw (e.g. frame or trampoline), or a moment's number (moments "
-        "are instructions, counted from 1); 'all' writes an animated SVG (default: frame)")
+        help="with --svg: step to draw, e.g. frame or trampoline; number of a moment, which is an "
+        "instruction counted from 1; or 'all' for an animated SVG (default: frame)")
     add("--json", action="store_true",
         help="print the recorded data and the steps as JSON (default: text)")
     add("--steps", action="store_true",
@@ -116,7 +120,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Record and explain what the options select, and return the exit status."""
+    """Record and explain the selected events, and return the exit status."""
     hit, limit = (parse_count(getattr(arguments, name), f"--{name}") for name in ("hit", "limit"))
     for path, option in ((arguments.html, "--html"), (arguments.svg, "--svg"),
                          (arguments.gif, "--gif")):
@@ -155,7 +159,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _kind(arguments: argparse.Namespace) -> str:
-    """Return the member of KINDS that the options ask for."""
+    """Return the kind of explanation, a member of KINDS, that the options select."""
     if arguments.of is not None:
         return str(arguments.of)
     if arguments.runs or arguments.schedule is not None:
@@ -166,14 +170,14 @@ def _kind(arguments: argparse.Namespace) -> str:
 
 
 def _check(kind: str, arguments: argparse.Namespace) -> None:
-    """Refuse options that do not fit the kind of explanation, and require those that it needs.
+    """Check that the options match the kind of explanation and that no required option is missing.
 
     :raises KinstError: naming the option.
     """
     runs = bool(arguments.runs) or arguments.schedule is not None
     if runs and kind != RUNS:
-        raise KinstError(f"--of {kind}: cannot be combined with --run and --schedule, which need "
-                         f"--of {RUNS}")
+        raise KinstError(f"--of {kind}: cannot be combined with --run or --schedule; use --of "
+                         f"{RUNS}")
     command = (arguments.call or "").startswith(COMMAND)
     if kind in OF_COMMAND and not command:
         raise KinstError(f"explaining a {kind} needs a command, e.g. -c '$ cat /etc/motd'")
@@ -187,7 +191,7 @@ def _check(kind: str, arguments: argparse.Namespace) -> None:
                          f"command, --of must be one of {', '.join(OF_COMMAND)}")
     if kind in (PAGE_FAULT, CONTEXT_SWITCH):
         if arguments.place not in ("", kind):
-            raise KinstError(f"{arguments.place}: a {kind} takes no PLACE; leave it out")
+            raise KinstError(f"{arguments.place}: PLACE cannot be given for a {kind}; leave it out")
     elif kind == SYSTEM_CALL and arguments.place in OF_COMMAND:
         raise KinstError(f"{arguments.place}: not a system call; use --of {arguments.place}")
     elif not arguments.place:
@@ -196,7 +200,7 @@ def _check(kind: str, arguments: argparse.Namespace) -> None:
 
 
 def _picture(pictures: Pictures[Moment], at: str | None) -> str:
-    """Return a moment's picture as SVG text.
+    """Return the picture of one moment, or an animation of all moments, as SVG text.
 
     :param at: the name of a step, or the number of a moment, from 1; ``all``: an animation of
         all moments; None: the step ``frame`` if there is one, otherwise the first step.
@@ -213,7 +217,8 @@ def _picture(pictures: Pictures[Moment], at: str | None) -> str:
                          f"from 1 to {len(pictures.moments)}, or '{EVERY_MOMENT}'")
     number = parse_count(at, "--at")
     if not 1 <= number <= len(pictures.moments):
-        raise KinstError(f"--at {at}: no such moment; give 1 to {len(pictures.moments)}")
+        raise KinstError(f"--at {at}: no such moment; give a number from 1 to "
+                         f"{len(pictures.moments)}")
     return pictures.svg(number - 1)
 
 
@@ -246,8 +251,8 @@ def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
     for option in ("clause", "what_if", "sources"):
         if getattr(arguments, option):
             spelled = {"clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
-            raise KinstError(f"{spelled}: applies to a probe's firing; it cannot be used with a "
-                             "command")
+            raise KinstError(f"{spelled}: works only when a probe's firing is explained; leave it "
+                             "out for a command")
     if arguments.kernel is None:
         raise KinstError("give a kernel: -k IMAGE")
     explained = explain_way(
@@ -269,7 +274,7 @@ def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
 
 
 def _draw(arguments: argparse.Namespace, pictures: Pictures[Moment]) -> None:
-    """Write the pictures that --svg and --gif ask for."""
+    """Write the files of --svg and --gif."""
     if arguments.svg:
         write_page(arguments.svg, _picture(pictures, arguments.at), "kinst")
     if arguments.gif:
@@ -284,13 +289,13 @@ def _draws() -> bool:
 
 
 def _step_through(explained: Explained) -> None:
-    from kinst_emu.explain.view.terminal import Stepper  # slow to import
+    from kinst_emu.explain.view.terminal import Stepper  # deferred: slow to import
 
     Stepper(explained).run()
 
 
 def _failed(failed: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the errors by architecture, or just the error if all architectures have the same."""
+    """Combine the errors of several architectures into one message."""
     if len(failed) == len(names) and len(set(failed.values())) == 1:
         return next(iter(failed.values()))
     good = [name for name in names if name not in failed]
@@ -305,19 +310,19 @@ def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
         if getattr(arguments, option):
             raise KinstError(f"--{option}: works with one kernel only; leave out --arch")
     if arguments.kernel is not None or arguments.module:
-        raise KinstError("--arch: explains the teaching kernels side by side; leave out -k and "
-                         "--module")
+        raise KinstError("--arch: selects the teaching kernels; leave out -k and --module")
     names = list(ARCHITECTURES) if arguments.arch == ALL else arguments.arch.split(",")
     known = (*ARCHITECTURES, *catalog.FLAVOURS)
     for name in names:
         if name not in known or names.count(name) > 1:
-            raise KinstError(f"--arch: '{name}' is unknown or repeated; give some of "
+            raise KinstError(f"--arch: '{name}' is unknown or repeated; give one or more of "
                              f"{', '.join(known)}, separated by commas, or {ALL} for "
                              f"{', '.join(ARCHITECTURES)}")
     begin = max(asked.place.rfind(":"), asked.place.rfind("+")) + 1
     function, places = asked.place[:begin], asked.place[begin:].split(",")
     if len(places) not in (1, len(names)):
-        raise KinstError(f"'{asked.place}': give one offset, or one for each of {', '.join(names)}")
+        raise KinstError(f"'{asked.place}': give one offset for all kernels, or one for each of "
+                         f"{', '.join(names)}")
     explained, failed = dict[str, Explained](), dict[str, str]()
     for number, name in enumerate(names):
         place = f"{function}{places[number % len(places)]}"

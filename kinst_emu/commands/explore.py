@@ -1,4 +1,4 @@
-"""``kinst explore``: execute several runs in many interleavings and report which ones fail."""
+"""``kinst explore``: execute runs in many interleavings and report failing interleavings."""
 
 import argparse
 import contextlib
@@ -42,11 +42,11 @@ from kinst_emu.terminal.terminal import check_writable, parse_count, parse_size
 
 EXAMPLES = (
     "kinst explore -k races/amd64 --setup 'counter_reset()' --run 'counter_bad()' "
-    "--run 'counter_bad()' --check 'counter_value() == 2'",
+    "--run 'counter_bad()' --check 'counter_check()'",
     "kinst explore -k kernel --run 'A()' --run 'B()' --strategy pct --limit 5000",
     "kinst explore -k kernel --run 'A()' --run 'B()' --schedule 'A120 B A'",
 )
-FOUND = 1  # exit status when a schedule fails
+FOUND = 1  # exit status if there are findings
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -54,23 +54,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     add = parser.add_argument
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
-        help="call (e.g. 'f(1)'), program (e.g. '$ mkdir /tmp/a'), or C file with its arguments; "
-        "give two or more: the first is run A, the second B (required, except with --pairs)")
+        help="run to execute: a call, e.g. 'f(1)'; a program, e.g. '$ mkdir /tmp/a'; or a C file "
+        "with its arguments; give the option two or more times, first for run A, then for run B "
+        "(required, except with --pairs)")
     add("--setup", default="", metavar="CALLS",
-        help="calls to make once, before all schedules; if the runs are programs, a shell command, "
-        "e.g. '$ mkdir /tmp/a' (default: no calls)")
+        help="calls to make once, before the first schedule; if the runs are programs, a shell "
+        "command, e.g. '$ mkdir /tmp/a' (default: no calls)")
     add("--check", default="", metavar="CALL",
-        help="call made after all runs, which must return a non-zero value, or 'CALL == NUMBER'; "
-        "if the runs are programs, also '$ COMMAND', whose exit status must be 0; or a D "
-        "expression over the kernel's variables, e.g. '`ticks > 7' (default: no check)")
+        help="check to make after all runs: a call that must return a non-zero value; 'CALL == "
+        "NUMBER'; a D expression over the kernel's variables, e.g. '`ticks > 7'; or, if the runs "
+        "are programs, '$ COMMAND' with exit status 0 (default: no check)")
     add("--cpus", metavar="N",
         help="number of guest CPUs; with 1, the runs share the CPU, and its timer interrupt "
         "preempts them (default: one CPU for each run)")
-    add("--preemptions", metavar="N", help="maximum number of preemptions (default: 2)")
+    add("--preemptions", metavar="N", help="maximum number of preemptions in a schedule (default: "
+        "2)")
     add("--strategy", choices=STRATEGIES,
-        help="all: every schedule that can give a different result, within --preemptions; pct: "
-        "random priorities with --preemptions changes; random: up to --preemptions preemptions "
-        "at random instructions (default: all)")
+        help="all: every schedule with at most --preemptions preemptions that can give a different "
+        "result; pct: random priorities that change --preemptions times, at random instructions; "
+        "random: at most --preemptions preemptions, at random instructions (default: all)")
     add("--limit", metavar="N", help="maximum number of schedules to try (default: 100000)")
     add("--jobs", default="1", metavar="N",
         help="number of worker processes (default: %(default)s)")
@@ -80,24 +82,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--no-races", action="store_true",
         help="do not search for data races (default: search)")
     add("--all-findings", action="store_true",
-        help="continue after the first failure (default: stop there)")
+        help="continue after the first failure (default: stop at the first failure)")
     add("--schedule", metavar="SCHEDULE",
         help="run and show only this schedule, e.g. 'A120 B A': A for 120 instructions, then B to "
         "its end, then A (default: search)")
     add("--record", type=Path, metavar="FILE",
-        help="record the schedule of --schedule, or of the first finding that is not a data race, "
-        "for kinst replay, kdtrace --replay and gdb (default: no recording)")
+        help="write a recording of --schedule, or of the first finding that is not a data race, to "
+        "this file for kinst replay, kdtrace --replay and gdb (default: no recording)")
     add("--probe", action="append", default=[], metavar="FUNCTION:OFFSET", dest="probes",
-        help="put a breakpoint on this instruction of the runs, which traps through the kernel's "
-        "vectors (amd64); may be repeated (default: no breakpoints)")
+        help="put a breakpoint on this instruction; runs that execute it trap through the kernel's "
+        "vectors; amd64 only; may be repeated (default: no breakpoints)")
     add("--trampolines", choices=TRAMPOLINES,
-        help="with --probe: one trampoline for each thread, as in FreeBSD, or one shared by all "
-        "threads, which is incorrect; both kinds are rewritten at each firing (default: "
+        help="with --probe: thread: one trampoline for each thread, as in FreeBSD; shared: one "
+        "trampoline for all threads, which is incorrect; every firing rewrites its trampoline "
+        "(default: "
         + TRAMPOLINES[0] + ")")
     add("--pairs", type=Path, metavar="FILE",
-        help="instead of --run: file with one run per line; execute each run once, then try up to "
-        "--limit (default: 1000) of the pairs in which one run writes memory that the other "
-        "accesses")
+        help="instead of --run: file with one run per line; execute each run once, then explore "
+        "the pairs in which one run writes memory that the other accesses, up to --limit pairs; "
+        "without --limit, up to 1000 (default: no file)")
     add("--schedules", metavar="N",
         help="with --pairs: maximum number of schedules to try for each pair (default: 100)")
     add("--orders", dest="schedules", help=argparse.SUPPRESS)  # former name of --schedules
@@ -112,8 +115,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--junit", type=Path, metavar="FILE",
         help="write the findings to this file as JUnit XML (default: no file)")
     add("--html", type=Path, metavar="FILE",
-        help="write an HTML page that shows when each run executed which line, and which values "
-        "it saw (default: no page)")
+        help="write an HTML page that shows which lines each run executed, at which time, and "
+        "which values the run saw (default: no page)")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
         help="with --html: show lines from this kernel source tree; may be repeated (default: no "
         "source text)")
@@ -165,14 +168,14 @@ def run(arguments: argparse.Namespace) -> int:
         from kinst_emu.explore.page import explored_page
 
         write_page(arguments.html, explored_page(
-            stage, explored, arguments.runs, " ".join(_coverage(explored).split()), trees), "kinst")
+            stage, explored, arguments.runs, " ".join(_coverage(explored, asked.races).split()), trees), "kinst")
     if arguments.json:
         print(json.dumps(_as_json(explored) | {
             "kernel": image.path.name, "runs": arguments.runs,
             "findings": [_finding(stage, one) for one in explored.findings]}, indent=2))
     else:
         print(f"runs:\n{names_of(arguments.runs)}")
-        for line in _told(stage, explored, schedule is not None):
+        for line in _report(stage, explored, schedule is not None, asked.races):
             print(plain(line))
     if explored.interrupted:
         raise KeyboardInterrupt
@@ -180,14 +183,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _files(image: Image, arguments: argparse.Namespace) -> tuple[str, tuple[str, ...], str]:
-    """Return the kernel and module paths for remote workers, and the kernel's identity."""
+    """Return the kernel path, the module paths and the kernel's identity for remote workers."""
     return os.path.abspath(image.path), tuple(
         os.path.abspath(catalog.module_path(image, one)) for one in arguments.module
     ), image.identity
 
 
 def _pairs(arguments: argparse.Namespace) -> int:
-    """Explore the pairs of runs in a corpus that access common memory."""
+    """Explore pairs of runs from the file of --pairs; the runs of a pair access common memory."""
     from dtrace.calls.prototypes import Prototypes
     from kinst_emu.explore.pairs import (
         ClusterPairTask,
@@ -251,7 +254,7 @@ def _pairs(arguments: argparse.Namespace) -> int:
 
 
 def _show_row(row: dict[str, Any], as_json: bool) -> bool:
-    """Print the findings of a pair, and return whether there are any."""
+    """Print the findings for a pair of runs, and return whether the pair has findings."""
     if as_json:
         print(json.dumps(row), flush=True)
     elif row["findings"] or row.get("error"):
@@ -278,7 +281,7 @@ def _record(path: Path, stage: Stage, explored: Explored, schedule: Schedule | N
           file=sys.stderr)
 
 
-def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
+def _report(stage: Stage, explored: Explored, one: bool, races: bool) -> Iterator[str]:
     for number, finding in enumerate(explored.findings, 1):
         yield ""
         yield f"{number}. {finding.kind}: {finding.message}"
@@ -294,7 +297,7 @@ def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
         yield ("The check fails in every serial schedule (one run after the other): verify --check "
                "and --setup.")
     if not one:
-        yield from _coverage(explored).splitlines()
+        yield from _coverage(explored, races).splitlines()
     else:
         yield from _not_compared(explored)
     if one and any(finding.race is None for finding in explored.findings):
@@ -325,20 +328,22 @@ def _lines(stage: Stage, finding: Finding) -> Iterator[str]:
         yield f"(not available: {error})"
 
 
-def _coverage(explored: Explored) -> str:
+def _coverage(explored: Explored, races: bool = True) -> str:
     """Describe how much of the search space was covered; never claim that no races exist."""
     text = (f"{counted(explored.tried, 'schedule')} executed in {explored.seconds:.1f} s "
-            f"({explored.tried / max(explored.seconds, 1e-9):.0f} per second).")
+            f"({explored.tried / max(explored.seconds, 1e-9):.0f} per second), including the serial "
+            "ones.")
     if explored.space:
-        space = ", ".join(f"about {number} with {counted(preemptions, 'preemption')}"
-                          for preemptions, number in sorted(explored.space.items()))
-        text += (f"\nThe runs share {counted(explored.shared, 'memory location')} of 8 bytes. "
-                 f"Interleavings that can differ: {space}.\n"
-                 f"{counted(explored.skipped, 'schedule')} skipped as equivalent; "
-                 + ("all others were executed" if explored.complete
-                    else "not all others were executed")
-                 + ".\nPreemptions are placed only where the serial schedules access shared "
-                 "locations, and data races are searched for only in the serial schedules.")
+        space = " and ".join(
+            f"about {counted(number, 'schedule')} with {counted(preemptions, 'preemption')}"
+            for preemptions, number in sorted(explored.space.items()))
+        text += (f"\nThe runs share {counted(explored.shared, 'memory location')} of 8 bytes; "
+                 "preemptions are placed at the accesses to shared locations.\n"
+                 f"{space[0].upper()}{space[1:]} can give different results; "
+                 f"{explored.skipped} of these were skipped as equivalent, and "
+                 + ("all" if explored.complete else "not all") + " others were executed.")
+        if races:
+            text += "\nData races were searched for only in the serial schedules."
         if explored.waited:
             text += ("\nIn the serial schedules " + ", ".join(
                 f"'{schedule}'" for schedule in explored.waited)
@@ -363,7 +368,7 @@ def _not_compared(explored: Explored) -> Iterator[str]:
     if explored.not_compared:
         yield ("NOT compared: the results of " + " and ".join(dict.fromkeys(
             explored.not_compared)) + ", because the debug data does not give their types (put "
-            "KERNEL.debug and MODULE.ko.debug beside the files).")
+            "KERNEL.debug and MODULE.ko.debug next to the files).")
 
 
 def _as_json(explored: Explored) -> dict[str, object]:

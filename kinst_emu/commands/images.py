@@ -25,8 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     add = actions.add_parser("add", help="copy a kernel into the image store")
     add.add_argument("file", type=Path, help="kernel image to copy")
-    add.add_argument("--name", help="name of the copy, NAME/ARCH (default: the name of the file's "
-                     "directory and the kernel's architecture)")
+    add.add_argument("--name", help="name of the copy, in the form NAME/ARCH (default: the name of "
+                     "the file's directory and the kernel's architecture)")
     get = actions.add_parser(
         "fetch", help="download an official kernel with its modules and debug data")
     get.add_argument("name", metavar="RELEASE/ARCH",

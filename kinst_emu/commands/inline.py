@@ -29,14 +29,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst inline``."""
     kernel_option(parser)
     parser.add_argument("function", nargs="?", metavar="NAME",
-                        help="inline function whose copies are listed, or a shell pattern for "
-                        "several")
+                        help="inline function whose copies to list, or a shell pattern for several "
+                        "functions")
     parser.add_argument("--in", dest="inside", metavar="FUNCTION",
                         help="list all inline calls in this function as a tree (default: list the "
                         "copies of NAME)")
     parser.add_argument("--dwarf", action="store_true",
-                        help="with NAME: show the debug data entries, and how FUNCTION:OFFSET is "
-                        "computed from them (default: only the copies)")
+                        help="with NAME: also show the debug data entries of each copy and how its "
+                        "FUNCTION:OFFSET follows from the entries (default: only the copies)")
     parser.add_argument("--json", action="store_true",
                         help="print the list as JSON (default: text)")
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.function is None) == (arguments.inside is None):
         raise KinstError("give either the NAME of an inline function or --in FUNCTION")
     if arguments.dwarf and arguments.function is None:
-        raise KinstError("--dwarf: give the NAME of an inline function whose copies to show")
+        raise KinstError("--dwarf: cannot be used with --in; give the NAME of an inline function")
     index = debug_index(image)
     sources = Sources(image)
     if arguments.inside is not None:
@@ -124,7 +124,7 @@ def _inside(image: Image, index: DebugIndex, sources: Sources, name: str, as_jso
 
 
 def _copies_in(index: DebugIndex, symbol: Symbol) -> list[Function]:
-    """List the inline copies in a function, including parts of its code that lie elsewhere."""
+    """Return the inline copies in a function, including those in its parts at other addresses."""
     by_number = {copy.number: copy for copy in index.inside(symbol.address,
                                                         symbol.address + symbol.size)}
     for function in index.named(symbol.name):

@@ -9,7 +9,7 @@ from kinst_emu.terminal.terminal import run_command
 
 def main() -> None:
     """Run the ``kdtrace`` command."""
-    # As in dtrace(1), SIGTERM acts like SIGINT, with any SIGINT handler that is installed later.
+    # As in dtrace(1), SIGTERM acts like SIGINT, even if another SIGINT handler is installed later.
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     run_command("dtrace", lambda: trace(sys.argv[1:]))
 

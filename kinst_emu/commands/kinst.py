@@ -16,7 +16,8 @@ from kinst_emu.cli.conflicts import refuse
 from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, run_command
 
-DESCRIPTION = "Boot FreeBSD kernels inside Python, and call their functions."
+DESCRIPTION = ("Boot FreeBSD kernels inside Python; record, explain, explore and test what they do. "
+               "kdtrace traces them with D.")
 COMMANDS = {
     "boot": "boot a kernel to its prompt",
     "call": "call a function of the booted kernel",
@@ -31,9 +32,9 @@ COMMANDS = {
     "quiz": "answer exercises about breakpoints, trap frames and trampolines",
     "explore": "search the interleavings of a few calls on several CPUs for failures",
     "disas": "show a function's instructions and their verdicts",
-    "inline": "list the inline copies of a function, or the inline calls in one",
+    "inline": "list the inline copies of a function, or the inline calls in a function",
     "line": "show the code of a source line, or the source lines of an instruction",
-    "xval": "compare calls on this machine with the same calls on QEMU",
+    "xval": "compare calls on kinst-emu's machine with the same calls on QEMU",
     "type": "show the layout of a type, the prototype of a function, or a variable's type",
     "relocate": "test every displaced instruction against its execution in place",
     "report": "show the results of sweeps (--store), or compare two of them",

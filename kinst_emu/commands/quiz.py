@@ -39,8 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--arch", choices=list(ARCHITECTURES),
         help="architecture of the teaching kernel to use (default: amd64)")
-    add("--level", metavar="N", help="ask one kind of question only: " + "; ".join(
-        f"{level}: {what}" for level, what in LEVELS.items()) + " (default: all levels in turn)")
+    add("--level", metavar="N", help="ask only questions of level N; " + "; ".join(
+        f"{level}: {what}" for level, what in LEVELS.items())
+        + " (default: levels 1 to 5 in turn, with --page also level 6)")
     add("--seed", default="1", metavar="S",
         help="random seed that selects the questions (default: %(default)s)")
     add("--questions", metavar="N", help="number of questions (default: 5)")
@@ -49,8 +50,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--html", type=Path, metavar="FILE",
         help="with --sheet: write an HTML page to this file (default: print text)")
     add("--page", type=Path, metavar="FILE",
-        help="write the questions to this file as an HTML page that marks the answers; some "
-        "questions have a picture (default: ask interactively)")
+        help="write the questions to this file as an HTML page that grades the reader's answers; "
+        "some questions have a picture (default: ask interactively)")
     add("--json", action="store_true",
         help="with --sheet: print one JSON object per line (default: text)")
     add("--memory", default="512M", metavar="SIZE",
@@ -72,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         if path:
             check_writable(path, name)
     if arguments.page and arguments.sheet is not None:
-        raise KinstError("--page: cannot be combined with --sheet; give --questions N")
+        raise KinstError("--page: cannot be combined with --sheet; set the number of questions "
+                         "with --questions")
     if arguments.kernel is not None and arguments.arch is not None:
         raise KinstError("--arch: selects a teaching kernel; leave out -k")
     image = catalog.find(arguments.kernel or f"teaching/{arguments.arch or 'amd64'}",
@@ -102,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _ask(asked: Iterator[Question], count: int) -> int:
-    """Ask questions on the terminal and mark the answers until the input ends."""
+    """Ask questions on the terminal and grade the answers until the input ends."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     right = answered = 0
@@ -124,7 +126,7 @@ def _ask(asked: Iterator[Question], count: int) -> int:
 
 
 def _answer(question: Question) -> str:
-    """Read an answer, prompting again for unreadable lines; return '' when the user quits."""
+    """Read an answer, and prompt again if the line is unreadable; return '' when the user quits."""
     line = ""
     for _ in range(TRIES):
         line = sys.stdin.readline(LINE)

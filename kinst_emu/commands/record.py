@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     loader_options(parser)
     files_option(parser)
     parser.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE",
-                        help="file for the recording (required)")
+                        help="write the recording to this file (required)")
     parser.add_argument("workload", metavar="WORKLOAD",
                         help="what to record: 'boot', calls in the booted kernel, '$ COMMAND' for "
                         "the kinst-emu shell, a C file and its arguments, or a Python file whose "
@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run and record the workload, and return its exit status."""
     image = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
     if arguments.write:
-        raise KinstError("--write: a recording keeps the disks as they were at its start; use "
-                         "kinst run to write to them")
+        raise KinstError("--write: cannot be used when recording, because a recording contains the "
+                         "original disks; use kinst run to change the disk images")
     memory = parse_size(arguments.memory)
     limit = None if arguments.limit is None else parse_count(arguments.limit, "--limit")
     path, workload = arguments.output, arguments.workload

@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--states", default="2", metavar="N",
                         help="number of random initial states (default: %(default)s)")
     parser.add_argument("--seed", default="1", metavar="S",
-                        help="random seed of the states (default: %(default)s)")
+                        help="random seed for the initial states (default: %(default)s)")
     sweep_options(parser)
     parser.add_argument("--judge", choices=["host"],
                         help="also execute the instructions on the host's own CPU, in a separate "
@@ -82,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
         image = catalog.find(arguments.kernel, arguments.module)
         arch = arch_of(image).name
         if arguments.arch and arguments.arch != arch:
-            raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}")
+            raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}; leave out "
+                             "--arch")
         if trap_of(guest_of(image, arch), arch).kernel_effects:
             raise KinstError(f"{image.path}: {NO_TRAMPOLINES}: no instruction can be relocated")
         surveyed = survey(ARCHITECTURES[arch], TRAPS[arch], image,
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         program = ProgramFile(arguments.program)
         arch, path = arch_of(program).name, program.path
         if arguments.arch and arguments.arch != arch:
-            raise KinstError(f"--arch {arguments.arch}: {path} is for {arch}")
+            raise KinstError(f"--arch {arguments.arch}: {path} is for {arch}; leave out --arch")
         surveyed = survey_program(ARCHITECTURES[arch], TRAPS[arch], program)
         places, identity = surveyed.places, program.digest
     else:

@@ -44,7 +44,7 @@ EXAMPLES = (
     "kinst replay boot.rec --trace-insns : --as flame -o boot.svg",
 )
 DEFAULT_WRITES = "2"
-SHOWN, MAX_SHOWN = 64, 1 << 16  # bytes of memory to show: default and maximum
+SHOWN, MAX_SHOWN = 64, 1 << 16  # default and maximum number of bytes of memory to show
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,19 +55,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "or the known kernel with the same build id)")
     module_option(parser)
     parser.add_argument("--to", metavar="POSITION",
-                        help="stop at this position and show registers, stack and memory (default: "
-                        "play to the end); one of: "
-                        + FORMS.replace("%", "%%"))
+                        help="stop at this position and show registers, stack and memory; POSITION "
+                        "is " + FORMS.replace("%", "%%") + " (default: play to the end)")
     parser.add_argument("--from", dest="begin", metavar="POSITION",
-                        help="start at this position: hide earlier console output, and count #N "
-                        "from here (default: start)")
+                        help="start at this position: hide earlier console output, and count calls "
+                        "and firings for #N from there (default: the start of the recording)")
     parser.add_argument("--memory", action="append", default=[], metavar="WHERE[:BYTES]",
-                        help="show BYTES bytes of memory at an address, a symbol or a register; "
-                        f"may be repeated (default: {SHOWN} bytes at the stack pointer)")
+                        help="show BYTES bytes of memory at an address, at a symbol, or at the "
+                        f"address in a register; may be repeated (default: {SHOWN} bytes at the "
+                        "stack pointer)")
     parser.add_argument("--who-wrote", metavar="WHERE[:BYTES]",
-                        help="show the last stores to an address, a symbol or a C expression "
-                        "(a->b, a[3], *(struct thread *)rdi), and the instructions that made them "
-                        "(default: no search)")
+                        help="show the last stores to an address, a symbol or a C expression, e.g. "
+                        "a->b, a[3] or *(struct thread *)rdi, and the instructions that made the "
+                        "stores (default: no search)")
     parser.add_argument("--process", metavar="PID",
                         help="with --memory, --who-wrote or --origin: look up user addresses in "
                         "this process (default: the process that runs at the position)")
@@ -75,17 +75,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="with --who-wrote: search backward from this position (default: the "
                         "end)")
     parser.add_argument("--origin", metavar="WHERE[@POSITION]",
-                        help="trace the value of a register, or of memory given as in --who-wrote, "
-                        "back to where it came from (default position: the end)")
+                        help="trace the value of a register, or of a memory location in any form "
+                        "that --who-wrote accepts, back to its origin (default position: the end)")
     parser.add_argument("--reverse-to", metavar="PROBE",
-                        help="go back from --to (default: the end) to the last time that this "
-                        "function or probe was reached")
+                        help="go back to the last time that this function or probe was reached "
+                        "before the position of --to (default of --to: the end)")
     parser.add_argument("--writes", default=DEFAULT_WRITES, metavar="N",
                         help="with --who-wrote: number of stores to show, latest first (default: "
                         "%(default)s)")
     parser.add_argument("--trace-insns", metavar="FROM:TO",
-                        help="print every instruction between two positions, or write them to a "
-                        "file with -o (default: off)")
+                        help="print all instructions between two positions; -o writes them to a "
+                        "file instead (default: off)")
     flows.add_options(parser, (flows.TRACE,))
     parser.add_argument("--registers", action="store_true",
                         help="with --trace-insns: also show the registers that each instruction "
@@ -94,9 +94,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="with --trace-insns: also show the memory that each instruction wrote "
                         "(default: off)")
     parser.add_argument("--gdb", metavar="PORT",
-                        help="serve gdb, which can also run backward, on this loopback port (0: "
-                        "any free port) or on standard input and output (-); it starts at --to, or "
-                        "at the start of the recording (default: no gdb)")
+                        help="serve gdb, which can also run backward, on this loopback port; 0 "
+                        "selects a free port, - uses standard input and output; the session starts "
+                        "at --to, or at the start of the recording (default: no gdb)")
     parser.add_argument("--limit", metavar="N",
                         help="refuse a recording with more than N instructions (default: "
                         f"{LIMIT:,})")
@@ -162,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 ORIGIN = 8  # maximum number of bytes of memory whose origin is traced
-# Options that each mode accepts, besides -k, --limit and -q
+# Options that each mode accepts, in addition to -k, --limit and -q
 MODES = {
     "who_wrote": ("before", "to", "writes", "process", "json"),
     "origin": ("to", "process", "json"),
@@ -173,7 +173,7 @@ SPELLED = {"begin": "from", "format": "as"}
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Refuse a second mode, and options that belong to another mode.
+    """Refuse combinations of modes, and options that the chosen mode does not support.
 
     :raises KinstError: naming the options.
     """
@@ -197,7 +197,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _back_to(player: Player, text: str) -> None:
-    """Go back to the last time that a function or probe was reached."""
+    """Move the player back to the last time that a function or probe was reached."""
     target = PlayedTarget(player)
     wanted = reached_at(player, text)
     if wanted.tails:
@@ -217,8 +217,8 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     register, _at, position = arguments.origin.partition("@")
     if arguments.to is not None:
         if position:
-            raise KinstError(f"--origin {arguments.origin}: the position is also given by --to; "
-                             "give only one")
+            raise KinstError(f"--origin {arguments.origin}: --to also sets the position; give only "
+                             "one position")
         position = arguments.to
     image, arch = player.machine.image, player.machine.arch
     register = {"sp": arch.sp}.get(register, register)
@@ -246,7 +246,7 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     if not arguments.json:
         print(f"{register} is {value:#x} at instruction {count}")
     sources, rows, saved = Sources(image), list[dict[str, object]](), 0
-    held: Link | None = None  # a load that possibly only restores a saved register
+    held: Link | None = None  # a load that may only restore a saved register
     for link in _searching(links, register):
         rows.append(_linked(link, player, sources, code, programs))
         if arguments.json:
@@ -285,7 +285,7 @@ def _linked(link: Link, player: Player, sources: Sources, code: KernelCode,
 
 
 def _show_link(row: dict[str, object], saved: int) -> None:
-    """Print one step of a value's origin.
+    """Print one step in the trace of a value's origin.
 
     :param saved: number of saves and restores of the register that were skipped before this step.
     """
@@ -297,7 +297,7 @@ def _show_link(row: dict[str, object], saved: int) -> None:
 
 
 def _searching(links: Iterator[Link], register: str) -> Iterator[Link]:
-    """Yield the links, showing progress while each is searched for."""
+    """Yield the steps of an origin, and show progress during the search for each step."""
     while True:
         with PROGRESS.working(f"looking for the origin of {register}"):
             link = next(links, None)
@@ -378,7 +378,7 @@ def _written(player: Player, write: Write) -> dict[str, object]:
 
 
 def _number(content: bytes) -> str:
-    """Return 1, 2, 4 or 8 bytes as a little-endian hexadecimal number, other sizes as hex bytes."""
+    """Format 1, 2, 4 or 8 bytes as a little-endian hexadecimal number, other sizes as hex bytes."""
     if len(content) in (1, 2, 4, 8):
         return f"{int.from_bytes(content, 'little'):#x}"
     return content.hex()
@@ -394,7 +394,7 @@ def _position(position: Position) -> dict[str, int]:
 
 
 def _sized(text: str, option: str) -> tuple[str, int]:
-    """Split the WHERE[:BYTES] of an option; BYTES is 0 if it is not given."""
+    """Split the WHERE[:BYTES] of an option into location and size; without BYTES, the size is 0."""
     where, _colon, size = text.partition(":")
     count = parse_count(size, option) if size else 0
     if count > MAX_SHOWN:

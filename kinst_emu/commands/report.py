@@ -16,7 +16,7 @@ from kinst.verify.laboratory.memory_map import CODE
 from kinst.verify.sweep.store import Build, Store
 from kinst_emu.terminal.terminal import parse_count
 
-SHOWN = 20  # encodings printed for each kind of change
+SHOWN = 20  # maximum number of encodings printed for each kind of change
 
 EXAMPLES = (
     "kinst report results.db",
@@ -32,14 +32,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="compare the last build in FILE with the last build in this file "
                         "(default: list the builds in FILE)")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"),
-                        help="compare two builds in FILE, given by their numbers in its list "
-                        "(default: list the builds)")
+                        help="compare builds A and B in FILE, by their numbers in the list of "
+                        "builds (default: list the builds)")
     parser.add_argument("--json", action="store_true",
                         help="print the report as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the results of each build, or compare two builds and return 1 if one got worse."""
+    """Print the results of each build, or compare two builds; return 1 if the second is worse."""
     store = Store(arguments.file, must_exist=True)
     builds = store.builds()
     if not builds:

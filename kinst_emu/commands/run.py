@@ -52,14 +52,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", default=str(LIMIT), metavar="N",
                         help="abandon the command after N instructions (default: %(default)s)")
     parser.add_argument("--digest", action="store_true",
-                        help="print the SHA-256 of memory, registers, clock and console after the "
-                        "command (default: off)")
+                        help="print the SHA-256 of memory, registers, devices, clock and console "
+                        "after the command (default: off)")
     parser.add_argument("--json", action="store_true",
                         help="print the result as JSON (default: text)")
     parser.add_argument("words", nargs="+", metavar="COMMAND",
-                        help="line for the kinst-emu shell: programs, ; && || & | < > and quotes; "
-                        "or a C file, which is first compiled with kinst-emu's system.h, followed "
-                        "by its arguments")
+                        help="line for the kinst-emu shell, with programs, quotes and ; && || & | "
+                        "< >; or a C file followed by its arguments; the file is first compiled "
+                        "with kinst-emu's system.h")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(machine: UnicornMachine, ran: Ran, limit: int) -> None:
-    """Have the guest complete its writes, then write its disks back to their image files."""
+    """Have the guest complete its writes, then write the guest's disks back to the image files."""
     if ran.status is not None:
         machine.console.stream = None
         done = run_command(machine, UNMOUNTED, limit)

@@ -27,7 +27,7 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst trace``."""
     parser.add_argument("trace", type=Path, metavar="FILE",
-                        help="instruction trace, written by kinst replay --trace-insns")
+                        help="instruction trace that kinst replay --trace-insns has written")
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
                         help="kernel of the trace (default: the known kernel with the same build "
                         "id)")
@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     image = kernel_with(trace.path, trace.head.architecture, trace.head.build_id, arguments.kernel,
                         (), arguments.module)
     if arguments.mark:
-        raise KinstError("--mark: needs a machine to create probes on; use it with kinst replay "
-                         "--trace-insns")
+        raise KinstError("--mark: works only with kinst replay --trace-insns, because creating "
+                         "probes needs a machine")
     code = KernelCode(image)
     names = {} if trace.tail is None else trace.tail.threads
     progress = (PROGRESS.working(f"reading {trace.path}")

@@ -46,9 +46,9 @@ from kinst_emu.report.trial_report import as_json, show
 from kinst_emu.terminal.terminal import parse_count, parse_size
 
 COPIES, MEMORY = 52_000, "512M"
-CHUNK, FUNCTIONS = 300, 400  # encodings and functions per work item
+CHUNK, FUNCTIONS = 300, 400  # number of encodings, and of functions, per work item
 MAX_STATES = 999
-LOCATED = 40  # maximum number of kinds of mistakes whose deciding source lines are looked up
+LOCATED = 40  # maximum number of kinds of mistakes for which source lines are looked up
 
 EXAMPLES = (
     "kinst trial -k kernel malloc free",
@@ -63,9 +63,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst trial``."""
     kernel_option(parser, optional="required, except with --relocator and --arch")
     parser.add_argument("--relocator", metavar="PROGRAM",
-                        help="test this program instead of a module: it reads instructions and "
-                        "prints how to relocate them (docs/trial.md); needs no kernel with --arch "
-                        "and --encodings or --assemble (default: test the module)")
+                        help="test this program instead of a module; the program reads "
+                        "instructions and prints how to relocate them (docs/trial.md); with --arch "
+                        "and either --encodings or --assemble, no kernel is needed (default: test "
+                        "the module)")
     parser.add_argument("--arch", choices=sorted(ARCHITECTURES),
                         help="with --relocator: architecture of the instructions (default: the "
                         "kernel's)")
@@ -73,8 +74,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true",
                         help="test every function of the kernel (default: off)")
     parser.add_argument("--random", metavar="N",
-                        help="test the verdicts on N functions and the execution of N encodings, "
-                        "chosen at random (default: the chosen functions)")
+                        help="test the verdicts on N random functions and the execution of N "
+                        "random encodings (default: test FUNCTION or --all)")
     parser.add_argument("--encodings", metavar="FILE",
                         help="execute the instructions in this file, one per line, as hexadecimal "
                         "bytes in memory order; - reads standard input (default: the instructions "
@@ -83,18 +84,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="execute these assembly instructions, separated by ';' (default: the "
                         "instructions of the chosen functions)")
     parser.add_argument("--provider", choices=sorted(PROVIDERS), default="kinst",
-                        help="module to test: kinst.ko, or the entry and return probes of fbt.ko "
-                        "(default: %(default)s)")
+                        help="module to test; kinst: kinst.ko; fbt: the entry and return probes of "
+                        "fbt.ko (default: %(default)s)")
     parser.add_argument("--part", choices=["verdicts", "execution"],
-                        help="test only the module's verdicts, or only what it does when probes "
-                        "fire (default: both)")
+                        help="test only the module's verdicts, or only its execution of "
+                        "instructions when probes fire (default: both)")
     parser.add_argument("--copies", metavar="N",
-                        help="with --all: number of copied encodings to execute, chosen at "
-                        f"random, or 'all', which takes longer (default: {COPIES})")
+                        help="with --all: number of encodings with the verdict 'copy' to execute, "
+                        "chosen at random; 'all' executes every encoding, which takes longer "
+                        f"(default: {COPIES})")
     parser.add_argument("--states", default="2", metavar="N",
                         help="number of random initial states (default: %(default)s)")
     parser.add_argument("--seed", default="1", metavar="S",
-                        help="random seed of the states and samples (default: %(default)s)")
+                        help="random seed for the initial states and the samples (default: "
+                             "%(default)s)")
     parser.add_argument("--memory", metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: "
                         f"{MEMORY})")
@@ -117,12 +120,12 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = [bool(arguments.function), arguments.all, arguments.random is not None,
               arguments.encodings is not None, arguments.assemble is not None]
     if sum(chosen) != 1:
-        raise KinstError("choose what to test in exactly one way: functions, --all, --random N, "
-                         "--encodings FILE or --assemble CODE")
+        raise KinstError("choose exactly one of functions, --all, --random N, --encodings FILE and "
+                         "--assemble CODE")
     if arguments.copies is not None:
         if not arguments.all or arguments.provider != "kinst" or arguments.part == "verdicts":
-            raise KinstError("--copies: works only with --all and the execution of kinst.ko; other "
-                             "selections are always executed completely")
+            raise KinstError("--copies: works only with --all, for the execution of kinst.ko; all "
+                             "other selections are executed completely")
         if arguments.copies != "all":
             parse_count(arguments.copies, "--copies")
     if arguments.random is not None:
@@ -140,7 +143,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.kernel is None:
         raise KinstError("give a kernel (-k IMAGE), or a program with --relocator and --arch")
     if arguments.arch is not None:
-        raise KinstError("--arch: works only with --relocator; a kernel has its own architecture")
+        raise KinstError("--arch: works only with --relocator; leave it out, since the kernel "
+                         "determines the architecture")
     provider = arguments.provider
     image = catalog.find(arguments.kernel, arguments.module or [f"{provider}.ko"])
     setting = Setting(str(image.path.absolute()),
@@ -150,7 +154,7 @@ def run(arguments: argparse.Namespace) -> int:
     arch = arch_of(image).name
     given = arguments.encodings is not None or arguments.assemble is not None
     if given and arguments.part == "verdicts":
-        raise KinstError("--part verdicts: needs functions; leave out --encodings or --assemble")
+        raise KinstError("--part verdicts: give functions instead of --encodings or --assemble")
     with Sweep(arguments) as jobs:
         compared = None
         if arguments.part != "execution" and arguments.encodings is arguments.assemble is None:
@@ -191,7 +195,8 @@ def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
     if image is not None:
         arch = arch_of(image).name
         if arguments.arch not in (None, arch):
-            raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}")
+            raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}; leave out "
+                             "--arch")
         places = _places(image, arch, arguments)
     elif arguments.arch is None or arguments.encodings is arguments.assemble is None:
         raise KinstError("--relocator: needs a kernel (-k IMAGE), or --arch with --encodings or "
@@ -235,7 +240,7 @@ def _drawn(seed: int, wanted: str | None, found: list) -> list:  # type: ignore[
 
 def _compared(setting: Setting, image: Image, arguments: argparse.Namespace,
               jobs: Sweep) -> Verdicts:
-    """Compare the module's verdicts on the chosen functions with kinst-emu's."""
+    """Compare the module's verdicts on the chosen functions with the verdicts of kinst-emu."""
     functions = functions_of(image, arguments.function)
     functions = _drawn(setting.seed, arguments.random, functions)
     names = [(function.name, function.address) for function in functions]
@@ -282,7 +287,7 @@ def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[byte
 def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str], jobs: Sweep,
               report: Report, given: bool) -> None:
     modules = ", ".join(f"{m.name} {m.file.build_id or m.file.digest[:32]}"
-                        for m in reversed(image.modules))  # the tested module first
+                        for m in reversed(image.modules))  # the tested module comes first
     judge = made_by(arch, "kinst.verify.trial", "emu.machine.call")
     key = Key("trial", f"{setting.provider}: {modules}; by {judge}", arch, setting.seed,
               setting.states)
@@ -303,7 +308,7 @@ def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str
 
 
 def _locate(setting: Setting, arch: str, report: Report) -> None:
-    """Add the module's deciding source lines to the mismatches, looked up once per kind."""
+    """Add to each mismatch the source lines of the module that decided on the instruction."""
     disassemble, seen = ARCHITECTURES[arch].disassemble, dict[tuple[str, str], str]()
     for number, mismatch in enumerate(report.mismatches):
         kind = mismatch.word, disassemble(mismatch.code, CODE).split()[0]

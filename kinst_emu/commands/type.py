@@ -22,13 +22,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME",
                         help="type, function or variable, e.g. 'struct thread', uint32_t or malloc")
     parser.add_argument("--from", dest="format", choices=FORMATS,
-                        help="debug data to read (default: DWARF, or CTF if there is no DWARF)")
+                        help="format of the debug data to read (default: DWARF, or CTF if there is "
+                             "no DWARF)")
     parser.add_argument("--json", action="store_true",
                         help="print the answer as JSON (default: text)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what the debug data says about a name, and return 0."""
+    """Print the definitions and declarations of a name in the debug data, and return 0."""
     image = described_file(arguments.kernel, arguments.module)
     types = kernel_types(image, arguments.format)
     name = " ".join(arguments.name.split())

@@ -1,4 +1,4 @@
-"""``kinst xval``: compare calls on this machine with the same calls on QEMU."""
+"""``kinst xval``: compare calls on kinst-emu's machine with the same calls on QEMU."""
 
 import argparse
 import json
@@ -28,8 +28,8 @@ from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.cli.xvals import DIFFERS, WAITED, Checked, CrosscheckTask, Pair
 from kinst_emu.terminal.terminal import parse_count, parse_size, progress
 
-CHUNK = 5  # calls per work item
-# Packages on which a result depends, besides those of the architecture.
+CHUNK = 5  # number of calls per work item
+# Packages on which a result depends, in addition to those of the architecture.
 MADE_BY = ("emu.qemu", "kinst.relocation", "kinst.code", "kinst.probes", "kinst.providers",
            "kinst.verify.crosscheck")
 DEFAULT_CALLS, MAX_CALLS, MAX_REPORTS = 20, 100_000, 10
@@ -46,19 +46,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst xval``."""
     kernel_option(parser)
     parser.add_argument("-c", dest="call", metavar="CALL",
-                        help="call to compare, e.g. 'strlen(\"hello\")' (default: draw calls from "
-                        "the table of calls)")
+                        help="call to compare, e.g. 'strlen(\"hello\")' (default: random calls "
+                        "from the table of calls)")
     parser.add_argument("--functions", metavar="NAMES",
-                        help="draw calls of these functions only: names or shell patterns, "
-                        "separated by commas (default: all functions in the table)")
+                        help="select random calls of these functions only: names or shell "
+                        "patterns, separated by commas (default: all functions in the table)")
     parser.add_argument("--random", metavar="N",
-                        help=f"number of calls to draw (default: {DEFAULT_CALLS}, or one for each "
-                        "of --functions)")
+                        help=f"number of random calls (default: {DEFAULT_CALLS}; with --functions, "
+                        "one call of each function)")
     parser.add_argument("--system", action="store_true",
-                        help="draw system calls, made by a program in user mode, such as "
-                        "sys_getpid(), from their own table (default: kernel functions)")
+                        help="select random system calls, such as sys_getpid(), from a separate "
+                        "table; a program makes the calls in user mode (default: kernel functions)")
     parser.add_argument("--seed", metavar="S",
-                        help="random seed for drawing calls (default: a random seed, which is "
+                        help="random seed for selecting calls (default: a random seed, which is "
                         "printed)")
     parser.add_argument("--memory", default="512M", metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
@@ -140,8 +140,8 @@ def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
         for name in wanted:
             if not any(matches(name, entry.function) for entry in entries):
                 kind = "pattern" if is_glob(name) else "function"
-                raise KinstError(f"--functions: {kind} '{name}' matches no function of this kernel "
-                                 "in the table of calls; give the whole call with -c")
+                raise KinstError(f"--functions: {kind} '{name}' matches nothing in the table of "
+                                 "calls for this kernel; give the whole call with -c")
         entries = [e for e in entries if any(matches(name, e.function) for name in wanted)]
     if not entries:
         raise KinstError(f"{image.path}: the kernel has no function from the table of calls; give "
@@ -152,7 +152,7 @@ def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
     if count > MAX_CALLS:
         raise KinstError(f"--random {count}: at most {MAX_CALLS} calls are possible")
     generator = random.Random(seed)
-    # Draw every function once before drawing any function again.
+    # Select every function once before selecting any function again.
     drawn: list[call_table.CallEntry] = []
     while len(drawn) < count:
         drawn += generator.sample(entries, min(len(entries), count - len(drawn)))

@@ -1,4 +1,4 @@
-"""Memory accesses of the runs, and the locations where interleaving can matter."""
+"""Memory accesses of the runs, and the memory locations at which interleavings can matter."""
 
 import bisect
 import struct
@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from emu.unicorn._accesses import AccessKind, AccessLimit
 
-ENTRY = struct.Struct("<4QI2HQ")  # layout of AccessEntry in emu/unicorn/_accesses.pyx
-MOST_REPEATED = 4  # maximum number of distinguished accesses by an instruction to a granule
+ENTRY = struct.Struct("<4QI2HQ")  # structure AccessEntry of emu/unicorn/_accesses.pyx
+# maximum number of accesses by one instruction to one granule that are told apart
+MOST_REPEATED = 4
 GRANULE = 8  # size in bytes of a granule, the unit in which accesses are compared
 assert ENTRY.size == AccessLimit.ACCESS_SIZE
 STORE, HELD = int(AccessKind.ACCESS_STORE), int(AccessKind.ACCESS_HELD)
@@ -48,24 +49,24 @@ class Access(NamedTuple):
 
     @property
     def places(self) -> range:
-        """Numbers of the granules that the access touches."""
+        """Numbers of the granules that the access overlaps."""
         return range(self.physical // GRANULE, (self.physical + self.size - 1) // GRANULE + 1)
 
 
 def read_accesses(entries: bytes) -> Iterator[Access]:
-    """Decode a list of access entries."""
+    """Decode packed access entries."""
     return map(Access._make, ENTRY.iter_unpack(entries))
 
 
 def in_order(entries: bytes, more: bytes) -> bytes:
-    """Merge two lists of access entries, sorted by position."""
+    """Merge two sequences of packed access entries in order of their positions."""
     merged = sorted([*read_accesses(entries), *read_accesses(more)], key=lambda one: one.position)
     return b"".join(ENTRY.pack(*one) for one in merged)
 
 
 @dataclass
 class RunAccesses:
-    """Accesses of one run that was executed without preemption.
+    """Memory accesses of one run that was executed without preemption.
 
     :param length: number of instructions that the run executed.
     :param cut: number of accesses in loops that are not distinguished from earlier ones.
@@ -81,7 +82,7 @@ class RunAccesses:
         default_factory=lambda: defaultdict(lambda: array("Q")))
 
     def together(self, other: "RunAccesses") -> "RunAccesses":
-        """Merge the run's accesses in two schedules, in which the run may take different paths."""
+        """Merge a run's accesses in two schedules, since the run may take two different paths."""
         both = RunAccesses(max(self.length, other.length), max(self.cut, other.cut))
         for one in (self, other):
             for place, uses in one.places.items():
@@ -92,7 +93,7 @@ class RunAccesses:
 
 
 class RunStretch(NamedTuple):
-    """Uninterrupted part of a run, between two instruction counts of the machine.
+    """An uninterrupted part of a run, between two instruction counts of the machine.
 
     :param before: number of instructions that the run had executed before.
     """
@@ -104,7 +105,7 @@ class RunStretch(NamedTuple):
 
 
 def of_serial(entries: bytes, stretches: Sequence[RunStretch], runs: int) -> list[RunAccesses]:
-    """Return the accesses of each run in a serial schedule.
+    """Return the memory accesses of each run in a serial schedule.
 
     :param entries: access entries of the whole schedule.
     :param stretches: stretches of all runs, in the order of their execution.
@@ -123,7 +124,7 @@ def of_serial(entries: bytes, stretches: Sequence[RunStretch], runs: int) -> lis
         run, stretch = by_run[access.cpu], stretches[number]
         index = stretch.before + max(access.open, stretch.begin) - stretch.begin
         for place in access.places:
-            # The first iterations of a wait loop represent all of them.
+            # The first iterations of a wait loop represent all its iterations.
             key = access.cpu, access.pc, place, access.kind
             repeated[key] += 1
             run.every[place].append(index)
@@ -135,7 +136,7 @@ def of_serial(entries: bytes, stretches: Sequence[RunStretch], runs: int) -> lis
 
 
 def shared_places(runs: Sequence[RunAccesses]) -> set[int]:
-    """Return the granules that several runs access, at least one of them with a store."""
+    """Return the granules that several runs access and at least one run stores to."""
     users: dict[int, int] = defaultdict(int)
     stored = set[int]()
     for number, run in enumerate(runs):
@@ -149,7 +150,7 @@ def shared_places(runs: Sequence[RunAccesses]) -> set[int]:
 def points(run: RunAccesses, shared: set[int]) -> list[int]:
     """Return the positions in a run at which a preemption can matter.
 
-    These are the positions before its accesses to shared granules, as counts of its instructions.
+    The positions are those before accesses to shared granules, as counts of the run's instructions.
     """
     return sorted({index for place in shared & run.places.keys()
                    for index, _store in run.places[place]})

@@ -1,4 +1,4 @@
-"""Task that lets the workers of a Dask cluster execute schedules of a few runs."""
+"""Task for the workers of a Dask cluster that execute schedules of a few runs."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from kinst_emu.explore.explorer import Explorer, JudgeTask, Search
 class ClusterTask(JudgeTask):
     """Task that judges schedules on a machine that each worker boots itself.
 
-    The kernel and the C files must have the same paths on the workers as here.
+    The kernel and the C files must have the same paths on the workers as on this host.
 
     :param identity: identity of the kernel image.
     """

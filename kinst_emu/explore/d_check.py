@@ -10,7 +10,7 @@ from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from kinst.probes.breakpoints import Breakpoints
 
-VARIABLE = "`"  # D's prefix for kernel variables; function calls never contain it
+VARIABLE = "`"  # D's prefix for kernel variables, which no function call contains
 
 
 def is_d(text: str) -> bool:
@@ -31,7 +31,7 @@ class DCheck:
         self.wrong()
 
     def wrong(self) -> str | None:
-        """Describe how the expression fails in the machine's current state; None: it holds."""
+        """Describe the expression's failure in the machine's state; return None if it holds."""
         errors: list[str] = []
         results: list[int] = []
 

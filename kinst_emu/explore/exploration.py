@@ -28,7 +28,8 @@ from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.threads import CURRENT, StartedRun, begin_runs, caller_of, make_threads
 from kinst_emu.explore.trampolines import ProbedRuns
 
-MIN_RUNS, MAX_RUNS = 2, 4  # four runs already have 24 serial schedules, all of which are executed
+# All serial schedules are executed; four runs already have 24 of them.
+MIN_RUNS, MAX_RUNS = 2, 4
 COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"
                       r"(?P<value>-?(?:0[xX][0-9a-fA-F]{1,16}|\d{1,20}))\s*", re.DOTALL)
 COMPARE: dict[str, Callable[[int, int], bool]] = {
@@ -66,11 +67,12 @@ def read_check(text: str) -> Check:
         return Check(text, parse(match["call"]), match["how"], int(match["value"], 0))
     except CallSyntaxError as error:
         raise KinstError(f"--check: {error}; give a call, a comparison such as 'CALL == NUMBER' or "
-                         f"a D expression; write kernel variables {VARIABLE}NAME") from None
+                         "a D expression, in which kernel variables are written as "
+                         f"{VARIABLE}NAME") from None
 
 
 def _hold_typed(image: Image, asked: Check, prototypes: Prototypes | None) -> None:
-    """Check that the debug data has the result type of a check's function.
+    """Verify that the debug data has the result type of a check's function.
 
     The type determines the width of the value and whether it is signed.
 
@@ -82,8 +84,9 @@ def _hold_typed(image: Image, asked: Check, prototypes: Prototypes | None) -> No
     function = find_function(image, last.function)
     if prototypes.result(function.name, function.address) is None:
         raise KinstError(f"--check: the result type of {last.function} is unknown; put "
-                         f"{image.path.name}.debug (for a module, its .ko.debug) beside the file, "
-                         "or compare the whole register as an unsigned number: --unchecked")
+                         f"{image.path.name}.debug (for a module, its .ko.debug) next to the "
+                         "file, or use --unchecked to compare the whole register as an unsigned "
+                         "number")
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class Runs:
         return found == {True}
 
     def parsed(self) -> list[tuple[str, list[Statement]]]:
-        """Return the text and the statements of each run; a program has no statements.
+        """Return the text and the statements of each run, with no statements for programs.
 
         :raises KinstError: wrong number of runs, or a run that cannot be parsed.
         """
@@ -127,7 +130,7 @@ class Runs:
 
 
 def for_runs(image: Image, count: int, cpus: int | None = None) -> Image:
-    """Return the image for a machine with one CPU for each run, or one CPU for all.
+    """Return the image for a machine with a CPU for each run, or one CPU for all runs.
 
     :param count: number of runs.
     :param cpus: number of CPUs, 1 or ``count``; None: ``count``.
@@ -148,7 +151,7 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
     :param image: result of ``for_runs``.
     :param limit: instruction budget of a serial schedule.
     :param unchecked: whether arguments are passed without checking their types.
-    :return: the stage, and the judge that evaluates the check (None: there is no check).
+    :return: the stage, and the judge that evaluates the check, or None without a check.
     :raises KinstError: invalid runs, or runs that cannot be started.
     """
     if runs.are_programs:
@@ -173,7 +176,7 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
         evaluation.run(setup)
     started = begin_runs(machine, threads, parsed, evaluation, prototypes, results)
     if in_d:
-        DCheck(machine, image, runs.check)  # reports compile errors before any schedule
+        DCheck(machine, image, runs.check)  # report compile errors before executing any schedule
     probed = None
     if runs.probes:
         probed = ProbedRuns(machine, started, runs.probes, runs.trampolines)
@@ -187,7 +190,7 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
 
 def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int, unchecked: bool
                        ) -> tuple[Stage, Judge | None]:
-    """Boot the kernel and start runs that are programs; see ``stage_of``."""
+    """Boot the kernel and start programs as runs; for the result, see ``stage_of``."""
     runs.parsed()
     if runs.probes:
         raise KinstError("--probe: works only with runs that are calls")
@@ -222,14 +225,14 @@ def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int, unchec
 
 def _judge_in_d(machine: UnicornMachine, image: Image, text: str) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # give_turn also lets the held CPUs run again
+        machine.give_turn(machine.cpu.number)  # this also releases the held CPUs
         return DCheck(machine, image, text).wrong()
     return judge
 
 
 def _judge_by_command(machine: UnicornMachine, command: str) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # give_turn also lets the held CPUs run again
+        machine.give_turn(machine.cpu.number)  # this also releases the held CPUs
         machine.schedule.length = machine.image.options.turn
         try:
             ran = give_command(machine, command, COMMAND_LIMIT)
@@ -243,14 +246,14 @@ def _judge_by_command(machine: UnicornMachine, command: str) -> Judge:
 
 
 def made_stage(machine: UnicornMachine, started: Sequence[StartedRun], limit: int) -> Stage:
-    """Return a stage for the started runs: one CPU for each, or one for all."""
+    """Return a stage for the started runs, with a CPU for each run or one CPU for all."""
     return (Stage if machine.schedule.several else OneCpuStage)(machine, started, limit)
 
 
 def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
            names: dict[str, int]) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # give_turn also lets the held CPUs run again
+        machine.give_turn(machine.cpu.number)  # this also releases the held CPUs
         evaluation = Evaluation(Caller(machine, CHECK_LIMIT), prototypes, dict(names))
         try:
             value = evaluation.run(asked.program)
@@ -270,12 +273,12 @@ def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
 
 def record_schedule(image: Image, runs: Runs, schedule: str, memory: int, path: Path,
                  unchecked: bool = False, cpus: int | None = None) -> None:
-    """Boot the kernel, start the runs, and record one schedule of them.
+    """Boot the kernel, start the runs, and record one schedule of the runs.
 
     :param schedule: text of the schedule, e.g. ``A120 B A``.
     :raises KinstError: invalid schedule or runs, or runs that cannot be started.
     """
-    runs.parsed()  # checks the number of runs before the schedule refers to them
+    runs.parsed()  # check the runs before parsing a schedule that refers to them
     turns = read_schedule(schedule, len(runs.texts))
     image = for_runs(image, len(runs.texts), cpus)
     stage, _judge = stage_of(image, runs, memory, unchecked=unchecked)
@@ -283,5 +286,5 @@ def record_schedule(image: Image, runs: Runs, schedule: str, memory: int, path: 
 
 
 def names_of(runs: Sequence[str]) -> str:
-    """List the runs, one per line, each after its letter."""
+    """List the runs, one per line, each preceded by its letter."""
     return "\n".join(f"  {LETTERS[n]}  {text}" for n, text in enumerate(runs))

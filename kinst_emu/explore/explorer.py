@@ -1,4 +1,4 @@
-"""Search for schedules of a few runs that fail."""
+"""Search for failing schedules of a few runs."""
 
 import itertools
 import time
@@ -31,9 +31,9 @@ from kinst_emu.explore.waiting import all_wait, nobody_goes_on, waits
 
 PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE = (
     "panic", "fault", "deadlock", "livelock", "result", "check", "data race")
-NOTHING = "-"  # stands for the result of a void function
+NOTHING = "-"  # printed in place of the result of a void function
 KINDS = (PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE)
-# Kind of finding for each reason why a run does not finish.
+# Kind of finding for each reason that a run does not finish.
 ENDS = {
     StopReason.PANIC: PANIC, StopReason.UNHANDLED: FAULT, StopReason.RESET: FAULT,
     StopReason.POWER_OFF: FAULT, StopReason.TIME: DEADLOCK, StopReason.HALT: DEADLOCK,
@@ -42,24 +42,24 @@ ENDS = {
 }
 
 MOST_PREEMPTIONS, MOST_SCHEDULES, MOST_JOBS = 8, 100_000_000, 64
-# Instruction budget of a schedule: multiple of the longest serial schedule, and minimum.
+# Instruction budget of a schedule: multiple of the longest serial schedule's length, minimum.
 FACTOR, LEAST_LIMIT = 40, 20_000_000
 
 Judge = Callable[[Played], str | None]
 Wrong = list[tuple[str, str]]  # (kind, message) for each failure of a schedule
 Judged = tuple[Schedule, Wrong]
-CHUNK = 32  # number of schedules sent to a worker at once
+CHUNK = 32  # maximum number of schedules sent to a worker at once
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A failure or a data race, and the schedule that shows it.
+    """A failure or a data race, with a schedule that exposes it.
 
     :param kind: one of KINDS.
     :param message: description in one line.
     :param turns: the schedule.
     :param preemptions: number of preemptions in the schedule.
-    :param race: the data race; None: another kind of finding.
+    :param race: the data race, or None for another kind of finding.
     """
 
     kind: str
@@ -145,7 +145,7 @@ class Explored:
 
 
 def preemptions_of(schedule: Sequence[ScheduleTurn]) -> int:
-    """Return the number of preemptions in a schedule: turns that end before their run does."""
+    """Return the number of preemptions in a schedule: turns that end before their run ends."""
     return sum(turn.count is not None for turn in schedule)
 
 
@@ -167,12 +167,12 @@ class Explorer:
         self.stage, self.asked, self._judge, self._progress = stage, asked, judge, progress
         self.explored = Explored()
         self._atomic: dict[int, bool] = {}
-        self._asked = set[int]()  # addresses that were looked up in the debug data
+        self._asked = set[int]()  # addresses already looked up in the debug data
         self._known = set[tuple[object, ...]]()
-        self._listed = True  # whether every schedule was enumerated
+        self._listed = True  # whether all schedules were enumerated
 
     def run(self) -> Explored:
-        """Execute the schedules of the search and return the results."""
+        """Execute the schedules of the search, and return the results of the search."""
         began, explored = time.monotonic(), self.explored
         try:
             runs = self._serial()
@@ -184,7 +184,7 @@ class Explorer:
                     if not self.asked.all_findings and any(
                             one.race is None for one in explored.findings):
                         explored.stopped_early = True
-                        break  # data races alone do not stop the search: they may be harmless
+                        break  # data races, which may be harmless, do not stop the search
                 else:
                     explored.complete = self.asked.strategy == "all" and (
                         self._listed and explored.tried < self.asked.limit)
@@ -195,11 +195,11 @@ class Explorer:
         return explored
 
     def learn(self) -> None:
-        """Execute only the serial schedules, to get the results that ``judged`` compares with."""
+        """Execute only the serial schedules, whose results ``judged`` needs for comparison."""
         self.explored.serial_failed = self._serial() is None
 
     def only(self, schedule: Schedule) -> Explored:
-        """Execute the serial schedules and then ``schedule``, and report only its findings."""
+        """Execute the serial schedules and a given schedule; report only findings of the latter."""
         began = time.monotonic()
         self.learn()
         self.explored.findings.clear()
@@ -265,14 +265,14 @@ class Explorer:
     # -- execution of a schedule ------------------------------------------------------------------
 
     def _all_judged(self, schedules: Iterable[Schedule]) -> Iterator[Judged]:
-        """Yield each schedule with its failures, in the sequence of ``schedules``."""
+        """Execute schedules, and yield each schedule with its failures in the given order."""
         if self.asked.jobs == 1 and self._others is None:
             yield from map(self.judged, schedules)
             return
         explored, left_out = self.explored, deque[int]()
 
         def listed() -> Iterator[Schedule]:
-            for schedule in schedules:  # the workers take schedules before their results are used
+            for schedule in schedules:  # workers fetch schedules in advance
                 left_out.append(explored.skipped)
                 yield schedule
             left_out.append(explored.skipped)
@@ -297,7 +297,7 @@ class Explorer:
                 hold(None, None)
 
     def judged(self, schedule: Schedule) -> Judged:
-        """Execute a schedule and return it with its failures."""
+        """Execute a schedule, and return the schedule with its failures."""
         played, wrong = self.stage.play(schedule), []
         if played.end is not None:
             return schedule, [self._ended(played)]
@@ -317,7 +317,7 @@ class Explorer:
             self._add(kind, said, schedule)
 
     def _result(self, played: Played) -> tuple[int, ...]:
-        """Return the results of the runs in a form that is the same in every correct schedule.
+        """Return the runs' results in a form in which all correct schedules agree.
 
         An address is replaced by the number of its first occurrence, null by 0.  A result that is
         void or of unknown type is 0.
@@ -336,7 +336,7 @@ class Explorer:
         return tuple(values)
 
     def _judged(self, played: Played) -> bool:
-        """Whether the check holds after a serial schedule; if it fails, add a finding."""
+        """Return whether the check holds after a serial schedule; if not, add a finding."""
         failure = None if self._judge is None else self._judge(played)
         if failure is not None:
             self._add(CHECK, failure, played.schedule)
@@ -381,7 +381,7 @@ class Explorer:
         known = self._atomic.get(pc)
         machine: UnicornMachine = self.stage.machine
         if known is None and machine.translate(pc) is None:
-            known = self._atomic[pc] = False  # the program of the instruction has exited
+            known = self._atomic[pc] = False  # the program that contains the instruction has exited
         if known is None:
             arch = machine.arch
             code = machine.read(pc, 15 if machine.translate(pc + 15) is not None else 4)
@@ -392,7 +392,7 @@ class Explorer:
         return known
 
     def _is_declared_atomic(self, pc: int) -> bool:
-        """Whether the debug data puts an instruction into one of the kernel's atomic_*() functions.
+        """Whether debug data places an instruction in one of the kernel's atomic_*() functions.
 
         The lookup is slow, so each address is looked up only once.
         """
@@ -424,7 +424,7 @@ class Explorer:
 
 
 def _gives(run: StartedRun) -> bool:
-    """Whether a run has a result of known type, which is then compared."""
+    """Whether a run has a result of known type, so that results can be compared."""
     return run.program or not (run.result is None or isinstance(strip(run.result), Void))
 
 
@@ -434,7 +434,7 @@ def _number(value: int) -> str:
 
 @dataclass(frozen=True)
 class JudgeTask(Task[Schedule, Wrong, Explorer]):
-    """Task that judges schedules with an explorer of this process or of its forked copies.
+    """Task that judges schedules with an explorer in this process or in forks of this process.
 
     :param explorer: ``id`` of the explorer.
     """
@@ -443,8 +443,9 @@ class JudgeTask(Task[Schedule, Wrong, Explorer]):
     copied = True
 
     def prepare(self) -> Explorer:
-        """Raise LookupError: the explorer exists only in its own process and in forks of it."""
-        raise LookupError("this process does not have the explorer")
+        """Raise LookupError: an explorer exists only in its own process and in forks of it."""
+        raise LookupError("the explorer exists only in the process that created it and in "
+                          "forks of that process")
 
     def results(self, prepared: Explorer, items: Sequence[Schedule]) -> list[Wrong]:
         """Execute schedules and return the failures of each."""

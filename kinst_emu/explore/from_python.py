@@ -1,4 +1,4 @@
-"""Exploration of the interleavings of calls, from a Python program or a test."""
+"""Exploration of interleavings of calls from a Python program or a test."""
 
 from emu.elf.image import Image
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of

@@ -1,6 +1,6 @@
-"""Stage on which the runs share one CPU and are preempted by its timer interrupt.
+"""Stage on which the runs share one CPU, whose timer interrupt preempts the runs.
 
-A schedule says where the interrupt comes; the kernel then switches to another thread.
+A schedule determines where the interrupt occurs; the kernel then switches to another thread.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from kinst_emu.explore.schedule import ScheduleTurn
 from kinst_emu.explore.stage import FACTOR, SLEEP, SLEEPS, SPINS, Played, Stage
 from kinst_emu.explore.threads import StartedRun, place_of_first
 
-# After a stop for one of these reasons, a turn continues with its next stretch.
+# After a stop for one of these reasons, a turn continues with the run's next stretch.
 GOES_ON = (StopReason.ADDRESS, StopReason.INSTRUCTIONS, StopReason.INTERRUPT, StopReason.TIME,
            StopReason.HALT)
 
@@ -43,18 +43,18 @@ class _Runner:
 
 
 class OneCpuStage(Stage):
-    """Stage with one CPU: the first run is about to begin, the threads of the others are queued."""
+    """Stage with one CPU, on which the first run is about to begin and the others are queued."""
 
     def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], limit: int) -> None:
         switch, symbols = machine.guest.threads.switch, machine.image.symbols
-        assert switch is not None  # only kernels with threads get this far
+        assert switch is not None  # this stage is used only with threads
         self._switch: ThreadSwitch = switch
         functions = [one for one in map(symbols.find, switch.functions) if one is not None]
         start = machine.guest.threads.start
         thread = None if start is None else structure(kernel_types(machine.image), start.thread)
         if not functions or thread is None:
             raise KinstError("the thread switch of the kernel is unknown (missing symbols or debug "
-                             "data); give each run its own CPU: leave out --cpus")
+                             "data); omit --cpus to give each run its own CPU")
         self._thread: Structure = thread
         self._switches = [one.address for one in functions]
         self._first = place_of_first(machine)
@@ -78,11 +78,11 @@ class OneCpuStage(Stage):
         return next((n for n, run in enumerate(self.runs) if run.thread == thread), None)
 
     def _goes(self) -> int | None:
-        """Return the run whose code the CPU is executing, or None if it is executing other code."""
+        """Return the run whose code the CPU is executing, or None for other code."""
         return self._on if self._on is not None and self._runners[self._on].goes_on else None
 
     def _note(self, played: Played) -> None:
-        """Count the instructions since the last call for the run whose code the CPU executes."""
+        """Attribute the instructions since the last call to the run whose code the CPU executes."""
         run, now = self._goes(), self.machine.instructions
         if run is not None and run not in played.results and now > self._since:
             played.went_on(run, self._since, now)
@@ -97,7 +97,7 @@ class OneCpuStage(Stage):
     # -- execution --------------------------------------------------------------------------------
 
     def _run(self, played: Played, instructions: int, interrupts: bool = False) -> Stop:
-        """Run the machine until the next thread switch or event of a run, or until a limit."""
+        """Run the machine until a thread switch, the beginning or end of a run, or a limit."""
         runner = None if self._on is None else self._runners[self._on]
         returns = runner.returns if runner is not None else None
         self._look(played)
@@ -141,7 +141,7 @@ class OneCpuStage(Stage):
         return run.address if run.program else self._first
 
     def _starts(self) -> set[int]:
-        """Return the start addresses of the runs that have not begun."""
+        """Return the start addresses of the runs that have not begun yet."""
         return {self._start(run) for run, runner in zip(self.runs, self._runners, strict=True)
                 if not runner.begun}
 
@@ -152,7 +152,7 @@ class OneCpuStage(Stage):
             machine.pc = run.address
 
     def _back_from_switch(self) -> tuple[int, int]:
-        """Return the (pc, sp) to which the function that was just entered returns."""
+        """Return (pc, sp) after the return of the function that was just entered."""
         machine = self.machine
         back = machine.arch.return_address(machine)
         return back, machine.arch.stack_after_return(machine)
@@ -164,7 +164,7 @@ class OneCpuStage(Stage):
         if self.longest and not machine.panics:
             last = min(last, self.begin + len(self.runs) * max(SPINS, FACTOR * self.longest))
         goal = None if turn.count is None else played.executed(run) + turn.count
-        had = False  # whether the run has had the CPU in this turn; it may then have given it up
+        had = False  # whether the run has been on the CPU in this turn
         while run not in played.results:
             left = None if goal is None else goal - played.executed(run)
             if left is not None and left <= 0:
@@ -183,7 +183,7 @@ class OneCpuStage(Stage):
                 raise KeyboardInterrupt
             elif stop.reason is StopReason.INSTRUCTIONS and machine.instructions >= last:
                 if machine.panics and last < most:
-                    last = most  # printing the panic message takes long
+                    last = most  # allow for printing the panic message
                     continue
                 played.end = Stop(StopReason.PATIENCE if self.longest else stop.reason, stop.pc)
                 return False
@@ -196,12 +196,12 @@ class OneCpuStage(Stage):
         return True
 
     def _could_run(self, run: int) -> bool:
-        """Whether a run's thread waits for nothing but the CPU."""
+        """Whether a run's thread is ready, and only waits for the CPU."""
         thread = CStruct(self._thread, self.runs[run].thread, self.machine)
         return int(thread[self._switch.state]) == self._switch.queued
 
     def _preempt(self, played: Played, last: int) -> Stop:
-        """Raise the timer interrupt, and have the interrupted thread give up the CPU after it."""
+        """Raise the timer interrupt, and let the interrupted thread give up the CPU afterward."""
         assert self._on is not None
         machine, run, switch = self.machine, self._on, self._switch
         machine.ring_timer()

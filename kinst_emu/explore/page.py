@@ -1,4 +1,4 @@
-"""HTML page of findings: the source lines that each run executed, and the values it saw."""
+"""HTML page of findings, with the source lines that each run executed and the values it saw."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from kinst_emu.report.page_file import page
 
 @dataclass(frozen=True)
 class Cell:
-    """Execution of a source line by a run, at one point of a schedule.
+    """One execution of a source line by a run in a schedule.
 
     :param source: position of the line, e.g. ``file.c:12``.
     :param text: text of the line; empty: unknown.
@@ -37,7 +37,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class FindingPart:
-    """Section of the page about one finding.
+    """Section of an HTML page that describes one finding.
 
     :param table: rows of (instructions of all runs so far, a cell or None for each run).
     :param lines: description of a data race, or why there is no table.
@@ -87,7 +87,7 @@ def _part(stage: Stage, finding: Finding, runs: int, sources: Sources | None,
     elif sources is not None:
         try:
             played = stage.play(finding.turns, look=True)
-        except KinstError as error:  # too many accesses
+        except KinstError as error:  # the runs make too many accesses
             return FindingPart(finding.kind, finding.message, finding.schedule, [],
                                [f"(not available: {error})"])
         found = rows(stage.machine, sources, played.accesses, runs, stage.probed)

@@ -1,4 +1,4 @@
-"""Pairs of calls from a corpus, ranked by the memory that they share.
+"""Pairs of calls from a corpus, ranked by the memory that the calls of a pair share.
 
 Pairs in which one call writes memory that the other reads come first, as in Snowboard (Gong and
 others, SOSP 2021).
@@ -35,7 +35,7 @@ RUN_LIMIT = 5_000_000  # instruction budget of a call from a corpus
 
 @dataclass(frozen=True)
 class CorpusCall:
-    """A line of a corpus: a call or a program.
+    """A line of a corpus, which is a call or a program.
 
     :param program: statements of the call; empty: a program.
     :param command: shell command that starts the program; empty: a call.
@@ -47,7 +47,7 @@ class CorpusCall:
 
 
 def read_corpus(path: Path, image: Image, prototypes: Prototypes | None) -> list[CorpusCall]:
-    """Read a corpus: one call per line; lines that begin with ``#`` are comments.
+    """Read a corpus with one call per line and comments that begin with ``#``.
 
     :raises KinstError: the file cannot be read, or a line is not a call; the message has its
         number.
@@ -58,7 +58,7 @@ def read_corpus(path: Path, image: Image, prototypes: Prototypes | None) -> list
     except OSError as error:
         raise KinstError(f"{path}: cannot be read: {error.strerror}") from None
     if len(raw) > MAX_CORPUS:
-        raise KinstError(f"{path}: larger than {MAX_CORPUS >> 10} KiB")
+        raise KinstError(f"{path}: larger than {MAX_CORPUS >> 10} KiB; split the corpus")
     return read_lines(str(path), raw.decode("utf-8", "replace").splitlines(), image, prototypes)
 
 
@@ -84,7 +84,7 @@ def read_lines(path: str, lines: Sequence[str], image: Image, prototypes: Protot
             raise KinstError(f"{path}:{number}: {error}") from None
         calls.setdefault(text, CorpusCall(text, program))
         if len(calls) > MAX_CALLS:
-            raise KinstError(f"{path}:{number}: more than {MAX_CALLS} calls")
+            raise KinstError(f"{path}:{number}: more than {MAX_CALLS} calls; split the corpus")
     if not calls:
         raise KinstError(f"{path}: contains no calls; give one per line, e.g. uifind(7)")
     return list(calls.values())
@@ -96,7 +96,7 @@ def is_program(text: str) -> bool:
 
 
 def with_programs(image: Image, corpus: Sequence[CorpusCall]) -> tuple[Image, list[CorpusCall]]:
-    """Compile the C files of a corpus into the image, and set the commands of its programs.
+    """Compile the C files of a corpus into the image, and set the commands of all programs.
 
     :return: the new image and corpus.
     :raises KinstError: a file cannot be read or compiled.
@@ -108,9 +108,9 @@ def with_programs(image: Image, corpus: Sequence[CorpusCall]) -> tuple[Image, li
 
 @dataclass
 class Use:
-    """Granules that a call reads and writes.
+    """Memory granules that a call reads and writes.
 
-    :param wrong: why the call cannot be explored; empty: it can.
+    :param wrong: reason that the call cannot be explored; empty if it can.
     """
 
     reads: frozenset[int] = frozenset()
@@ -135,7 +135,7 @@ class PairStage:
         self._mark = machine.mark()
 
     def begin(self, one: CorpusCall, other: CorpusCall) -> Stage:
-        """Return to the initial state and start a pair of calls.
+        """Restore the machine's initial state, and start a pair of calls.
 
         :raises KinstError: a call cannot begin.
         """
@@ -151,7 +151,7 @@ class PairStage:
         return made_stage(machine, started, RUN_LIMIT)
 
     def use(self, call: CorpusCall) -> Use:
-        """Run a call by itself, and return the memory that it reads and writes."""
+        """Execute a call alone, and return the granules that the call reads and writes."""
         try:
             found = self.begin(call, call).uses()
         except KinstError as error:
@@ -163,9 +163,9 @@ class PairStage:
 
 
 def ranked(uses: Sequence[Use], programs: Sequence[bool] = ()) -> list[tuple[int, int]]:
-    """Return the pairs in which one call writes what the other reads or writes, best first.
+    """Return the pairs in which one call writes memory that the other uses, best pair first.
 
-    The score of a pair is higher the more granules it shares and the fewer calls use them.
+    A pair scores higher the more granules its calls share, and the fewer calls use these granules.
 
     :param programs: whether each call is a program; a program is never paired with a call.
     :return: pairs of indexes into ``uses``.
@@ -184,12 +184,12 @@ def ranked(uses: Sequence[Use], programs: Sequence[bool] = ()) -> list[tuple[int
     return [(i, j) for _score, i, j in sorted(scored)]
 
 
-Row = dict[str, object]  # entry of the store: the findings of a pair
+Row = dict[str, object]  # entry of the store with the findings of a pair
 
 
 def explore_pair(stage: PairStage, one: CorpusCall, other: CorpusCall, schedules: int, seed: int
                  ) -> Row:
-    """Explore a pair and return its row for the store."""
+    """Explore a pair of calls, and return the pair's row for the store."""
     row: Row = {"pair": [one.text, other.text], "kernel": stage.image.identity}
     try:
         explorer = Explorer(stage.begin(one, other), Search(limit=schedules, seed=seed))
@@ -206,7 +206,7 @@ Prepared = tuple[PairStage, Sequence[CorpusCall]]
 
 @dataclass(frozen=True)
 class PairTask(Task[tuple[int, int], Row, Prepared]):
-    """Task that explores pairs on a stage of this process or of its forked copies.
+    """Task that explores pairs on a stage in this process or in forks of this process.
 
     The items are pairs of indexes into the corpus.
 
@@ -221,11 +221,12 @@ class PairTask(Task[tuple[int, int], Row, Prepared]):
     copied = True
 
     def prepare(self) -> Prepared:
-        """Raise LookupError: the stage exists only in its own process and in forks of it."""
-        raise LookupError("this process does not have the stage")
+        """Raise LookupError: a stage exists only in its own process and in forks of it."""
+        raise LookupError("the stage exists only in the process that created it and in forks "
+                          "of that process")
 
     def results(self, prepared: Prepared, items: Sequence[tuple[int, int]]) -> list[Row]:
-        """Explore pairs and return their rows for the store."""
+        """Explore pairs of calls, and return the pairs' rows for the store."""
         stage, corpus = prepared
         return [explore_pair(stage, corpus[one], corpus[other], self.schedules, self.seed)
                 for one, other in items]
@@ -235,7 +236,7 @@ class PairTask(Task[tuple[int, int], Row, Prepared]):
 class ClusterPairTask(PairTask):
     """Task that explores pairs on a stage that each worker of a cluster sets up itself.
 
-    The kernel and the C files must have the same paths on the workers as here.
+    The kernel and the C files must have the same paths on the workers as on this host.
 
     :param identity: identity of the kernel image.
     :param lines: lines of the corpus.
@@ -263,7 +264,7 @@ class ClusterPairTask(PairTask):
 
 
 class PairStore:
-    """File with the findings of pairs, from which an interrupted search resumes.
+    """File of the pairs' findings that lets an interrupted search resume.
 
     Each line is a JSON object.  Rows of other searches, and of pairs that could not be explored,
     are ignored.
@@ -292,10 +293,10 @@ class PairStore:
             except (ValueError, KeyError, TypeError, RecursionError):
                 if number == 1:
                     raise KinstError(f"{path}: not a store of pairs; give another file") from None
-                # A broken line after the first was being written when the search was killed.
+                # A later line can be incomplete if the search was killed while writing the line.
 
     def add(self, row: dict[str, object]) -> None:
-        """Add the row of a pair, and append it to the file."""
+        """Add the row of a pair to the store and to its file."""
         pair = row["pair"]
         assert isinstance(pair, list)
         row["asked"] = self._asked
@@ -306,14 +307,14 @@ class PairStore:
             self._broken = False
 
     def found(self, pairs: Iterable[tuple[int, int]], corpus: Sequence[CorpusCall]) -> int:
-        """Return how many of the pairs have findings in the store."""
+        """Return the number of the given pairs that have findings in the store."""
         rows = (self.rows.get((corpus[i].text, corpus[j].text)) for i, j in pairs)
         return sum(row is not None and bool(row["findings"]) for row in rows)
 
 
 def asked_of(schedules: int, seed: int, unchecked: bool) -> str:
-    """Describe the parameters of a search, for comparison with those in rows of the store."""
-    # The text is part of the file format of stores.
+    """Describe the parameters of a search, for comparison with those of the store's rows."""
+    # This text is part of the file format: old stores contain it.
     return f"orders {schedules}, seed {seed}" + ", unchecked" * unchecked
 
 

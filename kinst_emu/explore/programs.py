@@ -20,14 +20,15 @@ from kinst.relocation.trap import TRAPS
 from kinst_emu.explore.threads import PATIENCE, StartedRun, StartError, stand_in_thread
 
 COMMAND = "$ "
-NOT_PLAIN = frozenset("|&;<>")  # shell characters that combine or redirect commands
+NOT_PLAIN = frozenset("|&;<>")  # shell operators that combine or redirect commands
 SELF = (1 << 64) - 1
-SOON = 5_000_000  # a program must begin within this many instructions after the shell starts it
-NOT_FOUND = ": not found\r\n"  # printed by the shell after the name of a missing program
+# maximum number of instructions between the shell's reading of a command and the program's start
+SOON = 5_000_000
+NOT_FOUND = ": not found\r\n"  # text that the shell prints after the name of a missing program
 
 
 def with_c_files(image: Image, texts: Sequence[str]) -> tuple[Image, list[str]]:
-    """Compile the runs that are C files, and replace them by shell commands.
+    """Compile the runs that are C files, and replace these runs with shell commands.
 
     :return: the image with the programs in /files, and the new texts of the runs.
     :raises KinstError: a file cannot be read or compiled.
@@ -38,7 +39,7 @@ def with_c_files(image: Image, texts: Sequence[str]) -> tuple[Image, list[str]]:
         return image, list(texts)
     sources = {Path(words[0]).resolve() for words in files.values()}
     if len({source.stem for source in sources}) < len(sources):
-        raise StartError("--run: two C files have the same name")
+        raise StartError("--run: two C files have the same name; rename one of them")
     with tempfile.TemporaryDirectory() as folder:
         for source in sorted(sources):
             compile_program(image, source, Path(folder))
@@ -66,9 +67,9 @@ def command_of(text: str) -> str:
 
 
 def begin_programs(machine: UnicornMachine, texts: Sequence[str]) -> list[StartedRun]:
-    """Start programs with the shell, and stop each at its first instruction.
+    """Start programs from the shell, and stop each program at its first instruction.
 
-    With several CPUs, each program is on its own CPU, the first one has the turn, and the other
+    With several CPUs, each program is on its own CPU, it is the first program's turn, and the other
     CPUs are held.  On one CPU, the first program is running, and the others are queued.
 
     :raises StartError: a program does not begin.
@@ -90,8 +91,8 @@ def begin_programs(machine: UnicornMachine, texts: Sequence[str]) -> list[Starte
 class _Starting:
     """Programs that the shell is starting, up to their first instructions.
 
-    On several CPUs, they may get there in any order.  The numbers of their processes, which follow
-    the order of the command line, tell them apart.
+    On several CPUs, programs may reach their first instructions in any order.  The process numbers,
+    which follow the order of the command line, tell the programs apart.
 
     :ivar runs: programs that have begun, by number.
     :ivar standing: numbers of the programs that have reached their first instruction.
@@ -111,15 +112,15 @@ class _Starting:
         self.runs: dict[int, StartedRun] = {}
         self._first = 0  # process number of the first program
         self.standing: set[int] = set()
-        self._shell = self._unread = 0  # the shell's thread; number of characters left to read
+        self._shell = self._unread = 0  # the shell's thread; number of unread characters
 
     def _here(self) -> int | None:
-        """Return the program that is at its first instruction on the CPU that has the turn."""
+        """Return the program at its first instruction on the CPU whose turn it is, or None."""
         return next((n for n, run in self.runs.items() if self.machine.pc == run.address
                      and thread_of(self.machine) == run.thread), None)
 
     def type(self, line: str) -> None:
-        """Type a line; the shell must be waiting for its first character."""
+        """Type a line; the shell must be waiting for a new line."""
         self._unread = len(line)
         last = self.machine.symbol(self.machine.guest.programs.last_process).address
         self._first = int.from_bytes(self.machine.read(last, 4), "little") + 1
@@ -138,7 +139,7 @@ class _Starting:
             raise StartError(f"{self._start.bind} failed with error {error & 0xFFFFFFFF}")
 
     def _run(self) -> Stop:
-        """Run until a program begins or reaches its first instruction, or the shell reads."""
+        """Run until a program begins or reaches its first instruction, or the shell reads input."""
         stop = self.machine.run(Until(
             addresses=[self._reads, self._executed, *(run.address for run in self.runs.values())],
             console=NOT_FOUND, instructions=self._limit))
@@ -149,11 +150,11 @@ class _Starting:
             name = re.split(rb"[\s\007]", line)[-1].decode(errors="replace")
             raise StartError(f"--run '{COMMAND}{name}': program {name} not found; list the shell's "
                              "programs with: kinst run -k KERNEL 'ls /bin'")
-        raise StartError(f"--run: only {len(self.runs)} of {len(self._texts)} programs began "
-                         f"({stop}); check that each exists (the shell's are in /bin)")
+        raise StartError(f"--run: only {len(self.runs)} of {len(self._texts)} programs started "
+                         f"({stop}); check that all exist (the shell's programs are in /bin)")
 
     def go_on(self) -> None:
-        """Run to the next event; a program at its first instruction first gives up its CPU.
+        """Run to the next event, after letting a program at its first instruction give up the CPU.
 
         The kernel's own threads may need the CPU.
         """
@@ -170,7 +171,7 @@ class _Starting:
         if stop.pc == self._reads:
             self._shell = self._shell or thread_of(machine)
             self._unread -= thread_of(machine) == self._shell
-            if self.shell_waits:  # a program that does not begin soon does not exist
+            if self.shell_waits:  # a program that exists starts soon
                 self._limit = min(self._limit, machine.instructions + SOON)
         elif stop.pc == self._executed and len(self.runs) < len(self._texts):
             self._begins()
@@ -178,7 +179,7 @@ class _Starting:
             self.standing.add(here)
 
     def _begins(self) -> None:
-        """Run a thread to where the first instruction of its program is known.
+        """Run a thread until the first instruction of the thread's program is known.
 
         The other CPUs are held meanwhile.
         """
@@ -193,7 +194,7 @@ class _Starting:
         back = machine.arch.return_address(machine)
         stop = machine.run(Until(addresses=[back], instructions=self._limit))
         if stop.reason is not StopReason.ADDRESS:
-            raise StartError(f"--run '{text}': the program does not begin: {stop}")
+            raise StartError(f"--run '{text}': the program did not start: {stop}")
         machine.schedule.held = held
         members = CStruct(self._kind, thread, machine)
         for name, value in self._start.levels:
@@ -205,7 +206,7 @@ class _Starting:
         self.runs[number] = StartedRun(text, text, thread, None, entry, (), program=True)
 
     def _number_of(self, thread: int) -> int:
-        """Return the number of the program that a thread begins, derived from its process.
+        """Return the number of the program that a thread starts, derived from the process number.
 
         :raises StartError: the process is not a program of the runs.
         """
@@ -218,9 +219,9 @@ class _Starting:
         return number
 
     def all_stand(self) -> None:
-        """Run until all programs are at their first instructions, and hold them there.
+        """Run until all programs are at their first instructions, and hold the programs there.
 
-        On one CPU, only the first program gets there.
+        On one CPU, only the first program runs to its first instruction.
         """
         machine = self.machine
         if not machine.schedule.several:
@@ -232,11 +233,11 @@ class _Starting:
             here = self._here()
             if here is not None:
                 if machine.cpu.number != here:
-                    raise StartError(f"--run '{self._texts[here]}': the program begins on CPU "
+                    raise StartError(f"--run '{self._texts[here]}': the program started on CPU "
                                      f"{machine.cpu.number} instead of CPU {here}")
                 held.add(here)
                 if len(held) == len(self.runs):
                     break
                 if not machine.schedule.over():
-                    raise StartError("the programs do not begin: no CPU can run")
+                    raise StartError("the programs did not start: no CPU can run")
             self._run()

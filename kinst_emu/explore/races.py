@@ -1,4 +1,4 @@
-"""Detection of data races in an executed schedule.
+"""Detection of data races in executed schedules.
 
 A data race is a pair of accesses by different CPUs to the same bytes, at least one of them a store,
 neither atomic, and without synchronization between them.  Locations that some instruction accesses
@@ -32,14 +32,14 @@ class DataRace:
 
     @property
     def places(self) -> tuple[int, int]:
-        """Addresses of the two instructions, lower address first; they identify the race."""
+        """Addresses of the two instructions, lower address first, which identify the race."""
         low, high = sorted((self.first.pc, self.second.pc))
         return low, high
 
 
 @dataclass
 class _Place:
-    """Last stores and loads in a granule, by CPU and bytes, with the clocks of the CPUs."""
+    """Most recent stores and loads in a granule, keyed by CPU and bytes, with the CPU's clock."""
 
     stores: dict[Bytes, tuple[int, Access]] = field(default_factory=dict)
     loads: dict[Bytes, tuple[int, Access]] = field(default_factory=dict)
@@ -95,21 +95,21 @@ def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool],
 
 
 def _changing(accesses: list[Access]) -> frozenset[int]:
-    """Return the addresses of the instructions that both load and store a location."""
+    """Return the addresses of the instructions that both load from and store to one location."""
     loads = {(a.position, a.physical, a.pc) for a in accesses if not a.stores}
     return frozenset(a.pc for a in accesses
                      if a.stores and (a.position, a.physical, a.pc) in loads)
 
 
 def _acquire(own: list[int], released: dict[int, list[int]], place: int) -> None:
-    """Let the CPU's next accesses happen after everything that was released at a location."""
+    """Order a CPU's next accesses after all accesses that were released at a location."""
     there = released.get(place)
     if there is not None:
         own[:] = map(max, own, there)
 
 
 def _release(own: list[int], cpu: int, released: dict[int, list[int]], place: int) -> None:
-    """Let everything that the CPU has done happen before later acquires of a location."""
+    """Order a CPU's accesses so far before later acquires of a location."""
     released[place] = list(map(max, own, released.get(place, own)))
     own[cpu] += 1
 
@@ -119,7 +119,7 @@ def _overlap(a: Access, b: Access) -> bool:
 
 
 def _against(place: _Place, own: list[int], access: Access) -> Iterable[DataRace]:
-    """Yield the races of an access with earlier accesses to its granule, and then record it."""
+    """Yield the races between an access and earlier ones to a granule, then record the access."""
     others = [place.stores] if not access.stores else [place.stores, place.loads]
     for table in others:
         for (cpu, _physical, _size), (clock, before) in table.items():

@@ -1,4 +1,4 @@
-"""Schedules of several runs, as short texts.
+"""Schedules of several runs, and their form as short texts.
 
 For example, ``A120 B A`` lets A execute 120 instructions, then B run to its end, then A.
 """
@@ -12,16 +12,16 @@ from emu.host.errors import KinstError
 TURN = re.compile(r"([A-H])([0-9]{1,12})?")
 MAX_TURNS = 1000
 MAX_TEXT = 16_000
-MAX_TITLE = 400  # maximum number of characters of the runs, and of the schedule, in a title
+MAX_TITLE = 400  # maximum number of characters in each part of a title
 LETTERS = "ABCDEFGH"
 
 
 @dataclass(frozen=True)
 class ScheduleTurn:
-    """A turn of a schedule.
+    """One turn of a schedule.
 
     :param run: number of the run, from 0.
-    :param count: number of instructions before the next turn; None: the run continues to its end.
+    :param count: number of instructions before the next turn, or None to run to the end.
     """
 
     run: int

@@ -1,4 +1,4 @@
-"""Stage on which schedules of the runs are executed, each from the same initial state."""
+"""Stage that executes schedules of the runs, each from the same initial state."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +22,16 @@ from kinst_emu.explore.trampolines import ProbedRuns
 # Maximum virtual time that a run may sleep before others continue, in nanoseconds.
 SLEEP = 1_000_000_000
 LONG_TURN = 1 << 30  # length of a CPU's turn in instructions: practically unlimited
-PAUSES = 3000  # the others continue after a run has signaled this many times that it is waiting
-FACTOR = 4  # multiple of the longest serial schedule; used in place of SPINS if it is larger
-SPINS = 400_000  # a run counts as waiting after this many instructions, unless its CPU signals it
+# number of times that a run signals that it waits before other runs continue
+PAUSES = 3000
+# multiple of the longest serial schedule's length; used in place of SPINS if it is larger
+FACTOR = 4
+# on CPUs without a signal for waiting, number of instructions after which a run counts as waiting
+SPINS = 400_000
 ANSWER = 20_000  # maximum number of instructions for a CPU to answer an interrupt
-SLEEPS = 8  # the last unfinished run counts as stuck after this many sleeps
-ROUNDS = 40  # the runs count as waiting for each other after this many rounds in one turn
+SLEEPS = 8  # number of sleeps after which the last unfinished run counts as stuck
+# number of rounds in one turn after which the runs count as waiting for each other
+ROUNDS = 40
 MOST_LOOKED = 512 << 20  # maximum size of the access entries of a schedule, in bytes
 DONE, PREEMPTED, STUCK = "done", "preempted", "stuck"
 
@@ -40,7 +44,7 @@ class AccessEntries:
         self._size = 0
 
     def add(self, part: bytes) -> None:
-        """Append entries.
+        """Append access entries to the buffer.
 
         :raises KinstError: the entries exceed the size limit.
         """
@@ -52,14 +56,14 @@ class AccessEntries:
         self._parts.append(part)
 
     def take(self) -> bytes:
-        """Return the entries and clear the buffer."""
+        """Return all access entries, and clear the buffer."""
         parts, self._parts, self._size = self._parts, [], 0
         return b"".join(parts)
 
 
 @dataclass
 class Played:
-    """Outcome of a schedule.
+    """Outcome of the execution of a schedule.
 
     :param results: results of the finished runs, by number.
     :param end: why execution stopped before all runs finished; None: all finished.
@@ -80,7 +84,7 @@ class Played:
     stretches: list[RunStretch] = field(default_factory=list)
 
     def went_on(self, run: int, begin: int, end: int) -> None:
-        """Add a stretch of a run, between two instruction counts of the machine."""
+        """Add a stretch of a run between two instruction counts of the machine."""
         self.stretches.append(RunStretch(begin, end, run, self.executed(run)))
 
     def executed(self, run: int) -> int:
@@ -106,7 +110,7 @@ class Stage:
         self._leave = leave.address if leave is not None and runs[0].thread else None
         self.looked_at: tuple[Sequence[int], Sequence[int]] = (
             [run.thread for run in runs] if all(run.thread for run in runs) else (), ())
-        self.longest = 0  # instructions of the longest serial schedule; 0: unknown
+        self.longest = 0  # number of instructions of the longest serial schedule, or 0
         self.looking: Accesses | None = None
         self.probed: ProbedRuns | None = None
         machine.schedule.length = LONG_TURN
@@ -116,7 +120,7 @@ class Stage:
         self.begin, self._time = machine.instructions, machine.engine.time
 
     def play(self, schedule: Schedule, look: bool = False) -> Played:
-        """Execute a schedule; the machine stays in the state in which it ends.
+        """Execute a schedule, and leave the machine in the final state.
 
         :param look: whether to observe memory accesses.
         """
@@ -125,7 +129,7 @@ class Stage:
         return self.play_all([schedule])[0]
 
     def play_all(self, schedules: Iterable[Schedule]) -> list[Played]:
-        """Execute several schedules and observe their accesses, which is slow to set up."""
+        """Execute several schedules and observe memory accesses, which is slow to set up."""
         entries = AccessEntries()
         looking = self.looking = Accesses(self.machine.engine, entries.add, *self.looked_at)
         try:
@@ -156,9 +160,9 @@ class Stage:
         return played
 
     def uses(self) -> tuple[set[int], set[int]] | None:
-        """Execute the first run, and return the granules that it reads and writes.
+        """Execute the first run, and return the granules that the run reads and writes.
 
-        :return: None: the run does not finish.
+        :return: None if the run does not finish.
         """
         entries = AccessEntries()
         self.looking = Accesses(self.machine.engine, entries.add, *self.looked_at)
@@ -178,11 +182,11 @@ class Stage:
         return reads, writes
 
     def stack_at(self, schedule: Schedule, position: int) -> list[str]:
-        """Execute a schedule up to an instruction count, and return the stack there.
+        """Execute a schedule up to an instruction count, and return the call stack at that point.
 
-        The machine stays there.
+        The machine stays at that point.
 
-        :return: lines as the D action stack() prints them; empty: the count is never reached.
+        :return: lines as the D action stack() prints them; empty if the count is never reached.
         """
         limit, self.limit = self.limit, position - self.begin
         try:
@@ -198,7 +202,7 @@ class Stage:
             return [f"stack not available: {error}"]
 
     def record(self, schedule: Schedule, path: Path, text: str) -> Played:
-        """Record the execution of a schedule, from the initial state.
+        """Record the execution of a schedule from the initial state to a file.
 
         :param text: title of the recording.
         :raises ReplayError: the file cannot be written.
@@ -210,7 +214,7 @@ class Stage:
         return played
 
     def _begin(self, played: Played) -> None:
-        """Prepare for a schedule; the machine has returned to the initial state."""
+        """Prepare for a schedule, after the machine has returned to the initial state."""
 
     def _play(self, played: Played) -> None:
         self._begin(played)
@@ -219,9 +223,9 @@ class Stage:
                 return
 
     def _turn(self, turn: ScheduleTurn, played: Played) -> bool:
-        """Execute a turn of a schedule.
+        """Execute one turn of a schedule.
 
-        If the run cannot continue without the other runs, these continue, each as far as it can.
+        If the run cannot continue without other runs, those continue, each as far as possible.
 
         :return: whether the schedule can continue after the turn.
         """
@@ -253,7 +257,7 @@ class Stage:
         return False
 
     def _let_others(self, run: int) -> str | Stop:
-        """Let the CPUs of finished runs answer interrupts that the last run may wait for.
+        """Let the CPUs of finished runs answer interrupts for which the last run may wait.
 
         :return: STUCK, or the stop that ends the schedule.
         """
@@ -321,9 +325,9 @@ class Stage:
         return stop
 
     def _who(self) -> int | None:
-        """Return the run that has just finished, found by its thread, which may have changed CPUs.
+        """Return the run whose thread has just finished, possibly on another run's CPU.
 
-        :return: None: the thread belongs to a process that a program created.
+        :return: None if the thread belongs to a process that a program created.
         """
         if not self.runs[0].thread:
             return self.machine.cpu.number
@@ -344,7 +348,7 @@ class Stage:
         return status | number << 32
 
     def end_run(self) -> None:
-        """Let the thread of a finished run exit in its CPU's next turn.
+        """Let the thread of a finished run exit in the next turn of its CPU.
 
         A CPU without threads is switched off.
         """

@@ -1,4 +1,4 @@
-"""Strategies that choose schedules: few preemptions, random priorities, or random preemptions."""
+"""Strategies for choosing schedules: few preemptions, random priorities, random preemptions."""
 
 import bisect
 import itertools
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from kinst_emu.explore.accesses import RunAccesses, points, shared_places
 from kinst_emu.explore.schedule import Schedule, ScheduleTurn
 
-MOST_LISTED = 200_000  # maximum number of schedules for one sequence of runs
+MOST_LISTED = 200_000  # maximum number of schedules that are listed for one sequence of runs
 STRATEGIES = ("all", "pct", "random")
 
 
@@ -20,12 +20,12 @@ def serial_schedules(runs: int) -> list[Schedule]:
 
 
 class Preemptions:
-    """Schedules with a limited number of preemptions, without equivalent ones.
+    """Enumeration of schedules with a limited number of preemptions, without equivalent schedules.
 
     Each preemption comes before an access to a granule that another run uses, too.  Schedules are
     equivalent if the accesses to each granule come in the same sequence.
 
-    :param runs: accesses of each run when it ran alone.
+    :param runs: memory accesses of each run, executed without preemption.
     :param most: maximum number of preemptions.
     """
 
@@ -34,7 +34,7 @@ class Preemptions:
         self.shared = shared_places(runs)
         self.points = [points(run, self.shared) for run in runs]
         self.skipped, self.listed = 0, True
-        # For each run: the positions of its accesses to each shared granule.
+        # For each run: the positions of the run's accesses to each shared granule.
         self._uses = [{place: sorted(run.every[place])
                        for place in self.shared & run.every.keys()} for run in runs]
 
@@ -49,7 +49,7 @@ class Preemptions:
         return total
 
     def _sequences(self, preemptions: int) -> list[tuple[int, ...]]:
-        """Return the sequences of runs: those of the preempted turns, then each run's last turn."""
+        """Return the runs of all turns: the preempted turns, followed by the last turns."""
         runs = range(len(self._runs))
         sequences = []
         for head in itertools.product(runs, repeat=preemptions + 1):
@@ -60,7 +60,7 @@ class Preemptions:
         return sequences
 
     def schedules(self, preemptions: int, seed: int) -> Iterator[Schedule]:
-        """Yield schedules with a given number of preemptions, from all sequences of runs in turn.
+        """Yield schedules with a given number of preemptions, taking the sequences of runs in turn.
 
         At most MOST_LISTED schedules of a sequence of runs are yielded; ``listed`` becomes False if
         there are more.
@@ -82,7 +82,7 @@ class Preemptions:
 
     def _choices(self, sequence: tuple[int, ...], preemptions: int, chosen: random.Random
                  ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yield (sequence, positions at which its first runs are preempted)."""
+        """Yield (sequence of runs, positions of the preemptions in its first turns)."""
         points = [self.points[run] for run in sequence[:preemptions]]
         size = math.prod(map(len, points))
         self.listed &= size <= MOST_LISTED
@@ -102,7 +102,7 @@ class Preemptions:
                 yield sequence, tuple(positions)
 
     def _key(self, sequence: tuple[int, ...], at: tuple[int, ...]) -> tuple[object, ...]:
-        """Return the expected sequence of accesses to each shared granule, to find equivalents."""
+        """Return the expected accesses to each shared granule, equal for equivalent schedules."""
         parts: list[tuple[object, ...]] = []
         for place in sorted(self.shared):
             row: list[tuple[int, int]] = []
@@ -129,7 +129,7 @@ class Preemptions:
 
 
 def priority_schedules(runs: Sequence[RunAccesses], depth: int, seed: int) -> Iterator[Schedule]:
-    """Yield schedules of random priorities, which change at ``depth - 1`` random positions.
+    """Yield schedules from random priorities that change at ``depth - 1`` random positions.
 
     For n runs with k instructions in total, each schedule finds a defect of that depth with a
     probability of at least 1/(n k^(depth - 1)) (Burckhardt and others, "A Randomized Scheduler with
@@ -146,7 +146,7 @@ def priority_schedules(runs: Sequence[RunAccesses], depth: int, seed: int) -> It
 
 def _by_priorities(runs: Sequence[RunAccesses], priorities: list[int], changes: list[int]
                    ) -> Schedule:
-    """Return the schedule that follows from priorities.
+    """Return the schedule in which the run with the highest priority always runs.
 
     :param priorities: the runs, highest priority first.
     :param changes: instruction counts at which the running run gets the lowest priority.

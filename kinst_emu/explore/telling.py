@@ -1,4 +1,4 @@
-"""Description of a schedule by source lines: accesses to shared memory, in a column per run."""
+"""Description of a schedule by source lines that access shared memory, in a column per run."""
 
 import bisect
 from collections.abc import Iterator
@@ -17,22 +17,22 @@ from kinst_emu.explore.schedule import LETTERS, Schedule
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.trampolines import ProbedRuns
 
-MAX_ROWS = 120  # maximum number of rows; the last ones are shown
+MAX_ROWS = 120  # maximum number of rows; only the last rows are shown
 PAGE = 4096
 MOST_NESTED = 32
-NO_LINE = "?"  # what ``Sources`` returns for an instruction without a source line
+NO_LINE = "?"  # result of ``Sources`` for an instruction without a source line
 
 
 @dataclass(frozen=True)
 class Row:
-    """An access to shared memory.
+    """One access to shared memory.
 
     :param run: number of the run.
     :param position: number of instructions that the machine executed before.
     :param where: function and offset of the instruction.
     :param source: source line of the instruction, e.g. ``file.c:12``, or ``?``.
     :param place: name of the variable; an address if it is unknown.
-    :param note: text that replaces the place and the value; empty: no note.
+    :param note: text that replaces the place and the value, or an empty string.
     """
 
     run: int
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        """The row as text, e.g. ``file.c:12  counter = 0x1``."""
+        """Text of the row, e.g. ``file.c:12  counter = 0x1``."""
         line = self.source if self.source != NO_LINE else self.where
         if self.note:
             return f"{line}  {self.note}"
@@ -56,7 +56,7 @@ class Row:
 
 
 class VariableNames:
-    """Names of the kernel's variables and of their members, by physical address."""
+    """Names of the kernel's variables and of the variables' members, keyed by physical address."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -75,11 +75,11 @@ class VariableNames:
         self._known: dict[int, tuple[str, str]] = {}
 
     def name(self, physical: int) -> str:
-        """Return the name of what is at an address; the address itself if it is unknown."""
+        """Return the variable and member at a physical address, or the address if unknown."""
         return self._found(physical)[0]
 
     def kind(self, physical: int) -> str:
-        """Return the C declaration of the variable at an address; empty: unknown."""
+        """Return the C declaration of the variable at an address, or an empty string if unknown."""
         return self._found(physical)[1]
 
     def _found(self, physical: int) -> tuple[str, str]:
@@ -106,7 +106,7 @@ class VariableNames:
 
 
 def member_path(kind: Type, offset: int) -> str:
-    """Return the path from a variable to a byte offset in it, e.g. ``[2].lock`` or ``+0x4``."""
+    """Return the member path to a byte offset in a variable, e.g. ``[2].lock`` or ``+0x4``."""
     path = ""
     for _ in range(MOST_NESTED):
         kind = strip(kind)
@@ -126,7 +126,7 @@ def member_path(kind: Type, offset: int) -> str:
 
 
 def shared_accesses(entries: bytes, runs: int) -> list[Access]:
-    """Return the accesses to granules that several runs use, at least one of them with a store."""
+    """Return the accesses to granules that several runs use and at least one run stores to."""
     accesses = [a for a in read_accesses(entries) if a.cpu < runs]
     users: dict[int, int] = {}
     stored = set[int]()
@@ -140,7 +140,7 @@ def shared_accesses(entries: bytes, runs: int) -> list[Access]:
 
 
 class SourceLines:
-    """Source lines of instructions.
+    """Source lines of the instructions in runs.
 
     An instruction of an inlined function for atomic accesses has the line of the call.
     """
@@ -168,7 +168,7 @@ class SourceLines:
 
 def rows(machine: Machine, sources: Sources, entries: bytes, runs: int,
          probed: ProbedRuns | None = None) -> Iterator[Row]:
-    """Yield a row for each access to shared memory; of more than MAX_ROWS, only the last ones."""
+    """Yield a row for each access to shared memory, but at most the last MAX_ROWS rows."""
     places, symbols = VariableNames(machine), machine.image.symbols
     lines = SourceLines(machine, sources)
     for access in shared_accesses(entries, runs)[-MAX_ROWS:]:
@@ -182,14 +182,14 @@ def rows(machine: Machine, sources: Sources, entries: bytes, runs: int,
 
 
 def side_by_side(table: list[Row], runs: int, width: int = 58) -> Iterator[str]:
-    """Yield a header, and a line for each row in the column of its run."""
+    """Yield a header, then a line for each row, in the column of the row's run."""
     yield "".join(f"{LETTERS[run]:<{width}}" for run in range(runs)).rstrip()
     for row in table:
         yield " " * width * row.run + row.text
 
 
 def of_race(stage: Stage, sources: Sources, race: DataRace, schedule: Schedule) -> Iterator[str]:
-    """Yield lines that describe the two accesses of a data race, with their stacks."""
+    """Yield lines that describe the two accesses of a data race, each with its call stack."""
     machine = stage.machine
     places, symbols = VariableNames(machine), machine.image.symbols
     lines = SourceLines(machine, sources)

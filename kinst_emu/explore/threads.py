@@ -1,4 +1,4 @@
-"""Threads for the runs, on a CPU each or all on one: the initial state of every schedule."""
+"""Creation of threads for the runs, as the initial state of every schedule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +20,8 @@ from emu.unicorn.machine import UnicornMachine
 
 PATIENCE = 200_000_000  # instruction budget for starting the threads
 TO_READ = 5_000_000  # instruction budget for the shell to read a line
-CURRENT = "curthread"  # in the arguments of a run, the address of its own thread
-APART = 64 << 10  # distance in bytes between the stacks of CPUs that have no threads
+CURRENT = "curthread"  # name in a run's arguments for the address of the run's thread
+APART = 64 << 10  # distance in bytes between the CPUs' stacks, without threads
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class StartedRun:
     """A call or a program that is about to be executed.
 
     :param text: the run as the user wrote it.
-    :param thread: address of its thread; 0: the kernel has no threads.
-    :param result: type of the function's result; None: unknown.
+    :param thread: address of the run's thread, or 0 if the kernel has no threads.
+    :param result: type of the function's result, or None if unknown.
     :param address: address of the function, or of the first instruction of a program.
     :param arguments: argument registers of the function.
     :param program: whether the run is a program rather than a call.
@@ -50,7 +50,7 @@ class StartError(KinstError):
 
 
 def _invocation(text: str, program: Sequence[Statement]) -> Invocation:
-    """Return the call in the last statement of a run; the statements before it are preparation."""
+    """Return the call in the last statement of a run, after the statements that prepare it."""
     last = program[-1].value
     if not isinstance(last, Invocation):
         raise KinstError(f"--run '{text}': must end with a function call, e.g. strlen(\"hello\")")
@@ -58,9 +58,9 @@ def _invocation(text: str, program: Sequence[Statement]) -> Invocation:
 
 
 def stand_in_thread(machine: UnicornMachine) -> None:
-    """Run from the prompt of the shell to the system call that reads the next line.
+    """Run from the shell's prompt to the system call that reads the next line.
 
-    No lock is held there.
+    No lock is held at this point.
 
     :raises StartError: the shell does not make the call.
     """
@@ -70,32 +70,33 @@ def stand_in_thread(machine: UnicornMachine) -> None:
     place = machine.image.symbols.find(start.stands)
     if place is None:
         return
-    for typed in (b"", b"\n"):  # if the shell is already in the call, a newline makes it call again
+    # If the shell is already in the call, a newline makes the shell start another call.
+    for typed in (b"", b"\n"):
         machine.type(typed)
         stop = machine.run(Until(addresses=[place.address],
                                  instructions=machine.instructions + TO_READ))
         if stop.reason is StopReason.ADDRESS:
             return
-    raise StartError(f"the shell does not read its next line: {stop}")
+    raise StartError(f"the shell did not read its next line: {stop}")
 
 
 def runs_threads(machine: UnicornMachine) -> bool:
-    """Whether the runs are threads of the kernel; otherwise, CPUs execute the calls directly."""
+    """Whether the runs are kernel threads rather than calls that CPUs execute directly."""
     start = machine.guest.threads.start
     return start is not None and not (start.alone and machine.schedule.several)
 
 
 def caller_of(machine: UnicornMachine, limit: int = DEFAULT_LIMIT) -> Caller:
     """Return the caller for functions that are called before the runs begin."""
-    # Threads continue while their arguments are in use, so these must not be on the stack.
+    # The arguments of threads are used later, so they must not be on the stack.
     return Caller(machine, limit, on_stack=not runs_threads(machine))
 
 
 def make_threads(machine: UnicornMachine, count: int, caller: Caller) -> list[int]:
-    """Create a thread for each run, and stop it where its first function is called.
+    """Create a thread for each run, and stop each thread where its first function is called.
 
-    With several CPUs, each thread is on its own CPU, the first one has the turn, and the other CPUs
-    are held.  On one CPU, the first thread is running, and the others are queued.
+    With several CPUs, each thread is on its own CPU, it is the first thread's turn, and the other
+    CPUs are held.  On one CPU, the first thread is running, and the others are queued.
 
     :return: addresses of the threads; 0 for each run if the kernel has no threads.
     :raises StartError: the kernel does not start the threads.
@@ -122,7 +123,7 @@ def begin_runs(machine: UnicornMachine, threads: Sequence[int],
 
     :param runs: text and statements of each run.  The first thread executes all statements but the
         last, and evaluates the arguments.
-    :param prototypes: types to check the arguments against; None: no check.
+    :param prototypes: types to check the arguments against, or None for no check.
     :param results: types of the functions' results.
     :raises KinstError: a run is not a call, or the function does not accept its arguments.
     """
@@ -160,17 +161,17 @@ def begin_runs(machine: UnicornMachine, threads: Sequence[int],
 
 
 def place_of_return(machine: UnicornMachine) -> int:
-    """Return the address to which each run returns when it is done.
+    """Return the address to which each run returns at its end.
 
-    It is never executed, and differs from the return address of ``Caller``.
+    This address is never executed, and differs from the return address of ``Caller``.
     """
     return machine.guest.entry_address(machine.image) + 32
 
 
 def _start_cpus(machine: UnicornMachine, count: int, caller: Caller) -> None:
-    """Start the other CPUs of a kernel without threads, as copies with their own stacks."""
+    """Start the other CPUs of a kernel without threads, as copies with separate stacks."""
     stack = machine.arch.sp
-    machine.write_register(stack, caller.placed()[1])  # below the data that was placed for the runs
+    machine.write_register(stack, caller.placed()[1])  # put the stack below the runs' data
     state = machine.cpus[0].state()
     for number in range(1, count):
         cpu = machine.cpus[number]
@@ -191,16 +192,16 @@ def _address(machine: UnicornMachine, name: str) -> int:
 
 def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, caller: Caller
                   ) -> list[int]:
-    """Create kernel threads, each bound to a CPU, that do not run yet.
+    """Create kernel threads that are bound to CPUs and do not run yet.
 
-    :return: their addresses.
+    :return: addresses of the threads.
     """
     create = _address(machine, start.create)
     types = kernel_types(machine.image)
     thread_type = structure(types, start.thread)
     scheduler_type = structure(types, start.scheduler)
     if thread_type is None or scheduler_type is None:
-        raise StartError(f"the kernel's debug data has no {start.thread} or no {start.scheduler}, "
+        raise StartError(f"the kernel's debug data lacks {start.thread} or {start.scheduler}, "
                          "so threads cannot be created")
     first = place_of_first(machine)
     place, threads = caller.place(bytes(8)), list[int]()
@@ -222,13 +223,13 @@ def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, calle
 
 
 def place_of_first(machine: UnicornMachine) -> int:
-    """Return the address at which new threads begin, which is never executed (see ``Caller``)."""
+    """Return the start address of new threads, which is never executed (see ``Caller``)."""
     return machine.guest.entry_address(machine.image) + 16
 
 
 def _queue_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[int],
                    caller: Caller) -> None:
-    """Queue all threads, and run the first one to where its first function is called."""
+    """Queue all threads, and run the first thread to the call of its first function."""
     add = _address(machine, start.add)
     for thread in threads:
         if start.lock:
@@ -237,12 +238,12 @@ def _queue_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequenc
     stop = machine.run(Until(addresses=[place_of_first(machine)],
                              instructions=machine.instructions + PATIENCE))
     if stop.reason is not StopReason.ADDRESS or thread_of(machine) != threads[0]:
-        raise StartError(f"the threads do not start: {stop}")
+        raise StartError(f"the threads did not start: {stop}")
 
 
 def _run_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[int],
                  caller: Caller) -> None:
-    """Run each thread to where its first function is called."""
+    """Run each thread to the call of its first function."""
     lock, add = _address(machine, start.lock), _address(machine, start.add)
     first, held = place_of_first(machine), set[int]()
     for thread in threads:
@@ -254,7 +255,7 @@ def _run_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[
 
 def _call_beside(machine: UnicornMachine, function: int, arguments: list[int], first: int,
                  held: set[int]) -> None:
-    """Call a function while other CPUs start the threads, and hold each where its thread begins."""
+    """Call a function while other CPUs start threads; hold each CPU where its thread begins."""
     back = machine.guest.entry_address(machine.image)
     cpu, saved, top = machine.cpu.number, machine.registers(), machine.sp
     machine.arch.prepare_call(machine, tuple(arguments), back)
@@ -263,7 +264,7 @@ def _call_beside(machine: UnicornMachine, function: int, arguments: list[int], f
     while True:
         stop = machine.run(Until(addresses=[back, first], instructions=limit))
         if stop.reason is not StopReason.ADDRESS:
-            raise StartError(f"the threads do not start: {stop}")
+            raise StartError(f"the threads did not start: {stop}")
         if stop.pc == back and machine.cpu.number == cpu and abs(machine.sp - top) < 64:
             break
         _hold(machine, held)
@@ -275,7 +276,7 @@ def _hold(machine: UnicornMachine, held: set[int]) -> None:
     held.add(machine.cpu.number)
     machine.schedule.held.add(machine.cpu.number)
     if not machine.schedule.over():
-        raise StartError("the threads do not start: no CPU can run")
+        raise StartError("the threads did not start: no CPU can run")
 
 
 def _run_to(machine: UnicornMachine, first: int, held: set[int], wanted: set[int]) -> None:
@@ -283,8 +284,8 @@ def _run_to(machine: UnicornMachine, first: int, held: set[int], wanted: set[int
     while held != wanted:
         stop: Stop = machine.run(Until(addresses=[first], instructions=limit))
         if stop.reason is not StopReason.ADDRESS:
-            raise StartError(f"the threads do not start: {stop}")
+            raise StartError(f"the threads did not start: {stop}")
         held.add(machine.cpu.number)
         machine.schedule.held.add(machine.cpu.number)
         if held != wanted and not machine.schedule.over():
-            raise StartError("the threads do not start: no CPU can run")
+            raise StartError("the threads did not start: no CPU can run")

@@ -16,16 +16,16 @@ from kinst_emu.explore.accesses import ENTRY, STORE, Access
 from kinst_emu.explore.threads import StartedRun
 
 TRAMPOLINES = (PER_THREAD, SHARED)
-MAX_EVENTS = 10_000  # maximum number of events of a schedule
+MAX_EVENTS = 10_000  # maximum number of events recorded for a schedule
 SIZE = 8  # number of bytes of a trampoline that count as accessed
 
 
 class ProbedEvent(NamedTuple):
-    """Event of a run that passes a breakpoint.
+    """An event of a run at a breakpoint or in a trampoline.
 
     :param position: number of instructions that the machine executed before.
-    :param at: address of the trampoline; 0: none.
-    :param holds: instruction that was just written to the trampoline; empty: nothing was written.
+    :param at: address of the trampoline, or 0 without one.
+    :param holds: instruction that was just written to the trampoline, or an empty string.
     """
 
     position: int
@@ -50,8 +50,8 @@ class ProbedRuns:
                  trampolines: str) -> None:
         self._machine, self._runs = machine, runs
         self._entries: list[bytes] = []
-        self._due: dict[int, Site] = {}  # by run: site whose displaced instruction comes next
-        # Trampolines by address: (physical address, site, code).
+        self._due: dict[int, Site] = {}  # by run: site of the next displaced instruction
+        # (physical address, site, code) of each trampoline, by address.
         self._holds: dict[int, tuple[int, Site, bytes]] = {}
         # (position, whether it is a store) -> description of the trampoline access
         self.said: dict[tuple[int, bool], str] = {}
@@ -66,7 +66,7 @@ class ProbedRuns:
             if not matching:
                 raise ProbeError(f"{text}: no instruction begins at this offset")
             if isinstance(matching[0].verdict, Refuse):
-                raise ProbeError(f"{text}: {matching[0].verdict.reason}")
+                raise ProbeError(f"{text}: cannot be probed: it {matching[0].verdict.reason}")
             self._breakpoints.add(function, ProbeKind.OFFSET, matching[0])
         self._breakpoints.enable()
         for one in self._breakpoints.sites:
@@ -74,7 +74,7 @@ class ProbedRuns:
 
     @property
     def area(self) -> range:
-        """Addresses of the trampolines."""
+        """Address range of the trampolines."""
         return self._breakpoints.area
 
     def _trapped(self, site: Site) -> None:
@@ -92,7 +92,7 @@ class ProbedRuns:
         return thread_of(self._machine) if self._runs[0].thread else self._machine.cpu.number
 
     def _number(self) -> int | None:
-        """Return the number of the run whose code is executed, or None."""
+        """Return the number of the run whose code is being executed, or None."""
         if not self._runs[0].thread:
             return self._machine.cpu.number
         thread = thread_of(self._machine)
@@ -128,7 +128,7 @@ class ProbedRuns:
             number, position)))
 
     def begin(self) -> None:
-        """Forget the events and accesses of the previous schedule."""
+        """Discard the events and accesses of the previous schedule."""
         self._breakpoints.begin()
         self._entries.clear()
         self.said.clear()
@@ -136,13 +136,13 @@ class ProbedRuns:
         self._due.clear()
 
     def name(self, physical: int) -> str:
-        """Return the name of a location in a trampoline; empty: the address is in none."""
+        """Return the name of a location in a trampoline, or "" for any other address."""
         for place_, _site, body in self._holds.values():
             if place_ <= physical < place_ + len(body):
                 return f"the trampoline+{physical - place_:#x}"
         return ""
 
     def take(self) -> bytes:
-        """Return the access entries since the last call, and forget them."""
+        """Return and discard the access entries since the last call."""
         entries, self._entries = self._entries, []
         return b"".join(entries)

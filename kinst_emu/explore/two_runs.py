@@ -1,4 +1,4 @@
-"""Firings of several runs in one schedule, with per-thread trampolines and with a shared one."""
+"""Firings of several runs in one schedule, with per-thread and with shared trampolines."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.schedule import LETTERS, read_schedule
 from kinst_emu.explore.stage import Played, Stage
 
-ENTRY = struct.Struct("<QII")  # entry of ``Flow``
+ENTRY = struct.Struct("<QII")  # structure of an entry of ``Flow``
 MAX_ROWS = 400
 MOST_INSTRUCTIONS = 10_000_000  # instruction budget of a schedule
 WIDTH = 66
@@ -34,9 +34,9 @@ TITLES = {PER_THREAD: "Each thread has its own trampoline, as in FreeBSD's kinst
 
 @dataclass(frozen=True)
 class FiringRow:
-    """What a run does at an instruction count of the machine.
+    """One event of a run, at the instruction count at which the event happens.
 
-    :param trampoline: trampoline that the run writes; empty: none.
+    :param trampoline: trampoline that the run writes, or an empty string.
     :param holds: instruction in the trampoline after the write.
     """
 
@@ -49,7 +49,7 @@ class FiringRow:
 
 @dataclass(frozen=True)
 class PlayedRuns:
-    """Actions of the runs in a schedule, with one kind of trampoline."""
+    """Events of the runs in a schedule, with one kind of trampoline."""
 
     title: str
     runs: tuple[str, ...]
@@ -57,7 +57,7 @@ class PlayedRuns:
     outcome: str
 
     def lines(self, number: int) -> Iterator[str]:
-        """Yield the actions as text, in one column per run.
+        """Yield the events as lines of text, in one column per run.
 
         :param number: number for the heading.
         """
@@ -71,7 +71,7 @@ class PlayedRuns:
         yield ""
 
     def pictures(self) -> Pictures[LaneRow]:
-        """Return the pictures of the actions, with one lane per run."""
+        """Return the pictures of the events, with one lane per run."""
         return lane_pictures(
             [f"{LETTERS[n]}  {text}" for n, text in enumerate(self.runs)],
             [LaneRow(row.run, (row.text,), ((row.trampoline, row.holds),) if row.holds else ())
@@ -88,7 +88,7 @@ class PlayedRuns:
 
 def played_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: int | None
                 ) -> Iterator[PlayedRuns]:
-    """Execute a schedule with each kind of trampoline, and yield what the runs do.
+    """Execute a schedule with each kind of trampoline, and yield the events of the runs.
 
     :param runs: the runs and their breakpoints; ``trampolines`` is ignored.
     :param schedule: text of the schedule.
@@ -116,7 +116,7 @@ def played_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: int 
 
 
 def runs_page(image: Image, schedule: str, found: Sequence[PlayedRuns]) -> str:
-    """Return a page that plays both kinds of trampoline side by side."""
+    """Return an HTML page that plays the runs with both kinds of trampoline side by side."""
     steps = {NAMES[number]: one.steps() for number, one in enumerate(found)}
     films = {NAMES[number]: film(one.pictures()) for number, one in enumerate(found)}
     return page_beside(
@@ -126,7 +126,7 @@ def runs_page(image: Image, schedule: str, found: Sequence[PlayedRuns]) -> str:
 
 
 def _rows(stage: Stage, played: Played, flow: bytes) -> Iterator[FiringRow]:
-    """Yield where runs continue after a trampoline, and then their events.
+    """Yield rows for the returns from trampolines, followed by rows for the other events.
 
     A stable sort by position keeps this order for rows at the same position.
     """
@@ -143,7 +143,7 @@ def _rows(stage: Stage, played: Played, flow: bytes) -> Iterator[FiringRow]:
             within.discard(run)
             yield FiringRow(position, run, f"continues at {symbols.where(value)}")
         position += count
-    # With one trampoline per run, each is named after the run that writes it.
+    # With one trampoline per run, name each trampoline after the run that writes it.
     alone = {event.at: event.run for event in stage.probed.events if event.holds}
     own = len(set(alone.values())) == len(alone) > 1
     for event in stage.probed.events:

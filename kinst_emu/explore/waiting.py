@@ -1,4 +1,4 @@
-"""What the runs wait for if they do not finish."""
+"""Analysis of unfinished runs: the locks and events for which they wait."""
 
 from collections.abc import Iterator
 
@@ -16,13 +16,13 @@ from kinst_emu.explore.accesses import read_accesses
 from kinst_emu.explore.schedule import LETTERS
 from kinst_emu.explore.stage import Played, Stage
 
-WINDOW = 20_000  # a CPU that makes progress changes memory within this many instructions
-# Errors from reading a structure with invalid contents.
+WINDOW = 20_000  # number of instructions within which a CPU that makes progress changes memory
+# Exceptions that reading a structure with invalid contents can raise.
 UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, ValueError)
 
 
 def all_wait(stage: Stage, played: Played) -> bool:
-    """Whether every unfinished run sleeps or spins for a lock."""
+    """Whether every unfinished run sleeps or spins on a lock."""
     machine = stage.machine
     members = machine.guest.threads.waits
     spins = () if members is None else members.spins
@@ -40,12 +40,12 @@ def all_wait(stage: Stage, played: Played) -> bool:
 
 
 def nobody_goes_on(stage: Stage) -> bool:
-    """Whether no CPU makes progress, so that each run waits for another one.
+    """Whether no CPU makes progress, so that each run waits for another run.
 
-    Memory no longer changes, and each CPU passes the same place with the same registers.
+    Memory no longer changes, and each CPU returns to an address with the same registers.
     """
     machine, parts = stage.machine, list[bytes]()
-    machine.give_turn(machine.cpu.number)  # give_turn also lets the held CPUs run again
+    machine.give_turn(machine.cpu.number)  # this also releases the held CPUs
     machine.schedule.length = WINDOW
     looking = Accesses(machine.engine, parts.append)
     try:
@@ -61,17 +61,17 @@ def nobody_goes_on(stage: Stage) -> bool:
 
 
 def _stored(found: list[bytes]) -> set[tuple[int, int]]:
-    """Return (physical address, value) for each store."""
+    """Return (physical address, value) for each store among access entries."""
     return {(a.physical, a.value) for a in read_accesses(b"".join(found)) if a.stores}
 
 
 def _window(machine: UnicornMachine) -> int:
-    """Return a number of instructions in which each CPU has a turn or two."""
+    """Return a number of instructions in which each CPU has at least one turn."""
     return 3 * len(machine.cpus) * WINDOW
 
 
 def _comes_by_again(machine: UnicornMachine, cpu: int) -> bool:
-    """Whether a CPU passes the same place again with the same registers.
+    """Whether a CPU returns to its current address with the same registers.
 
     A CPU that executes nothing makes no progress either.
     """
@@ -93,7 +93,7 @@ def _comes_by_again(machine: UnicornMachine, cpu: int) -> bool:
 
 
 def waits(stage: Stage, played: Played) -> Iterator[str]:
-    """Describe, for each unfinished run, where it is and what it waits for."""
+    """Describe, for each unfinished run, the run's location and the event it waits for."""
     machine = stage.machine
     running = {thread_of(machine): machine.pc for _cpu in machine.schedule.each()}
     places = [machine.pc for _cpu in machine.schedule.each()]

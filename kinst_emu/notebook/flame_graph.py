@@ -1,4 +1,4 @@
-"""Flame graphs in notebooks, of stacks counted by a D program."""
+"""Flame graphs, for notebooks, of the stacks that a D program counted."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -33,6 +33,6 @@ class FlameGraph:
                        "firings", MOST_FRAMES)[0]
 
     def _repr_html_(self) -> str:
-        """Return the graph in an iframe, where its script can enlarge the clicked frame."""
+        """Return an iframe with the graph, whose script can enlarge a clicked frame."""
         return html.framed(f"<!DOCTYPE html><html lang=\"en\"><title>{self.name}</title>{self.svg}",
                            f"{self.name}: a flame graph", GRAPH_HEIGHT)

@@ -35,7 +35,7 @@ def text(lines: Iterable[str]) -> str:
 
 
 def aggregation(name: str, values: Mapping[tuple[Value, ...], Value]) -> str:
-    """Return a table of an aggregation's values by key, with distributions as bars."""
+    """Return a table of an aggregation's keys and values, with distributions drawn as bars."""
     rows, keys = list[tuple[str, ...]](), max((len(key) for key in values), default=0)
     for key, value in values.items():
         first = (*map(_shown, key), *[""] * (keys - len(key)))
@@ -52,7 +52,7 @@ def aggregation(name: str, values: Mapping[tuple[Value, ...], Value]) -> str:
 
 
 def framed(page: str, title: str, height: int) -> str:
-    """Return an iframe with a whole page, whose scripts cannot access the notebook.
+    """Return an iframe with a whole page; the scripts of the page cannot access the notebook.
 
     :param height: height of the frame in pixels.
     """

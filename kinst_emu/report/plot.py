@@ -45,7 +45,7 @@ def check(path: str) -> None:
 
 
 def draw(aggregations: Sequence[Row], timed: Mapping[str, int], path: str) -> None:
-    """Draw aggregations, one below the other; titles in the plot say what was left out.
+    """Draw aggregations in one file, one below the other; titles state what was left out.
 
     :param aggregations: as ``kdtrace --json`` prints them.
     :param timed: for each aggregation whose key is a time, by name, the unit of the key in
@@ -117,11 +117,11 @@ def _pictures(aggregation: Row, timed: Mapping[str, int]) -> list[Picture]:
             for row in kept]
 
 
-Bound = int | None  # lower bound of a bucket; None: the bucket below the first bound
+Bound = int | None  # lower bound of a bucket, or None for the bucket below the first bound
 
 
 def _between(function: str, bounds: Collection[Bound]) -> list[Bound]:
-    """Return the bounds of a distribution's buckets, including empty buckets between them."""
+    """Return the lower bounds of a distribution's buckets, including empty ones in between."""
     known = sorted(bound for bound in bounds if bound is not None)
     all_bounds: set[int] = set(known)
     if function == "quantize":

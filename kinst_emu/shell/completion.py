@@ -23,7 +23,7 @@ PART = re.compile(r"\.(\w+)|\[(-?\d+)\]|\[[\"'](\w+)[\"']\]")
 STRING = re.compile(r"(\w+)\(\s*[fr]?[\"']([^\"']*)$")
 LAST = re.compile(r"[\w.]*$")
 FUNCTION, VARIABLE, TYPE, TAG, PROBE = "function", "variable", "type", "tag", "probe"
-#: kind of name in the first string argument of a call (MAGIC: in the arguments of a magic)
+#: kind of name in the first string argument of a function; MAGIC: in the arguments of a magic
 NAMED = {"call": FUNCTION, "evaluate": FUNCTION, "run": FUNCTION, "disas": FUNCTION,
          "instructions": FUNCTION, "prototype": FUNCTION, "symbol": FUNCTION, "explain": FUNCTION,
          "probe": PROBE, "variable": VARIABLE, "struct": TAG, "value": TYPE, "layout": TYPE,
@@ -63,7 +63,7 @@ class KernelNames:
 
     @cached_property
     def types(self) -> Sequence[str]:
-        """Names of the kernel's types; empty without debug data."""
+        """Names of the kernel's types, or an empty tuple without debug data."""
         try:
             return sorted(set(kernel_types(self._kernel.image, None).names()))
         except KinstError:  # The kernel has no debug data.
@@ -86,7 +86,7 @@ class KernelCompletion:
         self._known: tuple[KernelFile, KernelNames] | None = None
 
     def complete(self, line: str) -> Completions | None:
-        """Return the completions at the end of a line, or None if it does not name kernel objects.
+        """Return the completions at the end of a line, or None where kernel names are not expected.
 
         :param line: the line up to the cursor.
         """
@@ -99,7 +99,7 @@ class KernelCompletion:
         return self.members(line) or self.probes(line)
 
     def members(self, line: str) -> Completions | None:
-        """Return the members of a structure after a dot."""
+        """Return the structure members that complete a line after a dot."""
         expression = MEMBER.search(line)
         if expression is None:
             return None
@@ -118,7 +118,7 @@ class KernelCompletion:
                 return None
             found = sorted(name for name in dir(value) if name.startswith(prefix))
         except (KinstError, AttributeError, IndexError, TypeError):
-            return None  # The expression before the dot cannot be read.
+            return None  # The expression before the dot cannot be evaluated.
         return Completions(prefix, found[:MOST])
 
     def probes(self, line: str) -> Completions | None:

@@ -55,7 +55,7 @@ def teach(ipython: Any, session: Session) -> None:
 
 def _one_line(shell: InteractiveShell, _kind: type[BaseException], error: BaseException,
               _trace: Any, tb_offset: int | None = None) -> list[str]:
-    """Show an error as one line, as the commands do."""
+    """Show an error as one line, as the kinst commands do."""
     line = f"{type(error).__name__}: {error}"
     shell._showtraceback(type(error), error, [line])
     return [line]

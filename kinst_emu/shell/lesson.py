@@ -172,7 +172,7 @@ class Lesson:
               "(hint() shows how, task() prints this again)")
 
     def hint(self) -> None:
-        """Print code that does the current task."""
+        """Print code that completes the current task."""
         if not self.ended:
             print(TASKS[self._at].hint)
 
@@ -181,7 +181,7 @@ class Lesson:
         self._progress.answer = given
 
     def look(self, result: object) -> None:
-        """Check whether the line that was just executed has done the current task.
+        """Check whether the line that was just executed has completed the current task.
 
         :param result: value of the line.
         """

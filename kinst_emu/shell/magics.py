@@ -98,7 +98,7 @@ class KernelMagics(Magics):
                                      parse_count(given.hit, "--hit"))
 
     def _text(self, given: str) -> str:
-        """Return the text of the variable for ``{NAME}``, and any other text unchanged."""
+        """Return the text in the variable NAME for ``{NAME}``, and any other text unchanged."""
         value = self._names.get(given[1:-1]) if given[:1] + given[-1:] == "{}" else None
         return value if isinstance(value, str) else given
 
@@ -121,9 +121,9 @@ class KernelMagics(Magics):
 
     @line_magic
     def who_wrote(self, line: str) -> list[Written]:
-        """Show the last stores to a place before the current position: %who_wrote proc0.p_flag.
+        """Show the last stores to a memory location: %who_wrote proc0.p_flag.
 
-        This needs a recording.
+        The search needs a recording and begins at its current position.
         """
         return self._session.who_wrote(_one("who_wrote", "PLACE", line))
 

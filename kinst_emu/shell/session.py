@@ -53,7 +53,8 @@ class Session:
 
     def __init__(self, names: MutableMapping[str, Any]) -> None:
         self._names = names
-        self.stepped = self.gone_back = 0  # instructions executed by step(), and undone by back()
+        # number of instructions that step() has executed; that back() has undone
+        self.stepped = self.gone_back = 0
         self._moves: list[Moved] = []
         self._moved_machine: Machine | None = None
 
@@ -142,7 +143,7 @@ class Session:
                           "instructions")
 
     def command(self, line: str) -> str:
-        """Run a command in the shell of kinst's userland, and return its output."""
+        """Run a command in the shell of the kinst-emu userland, and return the command's output."""
         machine = self.machine
         with self._moving(f"command({line!r})", ran=False):
             ran = machine.command(line)
@@ -172,7 +173,8 @@ class Session:
         if self.recording is not None:
             left = self.recording.position.instructions - self.recording.start.instructions
             if count > left:
-                raise KinstError(f"can go back by at most {left} instructions")
+                raise KinstError(f"cannot go back by {count} instructions: the recording starts "
+                                 f"{left} instructions before the current position")
             self.gone_back += count
             self.recording.back(count)
             return self._here("", before)
@@ -190,11 +192,11 @@ class Session:
         while index >= 0 and moves[index].ran and target < moves[index].first:
             index -= 1
         if index < 0:
-            raise KinstError("can go back by at most "
-                             f"{machine.instructions - moves[0].first} instructions")
+            raise KinstError(f"cannot go back by {count} instructions: only the last "
+                             f"{machine.instructions - moves[0].first} can be undone")
         if not moves[index].ran:
-            raise KinstError(f"going back by {count} instructions would end in the middle of "
-                             f"{moves[index].what}, or before it: first go back to its end")
+            raise KinstError(f"cannot go back by {count} instructions: {moves[index].what} can "
+                             "only be undone as a whole; go back to its end first, then use back()")
         move = moves[index]
         del moves[index:]
         machine.restore(move.before)
@@ -259,7 +261,7 @@ class Session:
         return Lines(self.machine.stack())
 
     def who_wrote(self, place: str | int, most: int = MOST_WRITES) -> list[Written]:
-        """Return the last stores to a place before the current position, most recent first.
+        """Return the last stores to a memory location before the current position, latest first.
 
         The position of the recording does not change.
         """
@@ -291,14 +293,14 @@ class Session:
         return _Moving(self, what, ran)
 
     def begin(self) -> tuple[State, int] | None:
-        """Return the state and instruction count for ``back``; None on a recording."""
+        """Return the current state and instruction count for ``back``, or None on a recording."""
         if self.recording is not None:
             return None
         self._known_moves()
         return self.machine.keep(), self.machine.instructions
 
     def moved(self, begun: tuple[State, int] | None, what: str, ran: bool) -> None:
-        """Remember an operation for ``back``, unless it executed nothing.
+        """Remember an operation for ``back``, unless the operation executed no instructions.
 
         :param begun: what ``begin`` returned before the operation.
         """
@@ -308,7 +310,7 @@ class Session:
         del self._moves[:-MOST_KEPT]
 
     def _known_moves(self) -> list[Moved]:
-        """Return the operations that led to the current state; empty if anything else moved it."""
+        """Return the operations that led to the current state, if ``back`` knows all of them."""
         machine = self.machine
         if (machine is not self._moved_machine
                 or (self._moves and self._moves[-1].last != machine.instructions)):

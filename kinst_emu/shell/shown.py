@@ -11,7 +11,7 @@ from kinst_emu.explain.view.text import text
 from kinst_emu.notebook import html
 
 PAGE_HEIGHT = 900  # height of an embedded page in pixels
-AROUND = 4  # number of instructions shown before and after the next one
+AROUND = 4  # number of instructions shown before and after the current one
 
 
 class Explanation:
@@ -102,7 +102,7 @@ class Standing:
 
 
 class Lines(list[str]):
-    """Lines of text, like a stack or the layout of a type."""
+    """Lines of text, such as a call stack or the layout of a type."""
 
     def __repr__(self) -> str:
         return "\n".join(self)

@@ -51,7 +51,7 @@ function player(data, followed) {
     steps.forEach(function (step, i) { if (step[0] <= moment) { found = i; } });
     return found;
   }
-  // Return the view of a picture: the pane of the step or, between steps, where control is.
+  // Return the view of a picture: the pane of the step or, between steps, the pane with control.
   function column(svg) {
     var pane = svg.querySelector('.pane.about');
     var place = pane ? pane.dataset.pane : svg.dataset.place;
@@ -60,7 +60,7 @@ function player(data, followed) {
   }
   function look() {
     if (!view) { return; }
-    // A firing that lacks the step shows the same view as one that has it.
+    // A firing without the step shows the same view as a firing with the step.
     var about = svgs.filter(function (svg) { return svg.querySelector('.pane.about'); })[0];
     svgs.forEach(function (svg) {
       svg.dataset.view = view.value || column(

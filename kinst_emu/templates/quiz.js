@@ -77,7 +77,7 @@
       question.boxes.forEach(function (box) { text = text || opened(box, made); });
       var right = text.indexOf('right: ') === 0;
       said.textContent = text ? text.slice(7) : 'No. Try again.';
-      // A shown answer does not count; a wrong one can still become right.
+      // A shown answer does not count; a wrong answer can still be corrected.
       if (marks[at] !== 'shown' && marks[at] !== 'right') { marks[at] = right ? 'right' : 'wrong'; }
       total();
     });

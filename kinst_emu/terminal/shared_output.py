@@ -22,18 +22,19 @@ class SharedOutput(io.TextIOWrapper):
     """
 
     raw = changed = False
-    _guests = _ours = False  # whether the guest, or this program, has begun a line
-    _printed = False  # whether the text layer may hold text that its buffer does not have yet
+    # whether the last line is incomplete, and was written by the guest; by this program
+    _guests = _ours = False
+    _printed = False  # whether the text layer may hold text that is not yet in the buffer
     given: io.TextIOWrapper | None = None
 
     def __init__(self, raw: Any, encoding: str, errors: str | None = None,
                  line_buffering: bool = False) -> None:
         super().__init__(raw, encoding=encoding, errors=errors, line_buffering=line_buffering)
-        self._terminal = self.isatty()  # cached, since it is needed for each byte of a console
+        self._terminal = self.isatty()  # cached, because every byte of a console needs it
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def write(self, text: str, /) -> int:
-        """Write text of this program, on a new line if the guest has begun one."""
+        """Write text of this program, on a new line if the guest's last line is incomplete."""
         if not text:
             return 0
         if self._guests:
@@ -68,13 +69,13 @@ class SharedOutput(io.TextIOWrapper):
             self.buffer.flush()
 
     def _rest(self) -> None:
-        """Write the bytes of a character that the guest has not completed."""
+        """Write the bytes of an incomplete character of the guest."""
         rest = self._shown(self._decoder.decode(b"", True), EDITING)
         if rest:
             self.buffer.write(rest.encode("utf-8", "backslashreplace"))
 
     def end_line(self) -> None:
-        """End a line that the guest has begun and flush, before other output follows."""
+        """End an incomplete line of the guest, and flush, before other output follows."""
         if self._guests:
             self.write("\n")
         self.flush()

@@ -12,13 +12,14 @@ from typing import TextIO, cast
 
 from kinst_emu.terminal.shared_output import SharedOutput
 
-SILENCE, PERIOD = 0.7, 0.2  # seconds: without output before the line appears; between updates
+# seconds without output before the status line appears; seconds between updates of the line
+SILENCE, PERIOD = 0.7, 0.2
 CLEAR = "\r\x1b[K"
-WIDTH = 80  # columns of a terminal that does not report its width
+WIDTH = 80  # width in columns assumed for a terminal that does not report a width
 
 
 def drawable(output: TextIO) -> bool:
-    """Return whether the status line may be drawn while standard output goes to a stream.
+    """Return whether the status line may be drawn while standard output is the given stream.
 
     It may not if the stream is a pipe, whose reader may write to the same terminal.
     """
@@ -49,7 +50,7 @@ class StatusLine:
         self._thread = threading.Thread(target=self._draw, name="status line", daemon=True)
 
     def start(self) -> None:
-        """Start drawing; writes to standard output and error clear the line first."""
+        """Start drawing; later writes to standard output or standard error clear the line first."""
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
             if stream is not None and stream.isatty():
@@ -58,7 +59,7 @@ class StatusLine:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop drawing, and restore standard output and error."""
+        """Stop drawing, and restore standard output and standard error."""
         for name, stream in self._streams.items():
             if isinstance(getattr(sys, name), Screen):  # a command may have replaced the stream
                 setattr(sys, name, stream)
@@ -142,7 +143,7 @@ class Screen(io.TextIOBase):
             cast(SharedOutput, self._stream).console(byte)
 
     def end_line(self) -> None:
-        """End a line that the guest has begun; see ``SharedOutput.end_line``."""
+        """End an incomplete line of the guest; see ``SharedOutput.end_line``."""
         with self._line.saying("\n"):
             cast(SharedOutput, self._stream).end_line()
 

@@ -19,7 +19,7 @@ from kinst_emu.terminal.status import Screen, StatusLine, drawable
 Item = TypeVar("Item")
 # Collect garbage rarely: most objects (probes, names, types) stay alive until the command ends.
 COLLECT_AFTER = 100_000
-# Errors of a full or failing device. They name the file, unless it is standard output
+# Errors of a full or failing device. The error names the file, except for standard output
 # (emu/host/atomic_file.py, append_file.py).
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -115,7 +115,7 @@ def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a memory size: ``512M``, ``1G``, or a number of MiB.
+    """Return a memory size in bytes, given as ``512M``, ``1G`` or a number of MiB.
 
     :raises KinstError: if the text is not a memory size.
     """
@@ -175,7 +175,7 @@ def check_writable(path: Path, option: str) -> None:
     """
     try:
         why = _unwritable(path)
-    except OSError as error:  # for example, the name is too long
+    except OSError as error:  # the file name is too long, for example
         why = error.strerror or str(error)
     if why:
         raise KinstError(f"{option} {printable(path)}: {why}")
@@ -189,6 +189,6 @@ def _unwritable(path: Path) -> str:
         return "is a directory; give a file"
     if not path.parent.is_dir():
         return "its directory does not exist"
-    if path.exists() and not path.is_file():  # such as /dev/stdout, which is not replaced
+    if path.exists() and not path.is_file():  # a device such as /dev/stdout is not replaced
         return "" if os.access(path, os.W_OK) else "is not writable"
     return "" if os.access(path.parent, os.W_OK) else "its directory is not writable"

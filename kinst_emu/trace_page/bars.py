@@ -48,7 +48,7 @@ def aggregations(rows: Sequence[Row]) -> list[AggregationBars]:
 
 
 def left_out(rows: Sequence[Row]) -> str:
-    """Return the sentence to show if not all aggregations are drawn; otherwise empty."""
+    """Return a note if not all aggregations are drawn, otherwise an empty string."""
     return (f"Only the first {MOST_AGGREGATIONS} of {len(rows)} aggregations are shown."
             if len(rows) > MOST_AGGREGATIONS else "")
 
@@ -73,13 +73,13 @@ def _dicts(value: Value) -> list[dict[str, Value]]:
 
 
 def _size(row: Mapping[str, Value]) -> float:
-    """Return a key that sorts rows from the largest value to the smallest."""
+    """Return a key that sorts rows by value, from the largest to the smallest."""
     value = row["value"]
     return -float(value) if isinstance(value, int) else 0.0
 
 
 def _buckets(buckets: Sequence[Mapping[str, Value]]) -> Iterator[tuple[str, Value]]:
-    """Yield the label and count of each bucket, and long sequences of empty ones as one entry."""
+    """Yield the label and count of each bucket; a long series of empty buckets is one entry."""
     at = 0
     while at < len(buckets):
         end = at

@@ -9,7 +9,7 @@ from kinst_emu.trace_page.heat import heat
 
 @dataclass(frozen=True)
 class TableRow:
-    """Row of an instruction; its source line is empty if the previous row has the same."""
+    """Row of an instruction; the source line is empty if it is the same as in the previous row."""
 
     heat: int
     count: str

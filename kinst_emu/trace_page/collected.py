@@ -1,4 +1,4 @@
-"""Data that is collected during a trace for its page."""
+"""Data that is collected during a trace for the page of the trace."""
 
 from array import array
 from collections import Counter
@@ -20,7 +20,7 @@ MAX_ROWS = 4_000  # maximum number of instructions shown in total
 
 @dataclass(frozen=True)
 class HotInstruction:
-    """An instruction of a function, with the firings of its probe.
+    """An instruction of a function, with the number of firings of its probe.
 
     :param source: ``file:line`` of the instruction, and ``line`` the text of this line; each is
         empty if unknown.
@@ -48,7 +48,7 @@ class HotFunction:
 
 @dataclass
 class Collected:
-    """Data of a trace.
+    """Collected data of a trace.
 
     :param kernel: description of the kernel; ``workload``: what it executed.
     :param sources: directory trees with the kernel's source.
@@ -77,7 +77,7 @@ class Collected:
     left_out: int = 0
 
     def firing(self, time: int, probe: int) -> None:
-        """Count a firing; store its time and probe unless ``MAX_FIRINGS`` are stored."""
+        """Count a firing, and store its time and probe if fewer than ``MAX_FIRINGS`` are stored."""
         self.total += 1
         if len(self.times) < MAX_FIRINGS:
             self.times.append(time)
@@ -102,7 +102,7 @@ class Collected:
             self.firing(now, number)
 
     def aggregated(self, rows: Sequence[Row]) -> None:
-        """Store the final aggregations; those of ``count()`` by stack become flame graphs."""
+        """Store the final aggregations, and make flame graphs of counts that are keyed by stack."""
         self.aggregations = list(rows)
         for aggregation in rows:
             given = aggregation["rows"]

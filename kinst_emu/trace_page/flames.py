@@ -30,7 +30,7 @@ class Flames:
 
 def flames(trace: Collected) -> Iterator[Flames]:
     """Yield the flame graphs of a trace."""
-    from markupsafe import Markup  # markupsafe is installed with the template engine
+    from markupsafe import Markup  # markupsafe is a dependency of the template engine
 
     for name, stacks in trace.stacks.items():
         root = tree(stacks)
@@ -41,7 +41,7 @@ def flames(trace: Collected) -> Iterator[Flames]:
 
 
 def left_out(trace: Collected) -> str:
-    """Return the sentence to show if not all stacks were stored; otherwise empty."""
+    """Return a note if not all stacks were stored, otherwise an empty string."""
     return (f"{trace.stacks_left_out} stacks were left out, because a flame graph has at most "
             f"{MAX_STACKS} distinct ones." if trace.stacks_left_out else "")
 

@@ -7,9 +7,9 @@ from kinst_emu.report.time_units import along_axis, exact
 from kinst_emu.trace_page.collected import Collected
 from kinst_emu.trace_page.heat import HEATS, heat
 
-COLUMNS, FEWEST, ROWS = 160, 8, 24  # maximum and minimum number of columns; maximum of rows
+COLUMNS, FEWEST, ROWS = 160, 8, 24  # maximum and minimum number of columns; maximum number of rows
 TICKS = 4  # number of intervals on the time axis
-LEAST = 0.2  # lower limit of the opacity of cells
+LEAST = 0.2  # minimum opacity of a cell
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Timeline:
 
 
 def timeline(trace: Collected) -> Timeline:
-    """Return the timeline of a trace for which times are stored."""
+    """Return the timeline of a trace that has at least one stored firing time."""
     first, last = min(trace.times), max(trace.times)
     span = last - first + 1
     columns = _columns(span, max(FEWEST, min(COLUMNS, len(trace.times) // 4)))
@@ -70,7 +70,7 @@ def timeline(trace: Collected) -> Timeline:
 
 
 def _columns(span: int, wanted: int) -> int:
-    """Return a number of columns close to the wanted number.
+    """Return a number of columns near the wanted number.
 
     If possible, each column spans a whole number of nanoseconds; otherwise some columns would
     cover one nanosecond more than others, and therefore show more firings.

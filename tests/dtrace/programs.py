@@ -1,4 +1,4 @@
-"""Helpers for the tests of the D language that run programs without a kernel."""
+"""Helpers that run D programs without a kernel, for tests of the D language."""
 
 import contextlib
 import io
@@ -32,7 +32,7 @@ def command(*words):
 
 
 def quiet(program, *words):
-    """Return the output of a program run with -q, without the newline at the end of the trace."""
+    """Run a D program with -q and return the output without its final newline."""
     status, out, said = run("-q", "-n", program, *words)
     assert status == 0 and not said, said
     assert out.endswith("\n")
@@ -40,14 +40,14 @@ def quiet(program, *words):
 
 
 def tag(program, *words):
-    """Return the error tag of the first mistake in a program."""
+    """Return the D error tag of the first mistake in a program."""
     status, _out, said = run("-x", "errtags", "-n", program, *words)
     assert status == 1
     return re.search(r"\[(D_\w+)\]", said)[1]
 
 
 def compiled(pipeline, source):
-    """Compile a program given with -n into clauses, after the earlier programs of a pipeline."""
+    """Compile a -n program into clauses, following the earlier programs of a pipeline."""
     return pipeline.compile(ProgramText(source, ["test"], string=True))
 
 

@@ -158,7 +158,7 @@ def test_file_tables_list_the_source_files(image):
 
 
 def test_debug_data_is_found_by_build_id(tmp_path, monkeypatch):
-    """Distributions put debug files below .build-id, such as .build-id/12/3456.debug."""
+    """Distributions store a debug file under its build ID, as in .build-id/12/3456.debug."""
     monkeypatch.setattr("dwarf.debug_file.SYSTEM", tmp_path / "debug")
     kernel = tmp_path / "kernel"
     kernel.write_bytes(Elf(build_id=b"\x12\x34\x56").build())
@@ -197,7 +197,7 @@ def test_an_index_with_one_wrong_byte_is_rebuilt(image, tmp_path):
 
 
 def test_each_debug_file_has_an_index_of_its_own(tmp_path):
-    """Offsets into one debug file must not be looked up in another."""
+    """An offset into one debug file is meaningless in another debug file."""
     kernel = tmp_path / "kernel"
     kernel.write_bytes(Elf().build())
     separate = tmp_path / "kernel.debug"
@@ -231,7 +231,7 @@ def test_compressed_sections_are_read_and_damaged_ones_refused(tmp_path, kind, p
 
 
 def test_debug_data_that_takes_too_long_to_scan_is_refused():
-    """Each of a million entries has a hundred attributes, none of which occupies any bytes."""
+    """Each of the million entries has a hundred attributes that occupy no bytes."""
     flags = abbrev(1, 0x11, 1, (0x03, 0x08)) + abbrev(2, 0x34, 0, *[(0x3F, 0x19)] * 100) + b"\0"
     body = b"\1f.c\0" + b"\2" * 1_000_000 + b"\0"
     with pytest.raises(ScanError, match="too much work"):

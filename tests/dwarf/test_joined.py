@@ -21,13 +21,13 @@ SIGNATURE, OTHER = 0x1122334455667788, 0x8877665544332211
 ABBREVS = (
     abbrev(1, 0x11, 1, (0x03, 0x08))
     + abbrev(2, 0x41, 1, (0x13, 0x0B))
-    + abbrev(3, 0x13, 1, (0x03, 0x08), (0x0B, 0x0B))  # name, byte_size
-    + abbrev(4, 0x0D, 0, (0x03, 0x08), (0x49, 0x13), (0x38, 0x0B))  # member, type by DW_FORM_ref4
+    + abbrev(3, 0x13, 1, (0x03, 0x08), (0x0B, 0x0B))  # structure; DW_AT_name, DW_AT_byte_size
+    + abbrev(4, 0x0D, 0, (0x03, 0x08), (0x49, 0x13), (0x38, 0x0B))  # member; type as DW_FORM_ref4
     + abbrev(5, 0x24, 0, (0x03, 0x08), (0x0B, 0x0B), (0x3E, 0x0B))
-    + abbrev(6, 0x34, 0, (0x03, 0x08), (0x49, 0x20), (0x02, 0x18))  # variable, type by signature
+    + abbrev(6, 0x34, 0, (0x03, 0x08), (0x49, 0x20), (0x02, 0x18))  # variable; type as a signature
     + abbrev(7, 0x0D, 0, (0x03, 0x08), (0x49, 0x20), (0x38, 0x0B))
-    + abbrev(8, 0x0F, 0, (0x49, 0x15))  # pointer, type by DW_FORM_ref_udata
-    + abbrev(9, 0x13, 0, (0x3C, 0x19), (0x69, 0x20))  # declaration with a signature, as from gcc
+    + abbrev(8, 0x0F, 0, (0x49, 0x15))  # pointer; type as DW_FORM_ref_udata
+    + abbrev(9, 0x13, 0, (0x3C, 0x19), (0x69, 0x20))  # declaration with a signature, as gcc emits
     + abbrev(10, 0x34, 0, (0x03, 0x08), (0x49, 0x13), (0x02, 0x18))
     + b"\0")
 ADDRESS = b"\x09\x03" + struct.pack("<Q", 0x1000)  # an exprloc with DW_OP_addr
@@ -40,7 +40,7 @@ def compile_unit(version, body, abbrevs=0):
 
 
 def type_unit(version, signature, body, type_at):
-    """Return a type unit whose type is at offset ``type_at`` of its body."""
+    """Return a type unit whose type entry is at offset ``type_at`` in the unit's body."""
     if version >= 5:
         head = struct.pack("<HBBIQ", 5, 2, 8, 0, signature)
     else:
@@ -139,7 +139,7 @@ def test_a_declaration_with_a_signature_resolves_to_the_type_unit(tmp_path, vers
 
 
 def test_units_that_share_huge_abbreviation_tables_are_refused(tmp_path):
-    """Many units each use a different suffix of one long abbreviation table."""
+    """Each of 2,000 units refers to another offset in one long abbreviation table."""
     tables = b"".join(abbrev(code, 0x11, 0) for code in range(1, 20_000)) + b"\0"
     units = b"".join(compile_unit(4, b"\0", 5 * n) for n in range(2000))
     with pytest.raises(NotJoined, match="too much work"):
@@ -164,7 +164,7 @@ BUILD_ID = bytes(range(20))
 
 
 def shared(tmp_path, sup=False, version=5):
-    """Write a file with a variable ``long int value`` whose type and name are in a dwz file.
+    """Write a file that declares ``long int value``, with the type and name in a dwz file.
 
     :return: the paths of both files.
     """
@@ -172,7 +172,7 @@ def shared(tmp_path, sup=False, version=5):
     abbrevs = (abbrev(1, 0x11, 1, (0x03, 0x08)) + abbrev(2, 0x34, 0, (0x03, 0x0E), (0x49, ref),
                                                          (0x02, 0x18))
                + abbrev(3, 0x16, 0, (0x03, strp), (0x49, ref)) + b"\0")
-    at = 12 + 1  # offset of the type's entry in the unit of the dwz file
+    at = 12 + 1  # offset of the type's entry in the dwz file's unit
     info = compile_unit(version, b"\1g.c\0\2" + struct.pack("<II", 5, at) + ADDRESS
                         + b"\3" + struct.pack("<II", 5, at) + b"\0")
     checksum = uleb(len(BUILD_ID)) + BUILD_ID

@@ -1,4 +1,4 @@
-"""Tests of the locations of parameters of inline copies, in the formats of DWARF 4 and 5."""
+"""Tests of parameter locations in inline copies, in the formats of DWARF 4 and 5."""
 
 import contextlib
 import struct
@@ -31,26 +31,30 @@ R5, MINUS_1 = Register(5), (1 << 64) - 1
 
 
 @pytest.mark.parametrize("content, wanted", [
-    ([0x55], Location(R5, False)),  # reg5
-    ([0x90, 40], Location(Register(40), False)),  # regx
-    ([0x91, 0x78], Location(Operation("+", BASE, Constant(MINUS_1 - 7)), True)),  # fbreg -8
+    ([0x55], Location(R5, False)),  # DW_OP_reg5
+    ([0x90, 40], Location(Register(40), False)),  # DW_OP_regx
+    ([0x91, 0x78], Location(Operation("+", BASE, Constant(MINUS_1 - 7)), True)),  # DW_OP_fbreg -8
     ([0x91, 0], Location(BASE, True)),
-    ([0x75, 0x10], Location(Operation("+", R5, Constant(16)), True)),  # breg5 16
-    ([0x75, 0x10, 0x9F], Location(Operation("+", R5, Constant(16)), False)),  # breg5, stack_value
-    ([0x75, 0, 0x06, 0x9F], Location(Load(R5, 8), False)),  # deref
-    ([0x75, 0, 0x94, 2, 0x9F], Location(Load(R5, 2), False)),  # deref_size 2
-    ([0x31, 0x9F], Location(Constant(1), False)),  # lit1
-    ([0x11, 0x7F, 0x9F], Location(Constant(MINUS_1), False)),  # consts -1
-    ([0x38, 0x23, 8, 0x9F], Location(Constant(16), False)),  # lit8, plus_uconst 8
-    ([0x75, 0, 0x33, 0x25, 0x9F], Location(Operation(">>", R5, Constant(3)), False)),  # shr
-    ([0x75, 0, 0x33, 0x26, 0x9F], Location(Operation(">>", R5, Constant(3), True), False)),  # shra
-    ([0x75, 0, 0x33, 0x1B, 0x9F], Location(Operation("/", R5, Constant(3), True), False)),  # div
-    ([0x75, 0, 0x20, 0x9F], Location(Operation("^", R5, Constant(MINUS_1)), False)),  # not
-    ([0x75, 0, 0x1F, 0x9F], Location(Operation("-", Constant(0), R5), False)),  # neg
-    ([0x75, 0, 0x12, 0x1E, 0x9F], Location(Operation("*", R5, R5), False)),  # dup, mul
-    ([0x31, 0x75, 0, 0x16, 0x1C, 0x9F], Location(Operation("-", R5, Constant(1)), False)),  # swap
-    ([0x9E, 2, 1, 2], Location(Constant(0x201), False)),  # implicit_value
-    ([0x03, *struct.pack("<Q", 0x1234)], Location(Constant(0x1234), True)),  # addr
+    ([0x75, 0x10], Location(Operation("+", R5, Constant(16)), True)),  # DW_OP_breg5 16
+    # DW_OP_breg5, DW_OP_stack_value
+    ([0x75, 0x10, 0x9F], Location(Operation("+", R5, Constant(16)), False)),
+    ([0x75, 0, 0x06, 0x9F], Location(Load(R5, 8), False)),  # DW_OP_deref
+    ([0x75, 0, 0x94, 2, 0x9F], Location(Load(R5, 2), False)),  # DW_OP_deref_size 2
+    ([0x31, 0x9F], Location(Constant(1), False)),  # DW_OP_lit1
+    ([0x11, 0x7F, 0x9F], Location(Constant(MINUS_1), False)),  # DW_OP_consts -1
+    ([0x38, 0x23, 8, 0x9F], Location(Constant(16), False)),  # DW_OP_lit8, DW_OP_plus_uconst 8
+    ([0x75, 0, 0x33, 0x25, 0x9F], Location(Operation(">>", R5, Constant(3)), False)),  # DW_OP_shr
+    # DW_OP_shra
+    ([0x75, 0, 0x33, 0x26, 0x9F], Location(Operation(">>", R5, Constant(3), True), False)),
+    # DW_OP_div
+    ([0x75, 0, 0x33, 0x1B, 0x9F], Location(Operation("/", R5, Constant(3), True), False)),
+    ([0x75, 0, 0x20, 0x9F], Location(Operation("^", R5, Constant(MINUS_1)), False)),  # DW_OP_not
+    ([0x75, 0, 0x1F, 0x9F], Location(Operation("-", Constant(0), R5), False)),  # DW_OP_neg
+    ([0x75, 0, 0x12, 0x1E, 0x9F], Location(Operation("*", R5, R5), False)),  # DW_OP_dup, DW_OP_mul
+    # DW_OP_swap
+    ([0x31, 0x75, 0, 0x16, 0x1C, 0x9F], Location(Operation("-", R5, Constant(1)), False)),
+    ([0x9E, 2, 1, 2], Location(Constant(0x201), False)),  # DW_OP_implicit_value
+    ([0x03, *struct.pack("<Q", 0x1234)], Location(Constant(0x1234), True)),  # DW_OP_addr
 ])
 def test_expressions_are_evaluated_symbolically(content, wanted):
     assert of(*content) == wanted
@@ -86,7 +90,7 @@ LOC_5 = (b"\4" + uleb(0x100) + uleb(0x110) + b"\1\x55" + b"\6" + struct.pack("<Q
 
 
 def frames(low, size, *changes):
-    """Return .debug_frame with one entry whose canonical frame address starts as register 7 + 8.
+    """Return a .debug_frame section with one entry, whose initial CFA rule is register 7 + 8.
 
     :param changes: (code offset in bytes, register, offset) of each new rule for that address.
     """
@@ -100,7 +104,7 @@ def frames(low, size, *changes):
     return out
 
 
-# The frame is set up 4 bytes after the caller's start and torn down 8 bytes before its end.
+# The frame exists from 4 bytes after the caller's start until 8 bytes before the caller's end.
 FRAME = frames(0x1100, 0x80, (4, 6, 16), (0x74, 7, 8))
 
 
@@ -122,7 +126,7 @@ def kernel(tmp_path, version, at=0, lists=None, frame=FRAME, base=b"\x56"):
     body += b"\0" + b"\5caller\0" + struct.pack("<QI", 0x1100, 0x80) + b"\1" + base  # frame base
     body += b"\6" + struct.pack("<IQI", tiny, 0x1108, 8)
     body += b"\x08" + struct.pack("<II", parameters[0], at)
-    body += b"\7" + struct.pack("<I", parameters[1]) + b"\2\x91\x70"  # fbreg -16
+    body += b"\7" + struct.pack("<I", parameters[1]) + b"\2\x91\x70"  # DW_OP_fbreg -16
     body += b"\x09" + struct.pack("<I", parameters[2]) + b"\7"
     body += b"\0\0\0"
     name = ".debug_loclists" if version >= 5 else ".debug_loc"
@@ -226,7 +230,7 @@ def test_arbitrary_bytes_are_evaluated_or_refused(content):
 
 
 def test_an_exponentially_growing_expression_is_refused():
-    with pytest.raises(Unkept, match="too large"):
+    with pytest.raises(Unkept, match="more than 256 terms"):
         of(0x75, 0, *[0x12, 0x22] * 30, 0x9F)
 
 

@@ -25,7 +25,7 @@ ABBREV = b"".join((
 
 
 class Kinds:
-    """Stand-in for the kernel's types that knows only ``int``."""
+    """Stand-in for the kernel's types that contains only ``int``."""
 
     def named(self, name):
         return [INT] if name == "int" else []
@@ -48,7 +48,7 @@ def info():
 
 
 def module(tmp_path, debug=None, name="some.ko"):
-    """Write a module whose symbols place variables in its first section, the symbol table.
+    """Write a module file whose variables are in its first section, the symbol table.
 
     Their offset 24 is that of the name field of the first symbol, which is 1.
     """

@@ -56,7 +56,7 @@ def sample(version):
     integer = ctf.integer("int", 4, flags=1)
     long = ctf.integer("unsigned long", 8)
     three = ctf.integer("int", 4, flags=1, bits=3)
-    node = ctf.count + 2  # number of the structure that is added next
+    node = ctf.count + 2  # number that the structure below will have
     pointer = ctf.add("", POINTER, node)
     ctf.structure("node", 24, ("next", pointer, 0), ("low", three, 64), ("", node + 1, 128))
     ctf.structure("", 8, ("a", integer, 0), ("b", long, 0), kind=UNION)
@@ -72,7 +72,7 @@ def sample(version):
     ctf.structure("big", big + 8, ("first", integer, 0), ("last", long, 8 * big))
     ctf.structure("huge", 0xFFFF + 9, ("x", integer, 32))
     ctf.objects = [grid, 0]
-    ctf.functions += struct.pack("<I" if version == 3 else "<H", 0)  # no type for start()
+    ctf.functions += struct.pack("<I" if version == 3 else "<H", 0)  # start() has no type
     ctf.function(long, integer, text)
     ctf.function(0)
     return ctf
@@ -199,7 +199,7 @@ ABBREVS = (
 
 
 class Unit:
-    """Builder of a unit; each added entry returns its offset so that others can refer to it."""
+    """Builder of a DWARF unit whose methods return the offsets of the entries that they add."""
 
     def __init__(self):
         self.body = b"\1" + bytes(8) + b"f.c\0"
@@ -348,7 +348,7 @@ def test_dwarf_types_that_refer_to_themselves_are_refused(tmp_path):
     types = dwarf_types(tmp_path, u.build())
     with pytest.raises(DebugDataError, match="defined by itself"):
         strip(the(types.named("loop")))
-    with pytest.raises(DebugDataError, match="too many dimensions"):
+    with pytest.raises(DebugDataError, match="array of more than 64 dimensions"):
         size_of(the(types.named("endless")))
     for name in ("stray", "tree"):
         with pytest.raises(DebugDataError, match="damaged debug data"):

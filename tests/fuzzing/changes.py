@@ -62,7 +62,7 @@ def text_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
 
 
 def value_changed(rng: Any, value: Any) -> Any:
-    """Return a copy of a JSON value with one change somewhere in it."""
+    """Return a copy of a JSON value with one random change."""
     value = copy.deepcopy(value)
     where = value
     while True:

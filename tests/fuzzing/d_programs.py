@@ -203,5 +203,5 @@ def once(rng, ground):
 
 
 def ground():
-    """Lower the limit on firings from 10 million to 2000, so that endless traces end soon."""
+    """Lower the limit on firings from 10 million to 2,000, so that endless traces end soon."""
     session.MAX_FIRINGS = 2000

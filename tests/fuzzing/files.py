@@ -1,4 +1,4 @@
-"""Fuzzers of file formats: damaged files, read by the commands that accept them.
+"""Fuzzers of file formats, which run the commands that read each format on damaged files.
 
 There is one fuzzer for each format in ``FORMATS``. It makes a valid file once, changes it at
 random, and lets a command read it in a separate process. The command may read the file or refuse it
@@ -32,18 +32,18 @@ from tests.fuzzing.changes import bytes_changed, text_changed
 from tests.fuzzing.sealed import parts_changed, snapshot_changed, store_changed
 from tests.modulewriter import KernelModule
 
-LONGEST = 10.0  # time limit of a command, in seconds
-LARGEST = 2 << 30  # limit of a command's memory, in bytes
-MOST_LINES = 12  # limit of the lines a command writes to standard error
+LONGEST = 10.0  # time limit for a command, in seconds
+LARGEST = 2 << 30  # memory limit for a command, in bytes
+MOST_LINES = 12  # maximum number of lines that a command writes to standard error
 
 
 class FoundError(Exception):
-    """A bug that the fuzzer found in how a command handles a file."""
+    """Error that reports a bug in how a command handles a file."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A file format: how to make a valid file, and which commands read it.
+    """A file format, with its generator of valid files and the commands that read the format.
 
     :param made: makes a valid file of an architecture; returns its content and its relevant parts
     :param commands: the commands, with ``{file}`` for the damaged file, ``{good}`` for the valid
@@ -58,7 +58,7 @@ class Format:
 
 @dataclass
 class Ground:
-    """Valid files by architecture, and a folder for files and a private cache."""
+    """Valid files keyed by architecture, and a directory for files and a private cache."""
 
     folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
     good: dict[str, tuple[bytes, Sequence[range]]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class FileFuzzer:
             for command in self.format.commands:
                 path.write_bytes(ground.good[arch][0])
                 if self._run(command, path, arch) != "read":
-                    raise FoundError(f"a valid file is refused: {command}")
+                    raise FoundError(f"a command refused a valid file: {command}")
         path.unlink(missing_ok=True)
         path.write_bytes(self.format.changed(rng, *ground.good[arch]))
         return self._run(rng.choice(self.format.commands), path, arch)
@@ -101,7 +101,7 @@ def kernel(arch: str) -> str:
 
 
 def run(command: str, folder: Path) -> str:
-    """Run a command and return whether it ``read`` or ``refused`` its file.
+    """Run a command that reads a file, and return ``read`` or ``refused``.
 
     :raises FoundError: the command ends with a traceback or exceeds a limit
     """
@@ -120,18 +120,19 @@ def run(command: str, folder: Path) -> str:
     if "Traceback" in done.stderr + done.stdout or done.returncode not in (0, 1, 2):
         raise FoundError(f"a command exited with status {done.returncode}: {message}")
     if seconds > LONGEST:
-        raise FoundError(f"a command took {seconds:.1f} s: {message}")
+        raise FoundError(f"a command took too long, {seconds:.1f} s: {message}")
     if done.peak > LARGEST:
-        raise FoundError(f"a command used {done.peak >> 20} MiB: {message}")
+        raise FoundError(f"a command used too much memory, {done.peak >> 20} MiB: {message}")
     if done.returncode and not done.stderr.strip() and not done.stdout.strip():
         raise FoundError(f"a command failed silently with status {done.returncode}: {message}")
     if done.stderr.count("\n") > MOST_LINES:
-        raise FoundError(f"a command wrote {done.stderr.count(chr(10))} lines of errors: {message}")
+        raise FoundError(f"a command wrote too many lines of errors, {done.stderr.count(chr(10))}: "
+                         f"{message}")
     return "refused" if re.search(r"^(kinst|dtrace|kdtrace): ", done.stderr, re.M) else "read"
 
 
 def sections(content: bytes, wanted: str = "") -> list[range]:
-    """Return the ranges of an ELF file's sections with a name prefix.
+    """Return the byte ranges of those sections of an ELF file whose names have a prefix.
 
     Without a prefix, the ranges of all sections, the header and the tables are returned.
     """
@@ -149,25 +150,25 @@ def sections(content: bytes, wanted: str = "") -> list[range]:
 
 
 def whole(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
-    """Return a teaching kernel and the ranges of all its sections."""
+    """Return a teaching kernel and the byte ranges of all its sections."""
     content = Path(kernel(arch)).read_bytes()
     return content, sections(content)
 
 
 def debug(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
-    """Return a teaching kernel and the ranges of its debug sections."""
+    """Return a teaching kernel and the byte ranges of its debug sections."""
     content = Path(kernel(arch)).read_bytes()
     return content, sections(content, ".debug")
 
 
 def module(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
-    """Return a kernel module."""
+    """Return the file of a kernel module and no ranges."""
     content = KernelModule(arch=arch, outside="strlen", depends=()).build()
     return content, []
 
 
 def ctf(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
-    """Return an ELF file with a CTF section, and that section's range."""
+    """Return an ELF file that has a CTF section, and the range of this section."""
     writer = Ctf(3)
     integer = writer.integer("int", 4, flags=1)
     writer.structure("node", 8, ("first", integer, 0), ("second", integer, 32))
@@ -177,7 +178,7 @@ def ctf(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
 
 
 def written(*words: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]:
-    """Return a function that makes a file by running commands, which write to ``{good}``."""
+    """Return a function that runs commands and returns the file that they write to ``{good}``."""
     def made(arch: str, folder: Path) -> tuple[bytes, Sequence[range]]:
         for command in words:
             result = run(command.replace("{good}", str(folder / "good"))
@@ -192,7 +193,7 @@ def written(*words: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]
 
 
 def text(*lines: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]:
-    """Return a function that returns a text file with the given lines."""
+    """Return a function that returns a text file of the given lines."""
     return lambda _arch, _folder: ("".join(f"{line}\n" for line in lines).encode(), [])
 
 

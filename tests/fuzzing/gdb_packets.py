@@ -25,7 +25,7 @@ LOOKS = ("?", "g", "qC", "qfThreadInfo", "H", "T", "m", "p", "q")
 
 
 class Link:
-    """A connection to a debugger that sends the given packets and interrupts every run."""
+    """Stand-in for a debugger's connection that delivers given packets and interrupts every run."""
 
     acknowledges = False
 
@@ -100,7 +100,7 @@ def packet(rng, machine):
 
 
 def once(rng, ground):
-    """Run a session of a few packets, and check that each is answered and the machine still runs.
+    """Run a session of random packets; check that each is answered and the machine still runs.
 
     :return: ``looks`` if the packets only read state, else ``drives`` or ``breaks``
     """

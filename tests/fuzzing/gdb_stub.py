@@ -1,4 +1,4 @@
-"""Fuzzer of ``emu.qemu.gdb_remote``: a gdb stub with wrong answers.
+"""Fuzzer of the gdb client ``emu.qemu.gdb_remote``: a gdb stub that sends wrong replies.
 
 The stub imitates QEMU's, but some of its answers are damaged, of another kind, too long, repeated
 or cut off. The client may continue or raise a MachineError. Anything else is a bug, and so is a
@@ -19,8 +19,8 @@ from emu.host.errors import MachineError
 from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 from tests.fuzzing.changes import bytes_changed, text_changed
 
-PATIENCE = 0.5  # the client's timeout for an answer, in seconds
-LONGEST = 4.0  # time limit of a case, in seconds
+PATIENCE = 0.5  # the client's timeout for a reply, in seconds
+LONGEST = 4.0  # time limit for a test case, in seconds
 TARGET = ('l<?xml version="1.0"?><target><xi:include href="core.xml"/>'
           '<xi:include href="system.xml"/></target>')
 CORE = "l<feature>" + "".join(f'<reg name="r{n}" bitsize="64"/>' for n in range(17)) + "</feature>"
@@ -44,7 +44,7 @@ LEFT_OUT = {"close": "ends each case", "fileno": "returns a number", "hear": "is
 
 
 class Stub(threading.Thread):
-    """A stub in a thread, with up to five wrong answers among its first twelve."""
+    """A gdb stub in a thread that sends up to five wrong replies among its first twelve."""
 
     def __init__(self, rng: Any, connection: socket.socket) -> None:
         super().__init__(daemon=True)
@@ -112,7 +112,7 @@ class Stub(threading.Thread):
 
 
 def ground() -> None:
-    """Prepare nothing, since the cases share no state."""
+    """Do nothing, since the test cases share no state."""
 
 
 def verbs() -> list[str]:
@@ -121,7 +121,7 @@ def verbs() -> list[str]:
 
 
 def once(rng: Any, _ground: None) -> str:
-    """Run one conversation and return ``refused`` or ``went on``."""
+    """Run one session with the stub and return ``refused`` or ``went on``."""
     ours, theirs = socket.socketpair()
     stub = Stub(rng, theirs)
     stub.start()

@@ -22,8 +22,8 @@ from kinst_emu.api.machine import Machine
 from tests.conftest import ARCHES
 from tests.fuzzing.changes import NUMBERS
 
-LIMIT = 300_000_000  # instruction limit of a command
-LONGEST = 20.0  # time limit of a case, in seconds; a hung guest uses up LIMIT
+LIMIT = 300_000_000  # maximum number of instructions per command
+LONGEST = 20.0  # time limit for a test case, in seconds; a hung guest executes LIMIT instructions
 COMMANDS = ("work faults 9", "work calls 9", "work hash 9", "work room 1", "ls /", "ls /bin",
             "cat /etc/motd", "ls /sbin; ls /etc", "wc < /etc/motd",
             "cat /etc/motd > /tmp/a; cat /tmp/a",
@@ -60,7 +60,7 @@ class Booted:
 
 @dataclass
 class Ground:
-    """A booted machine for each architecture."""
+    """Booted machines keyed by architecture."""
 
     folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
     machines: dict[str, Booted] = field(default_factory=dict)
@@ -73,12 +73,12 @@ class Ground:
 
 
 def arches() -> list[str]:
-    """Return the architectures that have a FreeBSD kernel."""
+    """Return the architectures for which a FreeBSD kernel is configured."""
     return [arch for arch in ARCHES if catalog.real_kernel(arch) is not None]
 
 
 def ground() -> Ground:
-    """Check that there is a FreeBSD kernel; machines are booted on demand."""
+    """Check that a FreeBSD kernel is configured; machines are booted when needed."""
     if not arches():
         raise SystemExit("no FreeBSD kernel: set KINST_KERNELS (README.md)")
     return Ground()
@@ -101,17 +101,17 @@ def _booted(arch: str) -> Booted:
 
 
 def _place(emulated: UnicornMachine, content: bytes, used: list[int]) -> int:
-    """Return the disk's address in physical memory."""
+    """Return the address of the disk in the guest's physical memory."""
     base = emulated.board.ram_base
     ram = bytes(emulated.memory_part.view)
     probe = max(used, key=lambda at: len(set(content[at : at + 512])))
     at = ram.find(content[probe : probe + 512])
     while at >= 0:
         same = [ram[at - probe + n : at - probe + n + 512] == content[n : n + 512] for n in used]
-        if sum(same) > 0.9 * len(used):  # the guest has changed some of the sectors since the boot
+        if sum(same) > 0.9 * len(used):  # the guest has changed some sectors since it booted
             return base + at - probe
         at = ram.find(content[probe : probe + 512], at + 1)
-    raise AssertionError("the disk is not in the guest's memory")
+    raise AssertionError("the disk was not found in the guest's memory")
 
 
 def _damage(rng: Any, here: Booted) -> None:
@@ -150,9 +150,9 @@ def once(rng: Any, made: Ground) -> str:
     machine.close_probes()
     machine.restore(guest.state)
     if machine.digest() != guest.digest:
-        raise AssertionError("the digest is not the same after a restore")
+        raise AssertionError("the digest differs after the state was restored")
     if seconds > LONGEST:
-        raise AssertionError(f"a guest that {outcome} took {seconds:.1f} s")
+        raise AssertionError(f"a guest that {outcome} took too long, {seconds:.1f} s")
     return outcome
 
 

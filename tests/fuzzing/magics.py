@@ -23,7 +23,7 @@ from kinst_emu.shell.magics import KernelMagics
 from tests.conftest import ARCHES
 from tests.fuzzing.changes import text_changed
 
-# Valid lines by magic; {file} stands for a recording.
+# Valid lines keyed by magic; {file} stands for a recording.
 LINES = {
     "kinst": ("-k teaching/{arch}", "{file}", "-k teaching/{arch} {file}"),
     "dtrace": ("-n 'fbt::strlen:entry {{ @[probefunc, stack(2)] = quantize(arg0); }}' "
@@ -50,7 +50,7 @@ class Ground:
         with machine.record(self.recording):
             machine.call("strlen", "hello")
         self.shell = InteractiveShell()
-        # Skip IPython's exit handler: the working directory that it uses will have been deleted.
+        # Unregister IPython's exit handler, which would use a deleted working directory.
         atexit.unregister(self.shell.atexit_operations)
         self.session = load(self.shell)
         self.shell.run_line_magic("kinst", "-k teaching/amd64")
@@ -89,9 +89,9 @@ def once(rng: random.Random, made: Ground) -> str:
     if error is None:
         return "returned"
     if isinstance(error, UsageError | SyntaxError | UnicodeEncodeError):
-        return "refused"  # IPython refuses a line without the name of a magic
+        return "refused"  # IPython raises these errors for a line that does not name a magic
     if not isinstance(error, kinst_emu.KinstError):
         raise error
     if "Traceback" in printed.getvalue():
-        raise AssertionError(f"{line!r} prints a traceback")
+        raise AssertionError(f"{line!r} printed a traceback")
     return "refused"

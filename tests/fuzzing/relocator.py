@@ -1,4 +1,4 @@
-"""A relocator program with wrong answers: relocator.py FILE.
+"""A relocator program that gives wrong answers: relocator.py FILE.
 
 FILE contains a seed or the word "right". The answers are those of examples/relocator.py, with
 random changes unless the word is "right".
@@ -22,7 +22,7 @@ RNG = random.Random(SEED)
 
 
 def changed(row):
-    """Return a copy of an answer with one random value in it."""
+    """Return a copy of an answer in which one value is replaced at random."""
     row = json.loads(json.dumps(row))
     key = RNG.choice([*row, "verdict", "load", "pc"])
     row[key] = RNG.choice(VALUES)
@@ -30,7 +30,7 @@ def changed(row):
 
 
 def answer(row):
-    """Write an answer, or one of several violations of the protocol."""
+    """Write an answer or, at random, a violation of the protocol."""
     match 99 if SEED == "right" else RNG.randrange(40):
         case 0:
             sys.stdout.write(RNG.choice(("\n", "{", "nothing\n", "[1]\n", "\0\n", '{"a": NaN}\n')))

@@ -1,4 +1,4 @@
-"""Random changes to files with checksums; the checksums are computed again.
+"""Random changes to files with checksums, with the checksums updated to match.
 
 They reach the code that trusts a correct checksum. In a recording or a trace, a part is changed,
 deleted, duplicated or moved. In a snapshot it is the header or the memory, in a store of results a
@@ -26,10 +26,10 @@ SQL_VALUES = (None, 0, -1, 1 << 62, 0.5, "", "x", "\x1b[2J", "é" * 500, b"", b"
 
 
 def _json_or_bytes(rng: Any, content: bytes) -> bytes:
-    """Change a part's JSON value or text at random, or its bytes if it is not JSON."""
+    """Change the JSON of a part at random, or its bytes if the part is not JSON."""
     if rng.random() < 0.02:
         return content[:64] + bytes(LARGE)
-    start = 4 if content[4:5] in (b"{", b"[") else 0  # a checkpoint's JSON follows its length
+    start = 4 if content[4:5] in (b"{", b"[") else 0  # in a checkpoint, the JSON follows its length
     end = start + int.from_bytes(content[:4], "little") if start else len(content)
     try:
         value = json.loads(content[start:end])
@@ -44,7 +44,7 @@ def _json_or_bytes(rng: Any, content: bytes) -> bytes:
 
 
 def parts_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
-    """Change the parts of a recording or a trace, and write them with new checksums."""
+    """Change parts of a recording or trace file at random and update their checksums."""
     if rng.random() < 0.1:
         return bytes_changed(rng, content, [range(HEAD.size + 24), range(len(content))])
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +53,8 @@ def parts_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
         reader = PartReader(path)
         parts = [(part[0], reader.content(part)) for part in reader.parts]
         for _ in range(rng.choice((1, 1, 2))):
-            kind = rng.choice(sorted({kind for kind, _content in parts}))  # each kind equally often
+            # Select each kind of part equally often.
+            kind = rng.choice(sorted({kind for kind, _content in parts}))
             at = rng.choice([n for n, part in enumerate(parts) if part[0] == kind])
             match rng.randrange(10):
                 case 0:
@@ -78,7 +79,7 @@ def parts_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
 
 
 def snapshot_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
-    """Change a snapshot's header or memory, and compute its checksum again."""
+    """Change a snapshot's header or memory at random and update the checksum."""
     _magic, version, head_size, _body_size, _digest = snapshot.HEAD.unpack_from(content)
     start = snapshot.HEAD.size
     head, body = content[start : start + head_size], content[start + head_size :]
@@ -121,7 +122,7 @@ def _sql(rng: Any, db: sqlite3.Connection) -> None:
 
 
 def store_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
-    """Change a store of results with SQL statements or byte by byte."""
+    """Change a result store at random, by SQL statements or byte by byte."""
     if rng.random() < 0.3:
         return bytes_changed(rng, content, [range(100), range(len(content))])
     with tempfile.TemporaryDirectory() as folder:

@@ -86,7 +86,7 @@ def once(rng, ground):
 
 
 def _replace(path, state):
-    """Replace the state in a snapshot's header, with a correct checksum."""
+    """Replace the state in a snapshot's header and update the checksum."""
     header, body = snapshot._read(path)
     head = zstandard.ZstdCompressor().compress(json.dumps({**header, "state": state}).encode())
     path.write_bytes(snapshot.HEAD.pack(

@@ -1,4 +1,4 @@
-"""Fuzzer of the Python interface: public names with random arguments.
+"""Fuzzer of the Python API that calls public members with random arguments.
 
 Introspection finds the public names of the classes. Some arguments fit the annotations and some do
 not. A call may return, or raise a KinstError, or raise a TypeError, ValueError, OverflowError or
@@ -33,7 +33,7 @@ LEFT_OUT = {
     "make": "is called by probe", "fired": "is called by the machine",
     "moved": "is called by restore", "machine": "is tested as a class",
 }
-# Bounded parameters: with larger values, a call would take too long.
+# Parameters whose values are bounded, since a call would otherwise take too long
 BOUNDED = ("instructions", "limit", "nanoseconds", "count", "frames")
 MOST = 20_000
 NUMBERS = (0, 1, -1, 2, 8, 0x7F, 0xFF, 1 << 16, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63,
@@ -48,14 +48,14 @@ TEXTS = ("strlen", "fibonacci", "malloc", "", " ", "\0", "a" * 5000, "strlen+0x4
 
 @dataclass
 class Ground:
-    """A machine and its saved state for each architecture, and a folder for output files."""
+    """A machine and its saved state for each architecture, and a directory for output files."""
 
     folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
     machines: dict[str, tuple[Machine, kinst_emu.State, str]] = field(default_factory=dict)
-    junk: bool = False  # whether an argument did not fit its annotation
+    junk: bool = False  # whether some argument did not fit its annotation
 
     def machine(self, arch: str) -> tuple[Machine, kinst_emu.State, str]:
-        """Return an architecture's machine, its state and its digest; the first call boots it."""
+        """Return the machine, state and digest for an architecture; the first call boots it."""
         if arch not in self.machines:
             new = kinst_emu.open(f"teaching/{arch}").boot("64M")
             self.machines[arch] = new, new.keep(), new.digest()
@@ -63,7 +63,7 @@ class Ground:
 
 
 def ground() -> Ground:
-    """Return an empty ground; machines are booted on demand."""
+    """Return a ``Ground`` without machines, which are booted on demand."""
     return Ground()
 
 
@@ -73,7 +73,7 @@ def names(kind: type) -> list[str]:
 
 
 def anything(rng: Any, arch: str, made: Ground) -> object:
-    """Return a random value that need not fit the annotation."""
+    """Return a random value of any type, regardless of the parameter's annotation."""
     machine, state, _digest = made.machine(arch)
     made.junk = True
     return rng.choice((
@@ -116,7 +116,7 @@ def arguments(rng: Any, call: Any, arch: str, made: Ground
 
 
 def used(value: object, rng: Any) -> None:
-    """Print a returned value, and a few elements of an iterator, as an interactive user would."""
+    """Format a returned value, or elements of a returned iterator, as a Python prompt would."""
     repr(value)
     if isinstance(value, CStruct | CPointer | CArray):
         str(value)
@@ -155,7 +155,7 @@ def once(rng: Any, made: Ground) -> str:
     machine.close_probes()
     machine.restore(state)
     if machine.digest() != digest:
-        raise AssertionError("the digest is not the same after a restore")
+        raise AssertionError("the digest differs after the state was restored")
     return outcome
 
 

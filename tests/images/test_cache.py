@@ -1,4 +1,4 @@
-"""Tests that no other user can write the cache, since cached boots are executed."""
+"""Tests that no other user can write to the cache, from which boots are restored."""
 
 import os
 
@@ -10,7 +10,7 @@ from images import cache, catalog
 from images.boots import booted, snapshot_path
 from tests.conftest import MEMORY
 
-OTHER = 12345  # another user's ID, and another group's
+OTHER = 12345  # IDs of another user and another group
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_cached_boot_that_others_could_write_is_replaced(folder, arch):
 
 @pytest.mark.parametrize("umask", [0, 0o002], ids=oct)
 def test_a_cached_boot_is_reused_whatever_the_umask_is(folder, umask, monkeypatch):
-    """A private directory protects its files from other users whatever their mode."""
+    """The files in a private directory are safe whatever their modes are."""
     monkeypatch.setattr(cache, "_own_group", lambda _number: False)
     image = catalog.find("teaching/amd64")
     before = os.umask(umask)
@@ -97,7 +97,8 @@ def test_a_symbolic_link_of_another_user_is_refused(folder, tmp_path, monkeypatc
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.mkdir()
     (folder / "snapshots").symlink_to(tmp_path / "elsewhere")
-    assert cache.cached_file("snapshots", "a").parent.is_symlink()  # our own link is accepted
+    # A link that belongs to this user is accepted.
+    assert cache.cached_file("snapshots", "a").parent.is_symlink()
     if os.geteuid() != 0:
         pytest.skip("only root can make a link another user's")
     os.lchown(folder / "snapshots", OTHER, OTHER)

@@ -48,7 +48,7 @@ LINKS = [("./rescue/init", tarfile.LNKTYPE, "./sbin/init"),
 
 
 class Site:
-    """Release site with the files that the server serves and the failures that it simulates."""
+    """Simulated release site with the files to serve and the failures to simulate."""
 
     def __init__(self):
         self.kernel = Elf(arch="amd64").build() + bytes(range(256)) * 64

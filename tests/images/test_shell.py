@@ -1,4 +1,4 @@
-"""Tests of running commands in a guest's shell, and of finding their output on its console.
+"""Tests of running commands in a guest's shell and finding the output on the console.
 
 Programs are run in tests/real/test_user_space.py.
 """
@@ -38,7 +38,7 @@ def shown(console):
 
 @given(st.binary(max_size=200).filter(lambda text: b"\033]133" not in text), st.integers(0, 255))
 def test_a_command_s_output_is_shown_without_its_marks(output, status):
-    text = output.rstrip(b"\033")  # a trailing escape is held back, since it may start a mark
+    text = output.rstrip(b"\033")  # trailing escapes are held back, since they may start a mark
     console = (PROMPT + b"ls\r\n\033]133;C\007" + text + b"\n"
                + f"\033]133;D;{status}\007".encode() + PROMPT)
     assert shown(console) == text + b"\n"

@@ -1,4 +1,4 @@
-"""Tests that UFS images are read back by an independent reader."""
+"""Tests that an independent reader reads back the contents of UFS images."""
 
 import stat
 import struct
@@ -93,7 +93,7 @@ class Reader:
         return found
 
     def free(self):
-        """Return (free blocks, number of free inodes) from the cylinder group maps."""
+        """Return (set of free blocks, number of free inodes) from the cylinder group maps."""
         blocks, inodes = set(), 0
         for group in range(self.groups):
             base = group * self.blocks_per_group
@@ -135,7 +135,7 @@ def test_a_packed_tree_is_read_back_and_blocks_are_not_shared(root):
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 49152, 49153, 2 << 20, (2 << 20) + 49153, 70 << 20])
 def test_files_of_all_sizes_are_read_back(size):
-    """The sizes need direct blocks, one or two levels of indirect blocks, and two groups."""
+    """These sizes need direct blocks, one or two levels of indirect blocks, or two groups."""
     content = array("I", range(size // 4 + 1)).tobytes()[:size]
     checked(Folder({"f": File(content)}))
 

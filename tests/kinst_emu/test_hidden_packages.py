@@ -1,4 +1,4 @@
-"""Tests that user files that hide one of our packages are reported in one line."""
+"""Tests that a user file that hides a kinst-emu package is reported in one line."""
 
 import subprocess
 import sys
@@ -40,5 +40,5 @@ def test_a_folder_without_python_files_hides_nothing(tmp_path):
 def test_the_pytest_plugin_leaves_other_projects_alone(tmp_path):
     (tmp_path / "images.py").write_text("")
     (tmp_path / "test_other.py").write_text("import images\n\ndef test_it():\n    pass\n")
-    ran = python(tmp_path, "-m", "pytest", "-q", "test_other.py")  # with the plugin installed
+    ran = python(tmp_path, "-m", "pytest", "-q", "test_other.py")  # the plugin is installed
     assert ran.returncode == 0 and "1 passed" in ran.stdout, ran.stdout + ran.stderr

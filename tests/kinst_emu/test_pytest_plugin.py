@@ -27,7 +27,7 @@ PROJECT = """
 
 
 def pytest_of(directory, *arguments):
-    """Run pytest in a project, loading no plugins except ours."""
+    """Run pytest in a project with no plugin except kinst-emu's."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "kinst_emu.pytest_plugin", "-q", "-p",

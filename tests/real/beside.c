@@ -1,5 +1,5 @@
-/* Two processes that repeatedly tail-call spin(), which does not use the stack. On several CPUs, one of
- * them is in spin() at any time. */
+/* Two processes that repeatedly tail-call spin(), which does not use the stack. On several CPUs, at
+ * least one process is in spin() at any time. */
 #define ROUNDS 50000
 #define APART __attribute__((noinline))
 

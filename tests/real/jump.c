@@ -1,4 +1,5 @@
-/* by_tail() tail-calls target(), which jumps back to their caller loop(), as longjmp() would. */
+/* by_tail() tail-calls target(), which jumps back to loop(), the caller of by_tail(), as longjmp()
+ * would. */
 #include "system.h"
 
 #define ROUNDS 9

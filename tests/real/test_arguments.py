@@ -39,7 +39,7 @@ def parts(parameter):
 
 
 def wanted(call, seen):
-    """Return the numbers in each of the first parameters, as the callee has stored them."""
+    """Return the numbers in each compared parameter, as stored by the called function."""
     return [[number(kind, seen[offset + at : offset + at + SCALARS[kind]])
              for _suffix, at, kind in parts(parameter)]
             for parameter, offset in zip(call.parameters[:LISTED], call.offsets()[:LISTED],
@@ -82,7 +82,7 @@ def shown(call, numbers):
 
 
 def extended(kind, value):
-    """Sign-extend an enumeration, which D treats as a signed ``int``, like FreeBSD's DTrace."""
+    """Sign-extend an enumeration value, which FreeBSD's DTrace treats as a signed ``int``."""
     return value - (1 << 32) if kind.startswith("enum") and value >> 31 else value
 
 
@@ -151,7 +151,7 @@ def test_arguments_in_python_match_what_the_callee_stores(modules, part):
         fired.append(values)
 
     for where in ("fbt::call*:entry", "kinst::call*:0"):
-        # Include functions without a frame, which patterns exclude otherwise, as in FreeBSD.
+        # unsafe=True includes functions without a frame, which patterns exclude as in FreeBSD.
         with machine.probe(where, fire, unsafe=True):
             for call in calls:
                 fired.clear()
@@ -160,7 +160,7 @@ def test_arguments_in_python_match_what_the_callee_stores(modules, part):
 
 
 def number_of(value, suffix):
-    """Return a member of a value as a number; ``suffix`` names it as in C."""
+    """Return the member of a value that the C suffix ``suffix`` names, as a number."""
     name, _bracket, index = suffix.removeprefix(".").rstrip("]").partition("[")
     if name:
         value = value[name]
@@ -194,6 +194,6 @@ def test_reading_an_unknown_argument_is_an_error_and_others_are_readable(kernel)
 
     with machine.probe("kinst::malloc:*", fire) as probes:
         machine.call("malloc", 100, machine.kernel.symbol("M_TEMP"), 2)
-    assert probes.count > len(refused) // 3 > 0  # some arguments are known mid-function
+    assert probes.count > len(refused) // 3 > 0  # some arguments are known after the entry
     assert all("is unknown at this instruction" in text for _where, _name, text in refused)
     assert not any(where == "0" for where, _name, _text in refused)

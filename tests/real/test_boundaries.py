@@ -16,10 +16,10 @@ from kinst.providers import fbt
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.commands.test_commands import run
 
-DEEP = 200  # largest number of frames to read from a stack
-# An ending thread calls this function, which never returns but calls or jumps to cpu_throw.
+DEEP = 200  # maximum number of frames to read from a stack
+# An ending thread calls this function, which calls or jumps to cpu_throw and never returns.
 LAST = "sched_throw"
-# A fault in these functions continues in a handler (pcb_onfault), which returns to their caller.
+# A fault in these functions leads to a handler (pcb_onfault) that returns to their caller.
 FAULTING = {"copyin_nosmap_std", "copyin", "copycommon"}
 # The first function of every thread, in assembly; it enters user mode by an exception return.
 FIRST = "fork_trampoline"
@@ -53,7 +53,7 @@ def traced(request):
 
 
 def report_only(breakpoints, number):
-    """Count all firings, but call the Python callback for one probe only."""
+    """Count all firings, but call the Python callback only for one probe."""
     fire = breakpoints._fire
 
     def filtered(fired):
@@ -82,7 +82,7 @@ def balance(breakpoints):
 
 
 def standing(machine, stacks):
-    """Count the functions with frames on the stacks of all threads, including the running one."""
+    """Count the functions with frames on the stacks of all threads (also the current thread)."""
     counts = Counter(on_stack(machine, stacks.addresses(machine.read_register, DEEP)))
     threads = Threads(machine)
     running = thread_of(machine)

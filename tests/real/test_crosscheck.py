@@ -1,4 +1,4 @@
-"""Tests that GENERIC kernels run the same on our machine and on QEMU."""
+"""Tests that GENERIC kernels run identically on kinst-emu's machine and on QEMU."""
 
 import os
 import random

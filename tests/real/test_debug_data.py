@@ -35,7 +35,7 @@ BOUND = re.compile(r"\s+DW_AT_(low|high)_pc\t\(0x([0-9a-f]+)\)")
 
 
 def by_dwarfdump(path):
-    """Return the ranges of every inline copy by function name, as llvm-dwarfdump prints them."""
+    """Return the ranges of all inline copies as llvm-dwarfdump prints them, keyed by function."""
     tool = next((t for t in TOOLS if shutil.which(t)), None)
     if tool is None:
         pytest.skip("llvm-dwarfdump is not installed: apt-get install llvm")
@@ -132,7 +132,7 @@ def test_lines_and_inline_frames_of_10000_addresses_match_llvm_symbolizer(arch):
             ours.append((function.name, where.rpartition(":")[0].rpartition("/")[2],
                          int(where.rpartition(":")[2])))
             where = sources.call(index, function) if function.inlined else where
-        # llvm-symbolizer takes the outermost name from the symbol table, where it may differ.
+        # llvm-symbolizer takes the outermost name from the symbol table, so these names may differ.
         names = [frame[0] for frame in ours[:-1]], [frame[0] for frame in theirs[:-1]]
         lines = [frame[1:] for frame in ours], [frame[1:] for frame in theirs]
         if names[0] != names[1] or lines[0] != lines[1]:
@@ -150,7 +150,7 @@ class Watched:
     def __init__(self, machine, copies):
         self._machine, self._inside = machine, {}
         self.ends = {"entry": Counter(), "return": Counter()}
-        self._of = {}  # copies by function
+        self._of = {}  # copies keyed by function
         entrances = Entrances(machine.image)
         for copy in copies:
             begins = entrances.of(copy)
@@ -179,7 +179,7 @@ class Watched:
 @pytest.mark.parametrize("end", ["entry", "return"])
 @pytest.mark.parametrize("arch", ARCHES)
 def test_inline_probes_fire_as_often_as_unicorn_hooks_count(arch, end):
-    """Compare the probes' counts with those of Unicorn's hooks on a run without breakpoints."""
+    """Unicorn hooks count the entries and returns in a run without breakpoints."""
     machine = boots.booted(real_kernel(arch))
     program = parse('p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP); pause_sbt("x", 10000000, 0, 0)')
     check(machine.image, program)
@@ -205,7 +205,7 @@ def test_inline_probes_fire_as_often_as_unicorn_hooks_count(arch, end):
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
-    """Check the caller against the return address at each function's first instruction.
+    """At every instruction, the caller must be the return address from the function's entry.
 
     Instructions after a function has restored its frame pointer are skipped except on amd64, since
     LLVM describes epilogues only for amd64.
@@ -221,7 +221,7 @@ def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
                         else machine.read_u64(state.get(machine.arch.sp)))
             callers.append([probe.function, expected, sp, pointer, False])
         while callers[-1][0] != probe.function or callers[-1][2] < sp:
-            callers.pop()  # the last function in the list has returned
+            callers.pop()  # the function at the end of the list has returned
         callers[-1][4] |= pointer != callers[-1][3]
         if arch != "amd64" and callers[-1][4] and pointer == callers[-1][3]:
             return
@@ -243,7 +243,7 @@ def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_stack_of_a_panic_includes_frames_from_before_the_trap(arch):
-    """Check that the backtrace includes the instruction that accessed an unmapped address."""
+    """The backtrace includes the instruction that accessed an unmapped address."""
     machine = boots.booted(real_kernel(arch))
     with pytest.raises(CallError, match="panicked"):
         Caller(machine).call(machine.symbol("strlen").address, [16], "strlen")

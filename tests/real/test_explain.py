@@ -25,7 +25,7 @@ from tests.conftest import ARCHES, real_kernel
 PAIRS = 100
 MEMORY = 512 << 20
 SEED = 15
-LARGEST = 400 << 10  # size limit of a page in bytes
+LARGEST = 400 << 10  # maximum size of a page in bytes
 
 
 def tables(step):
@@ -135,7 +135,7 @@ def explained(kernel, *words):
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_system_call_is_explained_from_the_program_into_the_kernel_and_back(arch, tmp_path):
-    """Check that the numbers in the explanation agree with each other and with D's output."""
+    """The numbers in the explanation agree with each other and with the output of D."""
     kernel, page_file = real_kernel(arch), tmp_path / "page.html"
     command = "$ cat /etc/motd /nothing"
     done = explained(kernel, "open", "-c", command, "--hit", "2", "--json", "--html",
@@ -171,12 +171,12 @@ def test_a_system_call_is_explained_from_the_program_into_the_kernel_and_back(ar
 
 @pytest.mark.parametrize("words, says", [
     (["strlen", "-c", "$ cat /etc/motd"], "not a system call of this kernel"),
-    (["open", "-c", "$ cat /etc/motd", "--hit", "3"], "to sys_open in 'cat /etc/motd' is only 1"),
+    (["open", "-c", "$ cat /etc/motd", "--hit", "3"], "only 1 calls to sys_open occur in 'cat"),
     (["open", "-c", "$ sleep 100", "--limit", "1000"],
-     "did not reach number 1 of the calls to sys_open"),
-    (["open", "-c", "$ cat", "--what-if", "copy"], "applies to a probe"),
-    (["page-fault", "-c", "$ sleep 1", "--hit", "9999"], "the number of user-mode page faults in"),
-    (["context-switch", "-c", "$ sleep 100", "--limit", "9"], "number 1 of the context switches"),
+     "occurrence 1 of the calls to sys_open was not reached"),
+    (["open", "-c", "$ cat", "--what-if", "copy"], "works only when a probe"),
+    (["page-fault", "-c", "$ sleep 1", "--hit", "9999"], "user-mode page faults occur in"),
+    (["context-switch", "-c", "$ sleep 100", "--limit", "9"], "1 of the context switches"),
     (["open", "-c", "$ "], "a command must be one line"),
 ])
 def test_a_system_call_that_cannot_be_explained_causes_a_one_line_error(words, says):

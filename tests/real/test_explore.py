@@ -85,7 +85,7 @@ COMPARE_AND_SWAPS = {"amd64": compare_and_swaps_amd64, "arm64": compare_and_swap
 
 
 def without_locks(image, function, directory, arch):
-    """Copy a kernel's file, with a function patched so that its locks have no effect.
+    """Copy a kernel's file and patch a function so that its locks have no effect.
 
     The function's compare-and-swaps, which take and release locks, always succeed and change
     nothing. The copy uses the debug data of the original kernel.
@@ -123,7 +123,7 @@ def test_removing_a_lock_is_detected_and_the_original_kernel_has_no_findings(
 
 
 def test_two_registrations_of_a_hook_both_succeed_only_in_a_concurrent_run(kernel):
-    """Reproduce the race that docs/races.md describes."""
+    """The test reproduces the race that docs/races.md describes."""
     call = "hhook_head_register(9, 5, 0, 1)"
     result = explore(kernel, call, call)
     assert result.results == {(0, 17), (17, 0)}
@@ -196,7 +196,7 @@ def test_three_programs_take_turns(kernel, tmp_path):
     assert traced.returncode == 0, traced.stderr
     rows = re.findall(r"^(\d) (echo|cat|ls)$", (tmp_path / "rows").read_text(), re.MULTILINE)
     assert {name for _cpu, name in rows} == {"echo", "cat", "ls"} and len(set(rows)) == 3
-    # Each program has its own CPU, and the first one resumes between the others.
+    # Each program has its own CPU; the first program resumes between turns of the others.
     turns = [cpu for cpu, _rows in itertools.groupby(cpu for cpu, _name in rows)]
     assert turns[0] == "0" and turns.count("0") > 1 and set(turns) == {"0", "1", "2"}
     assert dict(rows[::-1]) == {"0": "echo", "1": "cat", "2": "ls"}
@@ -204,7 +204,7 @@ def test_three_programs_take_turns(kernel, tmp_path):
 
 @pytest.mark.parametrize("place", range(3))
 def test_each_of_three_programs_has_a_separate_result(kernel, place):
-    """On separate CPUs, programs may begin in an order other than that of the arguments."""
+    """On separate CPUs, programs may start in another order than they were given."""
     programs = ["$ echo 1", "$ ls /"]
     programs.insert(place, "$ false")
     result = explore(kernel, *programs, races=False, limit=6)
@@ -249,7 +249,7 @@ def test_programs_that_cannot_start_cause_a_one_line_error(kernel):
 
 
 def test_a_kernel_without_types_causes_a_one_line_error(kernel, tmp_path):
-    """Rename the sections with type data in a copy of the kernel's file."""
+    """The kernel is a copy in which the sections with type data are renamed."""
     bare = tmp_path / "kernel"
     bare.write_bytes(kernel.path.read_bytes().replace(b".debug_info\0", b".other_info\0")
                      .replace(b".SUNW_ctf\0", b".SUNW_xxx\0"))

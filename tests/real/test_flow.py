@@ -26,7 +26,7 @@ from kinst.providers.fbt import create
 from tests.conftest import ARCHES, real_kernel
 from tests.dtrace.flow.test_outputs import perfetto_slices
 
-NEAR = 1_000_000  # origins farther away (in instructions) are skipped to save time
+NEAR = 1_000_000  # maximum distance of a tested origin, in instructions (to save time)
 
 
 @pytest.fixture(scope="module", params=ARCHES)
@@ -53,7 +53,7 @@ def places(player, seed, count, room):
 
 
 def test_declared_effects_of_instructions_match_their_execution(player):
-    """Check each instruction in some windows of a boot.
+    """The test checks each instruction in some parts of a boot.
 
     It must write only the registers that its effect names, and a copied, loaded or stored value
     must be the value of its source.
@@ -164,7 +164,7 @@ class Counting(CallTree):
 
 
 def test_perfetto_slices_match_the_calls_that_fbt_counts(recorded, player):
-    """Compare the number of closed slices with FBT's count of calls, in a part of the boot."""
+    """In a part of the boot, the number of closed slices equals FBT's count of calls."""
     path, kernel = recorded
     (at,) = places(player, 5, 1, 3_000_000)
     names = ("malloc", "strcmp", "uma_zalloc_arg", "free")
@@ -193,7 +193,7 @@ def test_perfetto_slices_match_the_calls_that_fbt_counts(recorded, player):
 
 
 def test_changing_a_value_at_its_origin_changes_the_register(player):
-    """Change the value at its origin in fifty random cases.
+    """The test changes the value at its origin in fifty random cases.
 
     The register that was asked about must then have another value.
     """

@@ -33,7 +33,7 @@ def recording(arch, calls, name, call):
 
 
 def driven(arch, path, commands):
-    """Return gdb's answer to each command on a recording, and its standard error.
+    """Return gdb's replies to commands on a recording, and gdb's standard error.
 
     The output of monitor commands is in standard error.
     """
@@ -76,7 +76,7 @@ def test_reverse_next_after_a_call_stops_in_the_called_function(arch, calls):
     output = driven(arch, path, [
         "break *uma_zalloc_arg", "continue", "finish", "print $pc", "reverse-next",
         "print $pc", "backtrace 1"])
-    # On amd64, gdb stops at the breakpoint, elsewhere at the start of a line in the function.
+    # On amd64, gdb stops at the breakpoint; elsewhere, it stops at the start of a source line.
     assert "<malloc+" in output[3] and "<uma_zalloc_arg" in output[5]
     assert "uma_zalloc_arg (" in output[4]
 
@@ -100,7 +100,7 @@ def test_gdb_runs_backwards_over_a_trap(arch, calls):
 
 
 def test_gdb_shows_the_threads_of_all_processes_and_the_memory_of_each(arch, calls):
-    """Read the shell's code while `check` runs, which has other code at the same address."""
+    """The test reads the shell's code while `check` runs, which has other code at that address."""
     kernel, path = real_kernel(arch), calls / f"check-{arch}.rec"
     done = subprocess.run([*KINST, "record", "-q", "-k", str(kernel.path), "-o", str(path),
                            "$ check memory"], capture_output=True, text=True, timeout=300)

@@ -1,4 +1,4 @@
-"""Tests that inline copies entered in a boot or a program are left, with exceptions."""
+"""Tests that control leaves the inline copies that it enters, with known exceptions."""
 
 from collections import Counter
 
@@ -27,11 +27,11 @@ class Followed:
         at_start(machine)
         self.breakpoints = breakpoints = Breakpoints(machine, fire=self._ended, path="direct")
         self.dispatcher = breakpoints.dispatcher
-        self.functions = {}  # (function, kind of probe) by number of the copy
-        self.probes = {"entry": {}, "return": {}}  # function by number of the probe
-        self.alone = []  # functions with a copy that lacks a probe at one end
+        self.functions = {}  # (function, kind of probe) keyed by copy number
+        self.probes = {"entry": {}, "return": {}}  # function keyed by probe number
+        self.alone = []  # functions with a copy that lacks an entry or return probe
         self.reports = []
-        self.gone = Counter()  # copies that threads ended in
+        self.gone = Counter()  # copies in which threads ended
         index = debug_index(machine.image)
         for name in index.names():
             if name and index.copies(name):
@@ -63,19 +63,19 @@ class Followed:
         self.gone.update(self._inside(lambda thread: thread == thread_of(self.machine)))
 
     def _inside(self, chosen):
-        """Return (function, kind) for each copy that a chosen thread has entered."""
+        """Return (function, probe kind) for each inline copy that a chosen thread has entered."""
         return [self.functions[copy] for thread, copy in self.dispatcher.copies_entered()
                 if copy in self.functions and chosen(thread)]
 
     def counted(self, kind):
-        """Count the entries or the returns of each function's copies."""
+        """Count the entries or the returns of each function's inline copies."""
         counts = Counter()
         for number, name in self.probes[kind].items():
             counts[name] += self.dispatcher.probe(number)[4]
         return counts
 
     def inside(self):
-        """Count the copies that live threads have entered, and those that threads ended in."""
+        """Count the inline copies that live threads are in, and those in which threads ended."""
         alive = {thread.address for thread in Threads(self.machine).all()}
         return Counter(self._inside(lambda thread: thread in alive)) + self.gone
 
@@ -105,7 +105,7 @@ def test_a_copy_with_an_end_that_has_no_probe_is_reported(followed):
 
 
 def test_copies_have_many_entry_and_return_probes(followed):
-    """Check that the tests above ran with many probes."""
+    """The tests above are meaningful only with many probes."""
     kinds = Counter(followed.dispatcher.probe(number)[3] for number in followed.probes["entry"])
     assert ProbeKind.ENTRY not in kinds
     assert len(followed.probes["return"]) > len(followed.probes["entry"]) > 10_000

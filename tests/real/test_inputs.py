@@ -1,4 +1,4 @@
-"""Tests that boots use kernels, modules and disks as opened, although the files change."""
+"""Tests that a boot uses the file contents at the time of opening, even if files change."""
 
 import random
 

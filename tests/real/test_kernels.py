@@ -1,4 +1,4 @@
-"""Tests that FreeBSD GENERIC kernels boot, run calls, and are not changed by tracing."""
+"""Tests that FreeBSD GENERIC kernels boot and run calls, and that tracing changes neither."""
 
 import json
 import os

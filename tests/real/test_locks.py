@@ -47,7 +47,7 @@ def test_a_threads_lock_is_an_owned_spin_mutex_and_proctree_is_locked_for_change
 
 
 def test_lock_owners_match_those_that_the_kernels_functions_return(kernel):
-    """Try lock words of free locks, of owned locks with each flag, and of shared locks."""
+    """The lock words are those of free locks, owned locks with each flag, and shared locks."""
     machine, types = boots.booted(kernel), kernel_types(kernel)
     thread = machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
     locks = Locks(types, machine.guest.threads.locks, lambda address, size: int.from_bytes(

@@ -41,7 +41,7 @@ def in_first_process(kernel, machine, name):
 
 
 def looked_at(kernel, begin, end):
-    """Return (instruction count, address) of the instructions in an address range, by thread."""
+    """Return (instruction count, address) of executed instructions in a range, keyed by thread."""
     machine = boots.booted(kernel)
     word, steps = thread_word(machine), bytearray()
     before = thread_of(machine)
@@ -148,7 +148,7 @@ def test_d_traces_a_program_given_as_the_target_command(kernel, tmp_path):
 
 
 def test_a_function_skipped_by_a_long_jump_has_not_returned(kernel):
-    """A later return from the same place must not be taken for the skipped function's."""
+    """A later return from the same place must not be attributed to the skipped function."""
     traced = run(
         "kdtrace", "-k", str(kernel.path), "-q", "-c", str(Path(__file__).parent / "jump.c"), "-n",
         "pid$target::by_tail:entry, pid$target::target:entry { @entries = count(); }"
@@ -212,7 +212,7 @@ int main(int argc, char **argv)
 
 def test_an_instruction_that_enters_the_kernel_fires_once_per_execution(
         kernel, tmp_path):
-    """Count instructions that fault, repeat, or are emulated by the kernel, and system calls.
+    """The instructions fault, repeat, are emulated by the kernel, or are system calls.
 
     Each must fire 40 times, whether it is probed alone or with the others.
     """

@@ -18,7 +18,7 @@ from kinst.providers import fbt, kinst_provider
 from tests.conftest import ARCHES, real_kernel
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
-HOT = 20_000  # more calls than this during a boot make the guest path too slow
+HOT = 20_000  # maximum number of calls in a boot for which the guest path is fast enough
 
 
 @pytest.fixture(params=ARCHES, scope="module")
@@ -28,7 +28,7 @@ def kernel(request):
 
 @pytest.fixture(scope="module")
 def boot(kernel):
-    """Boot a machine, and boot it again with probes on all functions to count their calls.
+    """Boot a machine twice; the second time, count the calls of all functions with probes.
 
     Return the machine, its state, the digest and the console after the boot, and the number of
     calls of each function during the boot.

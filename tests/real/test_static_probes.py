@@ -38,7 +38,7 @@ class File:
         for base, data in self.segments:
             if base <= at < base + len(data):
                 return data[at - base : at - base + size]
-        raise AssertionError(f"{at:#x} is in no segment")
+        raise AssertionError(f"{at:#x} is not in any segment")
 
     def word(self, at):
         return self.moved.get(at) or struct.unpack("<Q", self.read(at, 8))[0]
@@ -101,7 +101,7 @@ def untraced(kernel):
 @pytest.mark.parametrize("path", PATHS)
 def test_static_probes_change_nothing_and_fire_as_often_as_kinst_probes(
         kernel, untraced, path):
-    """Compare with kinst probes, which compute no arguments, on the same instructions."""
+    """The kinst probes, which compute no arguments, are on the same instructions."""
     machine = boots.booted(kernel)
     breakpoints, numbers = every_probe(machine, path=path)
     beside = {}
@@ -160,7 +160,7 @@ def test_proc_exit_fires_as_often_as_the_kernel_executes_its_tracepoint(
 
 
 def test_priv_and_mac_probes_fire_as_often_as_the_deciding_functions_return(kernel):
-    """Count probes whose code the kernel executes only while probes are enabled.
+    """The kernel executes the code of these probes only while probes are enabled.
 
     Lookup privileges that priv(9) grants without a check return by another path.
     """
@@ -191,7 +191,7 @@ def instruction(breakpoints, address):
 
 
 def test_probe_arguments_match_those_that_the_kernel_computes(kernel):
-    """Stop before each tracepoint, jump to its target, compare the arguments, and restore."""
+    """Before each tracepoint, the test jumps to the target, compares arguments, and restores."""
     machine = boots.booted(kernel)
     breakpoints, numbers = every_probe(machine, path="direct", records=True)
     breakpoints.enable()

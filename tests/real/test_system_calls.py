@@ -181,7 +181,7 @@ fbt::vm_fault_trap:entry /execname == "work"/ { @["faults"] = count(); }
 
 
 def test_the_work_of_programs_is_counted_exactly_without_changing_the_digest(kernel):
-    """Expect 1,000 calls, 50 page faults, 35 written bytes, and 4 processes with a SIGCHLD each."""
+    """The programs cause 1,000 calls, 50 page faults, 35 written bytes and 4 new processes."""
     words = ("kdtrace", "-k", str(kernel.path), "-q", "--digest", "-c",
              "$ work calls 1000; work faults 50; cat /etc/motd; kill -15 99999", "-n")
     traced, plain = run(*words, COUNTED), run(*words, "BEGIN { }")
@@ -194,7 +194,7 @@ def test_the_work_of_programs_is_counted_exactly_without_changing_the_digest(ker
 
 
 def test_io_probes_see_every_request_to_a_disk(kernel, monkeypatch):
-    """Compare the requests that the device carries out with the firings of io:::start."""
+    """The requests that the device carries out match the firings of io:::start."""
     requests = []
     carry_out = VirtioBlock._carry_out
 

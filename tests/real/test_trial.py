@@ -7,7 +7,8 @@ import pytest
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.commands.test_front import run
 
-# Encodings that the module mishandles (found by reading or execution), and similar good ones.
+# Encodings that the module mishandles, found by reading or executing them, and similar
+# encodings that the module handles correctly.
 WRONG = {
     "amd64": "41ff542408 ff542408 e205 e0fe e105 ff142510000000",
     "arm64": "88008037 0800f837 8800c0b7 88000058 41000018 00013fd6 c0035fd6 88000034",
@@ -62,14 +63,14 @@ def test_a_misread_instruction_is_found_with_any_states(tmp_path):
 
 
 def test_writes_near_code_and_jumps_to_the_next_instruction_are_proven(tmp_path):
-    """Judge an ``orb`` with a PC-relative operand near code, and a ``jne`` to its successor."""
+    """The instructions are an ``orb`` to data near code and a ``jne`` to its successor."""
     report = judged("amd64", "800d5c8effff10 7500", tmp_path)
     assert not report["mishandled"] and not report["unproven"]
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_emulated_and_rewritten_instructions_are_proven(arch):
-    """Include instructions with PC-relative operands and jumps to unmapped addresses."""
+    """The random instructions include PC-relative operands and jumps to unmapped addresses."""
     result = run("kinst", "trial", "-k", kernel(arch), "--random", "1500", "--part", "execution",
                  "--json")
     report = json.loads(result.stdout)

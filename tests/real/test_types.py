@@ -27,7 +27,7 @@ _dumped = {}
 
 
 def dumped(path):
-    """Return the layouts of all structures and unions by name, as llvm-dwarfdump prints them.
+    """Return the layouts that llvm-dwarfdump prints for all structures and unions, keyed by name.
 
     A layout is (size, ((member, bit offset, bit width), ...)).
     """
@@ -89,7 +89,7 @@ def test_300_random_structs_from_dwarf_match_dwarfdump(arch):
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_300_random_structs_from_ctf_match_dwarfdump(arch):
-    """Compare CTF with the DWARF that it was made from.
+    """The CTF data is compared with the DWARF data from which it was generated.
 
     In CTF, a bit-field of an enumeration has no width, and a bit-field that fills its type is an
     ordinary member.
@@ -137,7 +137,7 @@ def test_every_struct_from_ctf_matches_ctfdump(arch):
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_functions_and_variables_have_the_same_types_in_dwarf_and_in_ctf(arch):
-    """Compare kinds of types, names and sizes of structures, and sizes of integers."""
+    """The test compares kinds of types, names and sizes of structures, and sizes of integers."""
     kernel = real_kernel(arch)
     path = kernel.path
     file = elf_file(path)

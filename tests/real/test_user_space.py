@@ -1,4 +1,4 @@
-"""Tests of programs of our userland on FreeBSD GENERIC kernels.
+"""Tests of programs of kinst-emu's userland on FreeBSD GENERIC kernels.
 
 $KINST_SEED repeats the random choices of a failed run.
 """
@@ -52,7 +52,7 @@ def kernel(request):
 @pytest.fixture(params=[(arch, disk) for arch in ARCHES for disk in ("memory", "virtio")],
                 ids=lambda param: "-".join(param), scope="module")
 def attached(request):
-    """Return a kernel with our userland on a disk in memory, or on a virtio disk."""
+    """Return a kernel with kinst-emu's userland on a memory disk or on a virtio disk."""
     arch, disk = request.param
     image = with_userland(real_kernel(arch))
     if disk == "memory":
@@ -132,7 +132,8 @@ def test_the_option_write_saves_changes_to_the_disk_image(kernel, tmp_path):
     done = run("kinst", "run", *words, "--", "cat /tmp/x")
     assert done.stdout == "kept\n"
     done = run("kinst", "run", *words, "--write", "--", "echo again > /tmp/y; cat /tmp/x")
-    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr  # it was unmounted cleanly
+    # The disk was unmounted cleanly.
+    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr
     link = tmp_path / "link"
     link.symlink_to(path)
     path.chmod(0o600)
@@ -441,7 +442,7 @@ def test_a_snapshot_in_user_mode_is_saved_and_restored(kernel, tmp_path):
     end, digest = machine.instructions, machine.digest()
     machine.restore(start)
     machine.type(b"cat /etc/motd | wc\r")
-    while machine.pc >> 40:  # until a program runs; our programs have low addresses
+    while machine.pc >> 40:  # run until a program executes; programs have low addresses
         machine.run(Until(instructions=machine.instructions + 997))
         assert machine.instructions < end, "the command ended without a stop in user mode"
     snapshot.save(machine, tmp_path / "s")
@@ -502,7 +503,7 @@ def test_user_stacks_show_function_names(kernel):
 
 
 def test_origin_and_who_wrote_follow_values_through_a_program(kernel, tmp_path):
-    """Trace the path that `cat` opens and the contents of its buffer back to their origins.
+    """The test traces `cat`'s path argument and buffer contents back to their origins.
 
     The path leads through the program's code to the kernel function that stored the program's
     arguments; the kernel has filled the buffer.
@@ -584,7 +585,7 @@ def test_cpu_counters_read_by_a_program_are_virtual(kernel, tmp_path):
 
 
 def test_removing_instruction_hooks_does_not_change_a_program(kernel):
-    """Unicorn's own removal of a hook would look up the code as the program fetches it."""
+    """On removing a hook, Unicorn would look up the code as if the program fetched it."""
     machine = boots.booted(kernel)
     at_system_call(machine)
     begin = machine.snapshot()
@@ -605,7 +606,7 @@ def test_removing_instruction_hooks_does_not_change_a_program(kernel):
 
 @pytest.fixture
 def fetched(kernel, tmp_path, monkeypatch):
-    """Create a small base system beside a kernel, and return the kernel's name.
+    """Create a small base system next to a kernel, and return the kernel's name.
 
     The files are arranged as ``kinst images fetch --base`` does.
     """
@@ -627,7 +628,7 @@ def fetched(kernel, tmp_path, monkeypatch):
 def test_a_base_system_is_booted_to_its_shell(fetched, tmp_path):
     done = run("kinst", "boot", "-k", fetched, "--base", "--type", r"cat /dev/null && check\r")
     assert done.returncode == 0 and done.stdout.count(": ok") == CHECKS, done.stderr
-    for words, says in ((["--base", "--write"], "is never changed"),
+    for words, says in ((["--base", "--write"], "cannot be changed"),
                         (["--base", "--disk", str(tmp_path / "no")], "no: cannot be read")):
         done = run("kinst", "boot", "-k", fetched, *words)
         assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1

@@ -15,7 +15,7 @@ NAMES = {"kinst": "kinst_emu.commands.kinst", "kdtrace": "kinst_emu.commands.kdt
 
 
 def blocks(page):
-    """Return the commands on a page, each with its output lines, in order."""
+    """Return the commands on a page in order, each with its output lines."""
     commands = []
     for line in (ROOT / "docs" / page).read_text().splitlines():
         if line.startswith("    $ "):
@@ -83,7 +83,7 @@ def test_replay_goes_to_the_fault_that_caused_a_panic(arch, tmp_path):
 
 
 def test_a_panic_triggered_by_a_program_is_traced_to_its_cause(arch, tmp_path):
-    """Follow docs/panic-program.md on each architecture.
+    """The test follows docs/panic-program.md on each architecture.
 
     The program's system call has cleared the pointer that causes the panic.
     """

@@ -25,7 +25,7 @@ MEMORY = 512 << 20
 LIMIT = 4_000_000_000
 LARGEST = 400 << 10
 COMMAND = "cat /etc/motd"
-SIZES = {"amd64": 16, "arm64": 16, "riscv64": 15}  # smallest number of saved general registers
+SIZES = {"amd64": 16, "arm64": 16, "riscv64": 15}  # minimum number of saved general registers
 
 
 @pytest.fixture(params=ARCHES, scope="module")
@@ -39,7 +39,7 @@ def machine(kernel):
 
 
 def operands(arch, row):
-    """Return the addresses that an instruction may access, computed from its text and registers.
+    """Compute the addresses that an instruction may access from its text and registers.
 
     They include 32 bytes on each side of an operand, for pairs and pre-indexed addresses.
     """
@@ -79,7 +79,7 @@ def test_a_page_fault_returns_to_its_instruction_with_the_page_mapped(machine, h
     before, after = recorder.before, recorder.after
     assert before is None or (need and not before.writable)
     assert after is not None and (after.writable or not need)
-    # The recorded address is that of the operand, not of its page, and it is mapped now.
+    # The recorded address is the operand's address, not its page's, and is now mapped.
     assert arch.translate(machine, recorder.address) == after.physical
     if recorder.access & ~1 <= 2 and recorder.access != 4:
         assert recorder.address in operands(arch, first)
@@ -142,7 +142,7 @@ def test_faults_of_the_kernel_itself_are_not_counted(kernel, command, hits):
         try:
             seen = recorder.record()
         except KinstError as error:
-            assert " is only " in str(error) or "with --hit" in str(error)
+            assert ": only " in str(error) or "with --hit" in str(error)
             assert hit > 1
             break
         first, last = seen.entry.rows[0], seen.leaving.rows[-1]
@@ -178,7 +178,7 @@ def test_the_animation_matches_the_still_pictures_and_the_page_is_small(kernel, 
 @pytest.mark.parametrize("what", ["open", "page-fault"])
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_trap_frame_field_has_a_value_only_after_this_entry_has_stored_it(arch, what, tmp_path):
-    """Before an entry stores a field, its word contains the frame of an earlier entry."""
+    """Before an entry stores a field, the field's word is part of an earlier entry's frame."""
     kernel, path = real_kernel(arch), tmp_path / "way.svg"
     unwritten = {}
     for at in ("2", "frame"):

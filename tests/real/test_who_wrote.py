@@ -38,7 +38,7 @@ def test_the_writes_to_twenty_variables_match_qemus_watchpoints(arch, tmp_path):
     low = machine.sp - (16 << 10)
     variables = sorted(a for a in stored if not low <= a < low + (32 << 10))
     chosen = sorted(random.Random(7).sample(variables, min(VARIABLES, len(variables))))
-    if len(chosen) < VARIABLES:  # add words of the stack
+    if len(chosen) < VARIABLES:  # add stack words
         extra = sorted(stored - set(variables))
         chosen += random.Random(8).sample(extra, VARIABLES - len(chosen))
     player.advance_to_end()
@@ -59,7 +59,7 @@ def test_the_writes_to_twenty_variables_match_qemus_watchpoints(arch, tmp_path):
     assert [(address, new) for _count, _pc, address, new in ours] == [
         (address, new) for _pc, address, new in theirs]
     for (_count, pc, _address, _new), (their_pc, _at, _value) in zip(ours, theirs, strict=True):
-        assert 0 <= their_pc - pc <= 15  # QEMU stops at the store or after it
+        assert 0 <= their_pc - pc <= 15  # QEMU stops at the store or after the store
 
 
 def contents(qemu, addresses):

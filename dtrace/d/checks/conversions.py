@@ -61,7 +61,7 @@ def assigned_type(right: syntax.Expression) -> Type:
 
 
 def shown_type(value: syntax.Expression) -> str:
-    """Return the type of a value as an error message names it."""
+    """Return the name of a value's type for error messages."""
     if isinstance(value, syntax.AggregationUse):
         return "aggregation"
     if isinstance(value, syntax.Translated):
@@ -71,6 +71,6 @@ def shown_type(value: syntax.Expression) -> str:
 
 def incompatible(left: syntax.Expression, operator: str, right: syntax.Expression,
                  place: SourcePlace) -> DError:
-    """Return the error for operands whose types an operator does not accept together."""
+    """Return the error for two operands whose types an operator cannot combine."""
     return DError("D_OP_INCOMPAT", f'operands have incompatible types: "{shown_type(left)}" '
                   f'{operator} "{shown_type(right)}"', place)

@@ -21,7 +21,7 @@ from dtrace.d.language.types import INT, LONG, Universe
 from dwarf.types import Incomplete, Type, strip
 
 MAX_INLINES = 64  # maximum nesting depth of inlines and translators
-MAX_EXPANSIONS = 5_000  # limit of inlines and translators per expression
+MAX_EXPANSIONS = 5_000  # maximum number of inlines and translators expanded in one expression
 
 
 class Environment(ABC):
@@ -45,7 +45,7 @@ class Environment(ABC):
         self.hidden: frozenset[str] = frozenset()
         self.least = ""
         self._depth = 0
-        self._expansions = 0  # expansions in the expression being checked
+        self._expansions = 0  # number of expansions in the expression being checked
         for name, value in {"NULL": 0, **CONSTANTS}.items():
             self.inlines[name] = syntax.Inline(
                 SourcePlace(0), name, LONG if name == "NULL" else INT, None,
@@ -125,7 +125,7 @@ class Environment(ABC):
                 or name in ("args", "self", "this"))
 
     def owns(self, name: str) -> bool:
-        """Whether a name was defined by the program."""
+        """Whether the program has defined a name."""
         return ((Scope.GLOBAL, name) in self.variables or name in self.externs
                 or (name in self.inlines and name != "NULL" and name not in CONSTANTS))
 

@@ -9,7 +9,7 @@ from dtrace.d.language.types import INT, LONG, UNSIGNED_LONG, is_scalar, pointer
 from dwarf.locations import Constant, Load, Operation, Pieces, Place, Register, Term
 from dwarf.types import Integer, Type
 
-MAX_PART = 8  # bytes in a register
+MAX_PART = 8  # size of a register in bytes
 UNSIGNED = {size: Integer("", size, False, "integer") for size in (1, 2, 4)} | {8: UNSIGNED_LONG}
 
 
@@ -19,7 +19,7 @@ class Unreadable(Exception):
 
 def value(place: SourcePlace, where: Place, kind: Type, numbers: Mapping[int, int]
           ) -> syntax.Expression:
-    """Return an expression for the value at a location; for a structure, its address.
+    """Return an expression for the value at a location, or for the address of a structure.
 
     :param numbers: the indexes in ``regs[]`` by DWARF register number.
     :raises Unreadable: if the value cannot be expressed.

@@ -1,4 +1,4 @@
-"""Checks of ``args[]``, and of ``argN`` where the firing's context does not hold the argument."""
+"""Checks of ``args[]``, and of ``argN`` for arguments that the firing's context does not hold."""
 
 from dtrace.d.checks import locations
 from dtrace.d.checks.conversions import typed
@@ -14,7 +14,7 @@ from dwarf.types import Type
 from emu.host.errors import KinstError
 
 HELD = 10  # number of arguments in the context of a firing
-MOST = 256  # maximum number of a function's parameters
+MOST = 256  # maximum number of parameters of a function
 
 
 def probe_argument(env: Environment, place: SourcePlace,

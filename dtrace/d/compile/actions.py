@@ -30,7 +30,7 @@ from dtrace.d.language.types import (
 )
 
 MAX_FRAMES = 1 << 10
-EXITED = 1  # first word of Region.STATE after tracing has ended
+EXITED = 1  # value of the first word of Region.STATE after tracing has ended
 Emit = Callable[[RecordCode, syntax.FunctionCall], None]
 
 
@@ -100,7 +100,7 @@ def _tracemem(code: RecordCode, e: syntax.FunctionCall) -> None:
     _large(size.value, size.place)
     content = code.field(size.value, UNSIGNED_LONG)
     wanted: list[Field] = []
-    if more:  # to DTrace, the dynamic size is a separate action that precedes the bytes
+    if more:  # in DTrace, the dynamic size is a separate action before the bytes
         wanted.append(code.recorded(more[0]))
         code.next_action()
     code.value(address)
@@ -309,7 +309,7 @@ def _exit(code: RecordCode, e: syntax.FunctionCall) -> None:
 
 
 def _plain(code: RecordCode, e: syntax.FunctionCall) -> None:
-    """Emit an action without arguments that only the consumer carries out."""
+    """Emit an action without arguments that only the consumer performs."""
     code.noted(e.function.name, [])
 
 
@@ -322,7 +322,7 @@ def _stack(code: RecordCode, e: syntax.FunctionCall) -> None:
 
 
 def stack_frames(code: RecordCode, e: syntax.FunctionCall) -> tuple[int, bool]:
-    """Return the number of frames that a stack action records, and whether they are user frames."""
+    """Return how many frames a stack action records, and whether the frames are user frames."""
     name, arguments = e.function.name, e.arguments
     if name == "stack":
         if len(arguments) > 1:
@@ -396,7 +396,7 @@ def _discard(code: RecordCode, e: syntax.FunctionCall) -> None:
 
 
 def _on_host(code: RecordCode, e: syntax.FunctionCall) -> None:
-    """Emit a destructive action, which the host carries out if it is permitted."""
+    """Emit a destructive action, which the host performs if destructive actions are permitted."""
     code.call(Helper.DESTRUCTIVE + ON_HOST.index(e.function.name),
               e.arguments, e.place)
 
@@ -445,5 +445,5 @@ def _with(emit: Emit) -> tuple[str, ...]:
     return tuple(name for name, action in ACTIONS.items() if action.emit is emit)
 
 
-STACKS, SYMBOLS = frozenset(_with(_stack)), frozenset(_with(_symbol))  # allowed in keys
-ON_HOST = _with(_on_host)  # a helper's number is its index here plus Helper.DESTRUCTIVE
+STACKS, SYMBOLS = frozenset(_with(_stack)), frozenset(_with(_symbol))  # actions allowed in keys
+ON_HOST = _with(_on_host)  # number of the helper: index in this tuple + Helper.DESTRUCTIVE

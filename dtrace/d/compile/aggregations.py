@@ -1,4 +1,4 @@
-"""Code generation for aggregations: keys, including stacks and symbols, and parameters."""
+"""Code generation for aggregations: parameters, and keys (including stacks and symbols)."""
 
 from dtrace.bpf.encoding import FRAME
 from dtrace.bpf.interpreter import signed
@@ -14,7 +14,7 @@ from dtrace.d.language.types import is_scalar, special
 
 INT32 = range(-(1 << 31), 1 << 31)
 INT16 = 1 << 16
-MAX_VALUES = 1 << 20  # maximum number of an aggregation's values per key
+MAX_VALUES = 1 << 20  # maximum number of values per key of an aggregation
 
 
 class AggregationCode(RecordCode):
@@ -101,7 +101,7 @@ class AggregationCode(RecordCode):
         self.out.helper(Helper.AGGREGATE)
 
     def _shape(self, info: AggregationInfo, parts: list[Part]) -> int:
-        """Return the number of an aggregation's key shape; add the shape if it is new."""
+        """Return the number of an aggregation's key shape; add the shape if it is not known yet."""
         if info.number < 0:
             info.number = len(self.functions)
         number = info.shapes.setdefault(

@@ -182,7 +182,7 @@ def _kind(e: syntax.Expression) -> str:
 
 
 def _records(kind: str) -> bool:
-    """Whether a statement of a kind records data in the clause's row."""
+    """Whether statements of a given kind record data in the clause's row."""
     return kind in ACTIONS and ACTIONS[kind].data
 
 
@@ -199,7 +199,7 @@ class _Order:
     data: bool = False
 
     def follow(self, kind: str, statement: syntax.Expression, place: SourcePlace) -> None:
-        """Check that a statement may follow the clause's preceding statements, and note it.
+        """Check and record a statement; the preceding statements of the clause must allow it.
 
         :raises DError: if the statement may not follow them.
         """

@@ -27,7 +27,7 @@ from dtrace.d.language.types import (
 )
 from dwarf.types import Pointer, Type, strip
 
-CONTEXT, RECORD = 6, 7  # registers with the addresses of the context and the record
+CONTEXT, RECORD = 6, 7  # numbers of the registers that hold the addresses of the context and record
 ALU = {"+": Alu.ADD, "-": Alu.SUB, "*": Alu.MUL, "&": Alu.AND, "|": Alu.OR, "^": Alu.XOR,
        "<<": Alu.LSH}
 UNSIGNED = {"==": BpfJump.JEQ, "!=": BpfJump.JNE, "<": BpfJump.JLT, ">": BpfJump.JGT,
@@ -35,14 +35,14 @@ UNSIGNED = {"==": BpfJump.JEQ, "!=": BpfJump.JNE, "<": BpfJump.JLT, ">": BpfJump
             ">=": BpfJump.JGE}
 OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 SIGNED = UNSIGNED | {"<": BpfJump.JSLT, ">": BpfJump.JSGT, "<=": BpfJump.JSLE, ">=": BpfJump.JSGE}
-MAX_TABLE = 1 << 22  # maximum span of the probe IDs in one clause
+MAX_TABLE = 1 << 22  # maximum number of entries in a table that is indexed by probe ID
 MAX_CASES = 1 << 16
 ABSENT = -(1 << 63)
 SWAPS = {"htons": 16, "ntohs": 16, "htonl": 32, "ntohl": 32, "htonll": 64, "ntohll": 64}
 
 
 def window(offset: int, bits: int) -> tuple[int, int, int]:
-    """Return how to read a bit-field: first byte, byte count, and its lowest bit in those bytes.
+    """Return the first byte, the number of bytes and the lowest bit with which to read a bit-field.
 
     The bytes are the fewest aligned ones that hold the field; if even eight do not, they begin with
     the field's first byte, and there are eight or nine.
@@ -58,7 +58,7 @@ def window(offset: int, bits: int) -> tuple[int, int, int]:
 
 
 
-REGISTERS = 7  # registers that DTrace's virtual machine has for one expression
+REGISTERS = 7  # number of registers of DTrace's virtual machine for one expression
 
 
 def registers(e: syntax.Expression) -> int:
@@ -78,7 +78,7 @@ class ExpressionCode(ValueCode):
     """Code generator for expressions in a function."""
 
     def _simple(self, e: syntax.Expression, to: int) -> bool:
-        """Emit a load that needs no register but ``to``; return False if the value needs more."""
+        """Emit a load that needs only register ``to``; return False if this is not enough."""
         match e:
             case syntax.Number(value=value):
                 self.out.constant(to, value)
@@ -272,11 +272,11 @@ class ExpressionCode(ValueCode):
         return start, at - start, slot
 
     def part_size(self, e: syntax.Expression) -> int:
-        """Return the maximum size of a value in a key, in bytes."""
+        """Return the maximum size in bytes that a value has in a key."""
         return self.storage.key_size(e.kind)
 
     def _put_part(self, e: syntax.Expression, region: Region | None, at: int) -> None:
-        """Emit code that puts a value into a key, at a region's offset or the address in a slot."""
+        """Emit code that puts a value into a key; ``place_part`` selects the location."""
         self.value(e)
         self.place_part(region, at)
         if is_scalar(e.kind):
@@ -288,7 +288,7 @@ class ExpressionCode(ValueCode):
             self.out.helper(Helper.COPY)
 
     def place_part(self, region: Region | None, at: int) -> None:
-        """Emit code that sets r1 to the address of a part of a key."""
+        """Emit code that sets r1 to an address in a region, or to the address in a stack slot."""
         if region is None:
             self.out.load(1, FRAME, at)
         else:
@@ -357,7 +357,7 @@ class ExpressionCode(ValueCode):
         self.out.place(end)
 
     def _assembled(self, e: syntax.Assembled) -> None:
-        """Emit code that copies a structure's parts to scratch memory, with its address in r0."""
+        """Emit code that assembles a structure in scratch memory and sets r0 to its address."""
         self.out.constant(1, sum(size for _part, size in e.parts))
         self.out.helper(Helper.ALLOCATE)
         slot, at = self.keep(e.place), 0

@@ -20,16 +20,16 @@ DEFINED = re.compile(
     r"^(?:inline .*?(\w+)(?:\[.*\])? =|\} (\w+);|translator (\w+)|typedef .* (\w+);)", re.MULTILINE)
 SOURCE = re.compile(r"^translator \w+ < (struct \w+) \*", re.MULTILINE)
 DEPENDS = re.compile(r"^\s*#\s*pragma\s+D\s+depends_on\s+library\s+(\S+)", re.MULTILINE)
-MOST, MOST_BYTES = 1000, 1 << 20  # maximum number of -L libraries, maximum size of one in bytes
-# These libraries need the kernel's types.  A library comes after those that it uses.
+MOST, MOST_BYTES = 1000, 1 << 20  # maximum number of -L libraries; maximum size of each in bytes
+# Libraries that need the kernel's types; each library follows the libraries that it uses.
 KERNEL = ("psinfo", "io", "ip", "tcp", "udp")
-# Libraries that -L libraries may depend on, besides each other; some are built-in constants.
+# Libraries on which -L libraries may depend; some are built-in constants.
 THERE = frozenset(f"{name}.d" for name in (
     *KERNEL, "regs", "signal", "errno", "socket"))
 
 
 def libraries(arch: str, types: bool) -> dict[str, str]:
-    """Return the text of each built-in library by name.
+    """Return the texts of the built-in libraries, keyed by library name.
 
     :param types: whether a kernel with types is available.
     """
@@ -57,7 +57,7 @@ def needed(arch: str, types: Types | None, programs: Iterable[str]) -> dict[str,
 
 
 def _fits(text: str, types: Types) -> bool:
-    """Whether a library has translators and the kernel has all types that they translate."""
+    """Whether a library has translators and the kernel has all types that these translate."""
     sources = set(SOURCE.findall(text))
     return bool(sources) and all(
         any(isinstance(kind, Structure) for kind in types.named(source)) for source in sources)

@@ -26,15 +26,15 @@ from dtrace.d.language.types import Universe
 from emu.host.errors import KinstError
 
 PARTS = ("provider", "module", "function", "name")
-LIMITS = (64, 64, 192, 64)  # bytes in each part, including a NUL
+LIMITS = (64, 64, 192, 64)  # maximum size of each part in bytes, including a NUL
 MAX_PROBE = (1 << 32) - 1
 OWN = ("BEGIN", "END", "ERROR")  # probes that have no stack because they interrupt nothing
-MAX_REPEATED = 10_000  # maximum statements compiled again for a clause's further descriptions
+MAX_REPEATED = 10_000  # maximum number of statements repeated for a clause's descriptions
 
 
 @dataclass(frozen=True)
 class ListedProbe:
-    """A probe as ``-l`` lists it.
+    """A probe in the list that ``-l`` prints.
 
     :param number: its ID.
     :param inlined: for the entry of an inline function, the numbers of its inline copies in the
@@ -105,7 +105,7 @@ class Compiled:
 
 
 def split(text: str, last: str = "name") -> tuple[str, str, str, str]:
-    """Split a probe description into its provider, module, function and name.
+    """Split a probe description into provider, module, function and name.
 
     The parts are filled from the right; missing parts are empty.
 
@@ -142,7 +142,7 @@ class Compiler:
         self.checker = Checker(self.universe, self.surroundings)
         self._storage: Storage | None = None
         self._made = self._repeated = 0
-        self._repeats: syntax.Clause | None = None  # the clause whose statements are being repeated
+        self._repeats: syntax.Clause | None = None  # the clause whose statements are repeated
         self._deferred: list[tuple[str, str, SourcePlace]] = []
         self._sugared = self._in_library = False
 
@@ -159,7 +159,7 @@ class Compiler:
 
     def read(self, source: str, macros: Macros, *, string: bool = False, last: str = "name",
              check_arguments: bool = True) -> Iterator[Wanted]:
-        """Read one program and yield its clauses, once for each probe description.
+        """Read one program and yield each clause, once for each of the clause's probe descriptions.
 
         :param string: whether the program comes from the command line, not from a file.
         :param last: the part that a description's last word is (``-P`` ... ``-n``).
@@ -375,7 +375,7 @@ class Compiler:
                 raise DError("D_PRAGMA_INVAL", f"invalid class {kind} specified by #pragma {name}",
                              place)
             if kind == "library" and self._in_library:
-                return  # the caller compiles a library after those that it depends on
+                return  # the caller compiles dependencies first
             if kind == "library":
                 raise DError("D_PRAGMA_DEPEND",
                              "main program may not explicitly depend on a library", place)
@@ -407,7 +407,7 @@ class Compiler:
         self._of_name(name, words[1].text, place)
 
     def _of_name(self, name: str, target: str, place: SourcePlace) -> None:
-        """Process a pragma about a name that the program has defined or will define."""
+        """Process a pragma that concerns a name that the program has defined or will define."""
         checker = self.checker
         if checker.knows(target):
             if not checker.owns(target):

@@ -1,4 +1,4 @@
-"""Records, which a clause leaves for the consumer at a firing, and the code that fills them."""
+"""Layout of the records that clauses write for the consumer, and code that writes records."""
 
 from dataclasses import dataclass, field
 
@@ -13,8 +13,8 @@ from dtrace.d.language.types import is_scalar, is_string
 from dwarf.types import Type
 
 MAX_RECORD = 1 << 20
-NEAR = (1 << 15) - 8  # largest offset that one instruction can address
-HEAD = 12  # bytes that DTrace places before the values of a record
+NEAR = (1 << 15) - 8  # maximum offset in bytes that one instruction can address
+HEAD = 12  # number of bytes that DTrace places before the values of a record
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class RecordCode(ExpressionCode):
         self.options = options
         self.actions: list[Recorded] = []
         self.size = 0
-        self.counted = HEAD  # the record's size, as DTrace counts it
-        self.speculated: int | None = None  # instruction that loads ``counted`` for speculate()
+        self.counted = HEAD  # size of the record in DTrace
+        self.speculated: int | None = None  # index of the instruction that loads ``counted``
 
     def field(self, size: int, kind: Type, how: str = "value") -> Field:
         """Reserve space in the record and return its field."""
@@ -67,7 +67,7 @@ class RecordCode(ExpressionCode):
         return found
 
     def count_bytes(self, size: int, alignment: int) -> None:
-        """Add a value to the record's size as DTrace counts it."""
+        """Add an aligned value to ``counted``, the size of the record in DTrace."""
         self.counted = -(-self.counted // alignment) * alignment + size
 
     def recorded(self, e: syntax.Expression) -> Field:
@@ -86,7 +86,7 @@ class RecordCode(ExpressionCode):
         return target
 
     def next_action(self) -> None:
-        """Begin the next action of the clause, as DTrace counts actions."""
+        """Begin the next action of the clause, numbered as in DTrace."""
         self.out.action += 1
 
     def store_by_reference(self, helper: int) -> None:
@@ -114,5 +114,5 @@ class RecordCode(ExpressionCode):
 
     def noted(self, name: str, fields: list[Field], format_: list[formats.Piece] | None = None,
               aggregations: list[AggregationInfo] | None = None) -> None:
-        """Note that the clause has an action, and which data it leaves in the record."""
+        """Add an action to the clause, with the data that the action leaves in the record."""
         self.actions.append(Recorded(name, fields, format_, aggregations or []))

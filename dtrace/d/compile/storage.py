@@ -30,7 +30,7 @@ class Storage:
     _zeros: int = 0
 
     def text(self, content: bytes) -> int:
-        """Return the offset of a string constant; add it if it is new."""
+        """Return the offset of a string constant; add the string if it is not stored yet."""
         content = content.split(b"\0")[0]
         if content not in self._texts:
             self._texts[content] = len(self.strings)
@@ -45,7 +45,7 @@ class Storage:
         return at
 
     def size(self, kind: Type) -> int:
-        """Return the size of a value of a type in memory, in bytes."""
+        """Return the size in bytes that a value of a type has in memory."""
         return self.string_size if is_string(kind) else width(kind)
 
     def place(self, variable: Variable) -> None:
@@ -66,7 +66,7 @@ class Storage:
                 variable.offset, self.globals_size = self.globals_size + 8, self.globals_size + room
 
     def key_size(self, kind: Type) -> int:
-        """Return the maximum size of a value of a type in a key, in bytes."""
+        """Return the maximum size in bytes that a value of a type has in a key."""
         if is_string(kind):
             return 8 + -(-self.string_size // 8) * 8
         return 8 if is_scalar(kind) else -(-self.size(kind) // 8) * 8

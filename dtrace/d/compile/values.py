@@ -1,4 +1,4 @@
-"""Code generation for single values: saving on the stack, conversion, and loading from memory.
+"""Code generation for single values: saving to the stack, conversion, and loads from memory.
 
 The current value is in r0: a number extended to 64 bits according to its type, or the address of a
 string or structure.
@@ -43,7 +43,7 @@ class ValueCode:
         return -8 * self._slot
 
     def drop(self, count: int = 1) -> None:
-        """Release the stack slots that were used last."""
+        """Release the most recently used stack slots."""
         self._slot -= count
 
     def convert(self, given: Type, to: Type) -> None:
@@ -96,7 +96,7 @@ class ValueCode:
         self.out.helper(Helper.LOAD)
 
     def _truth(self, condition: BpfJump) -> None:
-        """Emit code that sets r0 to 1 if its comparison with 0 holds, else to 0."""
+        """Emit code that compares r0 with 0 and sets r0 to 1 if the comparison holds, else 0."""
         yes = self.out.label()
         self.out.move(1, 0)
         self.out.constant(0, 1)

@@ -33,7 +33,7 @@ def parse_attributes(value: str) -> str:
     return value
 
 
-# By provider: stability attributes of its name, modules, functions, probe names and arguments.
+# Provider -> stability attributes of its name, modules, functions, probe names and arguments.
 HIDDEN = "Private/Private/Unknown"
 USUAL = "Stable/Stable/Common"  # also the attributes of most variables (DTrace guide, "Stability")
 KERNEL_PROVIDERS = ("Evolving/Evolving/Common", HIDDEN, "Private/Private/ISA",
@@ -63,7 +63,7 @@ def of_provider(provider: str) -> tuple[str, str, str, str, str]:
 
 
 def of_description(provider: str, module: str, function: str, name: str) -> str:
-    """Return the attributes of a probe description: the least stable of the parts that it names."""
+    """Return the attributes of a probe description: the least stable ones of the named parts."""
     if not provider or GLOB.search(provider):
         return NO_PROVIDER
     own, *parts, _arguments = of_provider(provider)
@@ -72,7 +72,7 @@ def of_description(provider: str, module: str, function: str, name: str) -> str:
 
 
 def of_probe(provider: str, module: str, function: str, name: str) -> tuple[str, str]:
-    """Return the attributes of a probe, and those of its arguments."""
+    """Return the attributes of a probe, and the attributes of the probe's arguments."""
     return of_description(provider, module, function, name), of_provider(provider)[4]
 
 

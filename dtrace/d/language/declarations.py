@@ -23,7 +23,7 @@ from dwarf.types import (
 
 ATTRIBUTES = ("signed", "unsigned", "short", "long")
 MAX_COUNT = (1 << 32) - 1
-MAX_SIZE = 1 << 31  # largest size of a structure, in bytes
+MAX_SIZE = 1 << 31  # maximum size of a structure in bytes
 
 Parameters = list[tuple[str, Type, SourcePlace]]
 
@@ -266,7 +266,7 @@ def member_layout(word: str, entries: Sequence[Entry], universe: Universe
     """
     members: list[Member] = []
     names: set[str] = set()
-    offset, size = 0, 0  # in bytes
+    offset, size = 0, 0  # sizes and offsets in bytes
     for declarator, specifiers, bits in entries:
         place, name = declarator.place, declarator.name or ""
         if not name and bits is None:

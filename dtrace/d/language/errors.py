@@ -25,7 +25,7 @@ class DError(KinstError):
 
     def said(self, tags: bool = False) -> str:
         """Return the message with its line number and, if requested, its error tag."""
-        if not self.tag:  # an error of the code generator, which does not know the line
+        if not self.tag:  # an error from the code generator, which does not know the line
             return self.text
         tag = f"[{self.tag}] " if tags else ""
         return f"{tag}line {self.place.line}: {self.text}"

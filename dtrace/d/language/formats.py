@@ -117,7 +117,7 @@ ULONG_LONGS = _of("unsigned long long")
 
 _INTEGERS = "char, short, int, long, or long long"
 _REAL = "float, double, or long double"
-# For each conversion: the accepted types as messages name them, and a predicate for types.
+# For each conversion: the accepted types, as named in messages, and a predicate for types.
 CONVERSIONS: dict[str, tuple[str, Callable[[Type], bool]]] = {
     "a": ("pointer or integer", _symbol),
     "A": ("pointer or integer (with -p/-c) or _usymaddr (without -p/-c)", _user_symbol),
@@ -177,7 +177,7 @@ def parse(text: bytes, place: SourcePlace) -> list[Piece]:
 
 
 def _conversion(text: str, at: int, number: int, place: SourcePlace) -> tuple[Conversion, int]:
-    """Parse a conversion after its ``%``, and return it and the offset of its end."""
+    """Parse the conversion after a ``%``; return the conversion and the offset of its end."""
     conversion = Conversion()
     dotted = digits = False
 

@@ -15,7 +15,7 @@ from dwarf.types import Type
 
 
 class Role(enum.Enum):
-    """Kind of a built-in function; error messages use the values."""
+    """Kind of a built-in function, with the name of the kind in error messages."""
 
     SUBROUTINE = "function"
     ACTION = "tracing function"
@@ -39,12 +39,12 @@ class Builtin:
 
     @property
     def least(self) -> int:
-        """Smallest number of arguments."""
+        """Minimum number of arguments."""
         return sum(1 for p in self.parameters if not p.startswith("[") and p != "...")
 
     @property
     def most(self) -> int | None:
-        """Largest number of arguments; None if there is no limit."""
+        """Maximum number of arguments, or None if there is no limit."""
         return None if "..." in self.parameters else len(self.parameters)
 
 
@@ -207,7 +207,7 @@ REGISTERS = {"regs": REGS, "uregs": UREGS}  # arrays whose elements the host sup
 
 
 class Scope(enum.Enum):
-    """Scope of a variable; the values are the prefixes in D."""
+    """Scope of a variable, with the prefix that selects the scope in D."""
     GLOBAL = ""
     THREAD = "self->"
     LOCAL = "this->"
@@ -267,7 +267,7 @@ Part = tuple[Type, str, int]
 
 @dataclass(eq=False)
 class KeyShape:
-    """An aggregation with the sizes of its keys, which may differ between statements.
+    """An aggregation with one set of key sizes; these sizes may differ between statements.
 
     :param parts: for each key: type, form ("value", "stack" and so on), size in bytes.
     """

@@ -15,14 +15,14 @@ from dtrace.d.language.options import Options
 MAX_SOURCE = 1 << 22  # maximum length of a program in characters
 MAX_ARGUMENT = 1 << 16
 INTEGER_MAX = (1 << 64) - 1
-MAX_DIGITS = 22  # digits of the largest 64-bit integer in octal, the longest notation
+MAX_DIGITS = 22  # maximum number of digits of a 64-bit integer (in octal)
 
 KEYWORDS = frozenset(
     "auto break case char const continue counter default do double else enum extern float for goto "
     "if import inline int long offsetof probe provider register restrict return self short signed "
     "sizeof static string stringof struct switch this translator typedef union unsigned userland "
     "void volatile while xlate".split())
-# Keywords that can begin a declaration between clauses; other words are probe descriptions there.
+# Keywords that begin a declaration between clauses, where other words are probe descriptions.
 BETWEEN = frozenset(
     "auto char const counter double enum extern float import inline int long provider register "
     "restrict self short signed static string struct this translator typedef union unsigned void "

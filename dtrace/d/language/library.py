@@ -24,7 +24,7 @@ ERRORS = {f"E{name}": number for number, name in enumerate(
     "NETDOWN NETUNREACH NETRESET CONNABORTED CONNRESET NOBUFS ISCONN NOTCONN SHUTDOWN TOOMANYREFS "
     "TIMEDOUT CONNREFUSED LOOP NAMETOOLONG HOSTDOWN HOSTUNREACH NOTEMPTY PROCLIM USERS DQUOT STALE "
     "REMOTE BADRPC RPCMISMATCH PROGUNAVAIL PROGMISMATCH PROCUNAVAIL NOLCK NOSYS".split(), 1)}
-# Values of si_code that say how a child process ended.
+# Values of si_code: the way in which a child process ended.
 CHILDREN = {f"CLD_{name}": number for number, name in enumerate(
     "EXITED KILLED DUMPED TRAPPED STOPPED CONTINUED".split(), 1)}
 FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 28}

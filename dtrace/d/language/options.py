@@ -13,7 +13,7 @@ BAD_CONTEXT = "Option cannot be used from within a D program"
 ACTIVE = "Operation illegal when tracing is active"
 
 U64 = 1 << 64
-# 146 years in virtual nanoseconds; added to today's time, they fit in a signed 64-bit integer.
+# Maximum time in ns (146 years), so that time + current date fits in a signed 64-bit integer.
 MAX_TIME = 1 << 62
 UNITS = {
     "": 1, "ns": 1, "nsec": 1, "us": 1000, "usec": 1000, "ms": 10**6, "msec": 10**6,
@@ -23,11 +23,11 @@ SCALES = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 class OptionError(KinstError):
-    """Error for an option that could not be set; the message is that of dtrace(1)."""
+    """Error for an option that could not be set, with the message of dtrace(1)."""
 
 
 def _integer(text: str) -> int | None:
-    """Parse an integer as strtoull(3) does; return None if it is invalid."""
+    """Parse an integer as strtoull(3) does; return None if the text is invalid."""
     match = re.fullmatch(r"\s*([-+]?)(0[xX][0-9a-fA-F]{1,20}|[0-9]{1,40})", text)
     if match is None:
         return None
@@ -42,7 +42,7 @@ def _integer(text: str) -> int | None:
 
 
 def parse_flag(value: str | None) -> int | None:
-    """Parse a flag; the result None unsets the option, and any number, including 0, sets it."""
+    """Return the value of a flag, or None to unset it; any number, including 0, sets the flag."""
     if value is None:
         return 0
     word = value.lower()
@@ -157,7 +157,7 @@ FIXED: dict[str, Parse] = {
     "cleanrate": parse_rate, "statusrate": parse_rate,
     "bufpolicy": _one_of("ring", "fill", "switch"), "bufresize": _one_of("auto", "manual"),
     "oformat": _text,
-    "stackinline": parse_flag,  # extension: stack() shows inline functions and source lines
+    "stackinline": parse_flag,  # extension: show inline functions and source lines in stack()
     "stackline": parse_flag,  # extension: like stackinline, but merges frames of one source line
     "host-time": parse_flag,  # extension: without a kernel, use the host's clock for timestamps
 }
@@ -216,15 +216,15 @@ class Options:
             self.allowed_outside = parsed is not None
 
     def given(self, name: str) -> bool:
-        """Return whether a flag is set, even to 0."""
+        """Return whether a flag is set; a flag with the value 0 is set."""
         return self.values.get(name) is not None
 
     def number(self, name: str) -> int:
-        """Return the value of a numeric option; 0 if it is unset."""
+        """Return the value of a numeric option, or 0 if the option is unset."""
         value = self.values.get(name)
         return value if isinstance(value, int) else 0
 
     def text(self, name: str) -> str:
-        """Return the value of a text option; empty if it is unset."""
+        """Return the value of a text option, or an empty string if the option is unset."""
         value = self.values.get(name)
         return value if isinstance(value, str) else ""

@@ -64,8 +64,8 @@ class Parser:
         self._next: list[Token] = []
         self._between = True
         self._depth = 0
-        self._closed = SourcePlace(1)  # position of the last closing brace
-        self._variables: set[str] = set()  # names of types that the program assigns to
+        self._closed = SourcePlace(1)  # position of the most recent closing brace
+        self._variables: set[str] = set()  # names of types that are also variables
 
     # -- tokens ------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Parser:
     # -- the program -------------------------------------------------------------------------------
 
     def program(self, piece: Callable[[syntax.Piece], None]) -> None:
-        """Parse the program, and pass each declaration and clause to a callback, in order."""
+        """Parse the program, and pass each declaration and clause to ``piece`` in source order."""
         while True:
             self._mode(True)
             token = self.peek()
@@ -328,7 +328,7 @@ class Parser:
 
     def _declaration(self) -> list[syntax.Declaration]:
         place = self.peek().place
-        # The first word was read in the mode between clauses; the others are in a declaration.
+        # The first word was lexed in between-clauses mode; lex the others as part of a declaration.
         self._between = False
         specifiers = self._specifiers(storage=True)
         declarations: list[syntax.Declaration] = []
@@ -651,7 +651,7 @@ class Parser:
         return self._unary()
 
     def _assigned(self, ahead: int) -> bool:
-        """Return whether the operator after a word shows that it is a variable, not a type."""
+        """Return whether the operator after a word shows that the word is a variable."""
         if self.peek(ahead - 1).kind != "name":
             return False
         return any(self.at(mark, ahead) for mark in ("=", "++", "--"))

@@ -1,4 +1,4 @@
-"""Rewriting of ``if`` statements as clauses with predicates, as DTrace does it.
+"""Rewriting of ``if`` statements as clauses with predicates, as in DTrace.
 
 A clause with an ``if`` is split into several clauses for the same probes: the statements outside
 the ``if``, and each branch under its condition, which is stored in a clause-local variable.  An
@@ -19,7 +19,7 @@ def has_if(clause: syntax.Clause) -> bool:
 
 
 def error_clause() -> syntax.Clause:
-    """Return the ERROR clause that sets the error flag; it precedes all other clauses."""
+    """Return the ERROR clause that sets the error flag; this clause must precede all others."""
     place = SourcePlace(0)
     noted = syntax.Assign(place, "", _flag(place), syntax.Number(place, 1))
     return syntax.Clause(
@@ -54,7 +54,7 @@ class Cutter:
         return syntax.MemberAccess(place, syntax.Name(place, "this"), True, f"%condition_{number}")
 
     def _condition(self, outer: int | None, value: syntax.Expression) -> int:
-        """Emit a clause that stores a condition, and return the number of its variable."""
+        """Emit a clause that stores a condition in a variable, and return the variable's number."""
         self._count += 1
         place = value.place
         left = syntax.Number(place, 1) if outer is None else self._variable(outer, place)

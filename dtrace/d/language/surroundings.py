@@ -1,4 +1,4 @@
-"""What a D program can refer to outside itself: kernel symbols, and arguments of probes."""
+"""Interface for the kernel symbols and probe arguments to which a D program can refer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class Surroundings(Protocol):
     """Interface through which the checker asks about a kernel and its probes."""
 
     def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
-        """Return the address and type of a kernel variable; None without a kernel.
+        """Return the address and type of a kernel variable, or None without a kernel.
 
         :raises KinstError: if there is no such variable.
         """
@@ -30,7 +30,7 @@ class Surroundings(Protocol):
         """
 
     def located(self, index: int, typed: bool) -> "Located | None":
-        """Locate an argument at those probes of the clause whose firing context does not hold it.
+        """Locate an argument at the clause's probes whose firing context lacks the argument.
 
         :param typed: whether the argument is ``args[index]`` rather than ``argN``.
         :return: None if all contexts hold the argument.

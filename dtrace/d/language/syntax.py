@@ -9,7 +9,7 @@ from dwarf.types import Member, Type
 
 @dataclass(eq=False)
 class Expression:
-    """An expression; the checker sets the fields other than ``place`` and ``height``.
+    """An expression; the checker sets all fields except ``place`` and ``height``.
 
     :param type: type of the value.
     :param height: height of the tree, as it was parsed.
@@ -306,7 +306,7 @@ class HostedUse(Expression):
 
 @dataclass(eq=False)
 class ByProbe(Expression):
-    """A value that is computed in a different way at some of a clause's probes.
+    """A value that is computed differently at some of a clause's probes.
 
     :param cases: for groups of probe IDs, the expression to use there; None if there is none.
     :param otherwise: expression to use at all other probes.
@@ -330,7 +330,7 @@ class Assembled(Expression):
 
 @dataclass(eq=False)
 class SymbolUse(Expression):
-    """A use of a kernel variable, which is at a known address."""
+    """A use of a kernel variable at a known address."""
 
     name: str
     address: int
@@ -367,7 +367,7 @@ class AggregationUse(Expression):
 
 @dataclass(eq=False)
 class Translated(Expression):
-    """A structure that a translator makes, member by member.
+    """A structure whose members a translator computes.
 
     :param values: all members that the translator defines, if the structure is assigned.
     """

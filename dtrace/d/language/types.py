@@ -1,4 +1,4 @@
-"""Types of a D program: C's types (LP64), D's, the program's, and the kernel's.
+"""Types available to a D program: types of C (LP64), of D, of the program and of the kernel.
 
 They are represented by ``dwarf.types``.  D's ``string``, and the types of values that only the
 consumer can show, are typedefs that are recognized by identity.
@@ -43,7 +43,7 @@ BASE: tuple[Type, ...] = (
     Float("float", 4), Float("double", 8), Float("long double", 16),
 )
 
-SCOPES = ("", "C", "D", "kernel")  # scopes that may qualify the name of a type
+SCOPES = ("", "C", "D", "kernel")  # scopes that may precede the name of a type
 TYPEDEFS = {
     "int8_t": "char", "int16_t": "short", "int32_t": "int", "int64_t": "long", "intptr_t": "long",
     "ssize_t": "long", "uint8_t": "unsigned char", "uint16_t": "unsigned short",
@@ -53,7 +53,7 @@ TYPEDEFS = {
     "size_t": "unsigned long", "id_t": "int", "pid_t": "int",
 }
 
-STRING_SIZE = 256  # bytes; the default of -x strsize
+STRING_SIZE = 256  # maximum size of a string in bytes (default of -x strsize)
 _CHARACTERS = Array(STRING_SIZE, lambda: CHAR)
 STRING = Typedef("string", lambda: _CHARACTERS)
 DYNAMIC = Typedef("<DYN>", lambda: VOID)  # type of a variable before its first assignment
@@ -80,7 +80,7 @@ def is_string(kind: Type) -> bool:
 
 
 def is_dynamic(kind: Type) -> bool:
-    """Return whether a type is that of a variable before its first assignment."""
+    """Return whether a type is ``DYNAMIC``, the type of a variable before its first assignment."""
     return special(kind) is DYNAMIC
 
 
@@ -110,7 +110,7 @@ def is_array(kind: Type) -> bool:
 
 
 def is_indirect(kind: Type) -> bool:
-    """Return whether a type is a pointer, an array or a string, for which 0 is a null value."""
+    """Return whether a type is a pointer, an array or a string, whose null value is 0."""
     return isinstance(strip(kind), Pointer | Array)
 
 
@@ -163,7 +163,7 @@ def pointer_to(kind: Type) -> Pointer:
 
 
 def width(kind: Type) -> int:
-    """Return the size of a type in bytes; 0 for ``void``, functions and incomplete types."""
+    """Return the size of a type in bytes, or 0 for ``void``, functions and incomplete types."""
     return 0 if isinstance(strip(kind), Void | Procedure | Incomplete) else size_of(kind)
 
 
@@ -174,7 +174,7 @@ _ORDER = {kind: number for number, kind in enumerate((
 
 
 def arithmetic(left: Type, right: Type) -> Type:
-    """Return the result type of an integer operation: the wider type, else the unsigned one.
+    """Return the result type of an integer operation: the wider or else the unsigned type.
 
     Unlike C, D does not promote the operands to ``int`` first.
     """
@@ -303,7 +303,7 @@ class Universe:
         return self._named.get(name)
 
     def named(self, name: str) -> Type | None:
-        """Return a type whose name has no ``struct``, ``union`` or ``enum`` before it, or None."""
+        """Return the type with a given name, without ``struct``, ``union`` or ``enum``, or None."""
         scope, mark, plain = name.rpartition("`")
         if mark and scope not in SCOPES:
             return None
@@ -314,7 +314,7 @@ class Universe:
         return found
 
     def tagged(self, kind: str, name: str) -> Type | None:
-        """Return a ``struct``, ``union`` or ``enum`` type by its tag; None if it is unknown.
+        """Return the ``struct``, ``union`` or ``enum`` type with a given tag, or None if unknown.
 
         The type is incomplete if there is no definition.
         """

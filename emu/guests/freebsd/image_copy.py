@@ -4,7 +4,7 @@ from emu.elf.image import Image
 from emu.guest.guest import BareMachine
 from emu.host.errors import ImageError
 
-KEPT = 4 << 20  # bytes reserved at the end of memory for device tree, records and page tables
+KEPT = 4 << 20  # number of bytes at the end of memory for device tree, records and page tables
 
 
 def copy_image(computer: BareMachine, image: Image, offset: int) -> int:

@@ -32,12 +32,12 @@ from emu.guest.hole import FindHole
 from emu.guests.freebsd.static_probes import static_probes
 from emu.guests.freebsd.system_calls import system_calls as call_probes
 
-# Our shell ends its prompt with the OSC 133 sequence for terminals (images/userland/shell.c).
+# The kinst-emu shell ends its prompt with a terminal's OSC 133 sequence (userland/shell.c).
 SHELL_PROMPT = "\033]133;B\007"
 # FreeBSD's own init prints this in single-user mode; sh's prompt then follows (``later_prompt``).
 SINGLE_USER = "RETURN for /bin/sh: "
 PROMPTS = ("mountroot> ", SHELL_PROMPT, SINGLE_USER)
-M_WAITOK_ZERO = 0x102  # malloc(9)
+M_WAITOK_ZERO = 0x102  # M_WAITOK | M_ZERO of malloc(9)
 # Functions that DTrace itself may execute, on every architecture.
 EXCLUDED = frozenset(
     {"cpu_switch", "trap_check", "owner_mtx", "owner_rm", "owner_rw", "owner_sx"}
@@ -51,8 +51,8 @@ THREADS = ThreadLists(
     tid="td_tid", name="td_name", pid="p_pid", process_name="p_comm", saved="td_pcb",
     frame="td_frame",
 )
-# Probes whose code tests the guard and then only prepares arguments.  Exception: if priv(9) grants
-# a lookup without a check, the guarded code does more.
+# Probes whose code only prepares arguments after it has tested the guard.  Exception: if priv(9)
+# grants a lookup without a check, the guarded code does more.
 GUARDED = frozenset({("proc", "exit"), ("sched", "preempt"), ("priv", "priv-ok"),
                      ("priv", "priv-err")} | {("mac_framework", f"mac-{asked}-{answer}")
                                               for asked in ("check", "grant")

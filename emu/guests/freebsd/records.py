@@ -15,11 +15,11 @@ from emu.guest.guest import BareMachine
 from emu.host.errors import ImageError
 
 NAME, TYPE, ADDRESS, SIZE, METADATA = 1, 2, 3, 4, 0x8000
-ELFHDR, DYNAMIC, ENVP, HOWTO, KERNEND, SHDR = 2, 5, 6, 7, 8, 9  # types of metadata
+ELFHDR, DYNAMIC, ENVP, HOWTO, KERNEND, SHDR = 2, 5, 6, 7, 8, 9  # metadata types
 OBJECT, SHARED = b"elf obj module\0", b"elf module\0"
 DISK = b"mfs_root\0"  # md(4), "PRELOADED"
 ROOT = "vfs.root.mountfrom"  # loader.conf(5)
-# Boot flags: letters of boot(8), bits of boothowto (sys/reboot.h).
+# Boot flags: letter of boot(8) -> bit of boothowto (sys/reboot.h).
 FLAGS = {"a": 1 << 0, "s": 1 << 1, "r": 1 << 5, "d": 1 << 6, "v": 1 << 11, "h": 1 << 12,
          "C": 1 << 13, "g": 1 << 15, "m": 1 << 16, "p": 1 << 20, "D": 1 << 29}
 
@@ -91,7 +91,7 @@ def records(
     image: Image, start: int, size: int, metadata: Sequence[bytes],
     address: Callable[[int], int] = lambda virtual: virtual, disk_at: int = 0,
 ) -> bytes:
-    """Return all records of the boot loader, including the terminating one.
+    """Return all records of the boot loader, including the terminating record.
 
     :param start: address of the kernel for its ADDRESS record.
     :param size: size of the kernel in bytes.
@@ -122,7 +122,7 @@ def _module(module: Module, address: int) -> bytes:
 
 
 def loads_more(image: Image) -> bool:
-    """Whether the loader passes modules or boot options, not only the device tree."""
+    """Whether the loader passes modules or boot options in addition to the device tree."""
     return bool(image.modules or image.options.digest)
 
 

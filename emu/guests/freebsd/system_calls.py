@@ -27,7 +27,7 @@ RESULTS = {name: kind for kind, names in {
                "extattr_list_link",
     "void *": "break shmat mmap", "mode_t": "umask", "off_t": "lseek"}.items()
     for name in names.split()}
-LARGEST = 256  # maximum size of an entry in bytes
+LARGEST = 256  # maximum size of a system call table's entry in bytes
 
 
 def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:

@@ -1,4 +1,4 @@
-"""QEMU board for amd64, whose kernels start from a PVH stub that jumps to ``btext``.
+"""QEMU board for amd64, which starts a kernel through a PVH stub that jumps to ``btext``.
 
 QEMU's firmware runs first and leaves its ACPI tables. QEMU's generic loader puts the kernel's
 segments, the loader's metadata and the page tables into memory; the stub then switches to long
@@ -21,7 +21,7 @@ from emu.qemu.disks import disk_words
 from emu.unicorn.machine import UnicornMachine
 
 STUB = 0x100000
-FIRMWARE = 2 << 20  # bytes at the end of memory where QEMU's firmware leaves its tables
+FIRMWARE = 2 << 20  # size in bytes of the area at the end of memory for the firmware's tables
 
 SOURCE = """
     cli
@@ -108,7 +108,7 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
 
 # -- transfer of a state --------------------------------------------------------------------------
 
-REAL, DATA, ROOM = 0x7000, 0x8000, 0x2000  # physical addresses of code and its data; total size
+REAL, DATA, ROOM = 0x7000, 0x8000, 0x2000  # physical addresses of the code and data; total size
 FLAT_GDT = struct.pack("<3Q", 0, 0x00AF9A000000FFFF, 0x00CF92000000FFFF)
 LMA, PSE, PAE = 1 << 10, 1 << 4, 1 << 5
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
@@ -130,7 +130,7 @@ def _real_mode(pml4: int, efer: int, long_mode: int) -> bytes:
 
 
 def _long_mode(state: Mapping[str, Any], task: int, local: int) -> bytes:
-    """Return code that loads the state that only instructions can load, and then loops."""
+    """Return code that loads registers that the gdb stub cannot write, and then loops."""
     code = b"\x48\xbe" + struct.pack("<Q", DATA)  # mov rsi, DATA
     code += b"\x0f\x01\x56\x10\x0f\x01\x5e\x20"  # lgdt [rsi + 16]; lidt [rsi + 32]
     if task:

@@ -23,7 +23,7 @@ FLAGS = 0b1010  # little-endian, 4 KiB pages, loadable anywhere in memory
 
 
 def flatten(image: Image) -> bytes:
-    """Return the segments as one block, with the header in place of the first 64 bytes."""
+    """Return the segments as one block, with a Linux Image header in the first 64 bytes."""
     low = min(s.virtual for s in image.segments)
     high = max(s.virtual_end for s in image.segments)
     filled = max(s.virtual + len(s.data) for s in image.segments)
@@ -132,7 +132,7 @@ def enter(machine: Entered, source: UnicornMachine) -> None:
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """Return the names that QEMU's gdb stub may use, some without the exception level."""
+    """Return the names that QEMU's gdb stub may use for a register, with or without its level."""
     if name == "pstate":
         return ("cpsr",)
     if name in registers.VECTORS:

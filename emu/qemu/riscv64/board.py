@@ -14,12 +14,12 @@ from emu.riscv64 import registers
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.riscv64.board import RAM_BASE
 
-# Register names in gdb's target description that differ: floating-point registers have ABI names.
+# gdb's target description has other names for some registers: ABI names for floating point.
 FLOATS = [*(f"ft{i}" for i in range(8)), "fs0", "fs1", *(f"fa{i}" for i in range(8)),
           *(f"fs{i}" for i in range(2, 12)), *(f"ft{i}" for i in range(8, 12))]
 SPELLINGS = {"s0": ("s0", "fp")} | {f"f{i}": (name,) for i, name in enumerate(FLOATS)}
-# What the firmware (OpenSBI) delegates and allows: all exceptions except calls from S-mode, the
-# interrupts of S-mode, the counters, and all memory through one NAPOT entry of the PMP.
+# Register values that the firmware (OpenSBI) would set. They delegate all exceptions except calls
+# from S-mode, delegate S-mode interrupts, and allow counters and all memory (one NAPOT PMP entry).
 FIRMWARE = {
     "medeleg": 0xB1FF, "mideleg": 0x222, "mcounteren": 7, "pmpaddr0": (1 << 54) - 1,
     "pmpcfg0": 0x1F,

@@ -54,8 +54,8 @@ cdef bint walk(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
     cdef int shift = 39
     c.walked_count = 0
     table = register_read(c, CR3) & FRAME
-    # In 64-bit mode, paging that is off only means that no page tables were set up yet. In real
-    # mode, in which another CPU starts, CR3 may already be set.
+    # In protected mode, addresses are physical only until the kernel sets CR3 or enables paging.
+    # In real mode, in which the other CPUs start, addresses are physical even if CR3 is set.
     control = register_read(c, CR0)
     if not control & PROTECTED or table == 0 and not control >> 31 & 1:
         physical[0] = address
@@ -109,7 +109,7 @@ cdef struct Mmr:
 
 
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
-    """Enter the kernel's breakpoint gate, on the current or an interrupt stack, or return False."""
+    """Enter the handler of the kernel's breakpoint gate; return False if this is not possible."""
     cdef Mmr idtr
     cdef uint32_t ist
     cdef uint64_t gate[2]
@@ -155,7 +155,7 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     return True
 
 
-# Context fields whose offsets the engine needs: the model's exception state and its cached flags.
+# Context fields whose offsets the engine needs: exception state, cached flags and registers.
 EXCEPTION_PLACES = ("error code", "exception in flight", "hflags", "rip", "rcx", "r11", "rsp")
 
 cdef enum:
@@ -169,8 +169,8 @@ cdef enum:
     CPL = 3  # mask of the privilege level in hflags and in a selector
     CS64 = 1 << 15
     WRITABLE = 2
-    RSP0 = 4  # offset in the TSS
-    IST = 28  # offset in the TSS of the slot before the first interrupt stack pointer
+    RSP0 = 4  # offset of RSP0 in the TSS
+    IST = 28  # offset in the TSS of the 8 bytes before the first interrupt stack pointer (IST1)
     SYSCALL = 256
     SYSCALL_BYTES = 2
     RESUME_FLAG = 1 << 16
@@ -209,7 +209,7 @@ cdef inline uint64_t *place(Clock *c, int which) noexcept nogil:
 
 
 cdef void to_ring_0(Clock *c) noexcept nogil:
-    """Set ring 0 in the context: writing a selector does not change the model's privilege level."""
+    """Set ring 0 in the context, because writing a selector does not change the model's ring."""
     word_in_context(c, c.exception_places[HFLAGS])[0] &= ~<uint32_t>CPL
 
 
@@ -243,7 +243,7 @@ cdef Answer enter_kernel(Clock *c, uint64_t behind) noexcept nogil:
     to_ring_0(c)
     place(c, RCX_PLACE)[0] = behind
     place(c, R11_PLACE)[0] = flags & ~<uint64_t>RESUME_FLAG
-    # The model then advances RIP past SYSCALL. Writing RIP as a register would end the run.
+    # The model then adds the length of SYSCALL to RIP. Writing the RIP register would end the run.
     place(c, RIP_PLACE)[0] = msr(c, LSTAR) - SYSCALL_BYTES
     c.context_restore(c.uc, c.context)
     register_write(c, RFLAGS, flags & ~(msr(c, SFMASK) | RESUME_FLAG))
@@ -312,7 +312,7 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
 
 
 cdef void keep(Clock *c) noexcept nogil:
-    """Save CR2, which Unicorn writes if it is asked to translate an unmapped address.
+    """Save CR2, because Unicorn writes CR2 when asked to translate an unmapped address.
 
     The breakpoint itself changes no registers that describe an exception.
     """
@@ -325,7 +325,7 @@ cdef void forget(Clock *c) noexcept nogil:
 
 
 WALK = native(<void *>walk, "emu.walk")
-# The breakpoint path of the teaching kernel uses 200 bytes of stack, that of GENERIC 208.
+# The teaching kernel's breakpoint path uses 200 bytes of stack, and GENERIC's uses 208.
 FOOTPRINT = 768
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")

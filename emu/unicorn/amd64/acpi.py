@@ -50,8 +50,8 @@ def _fadt(facs: int, dsdt: int) -> bytes:
     put(56, "I", PM1_EVENT)
     put(64, "I", PM1_CONTROL)
     put(76, "I", PM_TIMER)
-    put(88, "BBBB", 4, 2, 0, 4)  # lengths: PM1 event, control, PM2, timer
-    put(96, "HH", 0xFFFF, 0xFFFF)  # C2 and C3 latencies: not supported
+    put(88, "BBBB", 4, 2, 0, 4)  # lengths in bytes: PM1 event, PM1 control, PM2, timer
+    put(96, "HH", 0xFFFF, 0xFFFF)  # latencies that mean that C2 and C3 are not supported
     put(109, "H", 1 << 1)  # boot architecture flags: an 8042, no other legacy devices
     put(112, "I", 1 << 0 | 1 << 2 | 1 << 4)  # flags: WBINVD, C1, power button by control method
     return _table(b"FACP", 1, bytes(body))
@@ -60,14 +60,14 @@ def _fadt(facs: int, dsdt: int) -> bytes:
 def _madt(cpus: int) -> bytes:
     body = struct.pack("<II", LAPIC_BASE, 0)
     for i in range(cpus):
-        body += struct.pack("<BBBBI", 0, 8, i, i, 1)  # processor ID, its APIC ID, enabled
+        body += struct.pack("<BBBBI", 0, 8, i, i, 1)  # processor ID, APIC ID, enabled
     body += struct.pack("<BBBBII", 1, 12, ioapic_id(cpus), 0, IOAPIC_BASE, 0)
     body += struct.pack("<BBBBIH", 2, 10, 0, 0, 2, 0)  # IRQ 0 is connected to pin 2
     return _table(b"APIC", 1, body)
 
 
 def _pci(devices: int) -> bytes:
-    """Encode the PCI host bridge: its address windows and interrupt routing (6.2.13)."""
+    """Encode the PCI host bridge with its address windows and interrupt routing (6.2.13)."""
     routes = package([
         package([integer((i + 1) << 16 | 0xFFFF), integer(0), integer(0), integer(PCI_IRQ + i)])
         for i in range(devices)])
@@ -87,11 +87,11 @@ def _definitions(devices: int) -> bytes:
 
 
 def tables(programs: bool = False, devices: int = 0, cpus: int = 1) -> bytes:
-    """Return all ACPI tables, as the contents of the memory area at RSDP_BASE.
+    """Return the contents of the memory area at RSDP_BASE, which contains all ACPI tables.
 
     :param programs: whether the guest has a disk and so runs programs, which need the devices in
         the DSDT.  Without programs the tables never change, so that old recordings stay valid.
-    :param devices: number of devices on the PCI bus, besides the host bridge.
+    :param devices: number of devices on the PCI bus, without the host bridge.
     :param cpus: number of processors.
     """
     area = bytearray(0x1000)

@@ -1,4 +1,4 @@
-"""Encoder for the ACPI machine language terms that our tables use (ACPI 6.5, chapter 20)."""
+"""Encoder for the ACPI machine language terms that ``acpi`` uses (ACPI 6.5, chapter 20)."""
 
 import struct
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ END_TAG = b"\x79\x00"  # end of a resource list (6.4.2.9); a zero checksum is no
 
 
 def _sized(body: bytes) -> bytes:
-    """Prefix a term's body with its PkgLength, which counts its own bytes, too."""
+    """Prefix a term's body with a PkgLength, whose value includes the size of the PkgLength."""
     if len(body) + 1 < 1 << 6:
         return bytes((len(body) + 1,)) + body
     length = len(body) + 2
@@ -28,7 +28,7 @@ def integer(value: int) -> bytes:
     for code, size in ((BYTE, 1), (WORD, 2), (DWORD, 4)):
         if value < 1 << 8 * size:
             return bytes((code,)) + value.to_bytes(size, "little")
-    raise ValueError(f"{value:#x} has more than 32 bits")
+    raise ValueError(f"{value:#x} does not fit in an AML integer of 32 bits")
 
 
 def name(path: str, value: bytes) -> bytes:
@@ -57,7 +57,7 @@ def device(path: str, *terms: bytes) -> bytes:
 
 
 def eisa_id(text: str) -> bytes:
-    """Encode a hardware ID of three letters and four digits, as ``PNP0501`` (19.3.4, "EISAID")."""
+    """Encode a hardware ID (three letters, four digits) such as ``PNP0501`` (19.3.4, "EISAID")."""
     letters = [ord(letter) - 0x40 for letter in text[:3]]
     number = letters[0] << 10 | letters[1] << 5 | letters[2]
     return bytes((DWORD,)) + number.to_bytes(2, "big") + int(text[3:], 16).to_bytes(2, "big")

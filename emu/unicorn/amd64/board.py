@@ -28,8 +28,8 @@ from emu.unicorn.amd64.cpu import CPL, Amd64Cpu
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
 
-PORT_COST = 500  # ns for a port access: an ISA bus cycle
-TSC_COST = 20  # ns for reading the TSC
+PORT_COST = 500  # duration of a port access in ns (one ISA bus cycle)
+TSC_COST = 20  # duration of a TSC read in ns
 
 
 class Amd64Board(Board):
@@ -43,7 +43,7 @@ class Amd64Board(Board):
         self.machine = machine
         if machine.memory > self.max_memory:
             raise MachineError("amd64 supports at most 3072 MiB of memory: devices are mapped "
-                               "above it")
+                               "above that address")
         Amd64Cpu.prepare(machine)
         native = machine.engine
         count = machine.image.options.cpus
@@ -92,7 +92,7 @@ class Amd64Board(Board):
         )
 
     def _refused(self) -> bool:
-        """Whether IOPL forbids a program's IN or OUT; the run ends in that case.
+        """Whether IOPL forbids a program's current IN or OUT; if so, end the run.
 
         The CPU model lets programs access I/O ports and has already passed the instruction here,
         so the fault of SDM volume 1, "I/O Privilege Level", cannot be delivered.
@@ -120,7 +120,7 @@ class Amd64Board(Board):
     def _port_write(self, port: int, size: int, value: int) -> None:
         entry = self._ports.get(port)
         if (port == 0xCF9 and size == 1 and value & 4) or (port == 0x64 and value == 0xFE):
-            self.machine.request_stop(Stop(StopReason.RESET, 0))  # reset control register, or 8042
+            self.machine.request_stop(Stop(StopReason.RESET, 0))  # reset register, or 8042
         elif entry is not None:
             entry[0].write(entry[1], size, value)
         elif (function := self.pci.port(port)) is not None:
@@ -142,7 +142,7 @@ class Amd64Board(Board):
     def _send(self, sender: int | None, command: int, destination: int) -> None:
         """Deliver a message on the APIC bus.
 
-        :param sender: index of the sending CPU; None: the I/O APIC.
+        :param sender: index of the sending CPU, or None for the I/O APIC.
         :param command: in the format of an interrupt command register or an I/O APIC entry.
         :param destination: the destination field of the message.
         """

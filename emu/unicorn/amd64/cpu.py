@@ -37,7 +37,7 @@ DOUBLE_FAULT, GENERAL_PROTECTION, PAGE_FAULT = 8, 13, 14
 WRITE, RESERVED_BIT = 2, 8  # page fault error code bits; WRITE is also a page table entry bit
 NO_EXECUTE = 1 << 63  # page table entry bit
 MASK = (1 << 64) - 1
-RESERVED = 0xFFF << 40  # reserved entry bits: the CPU model has 40 bits of physical address
+RESERVED = 0xFFF << 40  # reserved bits of an entry: the CPU model has 40-bit physical addresses
 WITH_ERROR_CODE = {8, 10, 11, 12, 13, 14, 17, 21}
 STI = 0xFB
 INT3 = b"\xcc"
@@ -47,9 +47,9 @@ HLT = 0xF4
 PREFIXES = bytes((0x66, 0x67, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0xF2, 0xF3, *range(0x40, 0x50)))
 MWAIT = b"\x0f\x01\xc9"
 CR4_OSFXSR = 1 << 9
-SEGMENT_CACHE = 24  # bytes of QEMU's SegmentCache
+SEGMENT_CACHE = 24  # size of QEMU's SegmentCache in bytes
 CPL, INHIBIT, SS32, CS64 = 3, 1 << 3, 1 << 5, 1 << 15  # bits of QEMU's hflags (HF_CPL, ...)
-SYSCALL = 256  # passed by the engine as the exception vector of a SYSCALL instruction
+SYSCALL = 256  # exception vector that the engine passes for a SYSCALL instruction
 TSS_RSP0, TSS_IST = 4, 28  # SDM volume 3, "64-Bit Mode TSS"; IST n is at TSS_IST + 8 * n
 CR4_PAE, CR0_PE, CR0_PG, CR0_WP = 1 << 5, 1 << 0, 1 << 31, 1 << 16
 EFER_SCE, EFER_LME, EFER_LMA = 1 << 0, 1 << 8, 1 << 10
@@ -117,8 +117,8 @@ def _segment_fields() -> StateFields:
     fs, gs = (find_field(states, values, "<Q", "the segment bases of amd64")
               for values in bases.values())
     if gs - fs != SEGMENT_CACHE:
-        raise MachineError(f"Unicorn {unicorn.__version__} is not supported: its CPU state has "
-                           "another layout of amd64 segments; use version 2.1.4")
+        raise MachineError(f"Unicorn {unicorn.__version__} is not supported: its CPU state stores "
+                           "amd64 segments in another layout; use version 2.1.4")
     fields: dict[str, tuple[int, str]] = {}
     for i, name in enumerate(("es", "cs", "ss", "ds", "fs", "gs")):
         base = fs + (i - 4) * SEGMENT_CACHE
@@ -154,7 +154,7 @@ def _exception_fields() -> tuple[int, int]:
         engine = scratch()
         engine.mem_write(CODE, b"\x8e\xe0")  # mov fs, eax
         engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
-        engine.reg_write(uc.UC_X86_REG_RAX, 0x7F7F0000 | code)  # FS takes the low half
+        engine.reg_write(uc.UC_X86_REG_RAX, 0x7F7F0000 | code)  # the low half is loaded into FS
         before.append(context_bytes(engine))
         engine.emu_start(CODE, CODE + 2)
         after.append(context_bytes(engine))
@@ -249,7 +249,7 @@ class Amd64Cpu(Cpu):
         if vector != BREAKPOINT or not machine.at_breakpoint(pc - 1):
             pc = machine.left_at(pc)
         code, software = self._finish_exception()
-        # INT3 and INT n trap after the instruction; a fault during delivery is reported at it.
+        # INT3 and INT n trap after the instruction; a fault during delivery is reported at the INT.
         began = pc
         if software:
             is_int3 = vector == BREAKPOINT and machine.read(pc - 1, 1) == INT3
@@ -269,7 +269,7 @@ class Amd64Cpu(Cpu):
         return f"libunicorn error {code}: no device at the physical address accessed at {pc:#x}"
 
     def _finish_exception(self) -> tuple[int, bool]:
-        """Mark the exception as handled in Unicorn.
+        """Mark the current exception as handled in Unicorn's CPU state.
 
         :return: its error code, and whether INT n raised it.
         """
@@ -286,7 +286,7 @@ class Amd64Cpu(Cpu):
                began: int | None = None) -> str | None:
         """Deliver an exception.
 
-        :param code: error code to push; None: the exception has none.
+        :param code: error code to push, or None for an exception without error code.
         :param began: address of the instruction that raised the exception (default: ``pc``).
         :return: None, or why the exception cannot be delivered.
         """
@@ -296,7 +296,7 @@ class Amd64Cpu(Cpu):
             return f"exception {vector}: {error}"
 
     def entry_described(self, vector: int, left: int, reached: int) -> str:
-        """Describe the vector's gate and the switch of stacks."""
+        """Describe, in sentences, the gate of an exception vector and the switch of stacks."""
         gate = self._gate(vector)
         return "" if gate is None else gate.described(left, reached)
 
@@ -357,7 +357,7 @@ class Amd64Cpu(Cpu):
             frame.insert(0, code & 0xFFFFFFFF)
         top &= ~15
         pieces = [word.to_bytes(8, "little") for word in reversed(frame)]
-        if (top - 8) >> 12 == (top - 8 * len(frame)) >> 12:  # frame lies in one page: write it once
+        if (top - 8) >> 12 == (top - 8 * len(frame)) >> 12:  # one page: write the frame at once
             pieces = [b"".join(reversed(pieces))]
         for piece in pieces:
             fault = self._push_fault(top - 8 & MASK)
@@ -385,7 +385,7 @@ class Amd64Cpu(Cpu):
         return None
 
     def _to_ring_0(self) -> None:
-        """Set the CPU model's privilege level to 0; writing a selector does not change it."""
+        """Set the CPU model's privilege level to 0, which writing a selector does not do."""
         hidden = _shadow_field()
         hidden.write(self.machine.uc, {"hflags": hidden.read(self.machine.uc)["hflags"] & ~CPL})
 
@@ -444,7 +444,7 @@ class Amd64Cpu(Cpu):
         return self.lapic.urgent or self.lapic.pending() is not None
 
     def masks_interrupts(self) -> bool:
-        """Whether IF is clear."""
+        """Whether the IF flag is clear, so that maskable interrupts are masked."""
         return not self.machine.read_register("rflags") & RFLAGS_IF
 
     def wakes(self) -> bool:
@@ -476,7 +476,7 @@ class Amd64Cpu(Cpu):
         return True
 
     def _deliver_nmi(self) -> bool:
-        """Deliver an NMI; the CPU model masks further ones until IRET."""
+        """Deliver an NMI; the CPU model masks further NMIs until IRET."""
         self.lapic.urgent = False
         fields = _shadow_field()
         fields.write(self.machine.uc, {
@@ -521,7 +521,7 @@ class Amd64Cpu(Cpu):
         state |= _segment_fields().read(m.uc)
         flags = _shadow_field().read(m.uc)["hflags"]
         state["interrupt_shadow"], state["stack_32"] = bool(flags & INHIBIT), bool(flags & SS32)
-        if m.schedule.several:  # the other CPUs start in real mode and may receive NMIs
+        if m.schedule.several:  # other CPUs may be in real mode or in an NMI: store all flags
             state |= _shadow_field().read(m.uc)
         return state
 

@@ -50,11 +50,11 @@ cdef enum:
     NAMES = 11
     EL0T = 0
     EL1H = 5
-    MASKED = 0x3C0 | EL1H  # D A I F
+    MASKED = 0x3C0 | EL1H  # the DAIF bits
     SYNC = 0x200
     LOWER = 0x400  # vector offset of exceptions from EL0
     EC_BRK = 0x3C
-    SVC = 2  # Unicorn's exception number
+    SVC = 2  # exception numbers of Unicorn
     PREFETCH_ABORT = 3
     DATA_ABORT = 4
 
@@ -132,8 +132,8 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     cdef uint32_t code = 0
     if vectors == 0 or state & 0xF != EL1H or not guest_read(c, pc, &code, 4):
         return False
-    # Unicorn updates its cached translation flags only when a system register is written, so PSTATE
-    # comes first.
+    # Unicorn updates its cached translation flags only when a system register is written, so write
+    # PSTATE first.
     register_write(c, PSTATE, MASKED)
     put(c, SPSR, state)
     put(c, ELR, pc)
@@ -156,8 +156,8 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     if word_in_context(c, c.exception_places[AARCH64])[0] != 1:
         return DECLINED
     sp = register_read(c, SP)
-    # Unicorn updates its cached translation flags only when a system register is written, so PSTATE
-    # comes first. Writing PSTATE does not switch the stack pointer.
+    # Unicorn updates its cached translation flags only when a system register is written, so write
+    # PSTATE first. Writing PSTATE does not switch the stack pointer.
     register_write(c, PSTATE, MASKED)
     if user:
         put(c, SP_EL0, sp)
@@ -179,7 +179,7 @@ cdef void forget(Clock *c) noexcept nogil:
 
 
 WALK = native(<void *>walk, "emu.walk")
-# The breakpoint path of the teaching kernel uses 448 bytes of stack, that of GENERIC 480.
+# The teaching kernel's breakpoint path uses 448 bytes of stack, and GENERIC's uses 480.
 FOOTPRINT = 2048
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")

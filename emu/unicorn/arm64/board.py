@@ -1,4 +1,4 @@
-"""The arm64 computer: RAM at 1 GiB, GICv2, generic timers, PL011, PSCI, like QEMU's ``virt``."""
+"""The arm64 computer, like QEMU's ``virt``: RAM at 1 GiB, GICv2, generic timers, PL011, PSCI."""
 
 import functools
 

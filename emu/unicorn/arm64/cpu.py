@@ -45,7 +45,7 @@ from emu.unicorn.new_engine import new_engine
 MPIDR = registers.key(3, 0, 0, 0, 5)
 SCTLR_OFF = 0x30D00800  # SCTLR_EL1 bits that are 1 while the MMU is off
 PMCCNTR = registers.key(3, 3, 9, 13, 0)  # the cycle counter, at one cycle per nanosecond
-CLOCK_READ_COST = 100  # ns
+CLOCK_READ_COST = 100  # duration of a counter read in ns
 # Exception numbers of the CPU model (QEMU target/arm/cpu.h).
 UNDEFINED, SVC, PREFETCH_ABORT, DATA_ABORT, BKPT, HVC, SMC = 1, 2, 3, 4, 7, 11, 13
 VECTOR_SYNC, VECTOR_IRQ = 0x000, 0x080
@@ -56,7 +56,8 @@ EL_BITS = 3 << 2  # exception level bits of PSTATE
 EC_SYSTEM = 0x18
 FPEN = 3 << 20  # floating-point access bits of CPACR_EL1
 FP_ACCESS = 0x07 << 26 | 1 << 25 | 1 << 24 | 0xE << 20  # syndrome of any trapped FP access
-# Encodings trapped by FPEN (mask, value): bits 27 and 26 set (Arm ARM C4.1); FPCR and FPSR.
+# Instructions that FPEN traps, as (mask, value) pairs: floating point and SIMD, whose bits 27 and
+# 26 are set (Arm ARM C4.1), and accesses to FPCR and FPSR.
 FLOATING_POINT = ((0x0C000000, 0x0C000000), (0xFFDFFFC0, 0xD51B4400))
 A32 = "the guest switched to AArch32 code (SPSR_EL1.M[4]), which is not supported"
 YIELD, WFE = bytes.fromhex("3f2003d5"), bytes.fromhex("5f2003d5")
@@ -83,7 +84,7 @@ def scratch() -> unicorn.Uc:
 
 @functools.cache
 def _monitor() -> StateFields:
-    """Locate, in the CPU state, the exclusive monitor: an address and two words loaded from it.
+    """Locate, in the CPU state, the exclusive monitor: an address, and two words loaded from there.
 
     Chosen values reveal where they are stored.
     """
@@ -119,8 +120,8 @@ def _execution_state() -> StateFields:
         states.append(context_bytes(engine))
     at = find_field(states, places, "<Q", "the pc of arm64") + 12
     if any(struct.unpack_from("<I", state, at) != (1,) for state in states):
-        raise MachineError(f"Unicorn {unicorn.__version__} is not supported: the A64 flag of arm64 "
-                           "is not where it is expected in its CPU state; use version 2.1.4")
+        raise MachineError(f"Unicorn {unicorn.__version__} is not supported: its arm64 CPU state "
+                           "does not have the A64 flag at the expected offset; use version 2.1.4")
     return StateFields({"aarch64": (at, "<I")})
 
 
@@ -147,8 +148,8 @@ def _exception_fields() -> tuple[int, int]:
         syndrome = int.from_bytes(state[at - 8 : at - 4], "little")
         if syndrome & ~0x03FFFF80 != 0x25 << 26 | 0x21:
             raise MachineError(
-                f"Unicorn {unicorn.__version__} is not supported: the syndrome of an arm64 abort "
-                "is not where it is expected in its CPU state; use version 2.1.4"
+                f"Unicorn {unicorn.__version__} is not supported: its arm64 CPU state does "
+                "not have the syndrome of an abort at the expected offset; use version 2.1.4"
             )
     return at - 8, at
 
@@ -406,7 +407,7 @@ class ArmCpu(Cpu):
     # -- snapshots --------------------------------------------------------------------------------
 
     def keep(self) -> Any:
-        """Return the state that is not in the engine's registers, timers included."""
+        """Return the state that is not in the engine's registers, including the timers."""
         return super().keep(), [(t.control, t.compare) for t in self.timers.values()]
 
     def put_back(self, kept: Any) -> None:

@@ -11,9 +11,10 @@ cdef enum:
 
 
 def counter_reads(const uint8_t[::1] code):
-    """Return offsets that may hold ``csrrs rd, cycle, x0`` or ``csrrs rd, instret, x0``.
+    """Return the byte offsets of possible RDCYCLE and RDINSTRET instructions.
 
-    Every halfword is checked, including those in the middle of an instruction.
+    Every halfword is checked, including those in the middle of an instruction.  They encode
+    ``csrrs rd, cycle, x0`` and ``csrrs rd, instret, x0``.
     """
     cdef uint32_t word
     cdef Py_ssize_t at

@@ -54,7 +54,7 @@ cdef enum:
     STVEC = 4
     SATP_PLACE = 5
 
-# Context field that ``deliver`` needs as well: the value for stval.
+# Context field that ``deliver`` needs in addition: the value for stval.
 EXCEPTION_PLACES = ("badaddr",)
 
 cdef enum:
@@ -68,7 +68,7 @@ cdef enum:
 
 
 cdef uint64_t page_tables(Clock *c) noexcept nogil:
-    """Return satp; in user mode the model does not reveal it, so it is read from a context."""
+    """Return satp; in user mode, where the CPU model hides the register, read a context."""
     if register_read(c, PRIV) != 0 or c.context == NULL:
         return register_read(c, SATP)
     c.context_save(c.uc, c.context)
@@ -132,7 +132,7 @@ cdef void take(Clock *c, uint64_t vectors, uint64_t cause, uint64_t pc, uint64_t
 
 
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
-    """Enter the breakpoint vector; must directly follow ``keep``, whose saved context it uses."""
+    """Enter the breakpoint vector, using the context that ``keep`` saved directly before."""
     cdef uint64_t vectors = place(c, STVEC)[0] & ~<uint64_t>3
     if vectors == 0 or register_read(c, PRIV) != 1:
         return False
@@ -141,12 +141,12 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
 
 
 cdef inline bint tells_address(uint32_t cause) noexcept nogil:
-    """Return whether stval is an address: misaligned accesses, access faults and page faults."""
+    """Return whether an exception sets stval to an address (misaligned access or access fault)."""
     return 4 <= cause <= 7 or cause in (0, 1, 12, 13, 15)
 
 
 cdef Answer read_time(Clock *c, uint64_t pc) noexcept nogil:
-    """Emulate RDTIME, which the model does not execute (in Python: ``RiscvCpu._counter_read``)."""
+    """Emulate RDTIME, which the CPU model does not execute; see ``RiscvCpu._counter_read``."""
     cdef uint32_t code = 0
     if not guest_read(c, pc, &code, 4) or code & ~<uint32_t>(31 << 7) != RDTIME:
         return DECLINED
@@ -160,7 +160,7 @@ cdef Answer read_time(Clock *c, uint64_t pc) noexcept nogil:
 cdef Answer deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
     cdef bint user = register_read(c, PRIV) == 0
     cdef uint64_t vectors
-    if cause in (ECALL_U, ECALL_S):  # Unicorn does not distinguish the modes
+    if cause in (ECALL_U, ECALL_S):  # Unicorn does not distinguish calls from these modes
         if not user:
             return DECLINED  # a call to the firmware
         cause = ECALL_U
@@ -168,7 +168,7 @@ cdef Answer deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
         return read_time(c, pc)
     elif not tells_address(cause):
         return DECLINED
-    if user:  # set the level before the context is saved, which contains it
+    if user:  # set the level first: the saved context contains it
         register_write(c, PRIV, 1)
     c.context_save(c.uc, c.context)
     vectors = place(c, STVEC)[0] & ~<uint64_t>3
@@ -192,7 +192,7 @@ cdef void forget(Clock *c) noexcept nogil:
 
 
 WALK = native(<void *>walk, "emu.walk")
-# The breakpoint path of the teaching kernel uses 304 bytes of stack, that of GENERIC 320.
+# The teaching kernel's breakpoint path uses 304 bytes of stack, and GENERIC's uses 320.
 FOOTPRINT = 2048
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")

@@ -1,4 +1,4 @@
-"""The riscv64 computer: RAM at 2 GiB, SBI firmware, PLIC, 16550, like QEMU's ``virt``."""
+"""The riscv64 computer, like QEMU's ``virt``: RAM at 2 GiB, SBI firmware, PLIC, 16550."""
 
 from emu.devices.device import Line
 from emu.devices.devicetree import DeviceNode, cells64, cpu_node, flatten

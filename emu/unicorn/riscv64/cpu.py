@@ -51,9 +51,9 @@ LR = (0x1005B52F).to_bytes(4, "little")  # lr.d a0, (a1)
 BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
 USER_MODE, MACHINE_MODE = 0, 3
 OF_FETCH = frozenset((0, 1, 12))
-WITH_ADDRESS = frozenset((0, 1, 4, 5, 6, 7, 12, 13, 15))  # misaligned, access, page faults
+WITH_ADDRESS = frozenset((0, 1, 4, 5, 6, 7, 12, 13, 15))  # misalignment, access and page faults
 MASK = (1 << 64) - 1
-# Registers that are parts of other registers: name of the other one, and mask (privileged manual).
+# Registers that are parts of another register: that register's name, and a mask (privileged manual)
 SSTATUS = 1 << 63 | 1 << 19 | 1 << 18 | 3 << 13 | SPP | SPIE | SIE  # SD MXR SUM FS SPP SPIE SIE
 PARTS = {"sstatus": ("mstatus", SSTATUS), "sie": ("mie", 1 << SSI | 1 << STI | 1 << SEI)}
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
@@ -178,16 +178,16 @@ class RiscvCpu(Cpu):
     )
     wakes_masked = True
     guarded = frozenset(registers.SUPERVISOR)
-    yields = ()  # PAUSE does not end a block, and FreeBSD's kernel does not use it
+    yields = ()  # PAUSE does not end a block, and FreeBSD's kernel does not use PAUSE
     spins_aloud = False
 
     def __init__(self, machine: UnicornMachine, number: int, plic: Plic) -> None:
         super().__init__(number)
         self.machine, self.plic = machine, plic
         self.timer = machine.timer(f"sbi{number or ''}", machine.interrupts_changed)
-        self.told = False  # another hart sent an interrupt, to be raised at this hart's next turn
-        self.timer_at = (1 << 64) - 1  # ns
-        self._cycle_reads: list[int] | None = None  # addresses in the image; None: not searched yet
+        self.told = False  # whether another hart's interrupt must be raised at the next turn
+        self.timer_at = (1 << 64) - 1  # deadline of the SBI timer in virtual ns
+        self._cycle_reads: list[int] | None = None  # addresses, or None before the search
         self.sbi = Sbi(self._set_timer, machine.output, lambda: -1, self._shutdown, self._send,
                        self._start_hart, self._stop_hart, self._status,
                        machine.image.options.cpus)
@@ -253,14 +253,14 @@ class RiscvCpu(Cpu):
                 if i:
                     return i
                 with self.machine.unrecorded():
-                    # The CPU model executes an illegal form, which raises an exception.
+                    # Any other form is illegal: let the CPU model run it and raise the exception.
                     return 0 if self._counter_read(pc, word) else 1
         return len(instructions)  # the bytes matched, but not at an instruction boundary
 
     # -- control and status registers -------------------------------------------------------------
 
     def read_system(self, name: str) -> int:
-        """Read a system register; in user mode from a context, because the CPU model hides it."""
+        """Read a system register; in user mode, where the CPU model hides it, read a context."""
         if name not in self.guarded:
             return super().read_system(name)
         m = self.machine
@@ -270,7 +270,7 @@ class RiscvCpu(Cpu):
         return _control_fields().read(m.uc)[place] & mask
 
     def write_system(self, name: str, value: int) -> None:
-        """Write a system register; in user mode into a context, because the CPU model hides it."""
+        """Write a system register; in user mode, where the CPU model hides it, write a context."""
         if name not in self.guarded:
             super().write_system(name, value)
             return
@@ -290,7 +290,7 @@ class RiscvCpu(Cpu):
         """Deliver an exception or answer an SBI call; Unicorn has advanced the PC by 4."""
         machine = self.machine
         pc = machine.pc - 4 & (1 << 64) - 1
-        at = pc  # may be in a trampoline
+        at = pc  # this address may be in a trampoline
         pc = machine.left_at(pc)
         machine.pc = pc
         if vector in (ECALL_U, ECALL_S):  # Unicorn does not distinguish the two modes
@@ -402,7 +402,7 @@ class RiscvCpu(Cpu):
         return started
 
     def _be_told(self) -> None:
-        """Set the pending bit of the software interrupt, which the hart itself clears."""
+        """Set the pending bit of the software interrupt; the hart itself clears the bit."""
         self.told = False
         fields = _software_field()
         fields.write(self.machine.uc, {"mip": fields.read(self.machine.uc)["mip"] | 1 << SSI})
@@ -481,7 +481,7 @@ class RiscvCpu(Cpu):
     _block_ends = BlockEnds(scratch, NOP)
 
     def ends_block(self, code: bytes) -> bool:
-        """Whether an instruction ends a block: only jumps, fences and system instructions may."""
+        """Whether an instruction ends a block, as some jumps, fences and system instructions do."""
         return (len(code) == 2 or code[0] & 0x7F in MAY_END_BLOCK) and self._block_ends(code)
 
     def is_wait(self, code: bytes) -> bool:
@@ -491,7 +491,7 @@ class RiscvCpu(Cpu):
     # -- snapshots --------------------------------------------------------------------------------
 
     def keep(self) -> Any:
-        """Return the state that is not in the engine's registers, the timer included."""
+        """Return the state that is not in the engine's registers, including the timer."""
         return super().keep(), self.timer_at, self.told
 
     def put_back(self, kept: Any) -> None:

@@ -1,11 +1,11 @@
-"""Supervisor binary interface calls, answered as firmware does (RISC-V SBI specification 2.0)."""
+"""Answers of the firmware to Supervisor Binary Interface calls (RISC-V SBI specification 2.0)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 SUCCESS, FAILED, NOT_SUPPORTED, INVALID_PARAM, ALREADY_AVAILABLE = 0, -1, -2, -3, -6
 STARTED, STOPPED, START_PENDING = 0, 1, 2
-RFENCES = 7  # functions of the RFENCE extension
+RFENCES = 7  # number of functions of the RFENCE extension
 EVERYBODY = (1 << 64) - 1  # hart mask base that selects all harts
 BASE, TIME, IPI, RFENCE, HSM, SRST = 0x10, 0x54494D45, 0x735049, 0x52464E43, 0x48534D, 0x53525354
 LEGACY_SET_TIMER, LEGACY_PUTCHAR, LEGACY_GETCHAR, LEGACY_SHUTDOWN = 0, 1, 2, 8
@@ -53,7 +53,7 @@ class Sbi:
         if extension == LEGACY_SHUTDOWN:
             self.shutdown(False)
             return SUCCESS, None
-        if extension < 16:  # the other legacy calls, IPIs and remote fences, have no effect
+        if extension < 16:  # the other legacy calls (IPIs and remote fences) have no effect
             return SUCCESS, None
         if extension == BASE:
             answers = {0: 2 << 24, 1: 0x6B, 2: 1, 4: 0, 5: 0, 6: 0}
@@ -87,7 +87,7 @@ class Sbi:
         return NOT_SUPPORTED, 0
 
     def _harts(self, arguments: list[int]) -> int | None:
-        """Return the set of harts that a mask and its base select, or None if it is invalid.
+        """Return the set of harts that a mask and its base select, or None for an invalid set.
 
         See chapter "Hart list parameter".
         """

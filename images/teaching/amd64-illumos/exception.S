@@ -9,14 +9,14 @@
 
 	.text
 /*
- * The entry points in the IDT.  With page table isolation, only this page is mapped while a program
- * runs, and the page tables are switched here; this kernel has no programs.
+ * Entry points of the IDT.  With page table isolation, only this page is mapped while a program
+ * runs, and code in this page switches the page tables; this kernel has no programs.
  */
 	.balign	4096
 	.globl	tr_brktrap
 	.type	tr_brktrap, @function
 tr_brktrap:
-	testb	$3, 8(%rsp)		/* from the kernel: its page tables are in use already */
+	testb	$3, 8(%rsp)		/* for a trap from the kernel, its page tables are in use */
 	jz	brktrap
 	jmp	invop_user
 	.size	tr_brktrap, . - tr_brktrap
@@ -39,7 +39,7 @@ tr_iret_kernel:
 	.globl	brktrap
 	.type	brktrap, @function
 brktrap:
-	decq	(%rsp)			/* INT3 leaves RIP after itself; make it look like a fault */
+	decq	(%rsp)			/* INT3 pushed the address after itself; go back */
 	pushq	$1			/* error code that marks a breakpoint */
 	jmp	invop_kernel
 	.size	brktrap, . - brktrap
@@ -105,7 +105,7 @@ dtrace_invop_callsite:
 	ud2
 	.size	invoptrap, . - invoptrap
 
-	/* Restore the registers, and point the stack pointer at what the CPU pushed. */
+	/* Restore the registers, and point the stack pointer at the frame that the CPU pushed. */
 	.macro	RESTORE
 	movq	REGS_RDI(%rsp), %rdi
 	movq	REGS_RSI(%rsp), %rsi

@@ -93,7 +93,7 @@ pvh_start:
 	.size	pvh_start, . - pvh_start
 
 /*
- * The breakpoint vector, like FreeBSD's: build the trap frame below what the CPU pushed, then jump to
+ * The breakpoint vector, like FreeBSD's: build the trap frame below the CPU's frame, then jump to
  * the DTrace hook if it is set and the trap came from the kernel.
  */
 	.globl	Xbpt

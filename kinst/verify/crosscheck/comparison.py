@@ -24,7 +24,7 @@ class CallComparison:
         self.machine, self.base = machine, base
         self.model, self.trap = MODELS[machine.arch.name], trap_of(machine.guest, machine.arch.name)
         self.names = tuple(machine.arch.registers)
-        self.last = 0  # address of the last instruction, to report a difference at the end
+        self.last = 0  # address of the last instruction, for reports of differences at the end
 
     def stops(self, ours: Sequence[Event], theirs: Sequence[Event],
                  unfinished: bool = False) -> None:
@@ -46,7 +46,7 @@ class CallComparison:
                 self.names, one.registers, other.registers, strict=False)
                 if (a ^ b) & flags.get(name, -1)]
             if different:
-                # The previous displaced instruction produced these registers, so report that one.
+                # The previous displaced instruction set these registers, so report it.
                 raise Divergence(
                     f"{', '.join(different)} differ{'s' * (len(different) == 1)} at firing "
                     f"{number}, {'after this' if before else 'at this'} instruction:",
@@ -58,8 +58,8 @@ class CallComparison:
             self._same_frame(one, other, number)
             before = one.site
         if len(ours) != len(theirs) and not (unfinished and len(theirs) < len(ours)):
-            raise Divergence(f"{len(ours)} stops at the seam on our machine, {len(theirs)} on QEMU",
-                             before or self.last, (), (), ())
+            raise Divergence(f"kinst-emu's machine stopped at the seam {len(ours)} times, QEMU "
+                             f"{len(theirs)} times", before or self.last, (), (), ())
         self.last = before or self.last
 
     def _same_frame(self, one: Event, other: Event, number: int) -> None:
@@ -90,7 +90,7 @@ class CallComparison:
     def stack_before(
         self, ours: Sequence[Event], theirs: Sequence[Event]
     ) -> tuple[int, bytes] | None:
-        """Return (address, bytes) of our machine's stack before QEMU's last stop.
+        """Return (address, bytes) of kinst-emu's stack before QEMU's last stop.
 
         None if the machines do not agree at this stop.
         """
@@ -137,7 +137,7 @@ class CallComparison:
                              "after this instruction:", self.last, names, first, second)
 
     def changed_memory(self) -> dict[int, bytes]:
-        """Return the pages that the call changed, by physical address."""
+        """Return the pages that the call changed, keyed by physical address."""
         memory = self.machine.memory_part
         pages = {}
         for at in memory.written():
@@ -148,7 +148,7 @@ class CallComparison:
 
     def memory_left(self, ours: dict[int, bytes], other: QemuMachine,
                     unequal: Iterable[range] = ()) -> None:
-        """Compare all memory at the end, except in the ``unequal`` ranges.
+        """Compare all memory after the call, except in the ``unequal`` ranges.
 
         :raises Divergence: when the memory differs.
         """

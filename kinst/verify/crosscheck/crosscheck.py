@@ -43,13 +43,14 @@ from kinst.verify.crosscheck.lockstep import (
     record,
 )
 
-MAX_PROBES, MAX_FIRINGS = 300, 1200  # limits for one call
-MOST_FIRINGS = 2 * MAX_FIRINGS  # limit if even the rarest instruction exceeds MAX_FIRINGS
-PROBED_PATIENCE = 30.0  # seconds to wait for a response from QEMU, in a call with probes
+MAX_PROBES, MAX_FIRINGS = 300, 1200  # maximum number of probes and of firings in one call
+# Maximum number of firings if even the rarest instruction is executed more than MAX_FIRINGS times
+MOST_FIRINGS = 2 * MAX_FIRINGS
+PROBED_PATIENCE = 30.0  # seconds to wait for QEMU's response in a call with probes
 
 Workload = Callable[[Machine], int]
 Value = TypeVar("Value")
-Sites = dict[int, tuple[Symbol, ProbedInstruction]]  # the probed instructions, by address
+Sites = dict[int, tuple[Symbol, ProbedInstruction]]  # address -> function and probed instruction
 
 
 class Crosscheck:
@@ -75,7 +76,7 @@ class Crosscheck:
         :raises Divergence: when the machines do not agree.
         :raises TooLongError: when the call executes too many instructions.
         :raises PatienceError: when QEMU takes too long; the machines agree up to that point.
-        :raises CallError: when the call fails on our machine.
+        :raises CallError: when the call fails on kinst-emu's machine.
         """
         machine = self.machine
         machine.restore(self._base)
@@ -97,7 +98,7 @@ class Crosscheck:
         return agreement
 
     def _on_qemu(self, run: Callable[[], Value]) -> Value:
-        """Run a call on QEMU; a failure of the call there is a divergence, a timeout is not."""
+        """Run a call on QEMU; report a failed call, unlike a timeout, as a divergence."""
         try:
             return run()
         except PatienceError:
@@ -157,7 +158,7 @@ class Crosscheck:
 
     def _event(self, written: DisplacedWrites, address: int, second: int | None,
                frame: int) -> Event:
-        """Describe a stop; ``second`` is the site if ``address`` is its second breakpoint."""
+        """Describe a stop; ``second`` is the site if ``address`` is the second breakpoint."""
         machine = written.machine
         site, is_second = address if second is None else second, second is not None
         return Event(
@@ -167,7 +168,8 @@ class Crosscheck:
     def _fire(self, seen: list[Event], probe: Probe, state: CpuState | NativeState) -> None:
         seen[-1].registers = tuple(state.get(name) for name in self.compare.names)
         if len(seen) > 4 * MOST_FIRINGS:
-            raise TooLongError(f"more than {len(seen)} stops at the seam")
+            raise TooLongError(f"the call with probes stops {len(seen)} times at the seam: too "
+                               "many stops to compare")
 
     def _sites(self, recording: ExecutionTrace, points: dict[int, ModelPoint],
                found: Agreement) -> Sites:
@@ -196,7 +198,7 @@ class Crosscheck:
             faults = (isinstance(instruction.verdict, Copy | Rewrite)
                       and after.get(address, sequential) != sequential)
             if isinstance(instruction.verdict, Refuse) or faults:
-                # The fault would show QEMU's guest the address of the trampoline.
+                # On QEMU, the kernel's fault handler would see the address of the trampoline.
                 found.refused += 1
                 continue
             seen = instruction.code in self._fired
@@ -227,7 +229,7 @@ class Crosscheck:
         self, workload: Workload, sites: Sites,
         recording: ExecutionTrace,
     ) -> tuple[list[Event], object]:
-        """Run the call with probes on our machine; return its stops and its result."""
+        """Run the call with probes on kinst-emu's machine; return the call's stops and result."""
         machine = self.machine
         seen: list[Event] = []
         quiet(machine)
@@ -257,23 +259,23 @@ class Crosscheck:
     # -- overridden by crosschecks with a fault -------------------------------------------------
 
     def breakpoints(self, fire: Fire) -> Breakpoints:
-        """Create the breakpoints of our machine, handled in Python."""
+        """Create the breakpoints of kinst-emu's machine, which are handled in Python."""
         return Breakpoints(self.machine, fire, python=True)
 
     def probed(self, breakpoints: Breakpoints, sites: Sites) -> None:
-        """Hook for subclasses, called before our machine runs with its probes; does nothing."""
+        """Hook for subclasses, called before kinst-emu's machine runs with probes; does nothing."""
 
     def gave(self, value: object, result: object) -> None:
-        """Compare the results of a call on our machine, without probes and with them."""
-        self.compare.value(value, result, "with and without probes, on our machine")
+        """Compare the results of a call on kinst-emu's machine with and without probes."""
+        self.compare.value(value, result, "with and without probes, on kinst-emu's machine")
 
     def failed(self, error: CallError | TooLongError) -> None:
-        """Raise the error of a call with probes that failed on our machine."""
+        """Raise the error of a call with probes that failed on kinst-emu's machine."""
         raise error
 
 
 class _Settle:
-    """Correction of known differences between the models, on a machine that runs freely."""
+    """Correction of known model differences on a machine that is not single-stepped."""
 
     def __init__(self, machine: QemuMachine, points: dict[int, ModelPoint]) -> None:
         self._machine, self._points = machine, points

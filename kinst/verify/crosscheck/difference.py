@@ -90,7 +90,7 @@ class Model:
     :param flags: the bits of the status register that instructions compute.
     :param frame: trap frame fields that may differ.
     :param state: registers that may always differ.
-    :param trapped: registers that a trap changes; our machine restores them.
+    :param trapped: registers that a trap changes; kinst-emu's machine restores them.
     :param memory: instructions that write differing data to memory.
     """
 

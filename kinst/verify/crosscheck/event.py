@@ -8,7 +8,7 @@ from emu.machine.machine import Machine
 from emu.unicorn.guest_memory import PAGE
 from kinst.verify.crosscheck.lockstep import ExecutionTrace
 
-BELOW = 8192  # bytes below the stack pointer that a trap may write
+BELOW = 8192  # number of bytes below the stack pointer that a trap may write
 
 
 @dataclass
@@ -33,14 +33,15 @@ class Event:
 
 
 class DisplacedWrites:
-    """Reader of the memory that displaced instructions wrote, at each stop of a machine.
+    """Reader of the memory that displaced instructions have written at each stop of a machine.
 
     The addresses are those of the recording of the same call.
     """
 
     def __init__(self, machine: Machine, recording: ExecutionTrace) -> None:
         self.machine, self._writes = machine, recording.writes
-        self._steps: dict[int, list[int]] = {}  # address -> its steps in the recording, in order
+        # address -> sorted numbers of the recorded steps at the address
+        self._steps: dict[int, list[int]] = {}
         for number, step in enumerate(recording.steps):
             self._steps.setdefault(step[recording.pc], []).append(number)
         self._count: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Deliberate faults in our probed machine, to test that the comparison detects them."""
+"""Deliberate faults in kinst-emu's probed machine, to test that the comparison detects them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ FLIPPED = 0x20  # bit that a delivery fault flips in the status register of the 
 
 @dataclass(frozen=True)
 class Astray:
-    """Emulation with a fault: it also changes a register."""
+    """Emulation with a deliberate fault: an additional register change."""
 
     ends_block: ClassVar[bool] = True
     verdict: Emulate
@@ -109,7 +109,7 @@ class FaultyCrosscheck(Crosscheck):
         """Ignore the failure; the comparison with QEMU locates the fault."""
 
     def _deliver_wrong(self, breakpoints: Breakpoints, sites: Sites) -> None:
-        """Flip a flag in each trap frame, as if the CPU had saved it incorrectly."""
+        """Flip a flag in each trap frame, as if the CPU had saved the flags incorrectly."""
         machine, trap = self.machine, breakpoints.trap
         inner = breakpoints.trapped
         assert inner is not None
@@ -126,7 +126,7 @@ class FaultyCrosscheck(Crosscheck):
         breakpoints.trapped = wrong
 
     def _exchange_trampoline(self, breakpoints: Breakpoints, sites: Sites) -> None:
-        """Put the copy of another instruction into one instruction's trampoline."""
+        """Write the copy of a different instruction to an instruction's trampoline."""
         copies = [i for _f, i in sites.values() if isinstance(i.verdict, Copy)]
         for site in copies:
             other = next((i for i in copies

@@ -18,7 +18,7 @@ from emu.unicorn.machine import UnicornMachine
 from kinst.verify.crosscheck.difference import MODELS, Difference, MemoryDifference
 
 MAX_WRITES = 16  # maximum number of recorded writes of one instruction
-MAX_STEPS = 50_000  # maximum number of instructions; stepping them takes about 12 seconds
+MAX_STEPS = 50_000  # maximum number of instructions; single-stepping so many takes about 12 seconds
 
 
 class TooLongError(KinstError):
@@ -61,7 +61,7 @@ class Divergence(KinstError):
 
 
 def quiet(machine: UnicornMachine) -> None:
-    """Disable a machine's device interrupts, because the second machine has none."""
+    """Disable a machine's device interrupts, which the second machine does not have."""
     machine.events.restore({})
 
 
@@ -143,7 +143,7 @@ class ModelPoint:
 
 
 def model_points(machine: Machine, recording: ExecutionTrace) -> dict[int, ModelPoint]:
-    """Return the executed instructions with known differences between the models, by address.
+    """Return executed instructions with known model differences, keyed by address.
 
     Memory that may differ is added to the recording's ``unequal``.
     """
@@ -175,7 +175,7 @@ def model_points(machine: Machine, recording: ExecutionTrace) -> dict[int, Model
 
 def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, ModelPoint],
            workload: Callable[[Machine], object]) -> object:
-    """Run the workload on the second machine, single-stepped, and compare it with the recording.
+    """Single-step the workload on the second machine, and compare it with the recording.
 
     :raises Divergence: at the first register that differs.
     """
@@ -196,9 +196,8 @@ def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, Mo
         settle(address)
         theirs = [machine.read_register(name) for name in names]
         if at >= len(steps):
-            raise Divergence("QEMU continues where our machine has returned", last or address,
-                             names,
-                             steps[-1], theirs)
+            raise Divergence("QEMU continues where kinst-emu's machine has returned",
+                             last or address, names, steps[-1], theirs)
         if tuple(theirs) != steps[at]:
             what = ", ".join(n for n, a, b in zip(names, steps[at], theirs, strict=True) if a != b)
             raise Divergence(f"{what} differ{'s' if ',' not in what else ''} after {at} "
@@ -211,7 +210,7 @@ def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, Mo
     finally:
         machine.watch = None
     if at != len(steps):
-        raise Divergence(f"QEMU returned after {at} instructions, our machine after {len(steps)}",
-                         last or 0, names, steps[min(at, len(steps) - 1)],
+        raise Divergence(f"QEMU returned after {at} instructions, kinst-emu's machine after "
+                         f"{len(steps)}", last or 0, names, steps[min(at, len(steps) - 1)],
                          [machine.read_register(name) for name in names])
     return result

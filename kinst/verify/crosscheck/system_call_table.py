@@ -1,4 +1,4 @@
-"""Table of system calls for cross-validation, by the kernel functions that implement them.
+"""Table of system calls for cross-validation, made through the implementing kernel functions.
 
 The arguments are those that a program at our shell can use: its own descriptors and memory, files
 in /etc and /tmp.  The lines have the format of ``call_table``.  No call waits, because only the
@@ -28,8 +28,8 @@ SIXTEEN = r'bytes("\x10\0\0\0")'  # the length of an address buffer: 16
 ROOM = r'bytes("\x40\0\0\0\0\0\0\0")'  # the length of a buffer for sysctl: 64
 RELEASE = r'bytes("\x01\0\0\0\x02\0\0\0")'  # CTL_KERN, KERN_OSRELEASE
 
-# Calls made before the comparison, so that files, buffers and zones already exist: creating them
-# takes more instructions than are compared in one call.
+# Calls made before the comparison, so that files, buffers and zones already exist: their
+# creation takes more instructions than are compared in one call.
 PREPARED = (FILE, 'sys_mkdir("/tmp/first", 0755)', PAIR, DATAGRAM, STREAM,
             "sys_pipe2(buf(8), 0)", QUEUE, "sys_cpuset(buf(8))",
             f"{PAGES}; sys_mlock(p, 0x1000); sys_munmap(p, 0x8000)", "sys_close_range(3, 19, 0)")

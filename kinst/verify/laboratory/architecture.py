@@ -17,9 +17,9 @@ class LaboratoryArch(ABC):
     cpu_model: ClassVar[int]
     arch: ClassVar[Arch]
     fixed: ClassVar[int] = 0  # instruction length in bytes; 0: variable
-    general: ClassVar[dict[str, int]]  # randomized and compared registers: Unicorn numbers by name
+    general: ClassVar[dict[str, int]]  # compared and randomized registers: name -> Unicorn number
     pc: ClassVar[int]
-    flags: ClassVar[tuple[str, int]]  # flags register and the mask of its randomized bits
+    flags: ClassVar[tuple[str, int]]  # flags register, and the mask of the randomized flags
     vectors: ClassVar[Sequence[tuple[int, int]]]  # vector registers: (Unicorn number, bits)
     control: ClassVar[Mapping[str, int]] = {}  # general registers with a fixed value
     preset: ClassVar[Sequence[tuple[int, int]]] = ()  # (register, value) set before each execution
@@ -39,7 +39,7 @@ class LaboratoryArch(ABC):
         return False
 
     def judge(self, seed: int) -> "Judge | None":
-        """Return the host's CPU as a judge, or None if it has another architecture.
+        """Return the host's CPU as a judge, or None on a host of another architecture.
 
         :raises KinstError: if the host does not permit its use.
         """
@@ -62,24 +62,24 @@ class LaboratoryArch(ABC):
 
 
 class Judge(Protocol):
-    """CPU that executes instructions independently of Unicorn, on memory like a ``FlatCpu``'s."""
+    """CPU that executes instructions independently of Unicorn, with memory as in ``FlatCpu``."""
 
     unknown: ClassVar[str]  # fault of instructions that the CPU does not support
     compared: ClassVar[Mapping[str, int]]  # masks of the registers that an emulation may change
 
     @property
     def crowded(self) -> bool:
-        """Whether only little memory is left for more pages."""
+        """Whether little memory is left for more pages."""
 
     def prepare(self, values: dict[str, int], vectors: list[int]) -> dict[str, int]:
         """Load the vector registers; return the general registers adapted to this CPU."""
 
     def run(self, values: dict[str, int], code: bytes, slot: int, body: bytes,
             repeats: bool) -> Outcome:
-        """Execute ``code`` at CODE, or its trampoline ``body`` if ``slot`` is not 0."""
+        """Execute ``code`` at CODE or, if ``slot`` is not 0, the trampoline ``body``."""
 
     def refill(self, code: bytes) -> dict[int, bytes]:
-        """Reset memory to its initial contents, with ``code`` at CODE, and return it by page."""
+        """Reset memory to its initial contents, with ``code`` at CODE; return the pages."""
 
     def changed(self, before: dict[int, bytes], size: int) -> ChangedPages:
         """Return the pages that differ from ``before``, except for ``size`` bytes at CODE."""

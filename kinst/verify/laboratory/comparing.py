@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from kinst.verify.laboratory.finding import Finding, from_kept
 from kinst.verify.sweep.store import Build, Store
 
-Place = tuple[str, Finding]  # first place of an encoding, and its finding
+Place = tuple[str, Finding]  # first place of an encoding, and the encoding's finding
 KEPT = 1000  # maximum number of wrong encodings listed for each build alone
 
 

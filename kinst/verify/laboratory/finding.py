@@ -64,7 +64,7 @@ class Finding:
         return replace(self, source=source) if source else self
 
     def differences(self) -> list[str]:
-        """Return a line for each difference, with the value in place first."""
+        """Return a line for each difference; each line shows the value in place first."""
         return list(self.lines)
 
 
@@ -97,7 +97,7 @@ def to_kept(one: Finding) -> Kept:
 
 
 def from_kept(kept: Kept) -> Finding:
-    """Convert the stored form of a finding back to the finding.
+    """Convert the stored form of a finding back to a finding.
 
     :raises ValueError: if ``to_kept`` cannot have written it.
     """
@@ -137,7 +137,7 @@ class UnpreparedTask(FindingTask[None]):
 
     @property
     def prepared_for(self) -> None:
-        """None, because a worker process keeps nothing between parts."""
+        """None, because a worker process keeps no prepared object between parts."""
         return None
 
     def prepare(self) -> None:

@@ -127,7 +127,7 @@ class FlatCpu:
             self.engine.write_bytes(register, value.to_bytes(bits // 8, "little"))
 
     def get(self) -> tuple[dict[str, int], tuple[int, ...]]:
-        """Return the general and vector registers; of the flags, only the compared bits."""
+        """Return the general and vector registers; the flags contain only the compared bits."""
         name, bits = self.facts.flags
         values = {n: self.engine.read(r) for n, r in self.facts.general.items()}
         if name:
@@ -183,6 +183,6 @@ class FlatCpu:
             fault = "inaccessible memory"
         elif why == EngineStop.STOP_ERROR and (
             detail != unicorn.UC_ERR_FETCH_UNMAPPED or CODE <= pc < after
-        ):  # a jump to an unmapped target does not fault itself; only its target does
+        ):  # a jump to an unmapped target does not fault; the fetch of the target does
             fault = f"libunicorn error {detail}"
         return (engine.detour.abandon(pc) if fault else pc), fault

@@ -34,7 +34,7 @@ from kinst.verify.laboratory.protocol import (
     identity,
 )
 
-STEPS = 64  # instructions that a trampoline may execute, apart from repetitions
+STEPS = 64  # maximum number of instructions of a trampoline, not counting repetitions
 BY_PROGRAM = "by the relocator"
 
 
@@ -126,7 +126,7 @@ class ForeignLaboratory(Laboratory):
             for address, data in done.stores:
                 state.store(address, len(data), int.from_bytes(data, "little"))
         except Unreachable:
-            self.relocator.again()  # the program still waits for the value it asked for
+            self.relocator.again()  # the program still waits for the requested value
             return Outcome(values, tuple(vectors), {}, 0, "unreachable memory")
         values |= done.registers
         for index, value in done.vectors.items():

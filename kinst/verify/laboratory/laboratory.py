@@ -36,9 +36,9 @@ MAX_STEPS = 4096
 UNKNOWN = "the CPU model does not support it"
 ON_HOST = "on the host"
 EXECUTED = "executed"  # result on the host: the encoding was executed and compared
-# Special states for cases that random states rarely cover.  HALVES: all registers have the same
-# value, for conditions on registers and verdicts that test too many bits.  MIXED: aligned addresses
-# and small numbers, for divisions and vector instructions.
+# Numbers of special states for cases that random states rarely cover.  HALVES: all registers have
+# the same value, for conditions on registers and verdicts that test too many bits.  MIXED: aligned
+# addresses and small numbers, for divisions and vector instructions.
 MADE = 1_000_000
 SAME = (0xFFFFFFFF_00000000, 0xFFFFFFFF, 0, 1)
 HALVES = range(MADE, MADE + len(SAME))
@@ -58,7 +58,7 @@ def mixed(number: int, registers: Sequence[str], address: Callable[[], int],
 
 
 class Told:
-    """What the states executed so far reveal about an instruction.
+    """Evidence about an instruction from the states executed so far.
 
     :param verdict: verdict of kinst-emu; a conditional jump must go both ways if it can.
     :param stack: name of the stack pointer.
@@ -78,7 +78,7 @@ class Told:
 
     @property
     def lacks(self) -> str:
-        """Reason why the states are not sufficient to reveal a mistake; empty if they are."""
+        """Reason why the states are insufficient to reveal a mistake, or an empty string."""
         return "" if self.enough else ONE_WAY if self.ways else FAULTS
 
     @property
@@ -215,11 +215,11 @@ class Laboratory:
                 return "not executed: the host's CPU does not support it", None
             if isinstance(verdict, Copy | Rewrite):
                 outcome = judge.run(values, code, slot, body, repeats)
-                if outcome != in_place:  # retry: a page may have been mapped for only one run
+                if outcome != in_place:  # retry: one of the runs may have lacked a page
                     in_place = judge.run(values, code, 0, b"", repeats)
                     outcome = judge.run(values, code, slot, body, repeats)
             elif in_place.fault:
-                continue  # emulations do not model faults; the kernel handles them
+                continue  # emulations do not model faults, which the kernel handles
             else:
                 in_place, outcome = self._on_host(code, verdict, values, in_place)
             executed = executed or not in_place.fault
@@ -250,7 +250,7 @@ class Laboratory:
                 Outcome(after, in_place.vectors, memory, pc, ""))
 
     def _trampoline(self, code: bytes) -> tuple[int, bytes]:
-        """Return the address and bytes of an encoding's trampoline; (0, b"") if it is emulated."""
+        """Return the address and bytes of a trampoline, or (0, b"") for an emulated encoding."""
         cpu, dispatcher = self.probed, self.dispatcher
         cpu.place(code)
         dispatcher.add(CODE, code, 0, 0)
@@ -270,7 +270,7 @@ class Laboratory:
             self.judge = None
 
     def _again(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
-        """Execute an encoding in place and displaced and, if it is emulated, by its verdict."""
+        """Execute an encoding in place, displaced and, for an emulated encoding, by emulation."""
         def ways(_in_place: Outcome) -> list[tuple[str, Outcome]]:
             outcomes = []
             if not isinstance(verdict, Copy | Rewrite):
@@ -283,9 +283,9 @@ class Laboratory:
 
     def _until_known(self, code: bytes, number: int,
                      ways: Callable[[Outcome], list[tuple[str, Outcome]]]) -> Outcome:
-        """Execute an encoding in place and in all other ways; ``_others`` receives their outcomes.
+        """Execute an encoding in place and by every alternative; ``_others`` receives the outcomes.
 
-        Executions are repeated until every page that one of them accesses is mapped.
+        Executions are repeated until every page that any execution accesses is mapped.
         """
         while True:
             in_place = self._in_place(code, number)
@@ -296,7 +296,7 @@ class Laboratory:
                 break
         outcomes = [in_place, *(outcome for _how, outcome in self._others)]
         if any(o.fault for o in outcomes) or len(self.plain.pages) > MAX_PAGES // 2:
-            # Unicorn does not complete an exception: the next one would be a double fault.
+            # Unicorn does not complete an exception: the next exception would be a double fault.
             pages = [] if len(self.plain.pages) > MAX_PAGES // 2 else list(self.plain.pages)
             self._new_beds()
             for page in pages:
@@ -305,7 +305,7 @@ class Laboratory:
         return in_place
 
     def _appeared(self) -> bool:
-        """Map the missing pages that were accessed; return True if there were any and all fit.
+        """Map the missing pages that were accessed; return whether pages were missing and all fit.
 
         A page beyond the limit stays unmapped, so its access remains a fault.
         """

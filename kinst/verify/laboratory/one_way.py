@@ -23,7 +23,7 @@ class _Asked:
         self._generator = random.Random(0)
 
     def get(self, register: str) -> int:
-        """Return the value of a register; each is chosen at random once."""
+        """Return the value of a register, which is chosen at random at the first read."""
         if register in ZEROS:
             return 0
         if register == self.stack:
@@ -31,7 +31,7 @@ class _Asked:
         return self.values.setdefault(register, self._generator.getrandbits(64))
 
     def set(self, register: str, value: int) -> None:
-        """Ignore the write: LOOP decrements its counter, but this state is discarded."""
+        """Ignore the write: LOOP decrements a counter, but this state is discarded."""
 
     def set_vector(self, number: int, value: int) -> None:
         """Fail: conditions do not change vector registers."""

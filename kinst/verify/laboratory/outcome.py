@@ -36,7 +36,7 @@ class Mismatch:
     how: str = "displaced"
 
     def differences(self) -> list[str]:
-        """Return a line for each difference, with the value in place first."""
+        """Return a line for each difference; each line shows the value in place first."""
         lines = []
         first, second, how = self.in_place, self.displaced, self.how
         for name, value in first.registers.items():

@@ -1,4 +1,4 @@
-"""Protocol of an external relocator: one JSON object per line on its standard streams.
+"""Protocol of an external relocator: one JSON object per line on standard input and output.
 
 The program reads requests from standard input and writes answers to standard output
 (docs/trial.md, "A relocator of your own").
@@ -70,7 +70,7 @@ class Emulated:
 
 
 def identity(command: str) -> str:
-    """Return a relocator's command line with a checksum of the files it names.
+    """Return a relocator's command line with a checksum of the files that the command names.
 
     :raises KinstError: if the command line cannot be parsed or a file cannot be read.
     """
@@ -113,7 +113,7 @@ class Relocator:
         self._buffer = b""
 
     def close(self) -> None:
-        """Close the program's streams and wait for it to exit; kill it after one second."""
+        """Close the program's streams, and kill the program if it does not exit in one second."""
         for stream in (self._in, self._out):
             stream.close()
         try:
@@ -183,7 +183,7 @@ class Relocator:
                        "bytes": code.hex(), "trampoline": trampoline}
         self._send(self._asked)
         row = self._receive()
-        if row.items() >= self._asked.items():  # cat and tee answer like this
+        if row.items() >= self._asked.items():  # programs such as cat and tee repeat the request
             raise self._trouble("the answer repeats the request: the program is not a relocator")
         if row.get("id") != self._number:
             raise self._trouble(f"the answer has the id {row.get('id')!r}, but the request has the "

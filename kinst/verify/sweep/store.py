@@ -36,7 +36,7 @@ CREATE TABLE word (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 CREATE TABLE place (build INTEGER NOT NULL REFERENCES build, encoding INTEGER NOT NULL
     REFERENCES encoding, place TEXT NOT NULL, PRIMARY KEY (build, encoding)) WITHOUT ROWID;
 """
-QUESTIONS = 500  # items per query
+QUESTIONS = 500  # maximum number of items in a query
 MAX_DETAIL = 16 << 20  # maximum size of a value in bytes
 MAX_TABLES, MAX_BUILDS = 100, 100_000
 PATIENCE = 60  # seconds to wait while another sweep has the file locked
@@ -59,7 +59,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Kept:
-    """Result in the form in which a store contains it.
+    """Result in its stored form.
 
     :param item: bytes of an encoding, or text of a call.
     :param word: short result.
@@ -146,7 +146,7 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Convert errors of the enclosed access to the file and its data to KinstError.
+        """Convert errors of the enclosed accesses to the store's file to KinstError.
 
         :raises KinstError: if the file is damaged or cannot be used.
         """
@@ -212,7 +212,7 @@ class Store:
 
     def begin(self, key: Key, identity: str, path: str, compiler: str,
               places: dict[bytes, str]) -> None:
-        """Record the build that a sweep tests, and the places of its items."""
+        """Record the build that a sweep tests, and the places of the sweep's items."""
         with self.reading(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             subject = self._subject(key.kind, key.subject)
@@ -268,7 +268,7 @@ class Store:
                     yield _kept(*row)
 
     def builds(self) -> list[Build]:
-        """Return all builds, in the order in which their sweeps began."""
+        """Return all builds in the order in which their sweeps began."""
         with self.reading():
             builds = [Build(int(number), *(str(text) for text in rest)) for number, *rest in
                      self._db.execute(

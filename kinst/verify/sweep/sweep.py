@@ -1,4 +1,4 @@
-"""Sweeps over items: workers process them in parts; items with known results are skipped."""
+"""Sweeps over items: workers process parts of the items, except items with known results."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -7,9 +7,9 @@ from kinst.verify.sweep.store import Kept, Key, Store
 from kinst.verify.sweep.task import Item, Prepared, Result, Task
 from kinst.verify.sweep.workers import Workers
 
-CHUNK = 500  # items per part
-MOST = 4  # larger parts, while many items are left, have at most MOST * CHUNK items
-SHARE = 10  # larger parts have at most 1/SHARE of the items that are left
+CHUNK = 500  # number of items in a part
+MOST = 4  # while many items remain, parts are larger, with at most MOST * CHUNK items
+SHARE = 10  # larger parts have at most 1/SHARE of the remaining items
 
 
 class KeptTask(Task[Item, Result, Prepared]):
@@ -34,7 +34,7 @@ class KeptTask(Task[Item, Result, Prepared]):
 def sweep(task: KeptTask[Item, Result, Prepared], items: Sequence[Item], workers: Workers,
           store: Store | None = None, key: Key | None = None, chunk: int = CHUNK,
           most: int = MOST) -> Iterator[list[Result]]:
-    """Yield lists with the results of all items, in any order.
+    """Yield the results of all items as lists, in any order.
 
     :param key: key of the results in the store.
     :param chunk: items per part; the first parts have up to ``most`` times as many.

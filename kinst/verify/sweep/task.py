@@ -14,12 +14,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Prepared = TypeVar("Prepared")
 _one_at_a_time = threading.Lock()  # a worker of a cluster may have several threads
-_held: tuple[Hashable, Any] | None = None  # key and object that this process prepared last
+_held: tuple[Hashable, Any] | None = None  # key and object that this process prepared most recently
 _inherited: object = None  # the parent's object; this reference prevents its finalization
 
 
 class Task(ABC, Generic[Item, Result, Prepared]):
-    """Description of work on items: a frozen dataclass, so that it can be sent and compared.
+    """Description of work on items: a frozen dataclass, which can be sent and compared.
 
     :cvar copied: whether forked copies of a process can use what the process has prepared.
     """
@@ -28,7 +28,7 @@ class Task(ABC, Generic[Item, Result, Prepared]):
 
     @property
     def prepared_for(self) -> Hashable:
-        """Key of the object that a process prepares once; tasks with equal keys share it.
+        """Key of the object that a process prepares once; tasks with equal keys share the object.
 
         None: a process keeps nothing, and several of its threads may run parts at the same time.
         """
@@ -47,18 +47,18 @@ class Task(ABC, Generic[Item, Result, Prepared]):
 
 
 def hold(key: Hashable, prepared: object) -> None:
-    """Set the prepared object of this process and its future forks; a key of None discards it."""
+    """Set the prepared object for this process and future forks; key None discards the object."""
     global _held
     _held = None if key is None else (key, prepared)
 
 
 def prepared(task: Task[Any, Any, Prepared]) -> Prepared:
-    """Return the prepared object for a task, and prepare it first if necessary.
+    """Return the prepared object for a task, after preparing the object if necessary.
 
     :raises KinstError: if it cannot be prepared.
     """
     if _held is None or _held[0] != task.prepared_for:
-        hold(None, None)  # release the previous object before another one is prepared
+        hold(None, None)  # release the previous object before preparing the new object
         hold(task.prepared_for, task.prepare())
     assert _held is not None
     found: Prepared = _held[1]

@@ -1,4 +1,4 @@
-"""Workers that run the parts of a task: this process, forked copies of it, or a Dask cluster."""
+"""Workers that run the parts of a task: this process, forked processes, or a Dask cluster."""
 
 import ctypes
 import functools
@@ -24,18 +24,18 @@ from emu.host.fingerprint import our_code
 from kinst.verify.sweep.task import Item, Result, Task, begin_copy, carry_out
 
 MAX_JOBS = 64
-AHEAD = 4  # parts queued for each process
-AHEAD_OF_THREAD = 2  # parts queued for each thread of a cluster
+AHEAD = 4  # number of parts queued for each process
+AHEAD_OF_THREAD = 2  # number of parts queued for each thread of a cluster
 EVERY = 5.0  # interval in seconds at which a cluster's threads are counted
 LOSSES = 20  # number of lost workers after which a part is considered the cause
 # Parameters of mallopt(3), <malloc.h>, with the maxima of glibc's own dynamic adjustment (malloc.c)
 MALLOPT = {-1: 64 << 20, -3: 32 << 20}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: bytes
-WAIT = 30  # seconds to wait for an answer of the scheduler
+WAIT = 30  # seconds to wait for a response from the scheduler
 
 
 @dataclass(frozen=True)
 class Done(Generic[Item, Result]):
-    """Completed part: its items and the result of each."""
+    """Completed part of a task: the items and their results."""
 
     items: Sequence[Item]
     results: list[Result]
@@ -50,7 +50,7 @@ class Workers(ABC):
     @abstractmethod
     def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
              ordered: bool = False) -> Iterator[Done[Item, Result]]:
-        """Run the parts of a task; further parts are requested while others run.
+        """Run the parts of a task, and request further parts while others run.
 
         :param ordered: yield parts in their order, not in the order of completion.
         """
@@ -77,7 +77,7 @@ class Here(Workers):
 
 
 class Processes(Workers):
-    """Forked copies of this process, which inherit what it has prepared for a task.
+    """Forked copies of this process, which inherit the object prepared for a task.
 
     :param losses: number of lost processes that are replaced.
     """
@@ -97,7 +97,7 @@ class Processes(Workers):
             # A forked worker has nothing to clean up: it exits at once when this process is killed.
             pool = ProcessPoolExecutor(min(self._jobs, len(asked)), get_context("fork"), _begin,
                                        (os.getpid(), task.copied))
-            futures: deque[Future[list[Result]]] = deque()  # for the first parts in ``asked``
+            futures: deque[Future[list[Result]]] = deque()  # of the first parts in ``asked``
             try:
                 with ended_pool(pool):
                     while asked:
@@ -123,7 +123,7 @@ class Processes(Workers):
 
 
 def _begin(parent: int, copied: bool) -> None:
-    """Initialize a process of a pool; it must not use a store that its parent has open."""
+    """Initialize a process of a pool; the process must not use its parent's open stores."""
     end_with(parent)
     begin_copy(copied)
 
@@ -143,7 +143,7 @@ def _keep_memory() -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """Part of a task with its task, in one object because Dask searches lists for futures."""
+    """Part of a task, with the task; an object because Dask searches lists for futures."""
 
     task: Task[Any, Any, Any]
     items: Sequence[Any]
@@ -190,7 +190,7 @@ class Cluster(Workers):
 
     def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
              ordered: bool = False) -> Iterator[Done[Item, Result]]:
-        """Run the parts on the cluster, and submit parts of lost workers again."""
+        """Run the parts on the cluster, and resubmit the parts of lost workers."""
         client, code = self._client, our_code()
         lost = (self._dask.KilledWorker, self._dask.client.FutureCancelledError)
         left = enumerate(parts)
@@ -204,7 +204,7 @@ class Cluster(Workers):
             running.add(future)
 
         def fill() -> None:
-            """Submit parts until all workers, including new ones, have enough to do."""
+            """Submit parts until all workers, including new workers, have enough parts queued."""
             room = self._room() - len(waiting) - (len(early) if ordered else 0)
             for number, items in itertools.islice(left, max(0 if waiting else 1, room)):
                 submit(number, items, 0)

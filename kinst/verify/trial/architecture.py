@@ -79,7 +79,7 @@ class TrialArch(ABC):
         return module.probe.get(probe.data, "kp_tramp")
 
     def displacement(self, code: bytes) -> int:
-        """Return the displacement that an instruction adds to its address registers.
+        """Return the displacement that an instruction adds to address registers.
 
         Architectures without large displacements return 0.
         """

@@ -15,11 +15,11 @@ from kinst.verify.trial.provider_module import MadeProbe
 from kinst.verify.trial.sample import Sample
 from kinst.verify.trial.trial import NAME, Trial
 
-FUNCTIONS = 4  # maximum number of functions named
-WRITERS = 3  # maximum number of lines named as writers of a member
+FUNCTIONS = 4  # maximum number of functions listed
+WRITERS = 3  # maximum number of source lines listed as writers of a structure member
 STEPS = 20_000  # maximum number of instructions stepped through
-SHOWN = 16  # maximum number of bytes shown of a member
-AWAY = 5_000_000  # maximum number of instructions of a kernel function that the module calls
+SHOWN = 16  # maximum number of bytes shown of a structure member
+AWAY = 5_000_000  # maximum number of instructions that a called kernel function may execute
 Describe = Callable[[int], str]  # address -> "function  file:line", or "" if unknown
 
 
@@ -38,7 +38,7 @@ class _Steps:
 
 
 def deciding(trial: Trial, code: bytes, plain: bytes, state: int, describe: Describe) -> str:
-    """Return rows of text with the source lines that made the probe and that carried it out.
+    """Return rows of text with the source lines that made the probe and that handled the firing.
 
     :param plain: instruction that can be copied, for comparison.
     """
@@ -51,7 +51,7 @@ def deciding(trial: Trial, code: bytes, plain: bytes, state: int, describe: Desc
 
 
 def _kept(trial: Trial, made: _Steps, plain: _Steps) -> list[str]:
-    """Return the members that differ between two probes, each with the lines that wrote it."""
+    """Return the members that differ between two probes, with the lines that wrote each member."""
     rows = []
     for path, offset, size in trial.module.probe.members():
         value, other = (steps.probe[offset : offset + size] for steps in (made, plain))
@@ -64,7 +64,7 @@ def _kept(trial: Trial, made: _Steps, plain: _Steps) -> list[str]:
 
 
 def _own(lines: list[str], others: list[str]) -> list[str]:
-    """Return the last line of each function that is not in ``others``, latest functions first.
+    """Return the last line of each function, if not in ``others``, with the latest functions first.
 
     If there is no such line, return the last line.
     """
@@ -77,7 +77,7 @@ def _own(lines: list[str], others: list[str]) -> list[str]:
 
 
 def _steps(trial: Trial, code: bytes, state: int, describe: Describe) -> tuple[_Steps, _Steps]:
-    """Trace how the module makes a probe, and how it carries the probe out."""
+    """Trace how the module makes a probe, and how the module handles the probe's firing."""
     machine, (before, after) = trial.machine, trial.around(code)
     begin = trial.function.address
     sample = Sample(code, begin + len(before))

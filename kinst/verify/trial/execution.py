@@ -14,7 +14,7 @@ from kinst.verify.trial.states import CALM, HALVES, JUMPS, MIXED, POINTERS
 from kinst.verify.trial.trial import LOST, REPEATS, PlacedProbe, Trial
 from kinst.verify.trial.verdicts import LENGTH, OPERANDS, TARGET, kind_of
 
-INTERRUPTED = 16  # one in 16 copied encodings is also executed with an interrupt
+INTERRUPTED = 16  # one in this many copied encodings is also executed with an interrupt
 BATCH = 400  # maximum number of instructions placed at the same time
 NO_STACK = "not executed: it leaves the kernel without its stack or does not finish"
 BY_MODULE = "by the module"
@@ -88,7 +88,7 @@ def _batch(trial: Trial, codes: list[bytes], states: int) -> Iterator[Tried]:
 
 def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, difference: str
             ) -> tuple[dict[int, Outcome], Told]:
-    """Execute a sample in place; return the outcomes by state and what they reveal.
+    """Execute a sample in place; return the outcomes by state, and the evidence from them.
 
     States in which the kernel cannot continue, or the instruction does not finish, are left out.
 
@@ -98,7 +98,7 @@ def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, differe
     outcomes, told, gone = dict[int, Outcome](), Told(verdict, trial.machine.arch.sp), 0
     for number in range(states):
         for state in (number, CALM + number):
-            # After a fault, the kernel's handler is abandoned at its entry: its frame lies in the
+            # After a fault, the kernel's handler is abandoned at its entry: the frame is in the
             # stack, which the next state overwrites.  Differences are confirmed after a restart.
             outcome = trial.in_place(sample, state)
             if outcome.fault == REPEATS:
@@ -146,7 +146,7 @@ def _word(trial: Trial, one: PlacedProbe) -> str:
 
 
 def _difference(trial: Trial, one: PlacedProbe, verdict: Verdict) -> str:
-    """Return how the module's verdict differs from kinst-emu's; empty if it does not.
+    """Describe how the module's verdict differs from kinst-emu's, or return an empty string.
 
     Without a verdict of both there is nothing to compare.
     """
@@ -205,7 +205,7 @@ def _one(trial: Trial, one: PlacedProbe, states: int) -> Tried:
 
 
 def _interrupted(trial: Trial, one: PlacedProbe, number: int) -> Mismatch | None:
-    """Execute a sample with an interrupt just before its trampoline; return any mismatch."""
+    """Execute a sample with an interrupt just before the trampoline; return any mismatch."""
     trial.restart()
     in_place = trial.in_place(one.sample, number)
     trial.restart()

@@ -39,7 +39,7 @@ class FbtModule(ProviderModule):
         return (b"", returns) if is_prologue else (prologue, b"")
 
     def probes(self, begin: int, end: int) -> dict[int, MadeProbe]:
-        """Return the module's probes on the instructions in [begin, end), by address."""
+        """Return the module's probes on instructions in [begin, end), keyed by address."""
         machine, probes = self.machine, dict[int, MadeProbe]()
         next_offset, _size = self.probe.place("fbtp_hashnext")
         patch_offset, _size = self.probe.place("fbtp_patchpoint")
@@ -57,5 +57,5 @@ class FbtModule(ProviderModule):
         return dict(sorted(probes.items()))
 
     def is_return(self, probe: MadeProbe) -> bool:
-        """Whether a probe is on a return, not on an entry."""
+        """Whether a probe is on a return rather than on an entry."""
         return self.probe.get(probe.data, "fbtp_roffset") != 0

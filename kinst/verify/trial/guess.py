@@ -1,4 +1,4 @@
-"""Prediction of where an instruction continues, by kinst-emu's own verdict."""
+"""Prediction of the address at which an instruction continues, from kinst-emu's verdict."""
 
 from dataclasses import dataclass
 

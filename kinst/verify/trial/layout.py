@@ -27,7 +27,7 @@ class Layout:
         types = [strip(kind) for kind in self.types.named(self.name)]
         if not types or not isinstance(types[0], Structure):
             raise KinstError(f"the debug data has no type '{self.name}': place the module's "
-                             ".ko.debug file beside the module")
+                             ".ko.debug file next to the module")
         self._structure, self.size = types[0], size_of(types[0])
         if self.size > MAX_SIZE:
             raise KinstError(f"damaged debug data: {self.name} is too large ({self.size} bytes)")
@@ -37,7 +37,7 @@ class Layout:
         return find_member(self._structure, member) is not None
 
     def place(self, path: str) -> tuple[int, int]:
-        """Return the (offset, size) in bytes of a member, also of a nested one: ``kp_md.disp``."""
+        """Return the (offset, size) in bytes of a member, which may be nested: ``kp_md.disp``."""
         if path not in self._known:
             structure, offset, size = self._structure, 0, 0
             for name in path.split("."):
@@ -57,7 +57,7 @@ class Layout:
         Members of nested structures and unions are included.
         """
         members, waiting = list[tuple[str, int, int]](), [("", self._structure, 0)]
-        for _ in range(MAX_MEMBERS):  # limit on the number of nested structures
+        for _ in range(MAX_MEMBERS):  # maximum number of nested structures
             if not waiting:
                 break
             path, structure, begin = waiting.pop()

@@ -22,8 +22,8 @@ PROBES = 0x8000  # number of chains in the table of probes
 MAX_CHAIN = 1 << 16
 EVERY = -1  # value of kpd_off that selects all instructions
 MODULE = "kinst.ko"
-NAMES, MAX_NAME = 1 << 20, 128  # size of the memory for names, and of one name, in bytes
-FRAME = 4096  # bytes below the stack pointer that are left for the arguments
+NAMES, MAX_NAME = 1 << 20, 128  # size of the memory for names; maximum size of a name (bytes)
+FRAME = 4096  # number of bytes below the stack pointer that are reserved for the arguments
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ProviderModule(ABC):
     def __init__(self, machine: UnicornMachine, types: Types) -> None:
         self.machine, self.types = machine, types
         if not any(module.name == self.file for module in machine.image.modules):
-            raise KinstError(f"{self.file} is not loaded: give --module {self.file}")
+            raise KinstError(f"{self.file} is not loaded: load it with --module {self.file}")
         self._symbol = Layout(types, "linker_symval_t")
         self._make, self._patch = self.function(self.maker), self.function(self.patcher)
         self._kernel = machine.read_u64(machine.symbol("linker_kernel_file").address)
@@ -91,7 +91,7 @@ class ProviderModule(ABC):
         for symbol in self.machine.image.symbols.named(name):
             if symbol.module == self.file:
                 return symbol.address
-        raise KinstError(f"{self.file} has no function '{name}': its version is not supported")
+        raise KinstError(f"{self.file} has no function '{name}': this version is not supported")
 
     @abstractmethod
     def asked(self, name: bytes) -> bytes:
@@ -104,7 +104,7 @@ class ProviderModule(ABC):
 
     @abstractmethod
     def probes(self, begin: int, end: int) -> dict[int, MadeProbe]:
-        """Return the module's probes on the instructions in [begin, end), by address."""
+        """Return the module's probes on instructions in [begin, end), keyed by address."""
 
     def make(self, name: str, address: int, size: int) -> int:
         """Have the module make the probes of a function, as DTrace requests them.
@@ -118,7 +118,7 @@ class ProviderModule(ABC):
             return caller.call(self._make, arguments, self.maker) & 0xFFFFFFFF
 
     def enter(self, name: str, address: int, size: int) -> int:
-        """Prepare the call of ``make`` without running it, so that it can be single-stepped.
+        """Prepare the call of ``make`` without running the call, for single-stepping.
 
         :return: return address of the call.
         """
@@ -139,7 +139,7 @@ class ProviderModule(ABC):
             if not self._names:
                 raise KinstError("the guest cannot allocate memory for the trial's names")
         if self._name_at + len(text) + 1 > NAMES:
-            self._name_at = 0  # reuse the start: the guest was restored after it was written
+            self._name_at = 0  # reuse the memory, whose start the restored guest no longer uses
         address = self._names + self._name_at
         self.machine.write(address, text + b"\0")
         self._name_at += len(text) + 1
@@ -186,7 +186,7 @@ class KinstModule(ProviderModule):
         return prologue, b""
 
     def probes(self, begin: int, end: int) -> dict[int, MadeProbe]:
-        """Return the module's probes on the instructions in [begin, end), by address."""
+        """Return the module's probes on instructions in [begin, end), keyed by address."""
         machine, probes = self.machine, dict[int, MadeProbe]()
         next_offset, size = self.probe.place("kp_hashnext.le_next")[0], self.probe.size
         patch_offset, _size = self.probe.place("kp_patchpoint")

@@ -8,8 +8,8 @@ from kinst.verify.laboratory.laboratory import SAME, mixed
 from kinst.verify.trial.architecture import TrialArch
 from kinst.verify.trial.memory import AROUND, DATA_PAGES, PAGE, TrialMemory
 
-# First numbers of the families of special states, by the contents of registers: stack addresses,
-# code addresses, data addresses, data addresses and small numbers, the same value everywhere.
+# First state number of each family of special states, whose registers contain: stack addresses;
+# code addresses; data addresses; data addresses or small numbers; the same value everywhere.
 # States with even numbers enable interrupts.
 CALM, JUMPS, POINTERS, MIXED, HALVES = 1000, 2000, 3000, 4000, 5000
 MASK = (1 << 64) - 1
@@ -21,7 +21,7 @@ def divided(number: int) -> bool:
 
 
 class TrialStates:
-    """Random register states by number; each is created once.
+    """Random register states by number; each state is created once.
 
     :param machine: source of the flags that are not random.
     """

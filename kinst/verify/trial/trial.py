@@ -26,13 +26,13 @@ from kinst.verify.trial.sample import Sample
 from kinst.verify.trial.states import TrialStates, divided
 
 LIMIT = 50_000  # maximum number of instructions of an execution
-LONG = 5_000_000  # maximum number of instructions of an execution that is interrupted
+LONG = 5_000_000  # maximum number of instructions of an interrupted execution
 NAME = "trial_of_kinst"  # kinst excludes functions whose names begin with kinst_
 PASSES = 64  # maximum number of times that the end is reached with a wrong stack pointer
 LOST = -1  # error number for a module that panics or does not return
-NOWHERE = "access to nonexistent memory"  # which the kernel does not receive as a fault
-REPEATS = "instruction repeats for too long"  # a string instruction with a random count
-# Minimum size of a function in which instructions are placed, and of the distance between two
+NOWHERE = "access to nonexistent memory"  # an access that causes no fault in the kernel
+REPEATS = "instruction repeats for too long"  # a string instruction with a large random count
+# Minimum size of a function for placed instructions; minimum distance of two such functions (bytes)
 SMALLEST, APART = 2048, 1 << 20
 
 
@@ -52,7 +52,7 @@ class PlacedProbe:
 
 
 def _spread(functions: list[Symbol]) -> list[Symbol]:
-    """Return the largest function, and others far away from it and from each other.
+    """Return the largest function and further functions, all far away from each other.
 
     Pc-relative operands of a sample have different contents in each function.
     """
@@ -66,7 +66,7 @@ def _spread(functions: list[Symbol]) -> list[Symbol]:
 
 
 class _Lost(Exception):
-    """Raised when the module panics or does not return while it makes a probe."""
+    """Raised when the module panics or does not return while making a probe."""
 
     def __init__(self, sample: Sample) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Trial:
         self.base = machine.snapshot()
         self._cpu = machine.read_register(machine.guest.threads.per_cpu)
         self._thread = machine.read_u64(self._cpu)
-        # fbt.ko probes every function when it is loaded, also those that samples overwrite.
+        # When loaded, fbt.ko probes every function, including functions that samples overwrite.
         self._old = {p.place for f in self.functions
                      for p in self.module.probes(f.address, f.address + f.size).values()}
         self.made: Snapshot = self.base  # state in which a batch's probes exist but are disabled
@@ -106,17 +106,17 @@ class Trial:
     # -- a batch ------------------------------------------------------------------------------
 
     def room(self, where: int = 0) -> int:
-        """Return the number of bytes that a batch may occupy, with the code around samples."""
+        """Return the maximum size in bytes of a batch, including the code around samples."""
         return self.functions[where].size - 2 * LANDING
 
     def is_placed(self, code: bytes) -> bool:
-        """Whether an instruction's memory operands depend on its own address."""
+        """Whether an instruction's memory operands depend on the instruction's address."""
         at = self.function.address
         arch = self.machine.arch
         return arch.placed_operands(code, at) != arch.placed_operands(code, at + PAGE)
 
     def size_of(self, code: bytes) -> int:
-        """Return the number of bytes that an instruction occupies, with the code around it."""
+        """Return the size in bytes of an instruction, including the code around the instruction."""
         before, after = self.around(code)
         size, grain = len(before) + len(code) + len(after), len(self.arch.prologue)
         return size + -size % grain
@@ -231,7 +231,7 @@ class Trial:
         return self._outcome(machine.pc, None)
 
     def interrupted(self, placed: PlacedProbe, number: int, expected: Outcome) -> Outcome | None:
-        """Execute a sample as ``displaced`` does, with a console interrupt before its trampoline.
+        """Execute a sample like ``displaced``, with a console interrupt before the trampoline.
 
         If interrupts are enabled, the interrupt leaves the trampoline, another thread runs, and
         the CPU returns to the trampoline.
@@ -250,7 +250,7 @@ class Trial:
         return self._until(sample, expected, LONG)
 
     def displaced(self, sample: Sample, number: int, expected: Outcome) -> Outcome:
-        """Execute a sample under the module's probe until it continues as it does in place."""
+        """Execute a sample under the module's probe until execution continues as in place."""
         self.prepare(sample, number)
         return self._until(sample, expected, LIMIT)
 
@@ -292,7 +292,7 @@ class Trial:
                        self.memory.changed(like, 0 if fault else machine.sp), pc, fault or "")
 
     def gone(self, sample: Sample, outcome: Outcome) -> bool:
-        """Whether a sample completed in place and only its jump target faulted."""
+        """Whether a sample completed in place and only the fetch of the jump target faulted."""
         return (not sample.address <= self.faults.at < sample.after
                 and outcome.fault == self.faults.of_its_own_address())
 
@@ -309,7 +309,7 @@ class Trial:
                         for name, value in self._fixed.items()))
 
     def _guess(self, sample: Sample, number: int) -> list[int]:
-        """Return the addresses at which a sample may continue, by kinst-emu's own verdict."""
+        """Return the addresses at which a sample may continue according to kinst-emu's verdict."""
         values, _vectors = self.states.state(number, sample.code)
         return guessed(self.machine, self.trap, sample,
                        values | self._fixed | {self.machine.arch.sp: self.memory.sp})

@@ -55,7 +55,7 @@ class Verdicts:
     errors: Counter[int] = field(default_factory=Counter)
 
     def differ(self, kind: str, example: Example) -> None:
-        """Count a difference, and keep it as an example unless there are enough."""
+        """Count a difference, and keep it as an example unless enough examples are kept."""
         self.differences[kind] += 1
         examples = self.examples.setdefault(kind, [])
         if len(examples) < EXAMPLES:
@@ -153,7 +153,7 @@ def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
 
 
 def kind_of(theirs: Becomes, ours: Becomes, length: int, reason: str) -> str:
-    """Return the kind of difference between two verdicts; empty if they agree."""
+    """Return the kind of difference between two verdicts, or an empty string if they agree."""
     if theirs.length and theirs.length != length:
         return LENGTH
     if None not in (theirs.operands, ours.operands) and theirs.operands != ours.operands:

@@ -44,7 +44,7 @@ class ChosenPlace:
 
 
 def end_of(text: str) -> tuple[str, str, str, str] | None:
-    """Parse an entry or return probe into (provider, module, function, entry or return).
+    """Parse an entry or return probe into (provider, module, function, "entry" or "return").
 
     Return None for any other text.
     """
@@ -58,7 +58,7 @@ def end_of(text: str) -> tuple[str, str, str, str] | None:
 
 def chosen(machine: UnicornMachine, image: Image, text: str, hit: int, run: Callable[[], object]
            ) -> ChosenPlace:
-    """Find the instruction of the firing to explain.
+    """Find the instruction at which the firing to explain happens.
 
     :param machine: executes ``run`` for an entry or return probe; its state is restored afterwards.
     :param hit: number of the firing, from 1.
@@ -109,8 +109,9 @@ class _Counted:
                  function: str, name: str) -> None:
         self._machine = machine
         self._executed: dict[int, list[_Executed]] = {}  # executions by instruction address
-        # One tuple for each firing: the address, the number of instructions executed before it, and
-        # which execution of a tail call's jump led to it (0: not seen; None: not by a tail call).
+        # One tuple for each firing: the address, the number of instructions executed before the
+        # firing, and the number of the execution of the tail call that caused the firing (0 if it
+        # was not seen, None if no tail call caused the firing).
         self._fired: list[tuple[int, int, int | None]] = []
         self.breakpoints = breakpoints = Breakpoints(machine, self._fire)
         self._wanted = set(_made(breakpoints, image, provider, module, function, name))
@@ -130,7 +131,7 @@ class _Counted:
         if probe.id - 1 not in self._wanted:
             times.append(_Executed(now, sp + self._machine.arch.return_size))
         elif self.breakpoints.dispatcher.after:
-            # The function that left last returns first, so choose the latest matching execution.
+            # The most recent tail call returns first, so choose the latest matching execution.
             matches = [n for n, one in enumerate(times) if one.callers == sp and not one.returned]
             if matches:
                 times[matches[-1]].returned = True
@@ -139,9 +140,9 @@ class _Counted:
             self._fired.append((address, now, None))
 
     def firing(self, text: str, hit: int) -> ChosenPlace:
-        """Return where firing number ``hit`` happened.
+        """Return the instruction at which firing number ``hit`` happened.
 
-        :raises KinstError: if there were fewer firings, or its execution is not known.
+        :raises KinstError: if there were fewer firings, or the execution of a tail call is unknown.
         """
         if len(self._fired) < hit:
             times = {0: "never", 1: "once"}.get(len(self._fired), f"{len(self._fired)} times")
@@ -149,8 +150,8 @@ class _Counted:
                              "explained; choose another call")
         address, fired_at, jump = self._fired[hit - 1]
         if jump == 0:
-            raise KinstError(f"{text}: firing {hit} cannot be explained: the tail call that led to "
-                             "it was not seen in this run; choose another call")
+            raise KinstError(f"{text}: firing {hit} cannot be explained: the tail call before it "
+                             "was not seen in this run; choose another call")
         probe = self._places[address]
         function = self.breakpoints.functions[self._function_of(probe)]
         count = sum(1 for one in self._executed.get(address, ()) if one.now <= fired_at)
@@ -160,11 +161,11 @@ class _Counted:
 
 def _made(breakpoints: Breakpoints, image: Image, provider: str, module: str, function: str,
           name: str) -> list[int]:
-    """Create the probes for a function and its inline copies, and return their numbers."""
+    """Create the probes for a function and its inline copies; return the probe numbers."""
     if provider != fbt.PROVIDER:
         try:
             return inline.create(breakpoints, debug_index(image), function, name,
                                  module=module).numbers
         except DebugDataError:
-            pass  # without debug data about inline copies, FBT's probes are enough
+            pass  # without debug data, inline copies are unknown: use only FBT's probes
     return list(fbt.create(breakpoints, function, name, module=module))

@@ -1,4 +1,4 @@
-"""A D clause on the explained probe, run by the Python BPF executor and narrated."""
+"""Execution of D clauses on the explained probe in the Python BPF executor, with a narration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Narrated:
     instruction: BpfInstruction = field(repr=False)
 
     def effect(self) -> str:
-        """Return a description of what the instruction did."""
+        """Describe the effect of the instruction in words."""
         i = self.instruction
         opcode_class, operation = i.opcode & 7, i.opcode & 0xF0
         if opcode_class in (Class.JMP, Class.JMP32):
@@ -114,10 +114,10 @@ class ExplainedClause:
         self._session = linked(pipeline, f"{':'.join(parts)} {text}", ["explain"],
                                self._rows.append)
         probes = {enabled.probe.number for enabled in self._session.enabled
-                  if not enabled.function.clause.hidden}  # the compiler adds hidden clauses
+                  if not enabled.function.clause.hidden}  # skip the compiler's own clauses
         if len(probes) != 1 or (probe := probes.pop()) != FIRST_PROBE + number:
-            raise KinstError(f"-n: '{text}': every clause must be for the explained probe: "
-                             "[/PREDICATE/] { ACTIONS }")
+            raise KinstError(f"-n: '{text}': clauses can only trace the explained probe; omit the "
+                             "probe description: [/PREDICATE/] { ACTIONS }")
         self._probe = probe
         self._lines = self._where()
 
@@ -133,7 +133,7 @@ class ExplainedClause:
         return lines
 
     def fire(self, state: CpuState | NativeState, wanted: bool) -> Narration | None:
-        """Run the clause, and return its narration if ``wanted``."""
+        """Run the clause; return its narration if ``wanted`` is true, otherwise None."""
         narration, went = Narration(self.text), list[tuple[int, BpfInstruction, tuple[int, ...]]]()
 
         def narrate(at: int, instruction: BpfInstruction, registers: Sequence[int]) -> None:

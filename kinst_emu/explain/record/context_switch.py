@@ -1,4 +1,4 @@
-"""Recorder of a context switch, which records each instruction of the kernel's switch function."""
+"""Recorder of a context switch, instruction by instruction, in the kernel's switch function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from kinst_emu.explain.record.running import RunningThread
 
 MAX_ROWS = 5000  # maximum number of recorded instructions of a switch
 FRAMES = 16  # maximum number of recorded frames of a call stack
-WORD = 8  # size in bytes
+WORD = 8  # size of a word in bytes
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SwitchedThread:
 
     @property
     def named(self) -> str:
-        """Process, thread and process number as text, or the thread's address."""
+        """Names of the process and the thread with the process number, or the thread's address."""
         if not self.pid and not self.process:
             return f"the thread at {self.address:#x}"
         return f"{self.process}" + (f"/{self.name}" if self.name != self.process else "") + (
@@ -114,7 +114,7 @@ class SwitchRecorder(EachInstruction):
         counted = 0
 
         def counts() -> bool:
-            """Count from the first switch away from the shell: earlier ones switch to it."""
+            """Return whether a switch counts, beginning with the first away from the shell."""
             nonlocal counted
             counted += counted > 0 or self._running.pid() == SHELL_PROCESS
             return counted > 0
@@ -156,7 +156,7 @@ class SwitchRecorder(EachInstruction):
             lambda one: pc if one == name else machine.read_register(one), FRAMES))
 
     def look(self, address: int) -> None:
-        """Record the instruction at ``address``, and stop at the new thread's first one."""
+        """Record the instruction at ``address``; stop at the new thread's first instruction."""
         machine, seen = self.machine, self.seen
         assert seen is not None
         seen.rows.append(seen_instruction(machine, address))
@@ -166,6 +166,6 @@ class SwitchRecorder(EachInstruction):
             seen.loaded = len(seen.rows) - 1
         if (seen.loaded and address == self._pc) or len(seen.rows) > MAX_ROWS:
             self.over = address == self._pc
-            # Read the stack here, since the machine runs on to the end of the block.
+            # Read the stack now: the machine stops only at the end of the basic block.
             seen.after = self._thread(seen.after.address, self._stack(address))
             machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))

@@ -1,4 +1,4 @@
-"""Observation of each instruction of a run, before it is executed."""
+"""Observation of a run before each of its instructions is executed."""
 
 import contextlib
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ class EachInstruction(ABC):
         hooks = [machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0)]
         if stores is not None:
             hooks.append(machine.uc.hook_add(unicorn.UC_HOOK_MEM_WRITE, stores, begin=1, end=0))
-        machine.engine.flush_translations()  # existing translations do not call the hook
+        machine.engine.flush_translations()  # code translated earlier does not call the hook
         try:
             yield
         finally:
@@ -66,16 +66,16 @@ class EachInstruction(ABC):
         return stop
 
     def _executed(self, _uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
-        """Handle Unicorn's code hook."""
+        """Forward an event of Unicorn's code hook to ``executed``."""
         self.executed(address)
 
     def executed(self, address: int) -> None:
-        """Call ``look`` before an instruction is executed, or where a run has ended."""
+        """Call ``look`` before an instruction is executed, or at the end of a run."""
         if self.failure is None and not self.over:
             try:
                 self.look(address)
             except KinstError as error:
-                # Unicorn swallows exceptions of hooks, and the machine would never stop.
+                # Unicorn discards exceptions raised in hooks, so raising does not stop the machine.
                 self.failure = error
                 self.failed(address)
 

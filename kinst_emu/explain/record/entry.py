@@ -1,4 +1,4 @@
-"""Recorder of a program's entry into a kernel function and its return, with the trap frame.
+"""Recorder of a program's entry into a kernel function and of the return, with the trap frame.
 
 The command runs twice. The second run is normal until shortly before the function; from there on,
 Unicorn stops at each instruction. The machine is not to be used for anything else.
@@ -21,19 +21,22 @@ from kinst_emu.explain.record.each_instruction import EachInstruction
 from kinst_emu.explain.record.instruction import SeenInstruction, seen_instruction
 from kinst_emu.explain.record.running import RunningThread
 
-BEFORE = 3000  # instructions recorded before the function, including the entry into the kernel
-MAX_ROWS = 20_000  # maximum number of instructions from the program to the function, or back
+# number of instructions recorded before the call of the function, with the entry into the kernel
+BEFORE = 3000
+# maximum number of recorded instructions from the program to the function, or back
+MAX_ROWS = 20_000
 # Maximum number of instructions until the function returns, including those of other threads.
 MAX_WORK = 5_000_000
-MAX_ENTERED = 24  # maximum number of called functions whose first entry is recorded
+MAX_ENTERED = 24  # maximum number of functions whose first call is recorded
 SHELL_PROCESS = 1  # process number of the shell
-WORD = 8  # size in bytes
-AROUND = 24  # number of bytes of code recorded before the program's instruction, and starting at it
+WORD = 8  # size of a word in bytes
+# number of bytes of code recorded on either side of the start of the program's instruction
+AROUND = 24
 
 
 @dataclass
 class SeenWay:
-    """Instructions between a program and a kernel function, in one direction.
+    """Instructions executed on the path from a program to a kernel function, or back.
 
     :param boundary: number of the row where control passes between the vectors and the kernel's C
         code, in either direction; 0 if no row does that.
@@ -87,7 +90,7 @@ class SeenEntry:
 
 
 class WantedTime(Protocol):
-    """Request for occurrence number ``hit`` of ``what`` while a command runs."""
+    """Request for one occurrence of an event while a command runs."""
 
     @property
     def command(self) -> str: ...
@@ -101,7 +104,7 @@ class WantedTime(Protocol):
 
 def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime, limit: int,
                   counts: Callable[[], bool]) -> Iterator[int]:
-    """Yield the instruction count each time a typed command reaches a function.
+    """Yield the machine's instruction count each time a typed command reaches a function.
 
     The last value is that of the wanted occurrence.
 
@@ -116,11 +119,11 @@ def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime,
         if stop.reason is StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         if stop.reason is StopReason.INSTRUCTIONS:
-            raise CommandError(f"'{command}' did not reach number {wanted.hit} of the "
-                               f"{wanted.what} within {limit:,} instructions; raise --limit", stop)
+            raise CommandError(f"'{command}': occurrence {wanted.hit} of the {wanted.what} was "
+                               f"not reached within {limit:,} instructions; raise --limit", stop)
         if stop.reason is not StopReason.ADDRESS:
-            raise CommandError(f"--hit {wanted.hit}: the number of {wanted.what} in '{command}' is "
-                               f"only {counted}", stop)
+            raise CommandError(f"--hit {wanted.hit}: only {counted} {wanted.what} occur in "
+                               f"'{command}'", stop)
         counted += counts()
         yield machine.instructions
 
@@ -142,11 +145,11 @@ class EntryRecorder(EachInstruction):
         self._returns = trap_of(machine.guest, machine.arch.name).instructions.trap_returns
         at_shell(machine)
         check_command(seen.command)
-        self._way = SeenWay()  # rows recorded so far in the current direction
+        self._way = SeenWay()  # rows recorded so far, either on the way in or on the way out
         self._back = 0  # return address of the function
         self._thread = 0  # the thread that called the function
-        self._sp = self._count = 0  # stack pointer after the return; instructions counted so far
-        self._earlier = 0  # arrivals at the function shortly before the wanted one
+        self._sp = self._count = 0  # stack pointer after the return; number of counted instructions
+        self._earlier = 0  # number of recorded calls of the function before the wanted call
         self._inside = False
 
     @abstractmethod
@@ -155,7 +158,7 @@ class EntryRecorder(EachInstruction):
 
     @abstractmethod
     def program(self, row: SeenInstruction) -> SeenInstruction:
-        """Return the program's instruction that led to the function.
+        """Return the program's instruction that led to the call of the kernel function.
 
         :param row: the last instruction that the program has executed, or the kernel's first if
             the program has executed none since the kernel last returned to it.
@@ -167,7 +170,7 @@ class EntryRecorder(EachInstruction):
         """Examine the machine before the program's next instruction is executed."""
 
     def record(self) -> SeenEntry:
-        """Run the command and record the wanted entry.
+        """Run the command and record the wanted entry into the kernel.
 
         :raises KinstError: if the command does not make the entry, or does not return from it.
         """
@@ -194,25 +197,25 @@ class EntryRecorder(EachInstruction):
         self.machine.type(self.seen.command.encode() + b"\r")
 
     def _reached(self) -> int:
-        """Run to the wanted call of the function, and return the instruction count there."""
+        """Run to the wanted call of the function, and return the instruction count at the call."""
         machine, seen = self.machine, self.seen
         self._type()
         reached = list(times_come_to(machine, seen.function, seen, self._limit, lambda: (
-            # The shell's own calls do not count: it reads the line and waits.
+            # Calls by the shell, which reads the line and waits, do not count.
             self.running.pid() != SHELL_PROCESS and self.counts())))
         seen.frame = self.running.frame()
         self._earlier = sum(count >= reached[-1] - BEFORE for count in reached[:-1])
         return reached[-1]
 
     def look(self, address: int) -> None:
-        """Record the instruction at ``address``, or count it while the function runs."""
+        """Record the instruction at ``address``, or only count it while the function runs."""
         seen = self.seen
         if self._inside:
             self._working(address)
             return
         way = self._way
-        # Keep only the program's last instruction before the kernel.  A return followed by kernel
-        # code means that the program's page was missing, so start again there, too.
+        # Keep only the program's last instruction before the entry into the kernel.  A return that
+        # is followed by kernel code means that the program's page was missing: discard the rows.
         in_program = not address >> 63
         returned = bool(way.rows) and way.rows[-1].code in self._returns
         if not seen.spent and (in_program or returned):
@@ -234,14 +237,14 @@ class EntryRecorder(EachInstruction):
                 self._enter()
 
     def _read(self, address: int, size: int) -> bytes:
-        """Read memory; return empty bytes if it is not mapped."""
+        """Return the bytes at an address, or empty bytes if the memory is not mapped."""
         try:
             return self.machine.read(address, size)
         except MemoryAccessError:
             return b""
 
     def _returns_to(self) -> int:
-        """Return where the current function will return to, at its first instruction."""
+        """Return the return address of a function that is at its first instruction."""
         machine, link = self.machine, self.machine.arch.link
         return (machine.read_register(link) if link is not None else machine.read_u64(machine.sp))
 
@@ -255,8 +258,8 @@ class EntryRecorder(EachInstruction):
             seen.entry.stored.insert(0, {})
         rows[0] = self.program(rows[0])
         if seen.frame != self.running.frame():
-            raise KinstError(f"{seen.function.name}: the trap frame has another address in the "
-                             "second run; choose another occurrence with --hit")
+            raise KinstError(f"{seen.function.name}: the addresses of the trap frame in two runs "
+                             "differ; choose another occurrence with --hit")
         self._thread = thread_of(machine)
         seen.entry.boundary = next((number for number, row in enumerate(rows)
                                     if row.address == self._handler_function.address), 0)
@@ -265,7 +268,7 @@ class EntryRecorder(EachInstruction):
                              "because another thread ran in between; choose another occurrence "
                              "with --hit")
         pc = rows[0].address
-        # With variable-length instructions, the beginnings of the preceding ones are unknown.
+        # The start of a preceding instruction is known only if all have the same length.
         before = AROUND if machine.cpu.model.fixed_length else 0
         for begin, end in ((pc - before, pc + AROUND), (pc, pc + AROUND), (pc, pc + 4)):
             seen.code, seen.code_at = self._read(begin, end - begin), begin
@@ -277,7 +280,7 @@ class EntryRecorder(EachInstruction):
         self._inside = True
 
     def _working(self, address: int) -> None:
-        """Count an instruction before the function's return, possibly of another thread."""
+        """Count an instruction, possibly of another thread, before the function returns."""
         machine, seen = self.machine, self.seen
         self._count += 1
         if address == self._back and machine.sp == self._sp:

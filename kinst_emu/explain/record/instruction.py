@@ -1,4 +1,4 @@
-"""An instruction and the registers before it, as a recorder keeps them."""
+"""Recorded instructions, each with the registers before its execution."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class SeenInstruction:
-    """An instruction that was executed.
+    """An executed instruction, with the registers before its execution.
 
     :param registers: the general registers and the flags, before it.
     :param returns_to: the system register that holds the return address of an exception, before
@@ -26,7 +26,7 @@ class SeenInstruction:
 
 def seen_instruction(machine: Machine, address: int, code: bytes | None = None,
                      system: str | None = None) -> SeenInstruction:
-    """Record the instruction that is executed next.
+    """Return a record of the instruction that is executed next.
 
     :param code: its bytes; None: read them from memory (empty if it is not mapped).
     :param system: name of the register for ``returns_to``, if any.
@@ -40,8 +40,8 @@ def seen_instruction(machine: Machine, address: int, code: bytes | None = None,
 
 
 def code_at(machine: Machine, address: int) -> bytes:
-    """Return the bytes of the instruction at ``address``, or empty bytes if it is unmapped."""
-    # The next page may not be mapped.
+    """Return the bytes of the instruction at ``address``, or empty bytes if none is mapped."""
+    # If the next page is not mapped, read only up to the end of this page.
     for size in (LONGEST, -address & PAGE - 1 or LONGEST):
         try:
             code = machine.read(address, size)

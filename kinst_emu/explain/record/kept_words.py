@@ -1,4 +1,4 @@
-"""Tracking of stores to chosen words of memory."""
+"""Tracking of stores to chosen memory words."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,7 +7,7 @@ import unicorn
 from emu.host.errors import MemoryAccessError
 from emu.unicorn.machine import UnicornMachine
 
-WORD = 8  # size in bytes
+WORD = 8  # size of a word in bytes
 
 
 class KeptWords:
@@ -20,7 +20,7 @@ class KeptWords:
         self._machine = machine
         self._stored = self._wanted = frozenset(addresses)  # initially, all words are reported
         self._known: dict[int, int] = {}
-        # Unicorn reports stores by physical address; this maps them back to virtual addresses.
+        # Virtual addresses of the words, keyed by physical address, which Unicorn reports.
         self._places: dict[int, int] = {}
         self._hook = machine.uc.hook_add(unicorn.UC_HOOK_MEM_WRITE, self._writes, begin=1, end=0)
 
@@ -38,9 +38,10 @@ class KeptWords:
         self._stored = self._wanted
 
     def stored(self) -> Mapping[int, int]:
-        """Return the mapped words, by address, that were stored to or changed since the last call.
+        """Return the words that were stored to or changed since the last call, keyed by address.
 
-        Of the CPU's own stores, only those that change a word are reported.
+        Unmapped words are left out. Of the CPU's own stores, only those that change a word are
+        reported.
         """
         words = dict[int, int]()
         for address in sorted(self._wanted):
@@ -48,7 +49,7 @@ class KeptWords:
                 words[address] = self._machine.read_u64(address)
             except MemoryAccessError:  # the current page tables may not map the word
                 continue
-            if address not in self._known:  # mapped since the last call
+            if address not in self._known:  # the word was mapped since the last call
                 self._places[self._machine.translate(address) or 0] = address
         changed = {address: word for address, word in words.items()
                    if address in self._stored or self._known.get(address) != word}

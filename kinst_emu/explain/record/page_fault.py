@@ -1,4 +1,4 @@
-"""Recorder of a program's page fault: an access that its page tables do not permit."""
+"""Recorder of page faults: accesses that a program's page tables do not permit."""
 
 from dataclasses import dataclass, replace
 
@@ -66,7 +66,7 @@ class FaultRecorder(EntryRecorder):
         return self.machine.guest.traps.trap_frame.read(self.machine, self.running.frame(), name)
 
     def program(self, row: SeenInstruction) -> SeenInstruction:
-        """Record the faulting access, and return the instruction that made it."""
+        """Record the faulting access, and return the faulting instruction."""
         machine, layout = self.machine, self.machine.guest.traps.trap_frame
         self.address = self._field(self._faults.address)
         self.access = machine.read_register(machine.arch.arguments[self._faults.access])
@@ -74,7 +74,7 @@ class FaultRecorder(EntryRecorder):
         pc = self._field(self._pc)
         if row.address == pc:
             return row
-        # The instruction could not be fetched, so it was not recorded; use the trap frame.
+        # The instruction could not be fetched, so it was not recorded: use the trap frame's values.
         registers = dict(row.registers)
         for name in registers:
             field = self._registers.field(name)
@@ -83,7 +83,7 @@ class FaultRecorder(EntryRecorder):
         return SeenInstruction(pc, b"", registers)
 
     def left(self) -> None:
-        """Record how the address is mapped after the fault."""
+        """Record the mapping of the faulting address after the fault."""
         self.after = self._mapping()
 
     def record(self) -> SeenEntry:

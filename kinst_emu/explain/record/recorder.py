@@ -1,4 +1,4 @@
-"""Recorder of one firing of a probe: each instruction that is executed, and the trap frames.
+"""Recorder of one firing of a probe, with each executed instruction and the trap frames.
 
 The firing takes the path ``double`` of ``kinst.probes.breakpoints``: the kernel's vectors, the
 handler in Python and, on arm64 and riscv64, the second breakpoint through the vectors again. Since
@@ -37,7 +37,7 @@ from kinst_emu.explain.record.seen_firing import (
 from kinst_emu.explain.record.stack_words import WORD, StackWords
 from kinst_emu.explain.record.what_if import COPY, SHARE, CopyingBreakpoints, sharing
 
-# Maximum number of recorded instructions from the breakpoint to where the run continues.
+# Maximum number of recorded instructions from the breakpoint to the end of the firing.
 MAX_ROWS = 20_000
 MAX_SEEN = 300_000  # maximum number of executed instructions of a call with a deliberate mistake
 STRAYED = 4  # number of recorded instructions after a run has strayed from its trampoline
@@ -81,10 +81,10 @@ class FiringRecorder(EachInstruction):
             other = sharing(table, probed)
             if not isinstance(probed.verdict, Copy | Rewrite):
                 raise KinstError(f"{where}: --what-if share: the instruction is emulated and has "
-                                 "no trampoline")
+                                 "no trampoline; choose one that is copied or rewritten")
             if other is None:
                 raise KinstError(f"{where}: --what-if share: no other instruction of "
-                                 f"{function.name} has a trampoline")
+                                 f"{function.name} has a trampoline; choose another function")
         self._breakpoints = breakpoints
         self.table = table
         number = self._breakpoints.add(function, ProbeKind.OFFSET, probed)
@@ -97,12 +97,13 @@ class FiringRecorder(EachInstruction):
             self._breakpoints.add(function, ProbeKind.OFFSET, other)
         self._hits = self._seen = 0
         self._began = self._waiting = False
-        self._storing: list[tuple[int, bytes]] = []  # the last row's stores: address, old bytes
-        self._stored: list[tuple[int, int]] = []  # stores since the last look: address, size
-        # Return address of a function that left by a tail call, and the stack pointer after that.
+        self._storing: list[tuple[int, bytes]] = []  # (address, old bytes) of the last row's stores
+        self._stored: list[tuple[int, int]] = []  # (address, size) of stores not yet in a row
+        # After a tail call: the return address, and the stack pointer after the return.
         self._returns_to: tuple[int, int] | None = None
-        self._went_on = 0  # number of the instruction at which the run continues
-        self._stored_since: set[int] = set()  # words stored since then
+        self._went_on = 0  # number of observed instructions when the run continued
+        # addresses of the words that were stored since the run continued
+        self._stored_since: set[int] = set()
         self._clause: ExplainedClause | None = None
 
     def clause(self, text: str, types: Types | None) -> None:
@@ -138,7 +139,7 @@ class FiringRecorder(EachInstruction):
                 if not (firing.complete or firing.mistake.strayed or ran):
                     raise
                 firing.mistake.ended = "" if firing.mistake.strayed else str(error)
-                # The run has ended in the middle of the firing.
+                # The run ended in the middle of the firing.
                 if not firing.complete and not firing.mistake.strayed:
                     firing.mistake.strayed, firing.slot = firing.last, self._slot
                     firing.trampoline = b"".join(
@@ -148,17 +149,18 @@ class FiringRecorder(EachInstruction):
         if self.failure is not None:
             raise KinstError(f"{where}: the firing cannot be recorded: {self.failure}")
         if not self._began:
-            raise KinstError(f"{where}: executions of the instruction in this call: {self._hits}; "
-                             f"--hit {firing.hit} needs another call")
+            raise KinstError(f"{where}: --hit {firing.hit}: number of executions of the "
+                             f"instruction in this call: {self._hits}; choose another call")
         if not firing.complete and not firing.mistake.strayed:
             raise KinstError(f"{where}: the run did not continue within {MAX_ROWS} instructions "
                              "after the breakpoint")
         if self._returns_to is not None and not firing.between:
-            raise KinstError(f"{where}: the tail-called function does not return in this run")
+            raise KinstError(f"{where}: the function reached by the tail call does not return in "
+                             "this run; choose another call")
         return firing
 
     def _slot_of(self, address: int) -> int:
-        """Return the address of an instruction's trampoline; 0 if it has none."""
+        """Return the address of an instruction's trampoline, or 0 if the instruction has none."""
         known = self._breakpoints.dispatcher.template(address)
         return known[1] if known is not None else 0
 
@@ -168,7 +170,7 @@ class FiringRecorder(EachInstruction):
         try:
             yield
         finally:
-            self.machine.engine.detour.thaw()  # a strayed run has left the clock frozen
+            self.machine.engine.detour.thaw()  # if the run has strayed, the clock is still frozen
             self._breakpoints.disable()
 
     @contextlib.contextmanager
@@ -181,10 +183,10 @@ class FiringRecorder(EachInstruction):
                 self.machine.runner = None
 
     def entered(self, kind: str, name: str, value: bytes) -> None:
-        """Ignore input from outside the machine (``Runner``): it belongs to the call itself."""
+        """Do nothing for input from outside the machine, which belongs to the call itself."""
 
     def run(self, until: Until, go: Go) -> Stop:
-        """Run the machine, and look at the instruction before which the run ends.
+        """Run the machine, and call ``look`` for the instruction before which the run stops.
 
         No hook is called for that instruction, because it is not executed.
         """
@@ -195,7 +197,7 @@ class FiringRecorder(EachInstruction):
         return stop
 
     def failed(self, address: int) -> None:
-        """After an error, let the call run to its end without recording it."""
+        """Let the call run to its end, without a recording, after an error."""
 
     def _storing_now(self, _uc: unicorn.Uc, _access: int, physical: int, size: int, value: int,
                      _data: object) -> None:
@@ -208,11 +210,11 @@ class FiringRecorder(EachInstruction):
                 and self._slot <= firing.rows[-1].address < self._slot + SLOT):
             try:
                 self._storing.append((physical, self.machine.read_physical(physical, size)))
-            except MemoryAccessError:  # not RAM, and reading a device may change its state
+            except MemoryAccessError:  # a device, whose state a read may change
                 firing.memory.devices.append((physical, size, value & (1 << 8 * size) - 1))
 
     def _keep_stores(self) -> None:
-        """Record what the last row has stored."""
+        """Record the stores of the last row's instruction."""
         row, machine = self.firing.rows[-1], self.machine
         where = Translations(machine)
         self.firing.memory.stores[len(self.firing.rows) - 1] = [
@@ -222,7 +224,7 @@ class FiringRecorder(EachInstruction):
         self._storing.clear()
 
     def _keep_pushed(self) -> None:
-        """Record what an emulated instruction has pushed."""
+        """Record the word that an emulated instruction has pushed."""
         firing, machine = self.firing, self.machine
         at, name = machine.sp, machine.arch.sp
         physical, before = machine.translate(at), firing.memory.words[0].get(at)
@@ -283,7 +285,7 @@ class FiringRecorder(EachInstruction):
         self._keep_memory(self._written() | self._saved_by_cpu())
 
     def _wait_for_return(self, address: int) -> None:
-        """After a tail call, check whether the called function has returned."""
+        """Check whether the function reached by a tail call has returned."""
         firing = self.firing
         if self._returns_to is None or firing.between:
             return
@@ -296,19 +298,19 @@ class FiringRecorder(EachInstruction):
         self._keep_memory(frozenset(self._stored_since))
 
     def _keep_memory(self, written: frozenset[int]) -> None:
-        """Record the stack and the changed words of memory before the last row."""
+        """Record the stack and the changed memory words before the last row's instruction."""
         memory, number = self.firing.memory, len(self.firing.rows) - 1
         memory.stacks[number], memory.words[number] = self._stack(), self._words.changed()
         memory.written[number] = written
 
     def _written(self) -> frozenset[int]:
-        """Return the words of the stacks that were stored to since the last look."""
+        """Return the addresses of the stack words that were stored to since the last call."""
         words = self._words.of_physical(self._stored, self.machine.translate)
         self._stored.clear()
         return words
 
     def _saved_by_cpu(self) -> frozenset[int]:
-        """Return the stack words that the CPU itself stored when it took the exception."""
+        """Return the addresses of the stack words that the CPU stored for the exception."""
         trap, rows = self._breakpoints.trap, self.firing.rows
         if trap.return_register or len(rows) < 2 or not (
                 len(rows) == 2 or rows[-2].address == self.firing.second != 0):
@@ -322,7 +324,7 @@ class FiringRecorder(EachInstruction):
 
     def _stack(self) -> Stack:
         at = self.machine.sp & ~7
-        for size in (STACK, -at & 0xFFF or STACK):  # the next page may not be mapped
+        for size in (STACK, -at & 0xFFF or STACK):  # the stack's next page may be unmapped
             try:
                 return Stack(at, self.machine.read(at, size))
             except MemoryAccessError:
@@ -338,9 +340,9 @@ class FiringRecorder(EachInstruction):
         self.machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))
 
     def _strays(self, address: int) -> bool:
-        """Return whether the run leaves the trampoline at the wrong place.
+        """Return whether the run leaves the trampoline for an unexpected address.
 
-        It may leave only for where the run continues, or by a second breakpoint.
+        Expected are the address at which the run continues, and a second breakpoint.
         """
         last = self.firing.rows[-1].address
         return (self._slot <= last < self._slot + SLOT
@@ -356,7 +358,7 @@ class FiringRecorder(EachInstruction):
         if self._clause is not None:
             narration = self._clause.fire(state, wanted)
             self.firing.narration = narration or self.firing.narration
-        if wanted and self._others_slot:  # the other thread's handler overwrites the trampoline
+        if wanted and self._others_slot:  # act as another thread that overwrites the trampoline
             with self.machine.unrecorded():
                 self.machine.write(self._slot, self.machine.read(self._others_slot, SLOT))
             self.machine.engine.remove_translations(self._slot, self._slot + SLOT)

@@ -1,4 +1,4 @@
-"""The thread that the machine is running, read with the kernel's types."""
+"""Access to the thread that the machine is running, through the kernel's types."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class RunningThread:
 
     @property
     def address(self) -> int:
-        """Address of the thread's structure; 0 if there is no thread yet."""
+        """Address of the current thread's structure, or 0 before the first thread exists."""
         machine = self._machine
         return machine.read_u64(machine.read_register(machine.guest.threads.per_cpu))
 
@@ -35,11 +35,11 @@ class RunningThread:
         return CStruct(self._thread, address, self._machine)
 
     def frame(self) -> int:
-        """Return the address of the trap frame of the thread's last entry into the kernel."""
+        """Return the address of the trap frame of the current thread's last kernel entry."""
         return int(self.at(self.address)[self._machine.guest.threads.lists.frame])
 
     def pid(self) -> int:
-        """Return the number of the thread's process; 0 if there is no thread yet."""
+        """Return the current thread's process number, or 0 before the first thread exists."""
         address = self.address
         value: Any = self.at(address) if address else 0
         for _structure, member in self._machine.guest.members["pid"] if address else ():

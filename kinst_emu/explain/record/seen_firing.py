@@ -14,7 +14,7 @@ STACK = 128  # number of recorded bytes of the stack
 
 @dataclass(frozen=True)
 class Stack:
-    """Memory at the stack pointer.
+    """Memory from the stack pointer upward.
 
     :param content: whole words; less than ``STACK`` bytes if no more is mapped.
     """
@@ -64,7 +64,7 @@ class SeenStore:
 
 @dataclass
 class SeenMemory:
-    """Changes of memory during a firing.
+    """Memory changes during a firing.
 
     :param stacks: by row number, the stack before the row.
     :param words: by row number, the words around the stack pointer, by address, that have changed
@@ -103,7 +103,7 @@ class SeenMistake:
 
 @dataclass
 class SeenFiring:
-    """A recorded firing; addresses and values are those of the machine.
+    """A recorded firing of a probe, with the machine's addresses and values.
 
     :param asked: the requested instruction and probe.
     :param original: bytes of the probed instruction; ``patched``: the same bytes while the probe is
@@ -115,7 +115,7 @@ class SeenFiring:
     :param second: address of the second breakpoint; 0 if there is none.
     :param fired: number of the row before which the probe fires and its clause is run.
     :param narration: what the clause did, if there is one.
-    :param memory: changes of memory.
+    :param memory: memory changes.
     :param mistake: the deliberate mistake; its kind is empty if there is none.
     :param layout: fields of a trap frame: name -> (byte offset, bytes).
     :param entry: how the CPU finds the vector, if the architecture has a table for that.
@@ -156,5 +156,5 @@ class SeenFiring:
 
     @property
     def last(self) -> int:
-        """Number of the row where the run continues."""
+        """Index of the row at which the run continues after the firing."""
         return len(self.rows) - (2 if self.between else 1)

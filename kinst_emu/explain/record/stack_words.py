@@ -7,9 +7,10 @@ from typing import Protocol
 from emu.host.errors import MemoryAccessError
 
 ABOVE = 128  # number of watched bytes above the stack pointer
-BEYOND = 512  # number of watched bytes below the stack pointer, besides a trap frame's size
-PAGE, WORD = 4096, 8  # sizes in bytes
-MOST_STACKS = 8  # maximum number of stacks, since an exception may switch to another one
+# number of watched bytes below the stack pointer, in addition to the size of a trap frame
+BEYOND = 512
+PAGE, WORD = 4096, 8  # sizes of a page and of a word in bytes
+MOST_STACKS = 8  # maximum number of watched stacks: an exception may switch to another stack
 
 
 class StackMemory(Protocol):
@@ -35,7 +36,7 @@ class StackWords:
         self._stacks = 0
 
     def changed(self) -> Mapping[int, int]:
-        """Return the words, by address, that changed since the last call.
+        """Return the words that changed since the last call, keyed by address.
 
         All words of a stack that was not seen before are included.
         """
@@ -50,7 +51,7 @@ class StackWords:
         for begin, content in list(self._known.items()):
             try:
                 now = self._machine.read(begin, len(content))
-            except MemoryAccessError:  # no longer mapped
+            except MemoryAccessError:  # the range is no longer mapped
                 del self._known[begin]
                 continue
             if now != content:
@@ -62,7 +63,7 @@ class StackWords:
 
     def of_physical(self, stores: Iterable[tuple[int, int]], translate: Callable[[int], int | None]
                     ) -> frozenset[int]:
-        """Return the addresses of the stack words that the given stores have touched.
+        """Return the addresses of the stack words that the given stores have written to.
 
         :param stores: (physical address, bytes) of each store.
         :param translate: returns the physical address of a virtual one; None if it is not mapped.
@@ -78,7 +79,7 @@ class StackWords:
         return frozenset(words)
 
     def _stretches(self, sp: int) -> list[tuple[int, int]]:
-        """Return the mapped ranges around ``sp`` that are not known yet, at most a page each."""
+        """Return the mapped, not yet watched ranges around ``sp``, each at most a page long."""
         stretches, at, end = [], sp - self._below & -WORD, sp + ABOVE
         while at < end:
             ends = [begin + len(content) for begin, content in self._known.items()

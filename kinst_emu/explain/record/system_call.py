@@ -31,7 +31,7 @@ class CallRecorder(EntryRecorder):
             self.calls.handler, limit, running)
 
     def counts(self) -> bool:
-        """Return True, since every call counts."""
+        """Return True: every call of the function is an occurrence."""
         return True
 
     def program(self, row: SeenInstruction) -> SeenInstruction:

@@ -11,12 +11,12 @@ from kinst.relocation.instructions import Instructions
 from kinst.relocation.verdict import Copy, Rewrite, Verdict
 
 COPY = "copy"  # the displaced instruction is copied unchanged, whatever its verdict
-SHARE = "share"  # another thread's firing overwrites the trampoline before it is executed
+SHARE = "share"  # another thread's firing overwrites the trampoline before its execution
 WHAT_IFS = (COPY, SHARE)
 
 
 class _CopyOf:
-    """Instruction tables that classify one given instruction as a copy."""
+    """Instruction tables that classify one chosen instruction as ``Copy``."""
 
     def __init__(self, instructions: Instructions, code: bytes) -> None:
         self._instructions, self._code = instructions, code
@@ -43,12 +43,12 @@ class CopyingBreakpoints(Breakpoints):
         self.templates.trap.instructions = cast(Instructions, self._instructions)
 
     def verdict(self, address: int, code: bytes) -> Verdict:
-        """Return the verdict of an instruction, which is ``Copy`` for the given one."""
+        """Return an instruction's verdict, which is ``Copy`` for the chosen instruction."""
         return self._instructions.classify(code, address)[1]
 
 
 def sharing(table: Sequence[ProbedInstruction],
             probed: ProbedInstruction) -> ProbedInstruction | None:
-    """Return another instruction with a trampoline: the next one or, without one, the last one."""
+    """Return another instruction with a trampoline: the next or, if none follows, the last."""
     others = [i for i in table if isinstance(i.verdict, Copy | Rewrite) and i.code != probed.code]
     return next((i for i in others if i.offset > probed.offset), others[-1] if others else None)

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from kinst_emu.explain.steps.step import Step
 
-Beside = list[tuple[str, list[Step | None]]]  # name, and the step of each architecture or None
+# for each step name, the step of each architecture, or None if the architecture lacks the step
+Beside = list[tuple[str, list[Step | None]]]
 
 
 def beside(explained: Mapping[str, Sequence[Step]]) -> Beside:

@@ -20,9 +20,9 @@ def saved(seen: SeenSwitch) -> int:
 
 
 def loading(seen: SeenSwitch) -> int:
-    """Return the number of the row from which the new thread's registers are loaded.
+    """Return the number of the row at which loading the new thread's registers begins.
 
-    The stack pointer is among the first of them.
+    The stack pointer is among the first registers that are loaded.
     """
     function = range(seen.function.address, seen.function.address + seen.function.size)
     outside = [number for number in range(saved(seen), seen.loaded)
@@ -51,7 +51,7 @@ def _why(seen: SeenSwitch, words: Words) -> str:
 
 
 def _kept(seen: SeenSwitch, thread: SwitchedThread, upto: int) -> dict[int, int]:
-    """Return the saved registers of a thread before row ``upto``, by address."""
+    """Return a thread's saved registers before row ``upto``, keyed by address."""
     values: dict[int, int] = {}
     for words in seen.words[: upto + 1]:
         values |= words

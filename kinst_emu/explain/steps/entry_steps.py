@@ -17,7 +17,7 @@ def who(seen: SeenEntry) -> str:
 
 
 def program(seen: SeenEntry, words: Words) -> Table:
-    """Return a table of the program's code around the instruction."""
+    """Return a table of the program's code around the instruction that entered the kernel."""
     first = seen.entry.rows[0]
     rows, marked = list[tuple[Value, ...]](), set[int]()
     address = seen.code_at
@@ -85,7 +85,7 @@ def functions(rows: Sequence[SeenInstruction], words: Words) -> Table:
 
 
 def worked(seen: SeenEntry) -> list[str | Table]:
-    """Return a table of the functions that were called, if any, with its introduction."""
+    """Return an introduction and a table of the called functions, or an empty list."""
     rows: list[tuple[Value, ...]] = [
         (name, Count(times), Count(first)) for name, (times, first) in seen.work.items()]
     if not rows:
@@ -97,7 +97,7 @@ def worked(seen: SeenEntry) -> list[str | Table]:
 
 
 def changed_fields(seen: SeenEntry, words: Words) -> tuple[tuple[Value, ...], ...]:
-    """Return (field, before, after) of the trap frame fields that changed while in the kernel."""
+    """Return (field, before, after) for each trap frame field that changed in the kernel."""
     rows = []
     for name, (offset, size) in words.guest.traps.trap_frame.fields.items():
         before, after = (int.from_bytes(content[offset : offset + size], "little")
@@ -122,7 +122,7 @@ def instructions(seen: SeenEntry) -> int:
 
 
 def registers_behind(seen: SeenEntry) -> Table:
-    """Return a table of the program's registers before and after the entry into the kernel."""
+    """Return a table of the program's registers before the kernel entry and after the return."""
     first, last = seen.entry.rows[0], seen.leaving.rows[-1]
     rows = tuple((name, value, last.registers[name])
                  for name, value in first.registers.items())

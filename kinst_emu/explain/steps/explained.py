@@ -1,4 +1,4 @@
-"""Explanations of a firing or of an entry into the kernel, from the boot to the finished steps."""
+"""Creation of explanations of firings and kernel entries, from the boot to the finished steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,8 +39,9 @@ from kinst_emu.explain.steps.words import Words
 PAGE_FAULT, CONTEXT_SWITCH = "page-fault", "context-switch"
 MAX_DIGITS = 12
 LIMIT = 100_000  # maximum number of instructions of a call with a deliberate mistake
-LABELLED = 1 << 12  # an assembly label names the addresses up to this many bytes after it
-MEMORY = 512 << 20  # bytes of guest RAM
+# maximum distance in bytes from an assembly label to an address that is named after the label
+LABELLED = 1 << 12
+MEMORY = 512 << 20  # default guest RAM in bytes
 TEACHING_SOURCE = Path(catalog.__file__).parent / "teaching"
 RACES_SOURCE = TEACHING_SOURCE.with_name("races")
 
@@ -108,7 +109,7 @@ def explain(image: Image, asked: Asked) -> Explained:
     program, trees = parse(asked.call), source_trees(image, asked.sources)
     check(image, program, prototypes := Prototypes(image))
     if end_of(asked.place) is None:
-        code_places(image, asked.place)  # report a wrong place before the boot
+        code_places(image, asked.place)  # report an invalid place before booting
     machine = booted(image, asked.memory)
     place = chosen(machine, image, asked.place, asked.hit, lambda: Evaluation(
         Caller(machine, asked.limit), prototypes).run(program))
@@ -231,11 +232,11 @@ def words_of(image: Image, trees: SourceText | None = None) -> Words:
 
 
 def shortened(location: str) -> str:
-    """Return ``file:line`` without the path before the kernel's own directories."""
+    """Remove from ``file:line`` the path up to the kernel's ``sys`` directory."""
     return location.rpartition("/sys/")[2] or location
 
 
 def source_trees(image: Image, trees: Sequence[Path]) -> SourceText:
-    """Return the text of a kernel's source trees; a teaching kernel's own is always included."""
+    """Return the text of source trees, including the source of a teaching kernel."""
     own = [TEACHING_SOURCE, RACES_SOURCE] if catalog.is_teaching(image) else []
     return SourceText([*trees, *own])

@@ -19,10 +19,10 @@ from kinst_emu.explain.steps.trampoline_step import trampoline_step
 from kinst_emu.explain.steps.verdict_step import verdict_step
 from kinst_emu.explain.steps.words import Words
 
-PUSHED_BELOW = 4  # number of trap frame words shown below a pushed word
-WORD = 8  # size in bytes
+PUSHED_BELOW = 4  # maximum number of trap frame words shown below a pushed word
+WORD = 8  # size of a word in bytes
 AROUND = 6  # number of instructions shown before and after the probed one
-WHOLE = 24  # maximum number of instructions of a function that is shown as a whole
+WHOLE = 24  # maximum number of instructions in a function that is shown as a whole
 ARGUMENTS = re.compile(r"\barg[0-9]\b|\bargs\b")
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -71,7 +71,7 @@ def _function(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Wor
 
 
 def _asked(place: ChosenPlace) -> Iterator[str]:
-    """Yield why an entry or return probe is explained at this instruction."""
+    """Yield the reason why an entry or return probe is explained at this instruction."""
     if place.probe:
         among = (f", which covers {place.places} places in the kernel's code," if place.places > 1
                  else "")
@@ -137,7 +137,7 @@ def _exception(firing: SeenFiring, words: Words) -> Step:
 
 
 def _saved_address(firing: SeenFiring, words: Words) -> str:
-    """Explain which address the CPU saves."""
+    """Explain the address that the CPU saves for the exception."""
     bias, code = words.trap.guest_breakpoint.bias, firing.patched
     length = words.arch.instruction_length(code) or len(code)
     name = words.arch.disassemble(code[:length], firing.instruction.address)
@@ -170,7 +170,7 @@ def _executed(rows: Sequence[SeenInstruction], words: Words) -> Table:
 
 
 def _fields(frame: SeenFrame, words: Words) -> Iterable[tuple[str, int, int, int, int]]:
-    """Yield (field, address, bytes, value before, value after the handler) of a trap frame."""
+    """Yield (name, address, bytes, value before, value after the handler) of each frame field."""
     for name, (offset, size) in words.guest.traps.trap_frame.fields.items():
         before, after = (int.from_bytes((content or frame.before)[offset : offset + size], "little")
                          for content in (frame.before, frame.after))
@@ -243,7 +243,7 @@ def _clause(narration: Narration, row: int) -> Step:
 
 
 def _back(firing: SeenFiring, words: Words) -> list[Step]:
-    """Return the steps from the handler to where the run continues."""
+    """Return the steps between the handler and the instruction at which the run continues."""
     if not firing.frames:
         return []
     ends = [frame.row for frame in firing.frames[1:]] or [firing.last]
@@ -293,7 +293,7 @@ def _after(firing: SeenFiring, words: Words) -> Step:
 
 
 def _returned(firing: SeenFiring, words: Words) -> Step:
-    """Return the step in which the probe fires, for a return by a tail call."""
+    """Return the step in which the probe fires when the callee of a tail call has returned."""
     jump, gone, back = firing.rows[0], firing.rows[firing.last], firing.rows[-1]
     sp, result = words.arch.sp, words.arch.result
     source = ("The word on top of the stack" if words.arch.link is None
@@ -312,7 +312,7 @@ def _returned(firing: SeenFiring, words: Words) -> Step:
 
 
 def _pushed(firing: SeenFiring, words: Words) -> Iterator[str | Table]:
-    """Yield what an emulated call has pushed, and how the words on the stack changed."""
+    """Yield a description of the word pushed by an emulated call, and a table of the stack."""
     stores = firing.memory.stores.get(firing.last, ())
     if firing.slot or not firing.frames or len(stores) != 1 or stores[0].address is None:
         return

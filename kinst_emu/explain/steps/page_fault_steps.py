@@ -19,7 +19,7 @@ from kinst_emu.explain.steps.step import Step, Table, Value
 from kinst_emu.explain.steps.words import Words
 
 WRITE, EXECUTE = 2, 4  # bits of vm_prot_t (sys/vm/vm.h)
-RETURNED = (1 << 32) - 1  # mask for a returned int
+RETURNED = (1 << 32) - 1  # mask for the bits of a returned int
 
 
 def fault_steps(found: FaultRecorder, words: Words) -> list[Step]:

@@ -5,10 +5,10 @@ from functools import cached_property
 
 
 class Count(int):
-    """A number of things, shown in decimal, unlike registers, addresses and memory words."""
+    """A count, shown in decimal, unlike registers, addresses and memory words."""
 
 
-Value = str | int | bytes  # bytes are machine code
+Value = str | int | bytes  # values of type bytes are machine code
 
 
 def shown(value: Value) -> str:
@@ -39,7 +39,7 @@ class Table:
 
     @cached_property
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """The rows with all values formatted as text."""
+        """Rows of the table, with all values formatted as text."""
         return tuple(tuple(map(shown, row)) for row in self.values)
 
 
@@ -49,7 +49,7 @@ class Step:
 
     :param name: one word by which the step is chosen.
     :param row: number of the recorded row at which the machine is.
-    :param handles: number of the trap frame whose handler is running; None: an instruction of the
+    :param handles: number of the trap frame whose handler is running; None if an instruction of the
         kernel is about to be executed.
     :param wrong: whether the step is about the firing with the deliberate mistake.
     """

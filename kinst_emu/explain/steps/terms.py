@@ -1,4 +1,4 @@
-"""Definitions of the terms in an explanation, each shown at the step where it first appears."""
+"""Definitions of technical terms, each shown at the first step that uses the term."""
 
 import re
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ TERMS = {
 
 
 def first_terms(steps: Sequence[Step]) -> list[dict[str, str]]:
-    """Return, for each step, the terms that it is the first to use, with their definitions."""
+    """Return, for each step, the terms that first appear in the step, with their definitions."""
     open_terms = {term: re.compile(rf"(?i)\b{re.escape(term)}s?\b") for term in TERMS}
     result = []
     for step in steps:

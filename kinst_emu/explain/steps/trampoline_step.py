@@ -45,7 +45,7 @@ def trampoline_step(firing: SeenFiring, words: Words) -> Step:
 
 
 def _second(firing: SeenFiring, words: Words) -> str:
-    """Explain where the second breakpoint of a trampoline is."""
+    """Explain the position of a trampoline's second breakpoint."""
     code, nop = firing.instruction.code, words.trap.short_nop
     text = f"The instruction is followed by a second breakpoint, at {firing.second:#x}"
     if nop and len(code) < 2 * len(nop):
@@ -58,7 +58,7 @@ def _second(firing: SeenFiring, words: Words) -> str:
 
 
 def displacement(firing: SeenFiring, verdict: Rewrite) -> list[str]:
-    """Explain what the instruction refers to, at its original address and in the trampoline."""
+    """Explain to which address an instruction refers, originally and in the trampoline."""
     if firing.mistake.kind == SHARE:
         return []  # the trampoline contains another instruction
     if verdict.displacement is None:
@@ -73,7 +73,7 @@ def displacement(firing: SeenFiring, verdict: Rewrite) -> list[str]:
     for where, begin, content, size in (
             ("At its original address", firing.instruction.address, code, len(code)),
             ("In the trampoline", firing.slot, firing.trampoline, length)):
-        # The displacement has the same distance from the end in both, even if one form is longer.
+        # The displacement is equally far from the end in both forms, even if one form is longer.
         field = content[at + size - length : at + size - length + 4]
         distance = int.from_bytes(field, "little", signed=True)
         places.append(begin + size + distance & MASK)

@@ -11,8 +11,8 @@ from kinst_emu.explain.steps.step import Step, Table
 from kinst_emu.explain.steps.words import Words
 
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-ADDRESS = 10_000  # numbers from this one on are shown in hexadecimal
-EXAMPLES = 2  # number of instructions shown for each verdict
+ADDRESS = 10_000  # smallest number that is shown in hexadecimal
+EXAMPLES = 2  # maximum number of instructions shown for each verdict
 VERDICTS = {
     "copy": ("does the same at any address", "is executed in a trampoline"),
     "rewrite": ("refers to a place by its distance",

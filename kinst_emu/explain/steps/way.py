@@ -1,6 +1,6 @@
-"""Paths through the kernel, built from recordings and divided into moments that can be drawn.
+"""Paths through the kernel, built from recordings and divided into moments for drawing.
 
-In assembly, each instruction is a moment; in C, each stay in a function is one.
+In assembly, each instruction is a moment; in C, each uninterrupted stay in a function is a moment.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,13 +16,13 @@ from kinst_emu.explain.steps.words import Words
 
 MAX_ROWS = 90  # maximum number of assembly instructions drawn in one part of the path
 MAX_STAYS = 24  # maximum number of stays in C functions drawn in one part of the path
-WORD = 8  # size in bytes
-Changes = Mapping[int, int]  # the words that changed, by address
+WORD = 8  # size of a word in bytes
+Changes = Mapping[int, int]  # changed memory words by address
 
 
 @dataclass(frozen=True)
 class WayMoment:
-    """Moment on a path through the kernel.
+    """A moment on a path through the kernel.
 
     :param station: number of the station where control is.
     :param seen: the instruction that is about to be executed, with the registers.
@@ -36,14 +36,14 @@ class WayMoment:
 
 @dataclass(frozen=True)
 class Way:
-    """Path through the kernel, divided into moments that can be drawn.
+    """A path through the kernel, divided into moments for drawing.
 
     :param stations: names of the parts of the path.
     :param heading: heading of the words that are drawn; ``labels``: what each word is, by address.
     :param steps: each step with the number of its moment; ``about``: the pane that each step is
         about, by the name of the step.
-    :param builds: whether the words are stored on the path, like those of a trap frame; until then
-        they hold what was there before.
+    :param builds: whether the path stores the words, like those of a trap frame; until then the
+        words have earlier contents.
     :param pushed: words that the CPU itself stores when it takes the exception.
     """
 
@@ -58,14 +58,14 @@ class Way:
 
 
 class _Moments:
-    """Builder of a sequence of moments, each with all words that changed since the previous one."""
+    """Builder of a sequence of moments, each with the words that changed since the one before."""
 
     def __init__(self) -> None:
         self.found: list[WayMoment] = []
         self._words: dict[int, int] = {}
 
     def skip(self, words: Changes) -> None:
-        """Keep changed words for the next moment."""
+        """Add changed words to the next moment."""
         self._words |= words
 
     def add(self, station: int, seen: SeenInstruction, words: Changes) -> None:
@@ -75,14 +75,14 @@ class _Moments:
 
     def all(self, station: int, rows: Sequence[SeenInstruction], words: Sequence[Changes],
             where: Words) -> None:
-        """Append a moment for each of the first ``MAX_ROWS`` rows, then one for each stay."""
+        """Append a moment for each of the first ``MAX_ROWS`` rows, then one per function stay."""
         for row, more in zip(rows[:MAX_ROWS], words[:MAX_ROWS], strict=True):
             self.add(station, row, more)
         self.stays(station, rows[MAX_ROWS:], words[MAX_ROWS:], where)
 
     def stays(self, station: int, rows: Sequence[SeenInstruction], words: Sequence[Changes],
               where: Words) -> None:
-        """Append a moment for the first row of each stay in a function."""
+        """Append a moment for the first row of each uninterrupted stay in a function."""
         first = set(list(_stays(rows, where))[:MAX_STAYS])
         for number, (row, more) in enumerate(zip(rows, words, strict=True)):
             if number in first:
@@ -149,9 +149,9 @@ def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
 
 
 def _pushed(seen: SeenEntry, words: Words, labels: Collection[int]) -> frozenset[int]:
-    """Return the words of the trap frame that the CPU itself has pushed.
+    """Return the addresses of the trap frame words that the CPU itself has pushed.
 
-    They are on the stack before the first instruction of the kernel is executed.
+    These words are on the stack before the first instruction of the kernel is executed.
     """
     if len(seen.entry.rows) < 2:
         return frozenset()
@@ -161,7 +161,7 @@ def _pushed(seen: SeenEntry, words: Words, labels: Collection[int]) -> frozenset
 
 
 def switch_way(seen: SeenSwitch, steps: Sequence[Step], words: Words) -> Way:
-    """Return the path from one thread to another."""
+    """Return the path through a context switch, from the old thread to the new thread."""
     old, saves, space, loads, new = range(5)
     end, begin = saved(seen), loading(seen)
     builder = _Moments()

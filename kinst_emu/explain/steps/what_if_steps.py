@@ -12,7 +12,7 @@ from kinst_emu.explain.steps.step import Step, Table, Value
 from kinst_emu.explain.steps.words import Words
 
 STACK = 16384  # maximum size of a kernel stack, in bytes
-# Steps that a firing with a deliberate mistake has in common with the correct one.
+# Names of the steps that a firing with a deliberate mistake shares with the correct firing.
 SAME = ("function", "patch", "exception", "vector", "frame", "lookup", "clause", "verdict")
 
 
@@ -80,7 +80,7 @@ def _to_devices(firing: SeenFiring) -> str:
 
 def _stored_otherwise(right: SeenFiring, wrong: SeenFiring, words: Words
                       ) -> list[tuple[Value, ...]]:
-    """Return a row for each store after which the memory of the two firings differs.
+    """Return a table row for each store after which the memory of the two firings differs.
 
     Both firings began with the same memory.
     """
@@ -126,9 +126,9 @@ def _what_is_at(address: int | None, right: SeenFiring, wrong: SeenFiring, words
 def up_to_trampoline(steps: Sequence[Step], wrong: SeenFiring) -> list[Step]:
     """Return the steps of the firing with the mistake.
 
-    Up to the handler's answer they are those of the correct firing.
+    Up to the handler's answer, the steps of both firings are the same.
 
-    :param steps: those of the correct firing, followed by those about the mistake.
+    :param steps: steps of the correct firing, followed by the steps about the mistake.
     """
     begin = _first_inside(wrong)
     same = [step for step in steps if not step.wrong and step.name in SAME and step.row <= begin]
@@ -137,13 +137,13 @@ def up_to_trampoline(steps: Sequence[Step], wrong: SeenFiring) -> list[Step]:
 
 
 def _first_inside(firing: SeenFiring) -> int:
-    """Return the number of the row where the run first reaches the trampoline; 0 if none does."""
+    """Return the number of the first row in the trampoline, or 0 if no row is in it."""
     return next((i for i, row in enumerate(firing.rows) if firing.slot <= row.address
                  < firing.slot + len(firing.trampoline)), 0)
 
 
 def _inside(firing: SeenFiring, begin: int) -> list[SeenInstruction]:
-    """Return the rows that are executed in the trampoline, from row ``begin`` on."""
+    """Return the consecutive rows in the trampoline that begin at row ``begin``."""
     rows = []
     for row in firing.rows[begin:]:
         if not firing.slot <= row.address < firing.slot + len(firing.trampoline):

@@ -13,9 +13,9 @@ class Words:
     """Functions that name the addresses of a kernel in explanations.
 
     :param where: returns an address as ``function+offset``.
-    :param source: returns the ``file:line`` of an address; empty if it is unknown.
-    :param text: returns that line of the source; empty if the file is not available.
-    :param variable: returns the kernel variable that contains an address; empty if none does.
+    :param source: returns the ``file:line`` of an address, or an empty string if unknown.
+    :param text: returns the source line of an address, or an empty string if not available.
+    :param variable: returns the kernel variable that contains an address, or an empty string.
     """
 
     arch: Arch
@@ -27,7 +27,7 @@ class Words:
 
     @property
     def trap(self) -> GuestTrap:
-        """The host's part of the kernel's breakpoint handling."""
+        """Host side of the kernel's breakpoint handling."""
         return trap_of(self.guest, self.arch.name)
 
     def place(self, address: int) -> str:

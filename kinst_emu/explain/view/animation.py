@@ -1,4 +1,4 @@
-"""Animated GIF of an explanation, for slides; moments at which a step begins are shown longer."""
+"""Animated GIFs of explanations, for slides; the picture that begins a step is shown longer."""
 
 import io
 from collections.abc import Iterator
@@ -15,9 +15,10 @@ from kinst_emu.explain.view.scene import Moment
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MOMENT, STEP, LAST = 400, 2500, 5000  # ms per picture: between steps, at a step, at the end
+# display times in ms: a moment within a step, the first moment of a step, the last moment
+MOMENT, STEP, LAST = 400, 2500, 5000
 COLOURS = 32
-# Fonts that matplotlib includes
+# font files that are part of matplotlib
 FONTS = ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf", "DejaVuSansMono.ttf")
 NEEDED = ("resvg_py", "PIL", "matplotlib")
 
@@ -33,7 +34,7 @@ def check() -> None:
 
 
 def write_animation(pictures: Pictures[Moment], path: Path) -> int:
-    """Write an animated GIF of all moments and return the number of its pictures.
+    """Write an animated GIF of all moments to a file, and return the number of pictures.
 
     :raises OSError: if the file cannot be written.
     """
@@ -56,7 +57,7 @@ def write_animation(pictures: Pictures[Moment], path: Path) -> int:
 
 
 def _drawn(pictures: Pictures[Moment]) -> Iterator[bytes]:
-    """Yield the picture of each moment as PNG.
+    """Yield the picture of each moment as PNG data.
 
     A moment that several steps describe is drawn for the first of them.
     """

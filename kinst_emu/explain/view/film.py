@@ -1,4 +1,4 @@
-"""Films: the picture of the first moment and the changes that turn it into each later one."""
+"""Films: the picture of the first moment, and the changes that lead to each later picture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ from kinst_emu.explain.view.scene import Moment
 from kinst_emu.explain.view.svg import Element, cleaned, picture
 
 TEXT = ""  # used instead of an attribute name for the text of an element
-Place = tuple[int, str]  # number of an element in document order, and an attribute name
+# number of an SVG element in document order, and an attribute name
+Place = tuple[int, str]
 Values = dict[Place, str]
 
 
 @dataclass(frozen=True)
 class Film:
-    """Pictures of all moments of an explanation, stored as one picture and its changes.
+    """Pictures of all moments of an explanation, stored as the first picture and later changes.
 
     :param first: the picture of the first moment, as SVG.
     :param places: attributes and texts that ever change.
@@ -32,7 +33,7 @@ class Film:
     steps: tuple[tuple[int, str, tuple[int, ...]], ...]
 
     def for_script(self) -> dict[str, object]:
-        """Return the places, strings, changes and steps for JSON, without the picture."""
+        """Return the places, strings, changes and steps as JSON values, without the picture."""
         return {"places": self.places, "strings": self.strings, "changes": self.changes,
                 "steps": self.steps}
 
@@ -58,13 +59,13 @@ class Showing:
     steps: tuple[tuple[int, str], ...]
 
     def for_script(self) -> dict[str, object]:
-        """Return the films, beats and steps for JSON, without the pictures."""
+        """Return the films, beats and steps as JSON values, without the pictures."""
         return {"films": [one.for_script() for one in self.films.values()], "beats": self.beats,
                 "steps": self.steps}
 
 
 def together(films: dict[str, Film], order: Sequence[str]) -> Showing:
-    """Combine films so that their steps begin together.
+    """Combine films so that each step begins in all films at the same time.
 
     :param order: names of all steps in their order; a film may lack some of them.
     """
@@ -88,7 +89,7 @@ def together(films: dict[str, Film], order: Sequence[str]) -> Showing:
 
 
 def alone(found: Film) -> Showing:
-    """Return a showing of a single film, moment by moment."""
+    """Return a showing of a single film, with one beat per moment."""
     return together({"": found}, [name for _moment, name, _own in found.steps])
 
 
@@ -125,7 +126,7 @@ def film(pictures: Pictures[Moment]) -> Film:
 
 
 def values_of(drawn: Element) -> Values:
-    """Return all attribute values and texts of a picture, by place."""
+    """Return the attribute values and texts of a picture, keyed by element number and attribute."""
     values: Values = {}
     for number, element in enumerate(drawn.all()):
         values |= {(number, name): cleaned(value) for name, value in element.attributes.items()

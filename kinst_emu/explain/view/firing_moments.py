@@ -10,10 +10,11 @@ from kinst_emu.explain.steps.step import Step
 from kinst_emu.explain.view.memory_words import StackWord
 
 WORD = 8
-BESIDE = 2  # number of words drawn above the trap frame
+BESIDE = 2  # maximum number of words drawn above the trap frame
 MOST_WORDS = 72  # maximum number of stack words drawn
-STACK = 4096  # number of bytes above the stack pointer that count as part of the stack
-DrawnWords = dict[int, tuple[str, ...]]  # trap frame fields in each drawn word, by its address
+STACK = 4096  # maximum distance of a word in use from the stack pointer, in bytes
+# names of the trap frame fields in each drawn word, keyed by the address of the word
+DrawnWords = dict[int, tuple[str, ...]]
 
 
 class Station(Enum):
@@ -55,22 +56,22 @@ class FiringMoment:
     stack: tuple[StackWord, ...]
 
     def owned(self, address: int) -> bool:
-        """Return whether an address is on the stack in use, at or above the stack pointer."""
+        """Return whether an address is on the current stack, at or above the stack pointer."""
         return 0 <= address - self.sp < STACK
 
     @property
     def key(self) -> tuple[int, int | None]:
-        """Row and trap frame number by which a step refers to this moment."""
+        """Numbers of the row and of the trap frame, by which a step refers to this moment."""
         return self.row, self.handles
 
 
 def moments(firing: SeenFiring) -> list[FiringMoment]:
-    """Return the moments of a firing, one for each instruction and each call of the handler."""
+    """Return the moments of a firing: each instruction and each call of the handler."""
     return list(_moments(firing, [_drawn(firing, frame) for frame in firing.frames] or [{}]))
 
 
 def at_step(found: Sequence[FiringMoment], step: Step) -> int:
-    """Return the number of the moment of a step.
+    """Return the number of the moment to which a step belongs.
 
     :raises StopIteration: if no moment belongs to the step.
     """
@@ -81,7 +82,7 @@ def at_step(found: Sequence[FiringMoment], step: Step) -> int:
 
 def _moments(firing: SeenFiring, drawn: Sequence[DrawnWords]) -> Iterator[FiringMoment]:
     words: dict[int, int] = {}
-    stored: set[int] = set()  # addresses to which the current exception has stored
+    stored: set[int] = set()  # addresses of words stored since the current exception
     registers: Mapping[str, int] = firing.rows[0].registers
     frames = {frame.row: number for number, frame in enumerate(firing.frames)}
     exception, places = 0, _places(firing)
@@ -111,9 +112,9 @@ def _moment(firing: SeenFiring, row: int, handles: int | None, place: Station, d
             words: dict[int, int], more: Mapping[int, int], before: Mapping[str, int],
             stored: Collection[int], written: Collection[int], patched: bool = True
             ) -> FiringMoment:
-    """Build one moment.
+    """Return one moment of a firing.
 
-    :param words: values of memory words, updated here by those that changed, ``more``.
+    :param words: values of memory words; updated with the changed words, ``more``.
     :param stored: addresses stored to since the exception; ``written``: since the last moment.
     """
     changed = {at for at, word in more.items() if at in words and words[at] != word} | set(written)
@@ -132,7 +133,7 @@ def _moment(firing: SeenFiring, row: int, handles: int | None, place: Station, d
 
 
 def _return_addresses(firing: SeenFiring, row: int) -> set[int]:
-    """Return the addresses at which the displaced instruction has pushed its return address."""
+    """Return the addresses of the words to which a displaced call has pushed its return address."""
     after = firing.instruction.address + len(firing.instruction.code)
     return {store.address for number, stores in firing.memory.stores.items() if number <= row
             for store in stores if store.address is not None
@@ -140,7 +141,7 @@ def _return_addresses(firing: SeenFiring, row: int) -> set[int]:
 
 
 def _places(firing: SeenFiring) -> list[Station]:
-    """Return the station of each row."""
+    """Return the station of each recorded row."""
     frames, places = {frame.row for frame in firing.frames}, list[Station]()
     slot = range(firing.slot, firing.slot + len(firing.trampoline))
     state = Station.VECTOR
@@ -155,7 +156,8 @@ def _places(firing: SeenFiring) -> list[Station]:
     places[0] = Station.FUNCTION
     end = firing.rows[firing.last].address
     inside = 0 <= end - firing.function.address < firing.function.size
-    if inside or not firing.mistake.kind:  # an incorrect firing may never return to the function
+    # A firing with a deliberate mistake may never return to the function.
+    if inside or not firing.mistake.kind:
         places[firing.last :] = [Station.FUNCTION] * (len(places) - firing.last)
     if strayed := firing.mistake.strayed:
         places[strayed:] = [Station.ELSEWHERE] * (len(places) - strayed)
@@ -163,7 +165,7 @@ def _places(firing: SeenFiring) -> list[Station]:
 
 
 def _field_names(firing: SeenFiring, frame: SeenFrame) -> DrawnWords:
-    """Return the names of the trap frame fields in each word, by the address of the word."""
+    """Return the names of the trap frame fields in each word, keyed by the word's address."""
     fields: dict[int, tuple[str, ...]] = {}
     for name, (offset, size) in sorted(firing.layout.items(), key=lambda one: one[1]):
         for at in range((frame.address + offset) & -WORD, frame.address + offset + size, WORD):
@@ -186,10 +188,10 @@ def _changes(firing: SeenFiring) -> set[int]:
 
 
 def _drawn(firing: SeenFiring, frame: SeenFrame) -> DrawnWords:
-    """Return the stack words to draw: the trap frame and its surroundings.
+    """Return the stack words to draw: the trap frame and words around it.
 
-    Below the frame they include all adjacent words that change, above it ``BESIDE`` words of the
-    interrupted function.
+    Below the frame, all adjacent words that change are drawn; above the frame, up to ``BESIDE``
+    words of the interrupted function.
     """
     names = _field_names(firing, frame)
     known = set().union(*firing.memory.words.values())

@@ -1,4 +1,4 @@
-"""Page of an explained firing with an animated picture, and a second one with --what-if."""
+"""HTML page of an explained firing with an animated picture; with --what-if, with two."""
 
 from kinst_emu.explain.record.what_if import COPY
 from kinst_emu.explain.steps.explained import Explained
@@ -15,7 +15,7 @@ def firing_page(explained: Explained) -> str:
     pictures, wrong = pictures_of(explained), explained.wrong
     if wrong is None:
         still, showing = pictures.with_data(), alone(film(pictures))
-    else:  # each still picture shows only one pane, since two films already make a large page
+    else:  # show one pane per still picture, since two films already make a large page
         steps = up_to_trampoline(explained.steps, wrong)
         other = firing_pictures(wrong, explained.table, explained.words, steps)
         still = {name: one[RIGHT] for name, one in stills(
@@ -28,6 +28,6 @@ def firing_page(explained: Explained) -> str:
 
 
 def _with_trampoline(order: list[str]) -> list[str]:
-    """Insert the trampoline step, which an emulated instruction has only if it is copied."""
+    """Insert the trampoline step into the step names of a firing that has no trampoline."""
     at = order.index("verdict") + 1
     return [*order[:at], "trampoline", *order[at:]]

@@ -1,4 +1,4 @@
-"""Layout of the picture of a firing."""
+"""Layout of the pictures of a firing."""
 
 from dataclasses import replace
 
@@ -22,8 +22,8 @@ from kinst_emu.explain.view.layout import (
 WIDTH, HEIGHT = 1280, 720
 LEFT, MIDDLE, RIGHT = 430, 364, 422  # widths of the columns
 MACHINE, STACK = MARGIN * 2 + LEFT, MARGIN * 3 + LEFT + MIDDLE  # left edges of the columns
-HEADS, NOTES = 58, 52  # trampoline pane: height without code and notes; offset of the notes
-FIELD_LETTERS = 14  # letters that fit into the column of field names
+HEADS, NOTES = 58, 52  # trampoline pane: height without code and notes; y of the notes
+FIELD_LETTERS = 14  # maximum number of characters in the column of field names
 HERE = "\N{BLACK RIGHT-POINTING TRIANGLE}"
 PANES = {"function": Frame(MARGIN, TOP, LEFT, 200),
          "trampoline": Frame(MARGIN, TOP + 216, LEFT, 236),
@@ -31,7 +31,7 @@ PANES = {"function": Frame(MARGIN, TOP, LEFT, 200),
          "registers": Frame(MACHINE, TOP, MIDDLE, 360),
          "way": Frame(MACHINE, TOP + 376, MIDDLE, HEIGHT - TOP - 392),
          "stack": Frame(STACK, TOP, RIGHT, HEIGHT - TOP - MARGIN)}
-# Panes of each view, a column that is shown alone where the whole picture does not fit.
+# Panes of each view: a column that is shown alone if the screen is too narrow for the picture.
 VIEWS = {"code": ("function", "trampoline", "clause"), "machine": ("registers", "way"),
          "stack": ("stack",)}
 

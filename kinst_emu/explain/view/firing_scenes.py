@@ -1,4 +1,4 @@
-"""Scenes of a firing: what the views show at each of its moments."""
+"""Scenes of a firing, which the views show at each moment."""
 
 import json
 import textwrap
@@ -38,21 +38,23 @@ from kinst_emu.explain.view.scene import (
     text_rows,
 )
 
-AROUND = 4  # number of instructions before and after the probed one
-LAST = 7  # number of instructions of the path that are listed
-EXECUTED = 4  # number of executed instructions listed before the next one
+AROUND = 4  # number of instructions shown before and after the probed instruction
+LAST = 7  # maximum number of instructions listed for the current station
+EXECUTED = 4  # maximum number of executed instructions listed before the next instruction
 ADDRESS = 8  # size of an address in bytes
-MOST_LETTERS, MOST_CLAUSE = 50, 8  # letters in a line; lines of a clause and its output
-# Maximum number of stores drawn as arrows for one instruction; if there are more, none is drawn.
+# maximum number of characters in a line, and of lines for a clause with its output
+MOST_LETTERS, MOST_CLAUSE = 50, 8
+# Maximum number of stores of one instruction that are drawn as arrows; if exceeded, none is drawn.
 MOST_STORES = 6
 WAY = ((Station.FUNCTION, "function"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
        (Station.RETURN, "return"), (Station.TRAMPOLINE, "trampoline"))
-BEFORE_CLAUSE = ("frame", "lookup")  # steps at the clause's moment, before the clause runs
+BEFORE_CLAUSE = ("frame", "lookup")  # steps that precede the clause at the same moment
+# for each step, the name of the pane that the step is about
 ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
          "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
          "trampoline": "trampoline", "second": "trampoline", "return": "registers",
-         "after": "registers", "returned": "registers", "what-if": "registers"}  # pane of each step
-IN_CODE = (Station.FUNCTION, Station.TRAMPOLINE)  # stations whose code has its own pane
+         "after": "registers", "returned": "registers", "what-if": "registers"}
+IN_CODE = (Station.FUNCTION, Station.TRAMPOLINE)  # stations that have a pane for their code
 
 
 class FiringScenes(Scenes[FiringMoment]):
@@ -125,7 +127,7 @@ class FiringScenes(Scenes[FiringMoment]):
                            str(one.offset)) for one in self._around]
 
     def _trampoline(self, moment: FiringMoment) -> Rows:
-        """Return the rows of the trampoline's instructions and data; none before it is written."""
+        """Return rows for the trampoline's instructions and data, none before it is written."""
         return [self._code(at, code, moment, f"{at - self._firing.slot:+#x}")
                 for at, code in self.in_slot] if moment.patched else []
 
@@ -154,7 +156,7 @@ class FiringScenes(Scenes[FiringMoment]):
             yield at, firing.trampoline[rest : rest + ADDRESS]
 
     def _notes(self) -> list[str]:
-        """Return the lines below the trampoline, which explain the verdict."""
+        """Return the lines of text below the trampoline's code, which explain the verdict."""
         firing = self._firing
         verdict = firing.instruction.verdict
         text = f"verdict: {summary(verdict)}" + (
@@ -165,7 +167,7 @@ class FiringScenes(Scenes[FiringMoment]):
         return [line for one in parts for line in textwrap.wrap(one, MOST_LETTERS)]
 
     def _executed(self, moment: FiringMoment) -> Rows:
-        """Return the last executed instructions, followed by the next one."""
+        """Return rows for the last executed instructions, followed by the next instruction."""
         firing, words = self._firing, self._words
         rows = firing.rows[max(0, moment.row - EXECUTED) : moment.row + 1]
         above = [Row((words.where(one.address), words.arch.disassemble(
@@ -179,12 +181,12 @@ class FiringScenes(Scenes[FiringMoment]):
     # -- registers and path ------------------------------------------------------------------------
 
     def seen(self, moment: FiringMoment) -> SeenInstruction:
-        """Return what was recorded of the CPU at a moment."""
+        """Return the recorded instruction and registers of a moment."""
         return (self._firing.rows[moment.row] if moment.handles is None
                 else self._firing.frames[moment.handles].called)
 
     def _pointers(self, moment: FiringMoment) -> Rows:
-        """Return the rows of pc, sp and the register with an exception's return address."""
+        """Return rows for pc, sp and the register that holds the exception's return address."""
         arch, seen = self._words.arch, self.seen(moment)
         pointers = [(name, seen.registers[name]) for name in (arch.pc, arch.sp)]
         if seen.returns_to is not None:
@@ -192,7 +194,7 @@ class FiringScenes(Scenes[FiringMoment]):
         return [Row((name, value)) for name, value in pointers]
 
     def _whose(self, moment: FiringMoment) -> str:
-        """Return the heading of the trail, which names the code that it belongs to."""
+        """Return the heading of the trail: where the listed instructions were executed."""
         function = self._firing.function
         inside = 0 <= moment.pc - function.address < function.size
         if moment.place is Station.FUNCTION and not inside:  # in a callee or back in the caller
@@ -200,7 +202,7 @@ class FiringScenes(Scenes[FiringMoment]):
         return f"in {moment.place.value}:"
 
     def _trail(self, number: int) -> Rows:
-        """Return the last instructions that were executed at the current station."""
+        """Return the most recent instructions that were executed at the current station."""
         texts: list[str] = []
         for moment in reversed(self.moments[: number + 1]):
             if moment.place is not self.moments[number].place or len(texts) == LAST:
@@ -215,7 +217,10 @@ class FiringScenes(Scenes[FiringMoment]):
     # -- the stack ---------------------------------------------------------------------------------
 
     def _top(self, moment: FiringMoment) -> Iterator[Row]:
-        """Yield the words from the stack pointer up: offset, value, address, trap frame fields."""
+        """Yield a row for each word from the stack pointer upward.
+
+        The cells are its offset, value, address and trap frame fields.
+        """
         firing = self._firing
         stack = (firing.memory.stacks[moment.row] if moment.handles is None
                  else firing.frames[moment.handles].stack)
@@ -232,7 +237,7 @@ class FiringScenes(Scenes[FiringMoment]):
 
     @staticmethod
     def _is_new(moment: FiringMoment, word: StackWord) -> bool:
-        """Return whether a word in use was stored since the previous moment.
+        """Return whether a word is in use and was stored since the previous moment.
 
         Words below the stack pointer or on an abandoned stack are not in use.
         """
@@ -241,7 +246,7 @@ class FiringScenes(Scenes[FiringMoment]):
     # -- arrows and descriptions -------------------------------------------------------------------
 
     def _stores(self, moment: FiringMoment) -> list[Arrow]:
-        """Return an arrow from the registers to each word that the last instruction stored."""
+        """Return arrows from the registers to the words that the last instruction stored."""
         changed = [number for number, word in enumerate(moment.stack)
                    if self._is_new(moment, word)]
         if moment.handles is not None or len(changed) > MOST_STORES:
@@ -250,15 +255,15 @@ class FiringScenes(Scenes[FiringMoment]):
                 for number in changed]
 
     def _control(self, before: FiringMoment, now: FiringMoment) -> list[Arrow]:
-        """Return an arrow from the previous station to the current one, unless they are equal."""
+        """Return an arrow from the previous to the current station, or nothing if equal."""
         begin, end = self._anchor(before), self._anchor(now)
         return ([] if before.place is now.place or begin is None or end is None
                 else [Arrow("control", begin, end)])
 
     def _anchor(self, moment: FiringMoment) -> Anchor | None:
-        """Return the end of an arrow: a line of code, or a station.
+        """Return an end of an arrow at a moment: a line of code, or a station.
 
-        None: the picture does not show the line of code.
+        Return None if the picture does not show the line of code.
         """
         place = moment.place
         if place in IN_CODE:
@@ -301,5 +306,5 @@ class FiringScenes(Scenes[FiringMoment]):
 
 
 def _left(row: RecordedRow) -> str:
-    """Format a record of a clause without the fields that all records of a probe share."""
+    """Format a clause's record as JSON, without the fields that all records of a probe share."""
     return json.dumps(row.get("actions", row))

@@ -9,21 +9,23 @@ from kinst_emu.explain.view.layout import MARGIN, TOP, Band, Column, Frame, Grid
 from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explain.view.scene import Anchor, Arrow, Pane, Row, Scene, Scenes
 
-LANES, HEIGHT, LINE = 560, 560, 16  # LANES: width of all lanes together
-SHARED = 240  # width of the pane of shared memory
-LETTER = 7.9  # width of a letter, in pixels
-MOST_LINES, MOST_SHARED, MOST_TITLE = 3, 14, 58  # lines of a row; shared values; title letters
-ROWS = 10  # rows visible at a time
+LANES, HEIGHT, LINE = 560, 560, 16  # LANES: width of all lanes together, in pixels
+SHARED = 240  # width of the pane of shared memory, in pixels
+LETTER = 7.9  # width of a character in pixels
+# maximum number of lines in a row, of shared values, and of characters in a title
+MOST_LINES, MOST_SHARED, MOST_TITLE = 3, 14, 58
+ROWS = 10  # maximum number of rows visible at a time
 PITCH = MOST_LINES * LINE - 6
-BETWEEN, SHARED_PITCH = 13, 34  # distance between the lines of a row; between shared values
+# distances in pixels: between the lines of a row, between shared values
+BETWEEN, SHARED_PITCH = 13, 34
 BEGIN, END = "begin", "end"  # names of the steps
 
 
 @dataclass(frozen=True)
 class LaneRow:
-    """An action of a run.
+    """An action of a run, shown as a row in the run's lane.
 
-    :param said: its description, in lines.
+    :param said: lines that describe the action.
     :param shared: names and new values of the shared memory that changes.
     """
 
@@ -80,13 +82,13 @@ class LaneScenes(Scenes[LaneRow]):
         return Scene(
             number, what, f"{number + 1} of {len(self.moments)}",
             f"{number + 1} of {len(self.moments)}: {what}.", panes,
-            [] if now.run == before.run else [Arrow(  # the arrow leads to the run that continues
+            [] if now.run == before.run else [Arrow(  # an arrow to the run that continues
                 "control", Anchor(f"lane{before.run}"),
                 Anchor(f"lane{now.run}", "rows", len(seen) - 1))], f"lane{now.run}")
 
 
 class LaneLayout(Layout):
-    """Layout whose arrows lead from one lane to another, one row down."""
+    """Layout whose arrows lead from one lane to another and one row down."""
 
     def path(self, arrow: Arrow) -> tuple[str, str]:
         """Return the curve and the head of an arrow as SVG path data."""
@@ -101,7 +103,7 @@ class LaneLayout(Layout):
 
 
 def lane_pictures(runs: Sequence[str], rows: Sequence[LaneRow], outcome: str) -> Pictures[LaneRow]:
-    """Return the pictures of a schedule; the parameters are those of ``LaneScenes``."""
+    """Return the pictures of runs under a schedule; for the parameters, see ``LaneScenes``."""
     scenes = LaneScenes(runs, rows, outcome)
     width = lane_width(len(runs))
     lane = Grid("code", tuple(Column(10, dy=n * BETWEEN) for n in range(MOST_LINES)), y=41,
@@ -116,7 +118,7 @@ def lane_pictures(runs: Sequence[str], rows: Sequence[LaneRow], outcome: str) ->
 
 
 def lane_width(runs: int) -> int:
-    """Return the width of a lane, in pixels."""
+    """Return the width of a lane in pixels for a number of runs."""
     return (LANES - MARGIN * (runs - 1)) // runs
 
 

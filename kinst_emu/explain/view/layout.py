@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from kinst_emu.explain.view.scene import Anchor, Arrow
 
 TOP, MARGIN = 64, 16
-LINE, LETTERS = 17, 13  # distance between lines of text; font size
-HEAD = 42  # y of the baseline of a pane's first row
+LINE, LETTERS = 17, 13  # distance between lines of text and font size, in pixels
+HEAD = 42  # y of the baseline of a pane's first row, in pixels
 BEND, POINT = 20, 9  # arrows: distance of the curve's control points; length of the head
-STORE_FROM = 180  # distance from a pane's top edge to the beginning of the store arrows
-REGISTERS, REGISTER_STEP = 17, 176  # registers in a column; distance between the columns
-STATION = 26  # distance between stations
+STORE_FROM = 180  # distance from a pane's top edge to the start of its store arrows, in pixels
+# number of registers in a column; distance between columns in pixels
+REGISTERS, REGISTER_STEP = 17, 176
+STATION = 26  # distance between stations in pixels
 
 
 @dataclass(frozen=True)
@@ -84,18 +85,18 @@ class Grid:
     anchor: tuple[int, float, float] = (1, 0, -4)
 
     def place(self, number: int) -> tuple[float, float]:
-        """Return the x and the baseline y of a row."""
+        """Return the x coordinate and the baseline's y coordinate of a row."""
         column, line = divmod(number, self.wrap) if self.wrap else (0, number)
         return self.x + column * self.step, self.y + line * self.pitch
 
     def forms(self) -> list[str]:
-        """Return the format specifications of the cells."""
+        """Return the format specifications of the columns that show cells."""
         return [column.form for column in self.columns if not column.mark]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Position and size of a pane, with the grids drawn in it."""
+    """Position and size of a pane, with the grids that are drawn in the pane."""
 
     x: int
     y: int
@@ -106,7 +107,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Layout:
-    """Positions of the panes in a picture, and the paths of its arrows.
+    """Positions of a picture's panes, and paths of its arrows.
 
     :param kind: CSS class of the picture.
     :param most_title: number of letters after which a title is cut; 0: a long title is set in
@@ -126,7 +127,7 @@ class Layout:
                 f"M{x2} {y2}l{comes * POINT} -5v10z")
 
     def _end(self, anchor: Anchor) -> tuple[int, int, int]:
-        """Return x, y, and the side to which an arrow points there (1: right, -1: left)."""
+        """Return the x, y and side (1: right, -1: left) of an arrow's end at a pane."""
         frame = self.frames[anchor.pane]
         if anchor.row is None:
             return frame.x + frame.width, frame.y + STORE_FROM, 1
@@ -139,7 +140,7 @@ class Layout:
 def box(frames: Mapping[str, Frame], *panes: str) -> str:
     """Return an SVG ``viewBox`` that encloses a column of panes.
 
-    :param panes: their names, from the topmost to the lowest.
+    :param panes: names of the panes, from the topmost to the lowest.
     """
     first, last, edge = frames[panes[0]], frames[panes[-1]], MARGIN // 4
     return (f"{first.x - edge} {first.y - edge} {first.width + 2 * edge} "

@@ -1,4 +1,4 @@
-"""Memory words as rows of a scene: words of a stack, a trap frame or a thread's saved registers."""
+"""Rows of a scene for memory words: a stack, a trap frame or a thread's saved registers."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ UNWRITTEN = "not written yet"
 class StackWord:
     """A 64-bit word of memory at one moment.
 
-    :param value: the word; None: it was not recorded.
+    :param value: the word, or None if it was not recorded.
     :param fields: trap frame fields in the word, in order; empty before the exception and after
         the return from it.
     :param changed: whether it was stored since the previous moment.
@@ -26,19 +26,19 @@ class StackWord:
 
     @property
     def shown(self) -> int | None:
-        """Value of the word; None: its fields are stale, or it was not recorded."""
+        """Value of the word, or None if its fields are stale or its value was not recorded."""
         return None if self.fields and not self.written else self.value
 
     @property
     def content(self) -> int | str:
-        """Value to print: the word, ``UNWRITTEN`` if stale, or empty if not recorded."""
+        """Value to print: the word, ``UNWRITTEN`` if it is stale, or "" if it was not recorded."""
         if self.shown is not None:
             return self.shown
         return "" if self.value is None else UNWRITTEN
 
 
 def word_row(word: StackWord, owned: bool = True, sp: int | None = None) -> Row:
-    """Return the row of a word: its address, its content and its fields.
+    """Return a row with the address, the content and the fields of a word.
 
     :param owned: whether the word is in use; if not, it is below the stack pointer.
     :param sp: the stack pointer, if the word is on a stack.

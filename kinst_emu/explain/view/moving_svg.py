@@ -1,4 +1,4 @@
-"""Animated SVG of all moments of an explanation, which plays wherever images are shown.
+"""Animated SVG images that show all moments of an explanation and need no script.
 
 SMIL animations (SVG 1.1, chapter 19) change attributes at given times. SMIL cannot change text,
 so each version of a text is an element of its own that is visible while the version applies.
@@ -12,14 +12,15 @@ from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explain.view.scene import Moment
 from kinst_emu.explain.view.svg import STYLE, Element, cleaned, picture
 
-MOMENT, STEP, LAST = 0.5, 2.5, 5.0  # seconds per moment: between steps, at a step, at the end
-UNANIMATED = frozenset({"style", "aria-label"})  # attributes that SMIL cannot change
+# display times in seconds: a moment within a step, the first moment of a step, the last moment
+MOMENT, STEP, LAST = 0.5, 2.5, 5.0
+UNANIMATED = frozenset({"style", "aria-label"})  # attributes that SMIL cannot animate
 
 
 def moving_svg(pictures: Pictures[Moment]) -> str:
-    """Return an animated SVG that shows all moments in turn and repeats forever.
+    """Return an animated SVG that shows all moments in turn, repeated forever.
 
-    The moment of a step is shown longer; if it has several steps, it is drawn for the first.
+    The moment of a step is shown longer; a moment of several steps is drawn for the first of them.
     """
     names = {moment: step.name for moment, step in reversed(pictures.steps)}
     count = len(pictures.moments)
@@ -30,7 +31,7 @@ def moving_svg(pictures: Pictures[Moment]) -> str:
 
 
 class _Clock:
-    """Timing of an animation.
+    """Timing of an animation, with the methods that merge its pictures.
 
     :param times: seconds for which each moment is shown.
     """
@@ -51,7 +52,7 @@ class _Clock:
                 f"<desc>{escape(cleaned(about))}</desc><style>{style}</style>\n{inside}</svg>\n")
 
     def _versions(self, versions: Sequence[Element]) -> str:
-        """Merge the versions of one element, one for each moment, into an animated element."""
+        """Merge the versions of an element at all moments into one animated element."""
         first, names = versions[0], set[str]()
         for one in versions:
             names |= {name for name in one.attributes if not name.startswith("data-")}
@@ -75,7 +76,7 @@ class _Clock:
                 f"{escape(cleaned(first.text))}</{first.tag}>\n")
 
     def _alternatives(self, versions: Sequence[Element]) -> str:
-        """Return all distinct versions of an element, each visible only at its own moments."""
+        """Return the distinct versions of an element, each visible only at its own moments."""
         spelled = [str(one) if one.text else "" for one in versions]
         return "".join(
             f'<g visibility="hidden">{self._animation("visibility", shown)}{version}</g>\n'
@@ -83,7 +84,7 @@ class _Clock:
             for shown in [["visible" if one == version else "hidden" for one in spelled]])
 
     def _animation(self, name: str, values: Sequence[str]) -> str:
-        """Return an animation that sets an attribute to one value per moment."""
+        """Return an SMIL animation that sets an attribute to one value per moment."""
         changes = [number for number in range(len(values))
                    if number == 0 or values[number] != values[number - 1]]
         return (f"<animate{_written({'attributeName': name, 'calcMode': 'discrete'})}"

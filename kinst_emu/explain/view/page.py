@@ -1,4 +1,4 @@
-"""HTML page of an explanation: one file without external resources, readable without scripts."""
+"""HTML pages of explanations: single files without external resources, usable without scripts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,21 @@ from kinst_emu.explain.view.layout import box
 from kinst_emu.report.page_file import page as filled
 
 TEMPLATE = "explanation.html"
-SPEEDS = (1, 2, 4, 8, 16)  # moments per second
-LETTER, GAP = 7.9, 9.6  # pixels in the CSS: width of a letter in a table, gap between columns
-Parts = list[tuple[str, str | Table]]  # the label of a table (empty for a paragraph), and the part
+SPEEDS = (1, 2, 4, 8, 16)  # selectable speeds in moments per second
+# width of a character in a table and gap between columns, in CSS pixels
+LETTER, GAP = 7.9, 9.6
+# each part with its label, which is empty for a paragraph
+Parts = list[tuple[str, str | Table]]
 
 
 @dataclass(frozen=True)
 class StepSection:
-    """Section of a page about one step.
+    """Section of a page that shows one step.
 
     :param parts: paragraphs and tables of the step.
-    :param beside: for explanations side by side, the name of each column and its parts; None: the
-        column lacks this step.
-    :param picture: SVG of the step's moment; empty: no picture.
+    :param beside: for explanations side by side, the name of each column and its parts, or None if
+        the column lacks this step.
+    :param picture: SVG of the step's moment; empty if the step has no picture.
     :param pictures: SVG for each column, by the name of the column.
     :param terms: terms that this step is the first to use, with their definitions.
     :param needs: width in pixels that the tables need in a column.
@@ -45,11 +47,11 @@ class StepSection:
 def page(title: str, about: str, steps: Sequence[Step],
          pictures: Mapping[str, str] = MappingProxyType({}), showing: Showing | None = None,
          moving: str = "The firing, instruction by instruction") -> str:
-    """Return the page of one explanation.
+    """Return the HTML page of one explanation.
 
     :param about: a sentence below the title.
     :param pictures: SVG pictures, by the name of the step.
-    :param showing: the animated pictures; None: the page has no animation.
+    :param showing: the animated pictures, or None for a page without animation.
     :param moving: title of the animation.
     """
     sections = [StepSection(step.name, step.title, _parts(step, step.title), [],
@@ -63,8 +65,8 @@ def movable(showing: Showing | None, moving: str, views: Mapping[str, Sequence[s
             ) -> dict[str, object]:
     """Return the template variables for playing an animation.
 
-    Its data is JSON that can be embedded in HTML, since it contains no ``<``. The parameters are
-    those of ``page_beside``.
+    The data of the animation is JSON that can be embedded in HTML, since it contains no ``<``. For
+    the parameters, see ``page_beside``.
     """
     if showing is None:
         return {"showing": None}
@@ -79,11 +81,11 @@ def page_beside(title: str, about: str, names: Sequence[str], found: Beside,
                 pictures: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
                 showing: Showing | None = None, views: Mapping[str, Sequence[str]] = VIEWS,
                 moving: str = "The firings, instruction by instruction") -> str:
-    """Return the page of several explanations side by side, with a column for each architecture.
+    """Return an HTML page that shows several explanations, with a column for each architecture.
 
     :param pictures: SVG pictures, by the name of the step, then by the name of the column.
-    :param showing: the animated pictures; None: the page has no animation.
-    :param views: the panes that a picture shows at a time, by the name of the view; empty: all.
+    :param showing: the animated pictures, or None for a page without animation.
+    :param views: the panes that a picture shows at a time, by name of the view; empty for all.
     :param moving: title of the animation.
     """
     sections = []
@@ -99,7 +101,7 @@ def page_beside(title: str, about: str, names: Sequence[str], found: Beside,
 
 
 def _parts(step: Step, title: str) -> Parts:
-    """Return the parts of a step; if it has several tables, their labels are numbered."""
+    """Return the parts of a step with labels; the labels of several tables are numbered."""
     tables = [part for part in step.parts if isinstance(part, Table)]
     labels = iter([title] if len(tables) == 1 else
                   [f"{title}, table {number}" for number in range(1, len(tables) + 1)])
@@ -107,7 +109,7 @@ def _parts(step: Step, title: str) -> Parts:
 
 
 def _needs(table: Table) -> int:
-    """Return the width in pixels at which no word of a table is broken."""
+    """Return the minimum width in pixels at which a table fits without breaking a word."""
     rows = [table.heads, *table.rows]
     words = [max((len(word) for row in rows for word in row[column].split()), default=0)
              for column in range(len(table.heads))]

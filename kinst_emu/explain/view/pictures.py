@@ -1,4 +1,4 @@
-"""Pictures of explanations: scenes drawn as SVG."""
+"""Pictures of explanations, drawn as SVG from scenes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from kinst_emu.explain.view.svg import svg
 from kinst_emu.explain.view.way_picture import way_layout
 from kinst_emu.explain.view.way_scenes import WayScenes
 
-MOST_STILL = 3  # maximum number of firings side by side for which a page has still pictures
+MOST_STILL = 3  # maximum number of firings on a page with still pictures
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Pictures(Generic[Moment]):
 
     @property
     def steps(self) -> Sequence[tuple[int, Step]]:
-        """Steps of the explanation, each with the number of its moment."""
+        """Steps of the explanation, each preceded by the number of its moment."""
         return self.scenes.steps
 
     def svg(self, number: int, step: str = "", styled: bool = True) -> str:
-        """Return the picture of a moment.
+        """Return the picture of a moment as SVG text.
 
         :param step: name of the step for which it is drawn, if the moment has several.
         :param styled: whether the picture contains its colors; if not, the page defines them.
@@ -48,12 +48,12 @@ class Pictures(Generic[Moment]):
         return svg(self.scenes.scene(number, step), self.layout, styled)
 
     def of_steps(self) -> dict[str, str]:
-        """Return the picture of each step by its name, without data for programs."""
+        """Return the pictures of all steps, keyed by step name, without ``data-`` attributes."""
         return {step.name: svg(self.scenes.scene(number, step.name), self.layout, styled=False,
                                data=False) for number, step in self.steps}
 
     def with_data(self) -> dict[str, str]:
-        """Return the picture of each step by its name, with data for programs.
+        """Return the pictures of all steps, keyed by step name, with ``data-`` attributes.
 
         If several steps have the same moment, only the first of them gets a picture.
         """
@@ -63,7 +63,7 @@ class Pictures(Generic[Moment]):
         return {name: self.svg(number, name, styled=False) for number, name in names.items()}
 
     def of_step(self, name: str, pane: str) -> str:
-        """Return one pane of the picture of a step; empty if the step does not exist."""
+        """Return one pane of a step's picture, or an empty string if the step does not exist."""
         number = self.scenes.moment_of(name)
         return "" if number is None else svg(self.scenes.scene(number, name), self.layout,
                                              styled=False, pane=pane)
@@ -71,7 +71,7 @@ class Pictures(Generic[Moment]):
 
 def firing_pictures(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words,
                     steps: Sequence[Step]) -> Pictures[FiringMoment]:
-    """Return the pictures of a firing; the parameters are those of ``FiringScenes``."""
+    """Return the pictures of a firing; for the parameters, see ``FiringScenes``."""
     scenes = FiringScenes(firing, table, words, steps)
     return Pictures(scenes, firing_layout(scenes))
 
@@ -88,10 +88,10 @@ def way_pictures(explained: ExplainedWay) -> Pictures[WayMoment]:
 
 def stills(pictures: Mapping[str, Pictures[FiringMoment]], steps: Sequence[str]
            ) -> dict[str, dict[str, str]]:
-    """Return still pictures of several firings, by the name of the step, then of the firing.
+    """Return still pictures of several firings, keyed by step name, then by firing name.
 
-    Each shows the pane that its step is about; of consecutive steps about the same pane, only the
-    last has a picture. If there are more than ``MOST_STILL`` firings, return no pictures.
+    Each picture shows the pane that its step is about; of consecutive steps about the same pane,
+    only the last has a picture. For more than ``MOST_STILL`` firings, return no pictures.
     """
     if len(pictures) > MOST_STILL:
         return {}

@@ -1,4 +1,4 @@
-"""Scenes: moments as data, which a view draws in a terminal, in a picture or on a page.
+"""Scenes: moments as data that is drawn in a terminal, in a picture or on a page.
 
 A scene has panes of rows with marks, and arrows between rows. Positions are up to the view
 (``layout.py`` for pictures).
@@ -26,12 +26,13 @@ class Row:
     data: Mapping[str, str] = field(default_factory=dict)
 
 
-Rows = Sequence[Row | None]  # None: an empty line in place of a row that other moments have
+# None stands for an empty line in place of a row that other moments have
+Rows = Sequence[Row | None]
 
 
 @dataclass(frozen=True)
 class Pane:
-    """A part of a scene with a title: code, registers, a stack.
+    """A titled part of a scene, such as code, registers or a stack.
 
     :param head: the title.
     :param blocks: rows of one kind from top to bottom, by the name of the block.
@@ -45,7 +46,7 @@ class Pane:
 class Anchor:
     """An end of an arrow.
 
-    :param row: number of a row in the block; None: the pane as a whole.
+    :param row: number of a row in the block, or None for the pane as a whole.
     """
 
     pane: str
@@ -104,14 +105,14 @@ class Scenes(ABC, Generic[Moment]):
     def scene(self, number: int, step: str = "") -> Scene:
         """Return the scene of a moment.
 
-        :param step: name of the step for which it is drawn, if the moment has several.
+        :param step: name of the step for which the moment is drawn, if it has several steps.
         """
 
     def step_at(self, number: int, name: str = "") -> tuple[int, Step, bool]:
-        """Return the step of a moment as (number from 1, step, whether it begins at this moment).
+        """Return the step of a moment as (number from 1, step, whether the step begins there).
 
-        It is the step of that name, if the moment has it, and otherwise the last step up to the
-        moment.
+        The result is the named step if it belongs to the moment, and otherwise the last step up to
+        the moment.
         """
         reached = [(at, position, step) for position, (at, step) in enumerate(self.steps, 1)
                    if at <= number]
@@ -120,28 +121,28 @@ class Scenes(ABC, Generic[Moment]):
         return position, step, at == number
 
     def title(self, number: int, name: str = "") -> str:
-        """Return the title of a moment's step, preceded by "after" if it began earlier."""
+        """Return the title of a moment's step, preceded by "after" if the step began earlier."""
         which, step, here = self.step_at(number, name)
         return f"{'' if here else 'after '}{which}. {step.title}"
 
     def moment_of(self, name: str) -> int | None:
-        """Return the number of the moment of a step, or None if the step does not exist."""
+        """Return the number of the moment at which a step begins, or None for an unknown step."""
         return next((at for at, step in self.steps if step.name == name), None)
 
 
 def register_rows(values: Mapping[str, int], changed: frozenset[str]) -> list[Row]:
-    """Return a row for each register; registers that changed are marked."""
+    """Return a row for each register, with marks on the registers that changed."""
     return [Row((name, value), ("changed",) if name in changed else (),
                 {"register": name, "value": f"{value:x}"}) for name, value in values.items()]
 
 
 def station_rows(stations: Sequence[tuple[str, bool]]) -> list[Row]:
-    """Return a row for each station of the path, and mark the station where control is."""
+    """Return a row for each station of the path, with a mark on the current station."""
     return [Row((name,), ("at",) if here else (), {"station": name}) for name, here in stations]
 
 
 def some(lines: list[str], count: int) -> list[str]:
-    """Return at most ``count`` lines; if lines are omitted, the last line says how many."""
+    """Return at most ``count`` lines; the last line gives the number of omitted lines, if any."""
     return lines if len(lines) <= count else [
         *lines[: count - 1], f"({len(lines) - count + 1} more lines in the text)"]
 

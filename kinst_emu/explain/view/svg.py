@@ -1,4 +1,4 @@
-"""Scenes drawn as SVG pictures, with ``data-`` attributes that let programs read them."""
+"""Drawing of scenes as SVG pictures, with ``data-`` attributes for programs that read them."""
 
 import re
 from collections.abc import Iterator
@@ -13,10 +13,12 @@ from kinst_emu.explain.view.scene import Pane, Row, Scene
 STYLE = "picture.css"
 # Characters that XML 1.0 forbids (section 2.2), but that a clause or a name may contain
 NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-MOST_BYTES = 20  # maximum length of an instruction's bytes with spaces between them
-TITLE, MOST_TITLE = 22, 90  # font size of a title in pixels; letters that fit
-LETTER, BOLD = 0.61, 0.62  # width of a letter relative to the font size
-EDGES = {"control": ("arrow", "tip"), "store": ("store", "stored")}  # CSS classes: curve and head
+MOST_BYTES = 20  # maximum number of characters for printing bytes with spaces between them
+# font size of a title in pixels; maximum number of characters at this size
+TITLE, MOST_TITLE = 22, 90
+LETTER, BOLD = 0.61, 0.62  # width of a normal and of a bold character, relative to the font size
+# CSS classes of the curve and of the head of an arrow, by kind of arrow
+EDGES = {"control": ("arrow", "tip"), "store": ("store", "stored")}
 
 
 @dataclass(frozen=True)
@@ -45,18 +47,18 @@ class Element:
 
 def svg(scene: Scene, layout: Layout, styled: bool = True, every: bool = False, pane: str = "",
         data: bool = True) -> str:
-    """Return the picture of a scene as SVG text; the parameters are those of ``picture``."""
+    """Return the picture of a scene as SVG text; for the parameters, see ``picture``."""
     return str(picture(scene, layout, styled, every, pane, data))
 
 
 def picture(scene: Scene, layout: Layout, styled: bool = True, every: bool = False, pane: str = "",
             data: bool = True) -> Element:
-    """Return the picture of a scene.
+    """Return the picture of a scene as an SVG element.
 
     :param styled: whether the picture contains its colors; if not, the page defines them.
     :param every: whether to include elements that are empty at this moment, so that all moments
         have the same elements.
-    :param pane: the only pane to draw, for human readers; empty: draw all panes.
+    :param pane: the only pane to draw, for human readers; empty for all panes.
     :param data: whether rows have ``data-`` attributes for programs.
     """
     return _Drawing(scene, layout, every, pane, data and not pane).picture(styled)
@@ -190,5 +192,5 @@ def _number(value: float) -> str:
 
 
 def cleaned(text: str) -> str:
-    """Replace the characters that XML does not allow."""
+    """Replace the characters in a text that XML does not allow."""
     return NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)

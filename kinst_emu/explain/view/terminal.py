@@ -1,4 +1,4 @@
-"""Terminal viewer that steps through an explanation, with panels for the state of the machine."""
+"""Terminal viewer for stepping through an explanation, with panels for the machine's state."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,10 @@ from kinst_emu.explain.view.firing_scenes import FiringScenes
 from kinst_emu.explain.view.scene import Row, Scene
 
 MARK, TERM = "bold reverse", "italic"
-NARROW, SHARE = 100, 0.6  # columns below which the panels are hidden; width share of the step
-PARAGRAPH, LAST = 76, 48  # columns after which a paragraph wraps, and a table's last cell
-GAP = 2  # columns between the columns of a table
+# minimum width of a terminal with panels, in columns; share of the width for the step's text
+NARROW, SHARE = 100, 0.6
+PARAGRAPH, LAST = 76, 48  # maximum width of a paragraph and of a table's last cell
+GAP = 2  # number of spaces between the columns of a table
 PANELS = ("code", "registers", "stack", "trampoline")
 HELP = """\
 n, space, right        next step
@@ -62,7 +63,7 @@ def shown(step: Step, width: int = PARAGRAPH, terms: Mapping[str, str] | None = 
 
 
 def columns(table: Table) -> Text:
-    """Format a table whose columns keep their widths; a narrow terminal scrolls instead."""
+    """Format a table with fixed column widths: a narrow terminal scrolls instead of wrapping."""
     rows = [row for row in (table.heads, *table.rows) if any(row)]
     widths = [max(map(len, cells)) for cells in zip(table.heads, *table.rows, strict=True)]
     before = sum(widths[:-1]) + GAP * (len(widths) - 1)
@@ -94,12 +95,12 @@ class Keys(ModalScreen[None]):
     def on_key(self, event: events.Key) -> None:
         """Close the screen."""
         event.stop()
-        event.prevent_default()  # the key only closes the help: q must not quit
+        event.prevent_default()  # the key must only close the help: q must not quit
         self.dismiss()
 
 
 class Stepper(App[None]):
-    """Viewer of an explanation that shows one step at a time and draws its scene in panels."""
+    """Viewer that shows one step of an explanation at a time, with the step's scene in panels."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -133,7 +134,7 @@ class Stepper(App[None]):
             self._scenes.steps, (number for number, step in enumerate(self.steps)
                                  if not step.wrong), strict=True)]
         self.at = 0
-        self.moment: int | None = None  # None: the step as a whole is shown
+        self.moment: int | None = None  # None while a step as a whole is shown
 
     def compose(self) -> ComposeResult:
         """Yield the title, the step, the panels, the prompt of ``g`` and the key bar."""
@@ -169,7 +170,7 @@ class Stepper(App[None]):
         self._show(self.at - 1)
 
     def action_moment(self, by: int) -> None:
-        """Move by a number of instructions from the current one, or from the current step."""
+        """Move by a number of instructions from the current instruction or step."""
         if self.steps[self.at].wrong:
             self.notify("only the correct firing can be stepped by instruction; press p to go "
                         "back to it", markup=False)
@@ -196,7 +197,7 @@ class Stepper(App[None]):
 
     @on(Input.Submitted)
     def went(self, event: Input.Submitted) -> None:
-        """Go to the step whose number, name or start of a name was entered."""
+        """Go to the step whose number, name or beginning of the name was entered."""
         names = [step.name for step in self.steps]
         word = event.value.strip().lower()
         matches = [word] if word in names else [name for name in names if name.startswith(word)]
@@ -214,7 +215,7 @@ class Stepper(App[None]):
         self.query_one("#step").focus()
 
     def _show(self, number: int, moment: int | None = None) -> None:
-        """Show a step, or one instruction of it."""
+        """Show a step, or one instruction of the step."""
         stayed = moment is not None and number == self.at
         self.at, self.moment = max(0, min(len(self.steps) - 1, number)), moment
         step = self.steps[self.at]
@@ -253,7 +254,7 @@ class Stepper(App[None]):
         widget.update(content)
 
     def _of_step(self, number: int) -> tuple[Scene, Scene]:
-        """Return the scene of a step, and the scene with which its registers are compared."""
+        """Return the scene of a step, and the scene for comparing the registers."""
         step = self.steps[number]
         if step.wrong and self._wrong is not None:
             scenes = self._wrong
@@ -267,14 +268,14 @@ class Stepper(App[None]):
 
 
 def place(scene: Scene) -> Text:
-    """Return a line that says where the machine is."""
+    """Return a line with the machine's current position."""
     words = [f"{name} {value:#x}" for name, value in _registers(scene, "pointers").items()]
     where = _rows(scene, "executed", "code")[-1].cells[0]
     return Text("  ".join([*words, str(where)]), no_wrap=True, overflow="ellipsis")
 
 
 def panels(scene: Scene, before: Scene, stores: bool, trampoline: bool) -> dict[str, Text]:
-    """Return the contents of the panels.
+    """Return the contents of the panels, keyed by panel name.
 
     :param before: the scene with which registers are compared.
     :param stores: whether words stored by the last instruction are marked.
@@ -293,7 +294,7 @@ def _rows(scene: Scene, pane: str, block: str) -> list[Row]:
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[Row], mark: str) -> Table:
-    """Return rows of a scene as a table; rows with the given mark are marked."""
+    """Return rows of a scene as a table in which the rows with the given mark are highlighted."""
     return Table(heads, tuple(
         tuple(map(_written, row.cells)) for row in rows), frozenset(
             n for n, row in enumerate(rows) if mark in row.marks))
@@ -311,7 +312,7 @@ def _registers(scene: Scene, block: str) -> dict[str, int]:
 
 
 def _registers_panel(scene: Scene, before: Scene) -> Text:
-    """Return the registers, beginning with pc, sp and the exception return address."""
+    """Return the text of the registers panel: pc, sp, exception return address, other registers."""
     now, then = (_registers(one, "pointers") | _registers(one, "registers")
                  for one in (scene, before))
     return columns(_table(("register", "value"), [
@@ -320,7 +321,7 @@ def _registers_panel(scene: Scene, before: Scene) -> Text:
 
 
 def _trampoline(scene: Scene, there: bool) -> Text:
-    """Return the instructions that are executed in the trampoline."""
+    """Return the text of the trampoline panel: the instructions executed in the trampoline."""
     rows = [row for row in _rows(scene, "trampoline", "code") if row.data["executed"]]
     if not rows:
         return Text("none yet: the probe is not enabled" if there else

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from kinst_emu.explain.steps.beside import Beside
 from kinst_emu.explain.steps.step import Step, Table
 
-WIDTH, NARROW = 100, 64  # columns after which a paragraph wraps: alone, side by side
+# maximum width of a paragraph in columns: for a single explanation, for explanations side by side
+WIDTH, NARROW = 100, 64
 MARK = "*"  # precedes table rows that the text refers to
 
 
@@ -20,7 +21,7 @@ def text(steps: Sequence[Step]) -> Iterator[str]:
 
 
 def text_beside(names: Sequence[str], found: Beside) -> Iterator[str]:
-    """Yield the lines of several explanations side by side, a column for each architecture."""
+    """Yield lines that show several explanations side by side, one column per architecture."""
     columns = [[list(_column(step)) for _name, steps in found for step in [steps[at]]]
                for at in range(len(names))]
     widths = [max(len(line) for lines in column for line in lines) for column in columns]

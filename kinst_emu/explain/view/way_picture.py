@@ -1,4 +1,4 @@
-"""Layout of the picture of a path through the kernel."""
+"""Layout of the pictures of a path through the kernel."""
 
 from kinst_emu.explain.steps.way import Way
 from kinst_emu.explain.view.firing_picture import (
@@ -29,7 +29,7 @@ from kinst_emu.explain.view.way_scenes import FUNCTIONS, LAST, LINES
 
 
 def way_layout(way: Way) -> Layout:
-    """Return the layout of the picture, with room for all memory words that are drawn."""
+    """Return a layout for the pictures of a path, with room for all drawn memory words."""
     pitch = min(LINE, (HEIGHT - TOP - 4 * MARGIN) / max(1, len(way.labels)))
     return Layout("picture", WIDTH, HEIGHT, {
         "code": Frame(MARGIN, TOP, LEFT, 328, {"code": Grid(

@@ -1,4 +1,4 @@
-"""Scenes of a path through the kernel: what a picture shows at each of its moments."""
+"""Scenes of a path through the kernel, which a picture shows at each moment."""
 
 import textwrap
 
@@ -19,9 +19,10 @@ from kinst_emu.explain.view.scene import (
     text_rows,
 )
 
-LAST, FUNCTIONS, LINES = 16, 15, 14  # numbers of instructions, functions and lines of text shown
-LETTERS = 43  # maximum number of letters in a line of text
-# Maximum number of stores drawn as arrows for one moment; if there are more, none is drawn.
+# maximum number of instructions, of functions, and of lines of text shown
+LAST, FUNCTIONS, LINES = 16, 15, 14
+LETTERS = 43  # maximum number of characters in a line of text
+# Maximum number of stores of one moment that are drawn as arrows; if exceeded, none is drawn.
 MOST_STORES = 6
 
 
@@ -31,7 +32,7 @@ class WayScenes(Scenes[WayMoment]):
         self._way, self._words = way, words
         self.moments, self.steps = way.moments, way.steps
         self._known: list[dict[int, int]] = []
-        self._stored: list[frozenset[int]] = []  # addresses stored so far, by moment
+        self._stored: list[frozenset[int]] = []  # for each moment, the addresses stored so far
         self._functions: list[list[str]] = []
         stored = frozenset[int]()
         known, functions = dict[int, int](), list[str]()
@@ -49,7 +50,7 @@ class WayScenes(Scenes[WayMoment]):
             self._functions.append(functions[-FUNCTIONS:])
 
     def scene(self, number: int, step: str = "") -> Scene:
-        """Return the scene of a moment; see ``Scenes.scene``."""
+        """Return the scene of a moment, as specified for ``Scenes.scene``."""
         moment, way = self.moments[number], self._way
         before = self.moments[number - 1] if number else moment
         registers = moment.seen.registers
@@ -80,7 +81,7 @@ class WayScenes(Scenes[WayMoment]):
                      for at, names in way.labels.items())
 
     def _said(self, number: int, name: str) -> list[str]:
-        """Return the first lines of the step that a moment belongs to."""
+        """Return the first lines of the text of the step to which a moment belongs."""
         _which, step, _here = self.step_at(number, name)
         lines = [line for part in step.parts for line in (
             textwrap.wrap(part, LETTERS) if isinstance(part, str) else

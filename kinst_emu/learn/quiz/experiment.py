@@ -20,11 +20,11 @@ from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.explain.record.seen_firing import SeenFiring
 
 MAX_STEPS = 5_000  # maximum number of recorded steps of a firing
-TRIES = 2_000  # maximum number of functions searched for an instruction
+TRIES = 2_000  # maximum number of functions searched for a suitable instruction
 MASK = (1 << 64) - 1
 BELOW = 0x1000  # distance in bytes between the stack pointer and the target of random pointers
 ROOM = 0x400
-MAX_SIZE = 1 << 14  # maximum size of a function in bytes
+MAX_SIZE = 1 << 14  # maximum size in bytes of a function in the quiz
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Experimenter:
                              "has no usable functions, so there is nothing to ask about")
 
     def instruction(self, generator: random.Random, word: str) -> tuple[Symbol, ProbedInstruction]:
-        """Return a random function, and an instruction in it whose verdict starts with a word.
+        """Return a function, and a random instruction in it whose verdict starts with a word.
 
         :raises KinstError: when no such instruction is found.
         """
@@ -89,7 +89,7 @@ class Experimenter:
                          "another --level or --arch")
 
     def _known(self, function: Symbol) -> Sequence[ProbedInstruction]:
-        """Return a function's instructions that every CPU model can execute or that are refused."""
+        """Return a function's instructions that are refused or that every CPU model can execute."""
         try:
             table = self._table.instructions(function)
         except KinstError:
@@ -99,7 +99,7 @@ class Experimenter:
 
     def run(self, generator: random.Random, function: Symbol, instruction: ProbedInstruction
             ) -> Experiment | None:
-        """Run an instruction once under a probe, from a random state; None if that fails."""
+        """Execute an instruction under a probe from a random state; return None if that fails."""
         return self._run(function, instruction, self._state(generator))
 
     def reads_memory(self, one: Experiment) -> bool:

@@ -16,9 +16,10 @@ from kinst_emu.learn.quiz.marking import mark, wanted
 from kinst_emu.learn.quiz.questions import LEVELS, WORDS, Question
 from kinst_emu.report.page_file import page
 
-ROUNDS, SHOWN_ROUNDS = 1_000, 20_000  # hash rounds of a key: from an answer, from SHOW
-RIGHT, WRONG = b"right: ", b"wrong: "  # prefixes of decrypted responses
-SHOW = "show"  # encrypts the solution, for learners who ask for it
+# number of hash rounds that derive the key of an answer; the key of SHOW
+ROUNDS, SHOWN_ROUNDS = 1_000, 20_000
+RIGHT, WRONG = b"right: ", b"wrong: "  # beginnings of decrypted responses
+SHOW = "show"  # the solution is encrypted with this word, for learners who ask for the solution
 
 
 @dataclass(frozen=True)

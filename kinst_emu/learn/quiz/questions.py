@@ -21,17 +21,17 @@ WORDS = ("copy", "rewrite", "emulate", "refuse")
 LEVELS = {1: "the verdict", 2: "the pc in the trap frame", 3: "the contents of the trampoline",
           4: "where execution resumes", 5: "a register where execution resumes",
           6: "a word of the trap frame"}
-TURN = (1, 2, 3, 4, 5)  # levels asked in turn when none is chosen
+TURN = (1, 2, 3, 4, 5)  # levels asked in turn when no level is chosen
 ATTEMPTS = 200  # maximum number of instructions tried for one question
 MASK = (1 << 64) - 1
 
 
-Mistakes = dict[int | str, str]  # explanations of wrong answers, by answer
+Mistakes = dict[int | str, str]  # explanations of wrong answers, keyed by answer
 
 
 @dataclass(frozen=True)
 class Question:
-    """Question of the quiz, with its answer and explanations.
+    """Quiz question with its answer and explanations.
 
     :param text: lines of the question.
     :param answer: a word or a number.
@@ -87,7 +87,7 @@ class _Maker:
             1: self._verdict, 2: self._frame, 3: self._trampoline, 4: self._next, 5: self._register,
             6: self._word}
         self._words = words_of(machine.image)
-        self._absent = set[str]()  # verdicts that no instruction of the kernel was found to have
+        self._absent = set[str]()  # verdicts for which no instruction was found
 
     def question(self, level: int, number: int, generator: random.Random) -> Question:
         """Return a random question of the given level."""
@@ -99,7 +99,7 @@ class _Maker:
                          "attempts: choose another level")
 
     def _there(self, words: Sequence[str]) -> list[str]:
-        """Return the given verdicts without those that no instruction was found to have."""
+        """Return the given verdicts without those for which no instruction was found."""
         present = [word for word in words if word not in self._absent]
         if not present:
             raise KinstError("no instruction of the kernel has the verdict "
@@ -107,7 +107,7 @@ class _Maker:
         return present
 
     def _experiment(self, generator: random.Random, *words: str) -> Experiment | None:
-        """Return a random experiment whose instruction does not fault, or None."""
+        """Return a random experiment whose instruction does not fault, or None on failure."""
         word = generator.choice(self._there(words))
         try:
             function, instruction = self._experimenter.instruction(generator, word)

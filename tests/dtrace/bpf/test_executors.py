@@ -1,4 +1,4 @@
-"""Tests that both BPF executors follow RFC 9669, agree, and reject access to foreign memory."""
+"""Tests that both BPF executors follow RFC 9669, agree, and refuse out-of-bounds accesses."""
 
 import pytest
 from hypothesis import given, settings
@@ -214,7 +214,7 @@ def test_endless_loops_end_with_a_fault_even_in_long_programs():
     one = BpfInstruction(Class.ALU64 | Alu.ADD | K, 1, 0, 0, 1)
     ends = BpfInstruction(Class.JMP | BpfJump.EXIT)
     circle = [*[one] * 30_000, BpfInstruction(Class.JMP | BpfJump.JA, 0, 0, -30_001)]
-    # An endless loop that calls straight-line code of the same length.
+    # The same endless loop, but with the additions in a called function.
     called = [BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL, 0, 1),
               BpfInstruction(Class.JMP | BpfJump.JA, 0, 0, -2), *[one] * 30_000, ends]
     for code in (circle, called):

@@ -126,7 +126,7 @@ def test_a_ring_keeps_whole_records_however_they_wrap():
 
 @pytest.mark.parametrize("count, kept", [(4227, 4227), (4228, 4228), (4229, 4228), (4230, 4228)])
 def test_a_ring_drops_only_as_many_old_records_as_needed(count, kept):
-    """A ring can run out of memory before its records reach the configured size.
+    """The ring buffer can run out of memory before its records reach the configured size.
 
     4,228 records of 744 bytes fill it after the larger records before them are used up.
     """
@@ -141,7 +141,7 @@ def test_a_ring_drops_only_as_many_old_records_as_needed(count, kept):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_ring_keeps_the_newest_records_that_fit(seed):
-    """Records of random sizes are dropped only when the next one does not fit."""
+    """The ring buffer drops old records only when a new record does not fit."""
     rng, size = random.Random(seed), 4096
     runtime = made(buffer=size, policy=Policy.RING)
     room, sizes, last_read = 4 * size + (1 << 20), [], -1
@@ -155,7 +155,7 @@ def test_a_ring_keeps_the_newest_records_that_fit(seed):
             assert found == list(range(number + 1 - len(found), number + 1)) and found
             assert sum(sizes[n][1] for n in found) <= size
             before = found[0] - 1
-            if before > last_read:  # the record before the first one was dropped, not read earlier
+            if before > last_read:  # the record before found[0] was dropped, not already read
                 assert (sum(sizes[n][1] for n in found) + sizes[before][1] > size
                         or sum(sizes[n][0] + 24 for n in found) + 2 * max(sizes)[0] > room)
             last_read = number

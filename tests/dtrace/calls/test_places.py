@@ -1,4 +1,4 @@
-"""Tests that every tool accepts every spelling of a code place and the places that it prints."""
+"""Tests that every tool accepts all spellings of a code place, including those that tools print."""
 
 import json
 

@@ -23,7 +23,7 @@ def test_every_action_names_the_consumer_method_that_prints_it():
 
 @pytest.fixture
 def doubled(monkeypatch):
-    """Add the action ``doubled``, which DTrace does not have, with one table row."""
+    """Add one table row that defines the action ``doubled``, which DTrace lacks."""
     def emit(code, e):
         code.noted("doubled", [code.recorded(argument) for argument in e.arguments * 2])
 

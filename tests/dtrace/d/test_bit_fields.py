@@ -1,4 +1,4 @@
-"""Tests of the window of bytes that is read for a kernel bit-field.
+"""Tests of the range of bytes that D code reads to get a kernel bit-field.
 
 The window is the smallest aligned word that contains the whole field, or eight or nine bytes.
 """

@@ -1,4 +1,4 @@
-"""Tests that source lines are found in the given trees and nothing outside them is read."""
+"""Tests that source lines are found in the given source trees and no other file is read."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests of the notation for code places: every spelling means the same instruction everywhere."""
+"""Tests that each spelling of a code place means the same instruction in every tool."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Tests of the outputs of a recorded flow (calls, trees, graphs, Perfetto) with other parsers."""
+"""Tests that independent parsers can read each output format of a recorded flow."""
 
 import io
 import itertools
@@ -40,7 +40,7 @@ def head_of(player):
 
 
 def made(player, kind, marks=None, names=None):
-    """Write a whole recording in an output format and return the bytes."""
+    """Write the flow of a whole recording in an output format, and return the written bytes."""
     file = io.BytesIO()
     code = KernelCode(player.machine.image, marks or [])
     out = output(kind, code, head_of(player), file, "kernel", {}, names or [])
@@ -227,6 +227,7 @@ def test_steps_report_the_same_changes_as_single_stepping(image, played):
         assert step.registers == {n: v for n, v in after.items()
                                   if v != before[n] and n != machine.arch.pc}
         for address, physical, data in step.stores:
-            if physical < machine.board.ram_base + machine.memory:  # not a device register
+            # Skip stores to device registers.
+            if physical < machine.board.ram_base + machine.memory:
                 assert machine.read_physical(physical, len(data)) == data
             assert address is None or machine.translate(address) == physical

@@ -98,7 +98,7 @@ def test_aggregation_keys_beyond_the_limits_are_dropped_and_counted(monkeypatch)
     monkeypatch.setattr(aggregations, "MAX_KEYS", 3)
     status, kept, said = run(*words)
     line = "dtrace: [DTRACEDROP_AGGREGATION] 1 aggregation key drop (too many keys)\n"
-    # The dropped keys are 3, and 4 after trunc has made room for 3.
+    # Key 3 is dropped first; after trunc(), key 3 fits and key 4 is dropped.
     assert status == 0 and said == 2 * line
     assert "        2                1\n        3                1\n" in kept
     assert "        4                1\n" not in kept

@@ -30,7 +30,7 @@ def test_stacks_can_be_aggregation_keys(arch):
     _status, out, said = traced(arch, "fbt::fibonacci:entry { @[stack(2)] = count(); }",
                                 "fibonacci(4)")
     keys = [word.partition("+")[0] for word in out.split()][-6:]
-    # There are five calls: the outermost one, two made by it, and two made by deeper calls.
+    # There are five calls: one from outside, two by the outermost call, and two by deeper calls.
     fibonacci = "kernel`fibonacci"
     assert not said and keys == ["1", fibonacci, "2", fibonacci, fibonacci, "2"], out
 

@@ -1,4 +1,4 @@
-"""Tests of D programs without a kernel: their output matches dtrace(1) byte for byte."""
+"""Tests that the output of D programs without a kernel matches dtrace(1) byte for byte."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests of printing values, given their bytes and types."""
+"""Tests of printing values from their bytes and types."""
 
 from dtrace.run.render import NoSymbols, Typed
 from dwarf.types import Enumeration, Member, Structure

@@ -1,4 +1,4 @@
-"""Tests of computing a thread's CPU time from variables of the kernel."""
+"""Tests of the CPU time of a thread, which is computed from kernel variables."""
 
 from types import SimpleNamespace
 
@@ -46,7 +46,7 @@ def test_thread_time_adds_the_time_since_the_last_switch(ran, since, passed):
 
 @given(st.integers(0, 1 << 40), st.integers(0, (1 << 32) - (1 << 16)))
 def test_a_32_bit_counter_may_wrap_around(since, passed):
-    # The kernel may set the upper 32 bits of the counter's last value to anything.
+    # The upper 32 bits of the saved counter value are arbitrary.
     for front in (0, 7 << 32):
         kept = words("short", 5, front + (since & 0xFFFF_FFFF))
         assert time_of(kept).of(THREAD, CPU, (since + passed) * 16 + 3) == (5 + passed) * 16

@@ -29,7 +29,7 @@ def row(probe, time, *values, tid=7, pid=3, name="cat", cpu=0):
 
 
 def slices(events):
-    """Check that all slices are nested; return (process, thread, name, begin, end) of each."""
+    """Check that slices are nested; return (process, thread, name, begin, end) for each slice."""
     waiting, found = {}, []
     for event in events:
         key = event["pid"], event.get("tid")

@@ -11,7 +11,7 @@ from kinst_emu.cli import script
 from kinst_emu.terminal.shared_output import shared
 from tests.conftest import ARCHES, real_kernel
 
-# D programs that record one of `every` firings, selected by n, which their clauses increment.
+# D programs that count firings in n and record one of every `every` firings.
 OF_KERNEL = """
     fbt::: {{ n++; }}
     fbt:::entry /n % {every} == 0/ {{
@@ -30,7 +30,7 @@ OF_PROGRAMS = """
 
 
 def traced(*words):
-    """Run kdtrace and return (exit status, output with the guest console, standard error)."""
+    """Run kdtrace and return (exit status, standard output and guest console, standard error)."""
     output = io.BytesIO()
     with contextlib.redirect_stdout(shared(io.TextIOWrapper(output, encoding="utf-8"))) as out:
         said = io.StringIO()

@@ -15,7 +15,7 @@ from tests.forked import completed
 
 
 def traced(machine, call, function, tell):
-    """Trace a call; pass (offset, text, registers) of each instruction executed to ``tell``."""
+    """Trace a call, passing (offset, text, registers) of each executed instruction to ``tell``."""
     def fire(probe, state):
         tell(probe.instruction.offset, machine.arch.disassemble(
             probe.instruction.code, probe.instruction.address), state.get)
@@ -29,7 +29,7 @@ def traced(machine, call, function, tell):
 
 @pytest.mark.parametrize("debug_data", [True, False])
 def test_stacks_are_correct_at_every_instruction_of_a_recursion(booted, debug_data):
-    """Compare each stack with a recursion depth that is counted independently.
+    """The test compares each stack with a recursion depth that it counts independently.
 
     With debug data the stack is also correct while the frame is set up and, on amd64, while it is
     torn down.  Without debug data it is correct at the first instruction and once the frame is
@@ -39,7 +39,7 @@ def test_stacks_are_correct_at_every_instruction_of_a_recursion(booted, debug_da
     if not debug_data:
         for _base, _begin, _end, sources in stacks._sources._parts:
             sources._frames = Frames(b"")
-    outside, compared = [], 0  # per call: [frame pointer at entry, whether it has changed]
+    outside, compared = [], 0  # per call: [frame pointer at entry, whether the pointer has changed]
 
     def tell(offset, text, get):
         nonlocal compared
@@ -63,7 +63,7 @@ def test_stacks_are_correct_at_every_instruction_of_a_recursion(booted, debug_da
 
 
 def test_the_stack_continues_past_a_call_to_a_null_pointer(booted):
-    """A null pointer is called from a function that has not set up its frame yet."""
+    """The null pointer is called by a function that has not set up its frame yet."""
     inside = booted.symbol("account").address + 8
     registers = booted.registers() | {booted.arch.pc: 0}
     kept = booted.snapshot()
@@ -95,7 +95,7 @@ def test_stacks_are_printed_with_inline_functions_and_lines(arch):
 
 @pytest.mark.parametrize("arch", ["arm64", "riscv64"])
 def test_a_faulting_call_prints_the_stack(arch):
-    """Exclude amd64: its teaching kernel can read address 0, so the call does not fault there."""
+    """On amd64, the call does not fault, since the teaching kernel can read address 0."""
     program = "from kinst_emu.commands.entry import kinst; kinst()"
     result = subprocess.run(
         [sys.executable, "-c", program, "call", "-k", f"teaching/{arch}", "strlen(0)"],
@@ -136,7 +136,7 @@ def test_a_damaged_debug_frame_section_is_refused(section):
 @pytest.mark.parametrize("damage", [
     entry(0x1000, 8, 0x3F), entry(0x1000, 8, cie=0x7000), entry(0x1000, 8, 0x0E, 0x80, cie=25),
     entry(0x1000, 8, 0x0B),  # DW_CFA_restore_state without a remembered state
-    entry(0x1000, 8, cie=24),  # refers to itself as its CIE
+    entry(0x1000, 8, cie=24),  # an entry whose CIE is the entry itself
 ])
 def test_a_damaged_entry_is_reported_when_it_is_needed(damage):
     frames = Frames(COMMON + damage)
@@ -147,7 +147,7 @@ def test_a_damaged_entry_is_reported_when_it_is_needed(damage):
 
 @pytest.mark.parametrize("arch, entry", [("amd64", "calltrap"), ("arm64", "handle_el1h_sync")])
 def test_the_stack_of_a_panic_continues_past_the_trap_frame(arch, entry):
-    """Exclude riscv64: its teaching kernel has no page tables, so the call cannot fault there."""
+    """On riscv64, the call cannot fault, since the teaching kernel has no page tables."""
     result = subprocess.run(
         [sys.executable, "-c", "from kinst_emu.commands.entry import kinst; kinst()", "call", "-k",
          f"teaching/{arch}", "--unchecked", "strcmp(0x7fffffff0000, 0)"],

@@ -13,7 +13,7 @@ START = 0x7FFF_0000
 
 
 def memory(*records):
-    """Return a reader of frame records (saved frame, return address) that are 32 bytes apart."""
+    """Return a function that reads frame records (saved frame, return address) 32 bytes apart."""
     words = {}
     for n, (outer, back) in enumerate(records):
         words[START + 32 * n], words[START + 32 * n + 8] = outer, back

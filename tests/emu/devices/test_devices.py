@@ -16,7 +16,7 @@ from emu.machine.events import EventQueue
 
 
 class Bus:
-    """Bus stand-in whose virtual time is advanced by the test."""
+    """Stand-in for the bus whose virtual time the test advances."""
 
     def __init__(self):
         self.now, self.out, self.queue = 0, bytearray(), EventQueue()

@@ -4,7 +4,7 @@ from emu.devices.devicetree import DeviceNode, cells64, flatten
 
 
 def parse(blob):
-    """Parse a flattened device tree without our own code into (name, properties, children)."""
+    """Parse a flattened device tree independently into (name, properties, children)."""
     magic, total, structure, strings = struct.unpack_from(">4I", blob)
     assert magic == 0xD00DFEED and total == len(blob)
     at = structure

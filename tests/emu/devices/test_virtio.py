@@ -28,7 +28,7 @@ IN, OUT, FLUSH, GET_ID = 0, 1, 4, 8
 
 
 class Computer:
-    """Bus stand-in with memory and timers but without a CPU."""
+    """Stand-in for a bus with memory and timers but without a CPU."""
 
     def __init__(self):
         self.memory = bytearray(MEMORY)
@@ -55,7 +55,7 @@ class Computer:
         self.memory[self._piece(address, len(data))] = data
 
     def until_quiet(self, most=1000):
-        """Run at most `most` timers, until none is pending, and return the number that ran."""
+        """Run pending timers, at most ``most`` of them, and return how many ran."""
         rung = 0
         while self.events.next() != NEVER and rung < most:
             self.now = max(self.now, self.events.next())
@@ -101,7 +101,7 @@ class Driver:
         self.bus.memory[RINGS : RINGS + 0x1000] = bytes(0x1000)
 
     def put(self, pieces):
-        """Queue one request with the descriptors (address, length, flags without NEXT)."""
+        """Queue a request with one descriptor for each (address, length, flags without NEXT)."""
         for i, (address, length, flags) in enumerate(pieces):
             more = NEXT if i + 1 < len(pieces) else 0
             DESCRIPTOR.pack_into(self.bus.memory, RINGS + DESCRIPTOR.size * i,
@@ -112,7 +112,7 @@ class Driver:
         self.device.write(0x50, 4, 0)
 
     def ask(self, kind, sector, data=b"", room=0):
-        """Execute a request and return (status, data read, length that the device reported)."""
+        """Execute a request and return (status, data read, length reported by the device)."""
         memory = self.bus.memory
         memory[DATA : DATA + 16] = struct.pack("<IIQ", kind, 0, sector)
         memory[DATA + 16 : DATA + 16 + len(data)] = data
@@ -241,7 +241,7 @@ def hostile(r, driver):
 
 
 def test_hostile_queues_neither_break_the_disk_nor_keep_it_busy():
-    """Run 10,000 random queue states, each until idle or for at most 100 requests.
+    """The test runs 10,000 random queues, each until the disk is idle or 100 timers have expired.
 
     A queue whose requests overwrite the queue itself may continue forever, as on hardware.  After
     a reset the disk must work.
@@ -335,7 +335,7 @@ def test_the_configuration_reports_disk_size_and_request_limits():
 
 
 def test_hostile_ports_and_configuration_neither_break_the_disk_nor_keep_it_busy():
-    """Access all registers of the legacy PCI interface at random, with timers and restores."""
+    """The test mixes random accesses to the legacy PCI registers with timers and restores."""
     r = random.Random(30)
     bus = Computer()
     block = VirtioBlock(bus, "disk0", memoryview(bytes(8192)), Line(lambda n, level: None, 16))
@@ -395,7 +395,7 @@ def test_the_pci_bus_has_only_a_bridge_and_the_disk():
         assert register(*absent) == 0xFFFFFFFF
     register(1, 0x10)
     pci.write(4, 4, 0xFFFFFFFF)
-    assert pci.read(4, 4) == 0xFFC1  # the BAR mask of 64 I/O ports
+    assert pci.read(4, 4) == 0xFFC1  # the size mask of a BAR with 64 I/O ports
     pci.write(4, 4, 0xD000)
     assert pci.port(0xC000) is None and pci.port(0xD012)[1] == 0x12
     register(1, 4)

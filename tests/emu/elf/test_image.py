@@ -56,7 +56,7 @@ def test_the_identity_changes_with_the_content(tmp_path):
 
 
 def test_an_image_accepts_the_identity_stored_in_older_recordings(tmp_path):
-    """The old identity covers build ID, entry and segments, plus a digest of boot options."""
+    """The old identity covers the build ID, entry point, segments and boot options."""
     image = load(tmp_path, Elf(build_id=b"id", segments=[(0x1000, b"abc", 16)]).build())
     content = hashlib.sha256(b"6964" + image.entry.to_bytes(8, "little"))
     for segment in image.segments:

@@ -92,7 +92,7 @@ def test_dependencies_are_found_beside_the_kernel_and_loaded_first(tmp_path):
 
 
 @pytest.mark.parametrize("arch, more, says", [
-    ("amd64", {"outside": "nowhere"}, "built for a different kernel: it needs 'nowhere'"),
+    ("amd64", {"outside": "nowhere"}, "built for a different kernel: the symbol 'nowhere'"),
     ("amd64", {"depends": (("kernel", 1600000, 1600999),)},
      "is for kernels of version 1600000 to 1600999"),
     ("amd64", {"depends": (("absent", 1, 1),)}, "depends on the module 'absent'"),

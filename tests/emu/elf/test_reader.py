@@ -1,4 +1,4 @@
-"""Tests of our ELF header reader against pyelftools."""
+"""Tests that the ELF header reader agrees with pyelftools."""
 
 import pytest
 from elftools.elf.elffile import ELFFile

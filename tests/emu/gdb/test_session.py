@@ -37,7 +37,7 @@ def played(image, tmp_path):
 
 
 class Debugger:
-    """A gdb session and our gdb client, connected by a socket pair."""
+    """A gdb server session and a gdb client, connected by a socket pair."""
 
     def __init__(self, target, commands=()):
         here, there = socket.socketpair()
@@ -56,7 +56,7 @@ class Debugger:
             self.problem = error
 
     def ask(self, text):
-        """Send a packet and return the answer without the session's console output."""
+        """Send a packet and return the reply without the session's console output."""
         self.remote.send(text)
         while (answer := self.remote.receive()).startswith("O") and answer != "OK":
             pass
@@ -133,7 +133,7 @@ def test_a_watchpoint_sees_the_same_accesses_as_stepping(image, played, debugger
     assert debugger.ask(f"Z{kind},{address:x},8") == "OK"
 
     def go(command, step):
-        """Continue to the access; then step over it, as debuggers do, if the stop precedes it."""
+        """Continue to the access, and step over the access if the machine stopped before it."""
         assert f"{name}:{address:x};" in debugger.ask(command)
         if played.machine.arch.watches_before:
             assert debugger.ask(f"z{kind},{address:x},8") == "OK"
@@ -173,7 +173,7 @@ def test_a_debugger_cannot_modify_a_recording(played, debugger):
 
 
 def busiest(player):
-    """Return the address of the eight bytes that the rest of the recording stores to most often."""
+    """Return the address that receives the most eight-byte stores in the rest of the recording."""
     stored = Counter(
         address for piece in steps(player, player.recording.last, False, True)
         if not isinstance(piece, bytes)
@@ -332,7 +332,7 @@ def test_a_client_that_connects_and_leaves_does_not_end_the_server(played, image
 
 
 def watched_store(played):
-    """Find a store in a recording and return (its position, the address that it writes)."""
+    """Find a store in a recording and return (position before the store, stored address)."""
     played.seek(played.recording.last.instructions // 4)
     here = played.position
     address = busiest(played)
@@ -390,11 +390,11 @@ def test_gdb_shows_old_and_new_value_at_a_watched_store(image, played):
     assert not thread.is_alive(), done.stderr
     changes = re.findall(r"Old value = (-?\d+) .*\nNew value = (-?\d+) ", done.stdout)
     assert [(int(one) & 255, int(other) & 255) for one, other in changes] == [
-        (old, new), (new, old)], done.stdout  # first forward, then backward
+        (old, new), (new, old)], done.stdout  # the change forward, then the change backward
 
 
 LLDB = shutil.which("lldb-19") or shutil.which("lldb")
-WITHOUT_RISCV = "lldb version 14."  # the version in Debian 12
+WITHOUT_RISCV = "lldb version 14."  # the lldb version in Debian 12
 
 
 @pytest.mark.skipif(LLDB is None, reason="lldb is not installed")

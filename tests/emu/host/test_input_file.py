@@ -1,4 +1,4 @@
-"""Tests that input files are read once, and later changes have no effect or raise an error."""
+"""Tests that a later change to an input file either has no effect or raises an error."""
 
 import dataclasses
 import os
@@ -32,13 +32,13 @@ OPERATIONS = 2000  # number of operations on changing files
 
 @pytest.fixture(params=ARCHES)
 def kernel(request, tmp_path, monkeypatch):
-    """Return a copy of a teaching kernel, and use a separate cache directory."""
+    """Copy a teaching kernel, select a private cache directory, and return the copy's path."""
     monkeypatch.setenv("KINST_CACHE", str(tmp_path / "cache"))
     return shutil.copy(catalog.find(f"teaching/{request.param}").path, tmp_path / "kernel")
 
 
 def answer_42(content, image):
-    """Return the kernel's bytes with ``strlen`` replaced by code that returns 42."""
+    """Return a kernel's bytes with ``strlen`` replaced by code that returns 42."""
     code = {"amd64": b"\xb8\x2a\0\0\0\xc3", "arm64": struct.pack("<II", 0x52800540, 0xD65F03C0),
             "riscv64": struct.pack("<II", 0x02A00513, 0x00008067)}[kinst_emu.open(image).arch]
     found = load_image(image)
@@ -155,7 +155,7 @@ def test_only_the_first_bytes_of_a_large_non_elf_file_are_read(tmp_path):
 
 
 def test_a_file_that_changes_during_reading_is_read_consistently_or_refused(tmp_path):
-    """A writer keeps filling the file with one byte value; a copy must contain only one value."""
+    """A thread repeatedly fills the file with one byte value; a copy must not mix two values."""
     path = tmp_path / "kernel"
     size = 1 << 20
     path.write_bytes(bytes(size))
@@ -218,7 +218,7 @@ def test_replacing_a_large_disk_in_use_does_not_change_its_content(tmp_path):
     other.write_bytes(b"other" * 1000)
     content = bytes(disk.content[:512])
     os.replace(other, path)
-    # Replacing the file changes its inode's times, which may raise an error, but not its bytes.
+    # The opened inode keeps its bytes, but its changed times may raise an error.
     try:
         assert bytes(disk.content[:512]) == content
     except ImageError as error:
@@ -255,12 +255,12 @@ def test_held_files_are_closed_with_their_owner(tmp_path):
 
 
 def stripped(content):
-    """Return a kernel's bytes with one symbol name hidden, as a stripping tool would do."""
+    """Return a kernel's bytes with one symbol name changed, as if the symbol were stripped."""
     return content.replace(b"\0cngetc\0", b"\0xngetc\0")
 
 
 def test_boots_use_the_opened_bytes_whatever_happens_to_the_files(tmp_path, monkeypatch):
-    """Some of the kernels lack a symbol name; disks are tested in tests/real."""
+    """Two of the four kernels lack a symbol; tests/real covers disks."""
     monkeypatch.setenv("KINST_CACHE", str(tmp_path / "cache"))
     source = catalog.find("teaching/amd64").path
     plain = source.read_bytes()

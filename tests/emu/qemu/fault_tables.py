@@ -1,4 +1,4 @@
-"""Tables of instructions, pages and addresses, for testing which accesses fault.
+"""Tables of instructions, pages and addresses for tests of memory faults.
 
 A row is an instruction, a pair of neighboring pages, and an offset near the border between them.
 All pages lie in one table of 4 KiB pages, and each has its own memory.
@@ -14,7 +14,7 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class Access:
-    """An instruction in a table, which usually accesses memory.
+    """A tested instruction, usually one that accesses memory.
 
     :param code: machine code; the address is in the register of the first argument.
     :param width: number of bytes accessed, or 0 for none.

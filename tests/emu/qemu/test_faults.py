@@ -23,14 +23,14 @@ from tests.kinst.verify.test_upstream_mistakes import assemble
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
 PROTECTION = 13
 PAGE_FAULT, BREAKPOINT = 14, 3  # amd64 vectors; 3 is also riscv64's scause for a breakpoint
-INSIDE = 64  # offset within a page
-# Test all rows where real kernels are configured, and otherwise one in six.
+INSIDE = 64  # offset of an access inside a page, in bytes
+# Test every row if real kernels are configured, otherwise one row in six.
 SHARE = 1 if "KINST_KERNELS" in os.environ else 6
 TEXT_ROOM = 32  # distance between two instructions in bytes
 
 
 class Ground:
-    """Machine with a table's pages and instructions, whose faults lead to known addresses."""
+    """Machine with a table's pages and instructions, and with vectors at known addresses."""
 
     def __init__(self, image, mode="kernel"):
         self.machine = machine = UnicornMachine(image, MEMORY)
@@ -100,7 +100,7 @@ class Ground:
 
     def _arm64(self):
         tables = self.machine.read_register("ttbr0_el1")
-        self._put(tables + 64, self.free + PAGE | 3)  # the GiB that begins at 8 GiB
+        self._put(tables + 64, self.free + PAGE | 3)  # map the GiB at virtual address 8 GiB
         self._put(self.free + PAGE, self.free | 3)
         return 8 << 30, self.free
 
@@ -121,7 +121,7 @@ class Ground:
         machine.write_physical(table, idt)
         machine.engine.write_bytes(x86.UC_X86_REG_IDTR, MMR.pack(
             0, self._page(3, "rw", self.kernels), len(idt) - 1, 0))
-        # The gate of the double fault uses its own stack.
+        # The double fault handler uses a separate stack.
         machine.write_physical(table + 16 * 8 + 4, b"\1")
         for number in (BREAKPOINT, 0x80):  # gates that user mode can enter
             machine.write_physical(table + 16 * number + 5, b"\xee")
@@ -156,7 +156,7 @@ class Ground:
         return [self.vectors]
 
 
-# Returns to user mode, by architecture
+# Code that returns to user mode, keyed by architecture
 LEAVE = {"amd64": b"\x48\xcf",  # iretq
          # msr elr_el1, x0; msr spsr_el1, x1; msr esr_el1, xzr; msr far_el1, xzr; eret
          "arm64": bytes.fromhex("204018d5 014018d5 1f5218d5 1f6018d5 e0039fd6"),
@@ -178,7 +178,7 @@ def in_user_mode(machine):
 
 
 def advance(machine, ends, steps):
-    """Execute until one of the addresses is reached.
+    """Execute until the machine reaches one of the given addresses.
 
     :return: why our machine stopped before any of them, or None if one was reached.
     """
@@ -223,7 +223,7 @@ def to_user(ground, machine, pc):
 
 
 def outcome(ground, machine, number, access, address, pair):
-    """Execute an instruction and return its final pc, registers, trap information and memory."""
+    """Execute an instruction and return the final pc, registers, trap information and memory."""
     arch, first = machine.arch, ground.pairs[pair] if pair else None
     physical = {} if first is None else {
         page: ground._physical((page - ground.base) // PAGE) for page in (first, first + PAGE)}
@@ -307,13 +307,13 @@ def stands_for(ground, access):
 
 
 def rows(table):
-    """Yield (number, instruction, kinds of two adjacent pages, offset from their boundary)."""
+    """Yield (number, instruction, kinds of two adjacent pages, offset from the page boundary)."""
     every = list(enumerate([*table.accesses, table.fetch]))
     kinds = list(table.pages)
     for number, access in every:
         fetch = access is table.fetch
         for one in kinds:
-            # Access memory inside a page, at its start and end, and across its boundary.
+            # Access memory in the middle, at the start, at the end and across the end of a page.
             yield number, access, (one, "rw"), INSIDE - PAGE
             if fetch:  # the next instruction, or the end of this instruction, is on the other page
                 if one not in table.translates_on:
@@ -388,7 +388,7 @@ def test_other_exceptions_match_qemu(grounds):
 
 
 def test_port_instructions_in_user_mode_are_refused():
-    """IN and OUT access no device, even though their fault cannot be delivered."""
+    """IN and OUT must not access a device, although the machine cannot deliver their fault."""
     image = catalog.find("teaching/amd64")
     for code in (b"\xec", b"\xee"):
         ground = Ground(image, "user")

@@ -18,7 +18,7 @@ def packet(text):
 
 @pytest.fixture
 def stub(tmp_path):
-    """Return a function that starts a gdb stub with fixed answers and returns (client, packets)."""
+    """Return a function that starts a gdb stub with fixed replies and returns (client, packets)."""
     path, asked, ends = tmp_path / "gdb", [], []
 
     def start(answers, patience=5):
@@ -94,7 +94,8 @@ def test_an_invalid_answer_of_the_stub_is_reported(stub, answer, says):
 @pytest.mark.parametrize("answers, says", [
     ({"target.xml:0,7f0": "m"}, "for part of its 'target.xml'"),
     ({"target.xml:0,7f0": "x<t/>"}, "for part of its 'target.xml'"),
-    ({"target.xml:0,7f0": 'l<xi:include href="a"/>' + '<xi:include href="a"/>' * 64}, "too many"),
+    ({"target.xml:0,7f0": 'l<xi:include href="a"/>' + '<xi:include href="a"/>' * 64},
+     "more than 64 files"),
     ({"target.xml:0,7f0": 'l<xi:include href="a"/>', "a:0,7f0": "m"}, "for part of its 'a'"),
     *(({"target.xml:0,7f0": 'l<xi:include href="a"/>', "a:0,7f0": f"l<a><reg {reg}/></a>"}, says)
       for reg, says in (('name="r" bitsize="-8"', "-1 bytes"), ('name="r" bitsize="4"', "0 bytes"),

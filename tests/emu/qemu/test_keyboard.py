@@ -1,4 +1,4 @@
-"""Tests that typed keys reach a guest under QEMU one by one, at the pace of its reader."""
+"""Tests that typed keys reach a guest under QEMU one by one, at the pace of the guest's reader."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ POLL, CALLER, SP = 0x1000, 0x2000, 0x8000
 
 
 class Guest:
-    """Guest stand-in that polls its console; a sent byte arrives some polls later."""
+    """Stand-in for a guest that polls its console; a byte arrives some polls after it was sent."""
 
     def __init__(self, link, late, reads=True):
         self.image = SimpleNamespace(symbols=self)

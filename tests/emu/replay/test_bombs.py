@@ -1,4 +1,4 @@
-"""Tests that small files that expand to huge contents are refused within bounded resources."""
+"""Tests that decompression bombs are refused within limits of time and memory."""
 
 import hashlib
 import json
@@ -21,8 +21,8 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 
-MOST_MEMORY = 1 << 20  # limit of peak memory in KiB
-MOST_TIME = 10  # time limit in seconds
+MOST_MEMORY = 1 << 20  # maximum peak memory for reading, in KiB
+MOST_TIME = 10  # maximum time for reading a file, in seconds
 READ = """
 import re, sys, time
 from pathlib import Path
@@ -55,7 +55,7 @@ for kind, name in zip(sys.argv[1::2], sys.argv[2::2]):
 
 
 def read_in_a_process(*files):
-    """Read (kind, path) files in a child process with limits and return a message for each file."""
+    """Read (kind, path) files in a child process with limits; return one message per file."""
     words = [str(word) for file in files for word in file]
     done = subprocess.run([sys.executable, "-c", READ, *words], capture_output=True, text=True,
                           timeout=300, check=False)

@@ -1,4 +1,4 @@
-"""Tests of instruction flows: collection compared with single-stepping, encoding, and files."""
+"""Tests of collecting, encoding and storing instruction flows."""
 
 import pytest
 from hypothesis import given, settings

@@ -40,7 +40,7 @@ def started(image):
 
 @pytest.fixture
 def short(monkeypatch):
-    """Write marks and checkpoints often enough for the few instructions of a teaching kernel."""
+    """Shorten the intervals between marks and between checkpoints to suit short runs."""
     monkeypatch.setattr(recording_module, "MARK_EVERY", 3000)
     monkeypatch.setattr(recording_module, "FIRST", 5000)
 
@@ -61,7 +61,7 @@ def use(machine):
 
 @pytest.fixture
 def recorded(image, short, tmp_path):
-    """Record a run and return (path of the recording, machine at its end)."""
+    """Record a run and return (path of the recording, machine at the end of the run)."""
     machine, path = started(image), tmp_path / "file.rec"
     with Recorder(machine, path, BOOT, "all of it"):
         use(machine)
@@ -328,7 +328,7 @@ def test_reordered_parts_are_detected(recorded):
 
 
 def written(path, *parts):
-    """Write a file of complete parts with arbitrary content."""
+    """Write a recording file of complete parts with arbitrary contents."""
     from emu.replay.parts import PartWriter
 
     writer = PartWriter(path, [(b"STRT", parts[0])])
@@ -463,7 +463,7 @@ def test_probes_are_not_recorded_as_inputs(image, booted, short, tmp_path):
 
 
 def test_the_schedule_is_stored_and_invalid_schedules_are_refused(image, tmp_path):
-    """Recordings of older versions, which contain no schedule, have the schedule of one CPU."""
+    """A recording of an older version contains no schedule; its schedule is that of one CPU."""
     path = tmp_path / "file.rec"
     with Recorder(started(image), path, BOOT, ""):
         pass

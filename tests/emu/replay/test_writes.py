@@ -28,7 +28,7 @@ def recorded(image, tmp_path, monkeypatch):
 
 
 def changes(played, places):
-    """Single-step a recording and return the changes of some words, oldest first.
+    """Single-step a recording and return the changes to some words in time order.
 
     :return: by address, rows of (position, pc or None, old content, new content).
     """

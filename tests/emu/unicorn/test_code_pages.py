@@ -1,4 +1,4 @@
-"""Tests of translated code when an address is remapped, and of trapped floating point."""
+"""Tests that remapped addresses execute the new code, and that floating point traps exactly."""
 
 import pytest
 
@@ -7,10 +7,10 @@ from images import catalog
 from tests.emu.qemu.test_faults import PAGE, Ground, in_user_mode, to_user
 from tests.kinst.verify.test_upstream_mistakes import words
 
-NEAR = 1 << 39  # user-half address where the test pages are mapped a second time on amd64
+NEAR = 1 << 39  # user-half address of a second mapping of the test pages on amd64
 
-# Pairs of code of equal size with different instruction counts.  Each jumps to the address in the
-# first argument register.
+# Pairs of code sequences of equal size but different instruction counts.  Each sequence jumps to
+# the address in the first argument register.
 CODES = {
     "amd64": (b"\x90\x90\x90\x90\xff\xe7", b"\x48\x83\xc0\x01\xff\xe7"),
     "arm64": (bytes.fromhex("1f2003d5 00001fd6"), bytes.fromhex("00001fd6 00001fd6")),
@@ -20,7 +20,7 @@ COUNTS = {"amd64": (5, 2), "arm64": (2, 1), "riscv64": (3, 2)}
 
 
 def low(ground, address):
-    """On amd64, map a page in the user half of the address space, too; return its address."""
+    """Return a user-half alias of an address on amd64, or the address itself elsewhere."""
     if ground.name != "amd64":
         return address
     machine = ground.machine
@@ -83,7 +83,7 @@ BRANCH = 0x14000001  # branch to the next instruction, which starts a new block
 
 
 def floating(code, before):
-    """Return a user program at its start; its second block contains a trapped instruction."""
+    """Prepare a user program whose second block contains a trapped instruction."""
     ground = Ground(catalog.find("teaching/arm64"), "user")
     machine = ground.machine
     machine.write_physical(
@@ -99,7 +99,7 @@ def floating(code, before):
 def test_user_floating_point_is_trapped_at_the_exact_instruction(
     before, code
 ):
-    """The trap does not depend on where the run is cut; the CPU model alone would not trap."""
+    """The trap does not depend on where the run is cut; Unicorn alone would not trap."""
     for piece in (1, 2, 3, 100):
         ground, machine = floating(code, before)
         start, at = machine.instructions, ground.text + 8 + 4 * before

@@ -34,7 +34,7 @@ def test_each_run_may_write_a_limited_amount_to_the_console(machine):
 
 
 def test_the_console_limit_applies_to_each_run_separately(machine):
-    """The limit does not depend on where a run is cut or on whether it was restored."""
+    """The limit does not depend on whether a run is cut or restored."""
     machine.type(b"strings\r" * 100)
     kept = machine.snapshot()
     assert machine.run(Until()).reason is StopReason.OUTPUT

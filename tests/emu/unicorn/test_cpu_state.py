@@ -1,4 +1,4 @@
-"""Tests that a snapshot contains the whole CPU state, compared with the model's raw context."""
+"""Tests that snapshots contain the whole CPU state, compared with Unicorn's raw context."""
 
 import struct
 
@@ -78,7 +78,7 @@ def test_a_restored_machine_has_the_raw_context_of_the_original(
 
 
 def test_snapshots_include_registers_that_the_kernels_do_not_use(image, arch, tmp_path):
-    """Set the registers that snapshots save by name to unusual values, and save a snapshot."""
+    """A snapshot preserves unusual values in the registers that it saves by name."""
     machine = boots.booted(image, MEMORY)
     if arch == "arm64":
         for name in ("pmselr_el0", "pmuserenr_el0", "dbgbvr2_el1", "dbgwvr3_el1", "oslsr_el1",
@@ -185,7 +185,7 @@ def test_the_interrupt_shadow_is_part_of_the_state(tmp_path):
 
 
 def test_a_waiting_cpu_still_waits_after_a_restore(image, arch, tmp_path):
-    """A machine saved while its CPU waits for the clock continues to wait after a restore."""
+    """A machine that is saved while its CPU waits for the clock still waits after a restore."""
     machine = boots.booted(image, MEMORY)
     for _ in range(100_000):
         at = machine.now
@@ -218,7 +218,7 @@ def test_exception_delivery_outside_ram_ends_the_run(what):
 
 
 def test_a_return_to_aarch32_is_reported_and_a_snapshot_undoes_it():
-    """The CPU model enters AArch32 on the exception return, and only a snapshot can undo it."""
+    """The CPU model enters AArch32 on the exception return; only a snapshot can undo this."""
     machine = boots.booted(catalog.find("teaching/arm64"), 64 << 20)
     before, kept = machine.digest(), machine.snapshot()
     machine.write(machine.pc, words(0xD69F03E0))  # eret

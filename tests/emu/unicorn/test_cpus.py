@@ -29,7 +29,7 @@ def image(arch):
 
 
 def with_runs(image, functions=("crc32", "fibonacci", "collatz")):
-    """Return (machine, address): each CPU is about to call a function that returns to `address`."""
+    """Return a machine whose CPUs are about to call functions, and their return address."""
     machine = UnicornMachine(image, MEMORY)
     machine.place_image()
     back = machine.guest.entry_address(image)
@@ -51,7 +51,7 @@ def with_runs(image, functions=("crc32", "fibonacci", "collatz")):
 
 
 def ended(machine, back, cut=None):
-    """Run until every CPU has returned and list (CPU, instructions, time, result) for each.
+    """Run until every CPU has returned; return (CPU, instructions, time, result) for each CPU.
 
     :param cut: function that returns after how many instructions to interrupt the run.
     """

@@ -105,7 +105,7 @@ def test_stop_addresses_do_not_change_a_run(image, whole, name):
 
 
 def test_a_stop_address_takes_precedence_over_a_limit(image):
-    """A run whose limit falls on a stop address must report that it stopped at the address."""
+    """A run whose limit falls on a stop address must report the stop address as the reason."""
     machine = start(image)
     address = machine.symbol("clock_interrupt").address
     assert machine.run(Until(addresses=[address])).reason is StopReason.ADDRESS
@@ -128,7 +128,8 @@ def test_unmapped_stop_addresses_do_not_accumulate(image):
     for turn in range(40):
         machine.run(Until(addresses=[nowhere[turn % 8]], instructions=machine.instructions + 5))
     machine.step()
-    unmapped = sum(machine.translate(address) is None for address in nowhere)  # all 8 on amd64
+    # On amd64, all 8 addresses are unmapped.
+    unmapped = sum(machine.translate(address) is None for address in nowhere)
     assert machine.engine.stops_left == unmapped
 
 
@@ -154,7 +155,7 @@ def test_interruptions_of_every_kind_do_not_change_calls(booted, tmp_path):
 
 
 def test_the_fast_path_at_a_block_start_matches_the_slow_path(image):
-    """Compare a run that includes interrupts, waits, stops and the clock."""
+    """The compared runs include interrupts, waits and stops."""
     ends = []
     for slow in (True, False):
         machine = start(image)
@@ -166,7 +167,7 @@ def test_the_fast_path_at_a_block_start_matches_the_slow_path(image):
 
 
 class Looking(RuleBasedStateMachine):
-    """Random operations that must not change a machine's run, made between two instructions."""
+    """Random operations between two instructions, which must not change a machine's run."""
 
     arch = "amd64"
     whole: tuple[int, str] | None = None
@@ -296,7 +297,7 @@ def straight(arch, count):
 
 @pytest.mark.parametrize("count", [600, 3000])
 def test_cuts_in_a_very_long_block_do_not_change_the_run(image, arch, count):
-    """Interrupts arrive inside the block, which is cut at many places."""
+    """An interrupt arrives inside the block, and the run is cut at many places in the block."""
     ends = set()
     for seed in range(4):
         machine = boots.booted(image, MEMORY)
@@ -336,7 +337,7 @@ def test_the_machine_cannot_be_run_from_inside_its_own_run(booted):
     said = []
 
     def again():
-        with pytest.raises(MachineError, match="inside its own run") as error:
+        with pytest.raises(MachineError, match="already running: a handler") as error:
             booted.run(Until(instructions=booted.instructions + 1))
         said.append(str(error.value))
 
@@ -358,7 +359,7 @@ def test_a_snapshot_inside_a_firing_is_refused(booted, path):
 
 
 def test_a_pending_power_off_survives_a_stop_and_a_snapshot(tmp_path):
-    """The power-off request is saved, since the block that writes the port is cut after it.
+    """A snapshot must contain the pending request if the run is cut right after the port write.
 
     The teaching kernels for arm64 and riscv64 power off by a firmware call, which ends its block.
     """
@@ -376,7 +377,7 @@ def test_a_pending_power_off_survives_a_stop_and_a_snapshot(tmp_path):
 
 
 def test_only_block_ending_instructions_end_a_block(fresh):
-    """In every block of a boot, only the last instruction may be one that ends a block.
+    """In every block of a boot, only the last instruction may be of a kind that ends a block.
 
     It must do so unless the CPU model's own limits cut the block.
     """
@@ -419,7 +420,7 @@ def test_a_handler_beyond_the_limit_is_refused(fresh):
 
 @pytest.mark.parametrize("cut", ["count", "steps", "address", "elsewhere", "handler"])
 def test_cuts_do_not_flush_the_tlb(cut):
-    """A guest clears an accessed bit without flushing the TLB, and the bit must stay clear."""
+    """After the guest clears an accessed bit without flushing the TLB, the bit must stay clear."""
     machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
     free = machine.board.ram_base + (32 << 20)
     near = machine.symbol("strlen").address
@@ -459,7 +460,7 @@ def test_cuts_do_not_flush_the_tlb(cut):
 @pytest.mark.parametrize("arch, name, value", [
     ("riscv64", "satp", 8 << 60), ("arm64", "sctlr_el1", (1 << 64) - 1), ("amd64", "cr3", 0)])
 def test_a_run_ends_when_the_mapping_of_its_code_disappears(arch, name, value):
-    """If a debugger unmaps running code, the CPU model alone would continue with its stale TLB."""
+    """When a debugger unmaps the running code, Unicorn would continue with stale TLB entries."""
     machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     machine.type(b"strings\r")
     kept, digest, gone = machine.snapshot(), machine.digest(), 0

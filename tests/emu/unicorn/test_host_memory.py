@@ -16,7 +16,7 @@ from emu.unicorn.guest_memory import GuestMemory, StateFile
 from emu.unicorn.new_engine import BESIDE, TRANSLATIONS, new_engine
 
 SIZE = 1 << 20
-# Program that boots machines until its address space is used up
+# Program that boots machines until it runs out of address space
 MANY = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (6 << 30,) * 2)
@@ -42,7 +42,7 @@ def machine(arch):
 
 
 def held(memory):
-    """Return the number of bytes of host memory that the states of a machine use."""
+    """Return the amount of host memory that the states of a machine use, in bytes."""
     return os.fstat(memory.base.file.descriptor).st_blocks * 512
 
 
@@ -184,7 +184,7 @@ def test_running_out_of_descriptors_raises_a_machine_error(machine, monkeypatch)
 
     monkeypatch.setattr(StateFile, "__init__", none_left)
     machine.emulated.memory_part._states = None
-    with pytest.raises(MachineError, match="cannot be kept in memory: Too many open files"):
+    with pytest.raises(MachineError, match="cannot save the state in memory: Too many open files"):
         machine.keep()
 
 

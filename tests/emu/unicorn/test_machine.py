@@ -71,7 +71,7 @@ def test_the_native_instruction_count_matches_a_code_hook(booted):
     machine.uc.hook_del(hook)
     inside = sum(begin.address <= a < begin.address + begin.size for a in seen)
     counted = machine.instructions - before
-    # On some architectures digit_of is inlined into strtoul, which then executes the whole call.
+    # On some architectures, digit_of is inlined into strtoul, so strtoul executes all of the call.
     assert inside == counted or inside < counted < 3 * inside
     callees = {s.name for s in machine.image.symbols.functions() if s.name == "digit_of"}
     if not callees:
@@ -79,7 +79,7 @@ def test_the_native_instruction_count_matches_a_code_hook(booted):
 
 
 def test_instruction_counts_of_blocks_match_the_decoder(fresh):
-    """Compare the instruction counts of translated blocks with those of the decoder."""
+    """The counts of translated blocks must equal those of the instruction decoder."""
     blocks = set()
     fresh.uc.hook_add(unicorn.UC_HOOK_BLOCK, lambda _uc, at, size, _d: blocks.add((at, size)))
     fresh.run(PROMPT)
@@ -89,7 +89,7 @@ def test_instruction_counts_of_blocks_match_the_decoder(fresh):
         if known is not None and fresh.translate(address) is not None:
             assert known == len(fresh.arch.split(fresh.read(address, size))), hex(address)
             compared += 1
-    # With fixed-length instructions, the clock divides by their length and needs no counts.
+    # The clock divides by the length of fixed-length instructions and needs no counts for them.
     assert compared > 50 or fresh.cpu.model.fixed_length
 
 
@@ -234,7 +234,7 @@ def test_an_unknown_register_is_refused(fresh):
 
 
 def test_a_guest_fault_is_delivered_to_the_guest_vectors(booted):
-    """Use an undefined instruction, since the riscv64 kernel has no page tables for page faults."""
+    """The fault is an undefined instruction, since the riscv64 kernel has no page tables."""
     at = booted.symbol("strlen").address
     booted.write(at, {"amd64": b"\x0f\x0b"}.get(booted.arch.name, bytes(4)))
     with pytest.raises(CallError, match="strlen panicked") as error:
@@ -315,7 +315,7 @@ def test_a_damaged_cached_boot_is_replaced(image):
 
 
 def test_string_arguments_are_followed_by_zeros(booted):
-    """Functions that read whole words must not see data of an earlier call after a string."""
+    """A function that reads whole words must not see data of an earlier call after a string."""
     caller = Caller(booted)
     low = caller._room.free - 64
     booted.write(low, b"\xaa" * 64)
@@ -324,7 +324,7 @@ def test_string_arguments_are_followed_by_zeros(booted):
 
 
 def test_calls_do_not_return_to_the_first_byte_of_kernel_code(booted):
-    """Unicorn reads the byte before a stop address, which sets the Accessed bit of its page."""
+    """Unicorn reads the byte before a return address, which sets that byte's accessed bit."""
     code = next(s for s in booted.image.segments if s.executable)
     assert booted.guest.entry_address(booted.image) - 1 >= max(code.virtual, booted.image.entry)
 

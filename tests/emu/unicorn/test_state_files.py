@@ -1,4 +1,4 @@
-"""Tests of snapshot files: what they contain and which ones are refused."""
+"""Tests of the contents of snapshot files, and of snapshot files that must be refused."""
 
 import hashlib
 import json
@@ -46,13 +46,13 @@ def test_a_clock_far_ahead_of_its_timers_is_an_error():
 
 @pytest.mark.parametrize("arch", ["amd64"], indirect=True)
 def test_an_impossible_register_value_is_refused(booted):
-    """Set gs to a selector that no descriptor table contains."""
+    """No descriptor table contains the selector that the test writes to gs."""
     with pytest.raises(MachineError, match="gs cannot be set to 0xffffffffffffffff"):
         booted.write_register("gs", (1 << 64) - 1)
 
 
 def written(path, header, body, version=snapshot.FORMAT):
-    """Write a snapshot with any content and a correct checksum."""
+    """Write a snapshot file with the given header and body and a correct checksum."""
     head = zstandard.ZstdCompressor().compress(json.dumps(header).encode())
     path.write_bytes(snapshot.HEAD.pack(
         snapshot.MAGIC, version, len(head), len(body), hashlib.sha256(head + body).digest())

@@ -1,4 +1,4 @@
-"""Tests that code written to guest memory in any way is what the guest executes next."""
+"""Tests that the guest executes new code however the code was written to its memory."""
 
 import gc
 import random
@@ -98,7 +98,7 @@ def by_replay(machine, address, data):
 
 
 def from_snapshot(machine, address, data):
-    """Write through a snapshot: restore one without the data, then one with it."""
+    """Write by restoring a snapshot without the data and then one with the data."""
     before = machine.snapshot()
     machine.write(address, data)
     after = machine.snapshot()
@@ -159,9 +159,9 @@ def paged(image, arch):
 
 
 def mapped(machine, *physical):
-    """Return an unmapped address and, for each physical page, table writes that map it there."""
+    """Return an unmapped address, and the page table writes that map each physical page to it."""
     near, free = machine.symbol("strlen").address, machine.board.ram_base + (40 << 20)
-    if machine.arch.name == "arm64":  # the GiB that begins at 8 GiB
+    if machine.arch.name == "arm64":  # map the GiB at virtual address 8 GiB
         tables = machine.read_register("ttbr0_el1")
         return 8 << 30, [((tables + 64, free | 3), (free, at | 0x701)) for at in physical]
     holes = [machine.guest.traps.hole(machine, near, at, 1, free) for at in physical]
@@ -237,7 +237,7 @@ def test_the_unicorn_object_can_be_used_after_its_machine_is_collected(image):
 
 SLOT, SLOTS, WORDS = 64, 3, 16
 UNITS = {
-    # One four-byte or two two-byte instructions: blocks of equal size have different counts
+    # One 4-byte or two 2-byte instructions: equal sizes, different instruction counts
     "amd64": (lambda n: b"\x48\x83\xc3" + bytes((n,)), b"\x66\x90\x66\x90", b"\xc3\x90\x90\x90"),
     "arm64": (lambda n: words(0x91000273 | n << 10), words(0xD503201F), words(0xD65F03C0)),
     "riscv64": (lambda n: words(0x00048493 | n << 20), words(0x00010001), words(0x00008067)),
@@ -255,7 +255,7 @@ def body(arch, seed):
 
 
 def loop(arch):
-    """Return code that calls the slots after it in an endless loop."""
+    """Return an endless loop that calls the slots that follow the loop."""
     code = b""
     for n in range(SLOTS):
         distance = SLOT * (n + 1) - len(code)
@@ -292,7 +292,7 @@ def looping(arch):
 
 
 class Writing(RuleBasedStateMachine):
-    """Random writes to memory by public methods, mixed with other operations on a machine.
+    """Random memory writes through public methods, mixed with other operations on a machine.
 
     Not tested here: ``Caller.place``, which chooses its own address; ``value`` in the Python
     interface and D's copyout, which use ``Machine.write``; and registers, which hold no code.
@@ -322,7 +322,7 @@ class Writing(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 99), seed=st.integers(0, 1 << 30))
     def write_by_a_handler(self, which, seed):
-        """Write to a slot when the start of the loop is executed next."""
+        """Write to a slot the next time the machine reaches the start of the loop."""
         machine, done = self.machine, []
 
         def handler():
@@ -404,7 +404,7 @@ class Writing(RuleBasedStateMachine):
             assert reach(plain, position) is None
             plain.write(address, data)
             plain.forget_translations()
-        while plain.instructions < end:  # both machines may panic and continue
+        while plain.instructions < end:  # continue after a panic, which may occur on both machines
             before = plain.instructions
             stop = plain.run(Until(instructions=end))
             assert plain.instructions > before, stop
@@ -424,7 +424,7 @@ def test_overwriting_running_code_matches_a_machine_that_flushes_translations(ar
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_recording_with_overwritten_code_is_replayed(arch, seed, tmp_path):
-    """Code is also written by a handler in the middle of a run."""
+    """A handler also overwrites code in the middle of a run."""
     machine, at = looping(arch)
     rng, path = random.Random(seed), tmp_path / "file.rec"
 
@@ -446,7 +446,7 @@ def test_a_recording_with_overwritten_code_is_replayed(arch, seed, tmp_path):
 
 
 def test_instructions_that_the_decoder_does_not_know_are_counted():
-    """Unicorn and QEMU execute 8F /6 as POP, but the decoder does not know it.
+    """Unicorn and QEMU execute 8F /6 as POP, but the decoder does not know this encoding.
 
     Decoding it differently would misread the instructions after it.
     """

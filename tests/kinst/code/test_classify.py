@@ -27,7 +27,7 @@ def dispatcher(arch):
 
 
 class State:
-    """Registers and memory that a test sets; reading any others is an error."""
+    """Registers and memory that a test sets; reading anything else is an error."""
 
     def __init__(self, memory=None, **registers):
         self.registers, self.memory = registers, dict(memory or {})
@@ -65,9 +65,11 @@ def test_amd64_instruction_lengths_are_correct(code):
     ("0fff00", "exception"), ("d6", "exception"), ("8ec8", "exception"),  # UD0, UDB, MOV CS
     ("0f22c8", "exception"), ("440f20c8", "exception"), ("440f23c0", "exception"),  # CR1 CR9 DR8
     ("f00200", "exception"), ("f00f1f00", "exception"),  # LOCK without a memory destination
-    ("66c5f877", "exception"), ("660f38c8c0", "exception"),  # a prefix that is not allowed here
+    # prefixes that the instruction does not allow
+    ("66c5f877", "exception"), ("660f38c8c0", "exception"),
     ("660f78c80408", "exception"),  # EXTRQ requires a ModRM reg field of 0
-    ("62f1fd8858c3", "exception"), ("62f17c6858c3", "exception"),  # zeroing, no mask; invalid L'L
+    # EVEX: zeroing without a mask; invalid L'L
+    ("62f1fd8858c3", "exception"), ("62f17c6858c3", "exception"),
 ])
 def test_amd64_refuses_instructions_that_cannot_run_elsewhere(code, reason):
     verdict = amd64(bytes.fromhex(code), PC)[1]
@@ -94,7 +96,7 @@ def test_amd64_rip_relative_operands_keep_their_target(code, target):
     assert isinstance(verdict, Rewrite) and verdict.displacement[1] == target
 
 
-TRUTHS = [  # condition code, flags that make it true, flags that make it false
+TRUTHS = [  # condition code, flags that satisfy the condition, flags that do not
     (0, 1 << 11, 0), (1, 0, 1 << 11), (2, 1, 0), (3, 0, 1), (4, 1 << 6, 0), (5, 0, 1 << 6),
     (6, 1 << 6, 0), (7, 0, 1), (8, 1 << 7, 0), (9, 0, 1 << 7), (10, 4, 0), (11, 0, 4),
     (12, 1 << 7, 1 << 7 | 1 << 11), (13, 0, 1 << 7), (14, 1 << 6, 0), (15, 0, 1 << 6),
@@ -170,7 +172,7 @@ def test_amd64_lengths_that_the_decoder_gets_wrong_follow_the_manual(text):
 
 
 def test_amd64_splitting_code_keeps_the_operands_of_ud1():
-    """Split ``ud1 2(%eax), %eax``, which ``-fsanitize-trap`` generates, with its operands."""
+    """``-fsanitize-trap`` generates UD1 with operands, such as ``ud1 2(%eax), %eax``."""
     code = ["55", "670fb94002", "4889e5", "c3"]
     raw = [bytes.fromhex(c) for c in code]
     assert ARCHITECTURES["amd64"].split(b"".join(raw)) == raw
@@ -194,7 +196,7 @@ def word(code):
 
 
 @pytest.mark.parametrize("code, state, target", [
-    (0x14000004, State(), PC + 16),  # b
+    (0x14000004, State(), PC + 16),  # b (unconditional branch)
     (0x17FFFFFF, State(), PC - 4),
     (0xD61F0060, State(x3=0x1234), 0x1234),  # br x3
     (0xD65F03C0, State(x30=0x1234), 0x1234),  # ret
@@ -289,7 +291,7 @@ def test_arm64_casp_is_not_an_exclusive_access():
     (0xC95FFFE9, 0xC901FFE9),
 ])
 def test_arm64_unprivileged_exclusive_sequences_are_not_probed(load, store):
-    """Probe only the RET after an exclusive sequence of LDTXR or LDATXR to STTXR or STLTXR."""
+    """Of LDTXR or LDATXR, ADD, STTXR or STLTXR, and RET, only the RET can be probed."""
     code = b"".join(w.to_bytes(4, "little") for w in (load, 0x11000529, store, 0xD65F03C0))
     listed = instructions(TRAPS["arm64"], code, Symbol("f", PC, len(code), 2))
     assert [i.offset for i in listed if not isinstance(i.verdict, Refuse)] == [12]
@@ -340,7 +342,7 @@ def test_riscv64_jalr_reads_its_base_before_writing_the_link_register():
 
 
 def test_riscv64_landing_pads_are_refused():
-    """Refuse LPAD (AUIPC to x0), which would not be a landing pad in a trampoline."""
+    """LPAD is AUIPC to x0; in a trampoline, it would not be a landing pad."""
     assert riscv64(bytes.fromhex("17100000"), PC)[1] == Refuse(
         "is a landing pad (LPAD) or a hint")
 
@@ -415,7 +417,7 @@ def test_amd64_encodings_that_apx_forbids_are_invalid(text):
 
 
 def test_amd64_xop_lengths_depend_on_the_operands():
-    """Decode two XOP instructions of one opcode whose operands differ in size."""
+    """Two XOP instructions of one opcode differ in length because their operands differ."""
     code = bytes.fromhex("8fe878c0c101" "8fe878c044240801" "90" "c3")
     assert dispatcher("amd64").lengths(code) == [6, 8, 1, 1]
 
@@ -473,6 +475,6 @@ def test_riscv64_zcb_loads_and_stores_are_copied(text):
 @pytest.mark.parametrize("code", [0xD503245F, 0xD503249F, 0xD50342DF, 0xD50342FF, 0xD51B4220,
                                   0xD53B4220, 0x14000002, 0xD65F03C0])
 def test_arm64_verdicts_end_blocks_where_the_cpu_model_does(code):
-    """End blocks as the CPU model does, so that probes change neither time nor scheduling."""
+    """Blocks end where the CPU model ends them, so that probes change neither time nor schedule."""
     raw = code.to_bytes(4, "little")
     assert arm64(raw, PC)[1].ends_block is ArmCpu._block_ends(raw)

@@ -8,8 +8,8 @@ from kinst.code.frame import CodeFrame, FrameFollower
 from kinst.relocation.trap import TRAPS
 
 BASE = 0x1000
-# A function that saves the frame pointer (and the link register, if there is one), lowers the
-# stack pointer, and undoes all of this; one instruction per string.
+# A function that saves the frame pointer and any link register, lowers the stack pointer, and
+# restores all of these registers; one instruction per string.
 CODE = {
     "amd64": ["55", "4889e5", "4883ec20", "90", "4883c420", "5d", "c3"],
     "arm64": ["fd7bbea9", "fd030091", "ff8300d1", "1f2003d5", "ff830091", "fd7bc2a8", "c0035fd6"],

@@ -1,4 +1,4 @@
-"""Tests that data inside a function is found through the loads that read it, and not probed."""
+"""Tests that data in functions is detected by the loads that read it, and is never probed."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ from kinst.relocation.verdict import Refuse
 
 PC = 0x40001000
 RET = {"amd64": "c3", "arm64": "c0035fd6", "riscv64": "8280"}
-# Instructions that load data placed after the return, with the number of bytes they read.
+# Instructions that load data from after the return, with the number of bytes that they load.
 LOADS = {
     "amd64": [("488b0501000000", 8), ("8b0501000000", 4), ("660f6f0501000000", 16),
               ("ff1501000000", 8), ("480b0501000000", 8)],
@@ -28,7 +28,7 @@ def listing(arch, code):
 
 
 def native(arch, code):
-    """Return the offsets of probes and the number of data ranges, from the native core."""
+    """Return the native core's probe offsets and number of data ranges for a function's code."""
     dispatcher, _templates = new_dispatcher(
         ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].traps.trap_frame, None)
     numbers = dispatcher.add_all(PC, code, 0, len(code), 0, 0)
@@ -41,7 +41,7 @@ CASES = [(arch, bytes.fromhex(load), size) for arch, loads in LOADS.items() for 
 
 
 def behind(arch, load, size):
-    """Return the code of a load and a return, without and with the loaded data after it."""
+    """Return a load and a return instruction, first without and then with the data appended."""
     code = load + bytes.fromhex(RET[arch])
     if arch == "riscv64":
         target = TRAPS[arch].instructions.literal(load + bytes(8), PC)
@@ -65,7 +65,7 @@ def test_memory_that_an_instruction_reads_is_data(arch, load, size):
 
 @pytest.mark.parametrize("arch", ["arm64"])
 def test_data_before_the_instruction_that_reads_it_is_found(arch):
-    """Find the data in ``b .+12; .quad; ldr x0, .-8; ret``."""
+    """The code is ``b .+12; .quad DATA; ldr x0, .-8; ret``."""
     code = bytes.fromhex("03000014" "4142434445464748" "c0ffff58" "c0035fd6")
     assert literals(TRAPS[arch], code, PC) == [(4, 12)]
     assert [(i.offset, i.verdict == Refuse(DATA)) for i in listing(arch, code)] == [
@@ -88,7 +88,7 @@ DAMAGED = [
     ("amd64", "ff2d01000000c3" + "41" * 10 + "90c3"),
     # Data that looks like a load of code: b .+12; ldr x0, .+12; .word 0; ldr x0, .-8; add; add
     ("arm64", "03000014" "60000058" "00000000" "c0ffff58" "0004009100040091c0035fd6"),
-    # Each pass finds more data.
+    # Code in which each pass of the search finds more data.
     ("amd64", ("0f100502000000eb10" + "90" * 14 + "48b8") * 6 + "90c3" + "90" * 8),
     # UD1 with operands, as clang's -fsanitize-trap emits it, and with a RIP-relative operand.
     ("amd64", "55670fb940024889e5c3"), ("amd64", "550fb90500000000" + "41" * 8 + "c3"),

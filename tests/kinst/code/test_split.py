@@ -1,4 +1,4 @@
-"""Tests that native splitters share one template among branches that differ in target only."""
+"""Tests that native splitters use one template for branches that differ only in target."""
 
 import random
 
@@ -35,7 +35,7 @@ BRANCHES = [
 
 @pytest.mark.parametrize("arch, word, field, size", BRANCHES)
 def test_branches_share_one_template_and_keep_their_target(arch, word, field, size):
-    """Compare execution in place (CPU model), displaced (native core) and emulated (verdict)."""
+    """The test executes each branch in place, displaced by the native core, and emulated."""
     generator = random.Random(word)
     laboratory = Laboratory(LABORATORIES[arch](), TRAPS[arch], 1)
     extremes = [0, field, field & -field, field ^ 1 << field.bit_length() - 1]
@@ -47,7 +47,7 @@ def test_branches_share_one_template_and_keep_their_target(arch, word, field, si
 
 
 def _template(arch, code):
-    """Return an instruction's key, and (the template made from the tables, the true length)."""
+    """Return (key, (template, length)) of an instruction; the template is made from the tables."""
     length, key, relative = DISPATCHERS[arch].key(code)
     true, verdict = TRAPS[arch].instructions.classify(code, HERE)
     made = template(TRAPS[arch], code[:true], relative, verdict) if length and true else None
@@ -55,7 +55,7 @@ def _template(arch, code):
 
 
 def _hold(arch, codes):
-    """Assert that instructions with equal keys have equal templates, and return them by key."""
+    """Assert that equal keys imply equal templates; return a dict from key to (code, template)."""
     seen = {}
     for code in codes:
         key, made = _template(arch, code)
@@ -66,7 +66,7 @@ def _hold(arch, codes):
 
 
 def _seen_relative(arch, code):
-    """Return a lowered verdict and how its target depends on the instruction's address.
+    """Return a lowered verdict, and how its target depends on the instruction's address.
 
     The dependency is measured by classifying the code at two addresses.
     """
@@ -131,7 +131,7 @@ def test_instructions_of_a_row_with_one_key_share_one_template(arch, word, other
     ("arm64", 0x10000000, [(4, 4), (0xFFFFF, 0xFFFFF), (-0x100000, -0x100000)]),
 ])
 def test_pc_relative_addresses_share_one_template(arch, code, leads):
-    """Share one template among ADR or ADRP displacements; ADRP beyond 2 GB has its own key."""
+    """The displacements of ADR share one template, and so do those of ADRP within 2 GB."""
     generator = random.Random(code)
     laboratory = Laboratory(LABORATORIES[arch](), TRAPS[arch], 1)
     for lead, expected in leads:

@@ -1,4 +1,4 @@
-"""Tests that the native probe core matches its Python counterparts."""
+"""Tests that the native probe core matches the Python reference."""
 
 import pytest
 import unicorn
@@ -50,7 +50,7 @@ def test_amd64_lengths_agree_with_capstone(code):
     native = dispatcher("amd64").lengths(code)
     assert (native[0] if native else 0) == length, code.hex()
     theirs = ARCHITECTURES["amd64"].instruction_length(code)
-    # Capstone decodes UD0 and jumps with an operand-size prefix in another way.
+    # Capstone decodes UD0, and jumps with an operand-size prefix, differently.
     if theirs not in (0, length):
         assert isinstance(verdict, Refuse) and verdict.reason in (
             "raises an exception", "is a jump with an operand-size prefix"), code.hex()
@@ -132,7 +132,7 @@ def test_per_thread_trampolines_change_nothing(name, arguments):
         assert run(machine, name, arguments) == value
         assert breakpoints.dispatcher.firings
         breakpoints.disable()
-        # Do not compare digests: reading the thread ID sets an accessed bit in a page table.
+        # Digests are not compared: reading the thread ID sets an accessed bit in a page table.
         assert (machine.registers(), machine.instructions, bytes(machine.console.text)) == left
 
 
@@ -165,7 +165,7 @@ FAULTING = {
 
 
 def test_a_fault_in_a_displaced_instruction_reports_the_original_address(arch):
-    """Compare the guest's fault report and digest; on amd64 the instruction is an emulated call."""
+    """The test compares fault reports and digests; on amd64 the instruction is an emulated call."""
     machine = machine_with(arch, "strtoul", FAULTING[arch])
     plain = machine.snapshot()
     with pytest.raises(CallError) as error:
@@ -383,12 +383,12 @@ def test_probes_cannot_be_changed_while_one_fires(booted, change):
 @pytest.mark.parametrize("options", [{"path": "direct"}, {"records": True},
                                      {"trampolines": "thread"}])
 def test_the_python_core_supports_only_the_double_path(options):
-    with pytest.raises(ProbeError, match="double path only"):
+    with pytest.raises(ProbeError, match="only the double path"):
         Breakpoints(machine_with("amd64", "strlen", b""), python=True, **options)
 
 
 def test_waiting_for_an_interrupt_is_the_same_with_probes(booted, image):
-    """Probe the idle function; riscv64's WFI does not end a translation block of the CPU model."""
+    """The idle function is probed; on riscv64, WFI does not end a block of the CPU model."""
     function = booted.symbol("machine_idle")
     machine = UnicornMachine(image, 64 << 20)
     machine.boot()
@@ -440,7 +440,7 @@ def test_a_call_to_an_invalid_address_fails_alike_with_probes(arch, target):
 
 @pytest.mark.parametrize("behind", [1, 5, 6, 7])
 def test_an_instruction_limit_stops_in_the_same_state_with_probes(booted, behind):
-    """Stop after a number of instructions while every instruction of the function is probed."""
+    """The run stops after a number of instructions while every instruction is probed."""
     plain = booted.snapshot()
 
     def stop():
@@ -463,7 +463,7 @@ def test_an_instruction_limit_stops_in_the_same_state_with_probes(booted, behind
 
 @pytest.mark.parametrize("arch", ["arm64"], indirect=True)
 def test_a_probe_at_the_end_of_a_cpu_model_page_changes_nothing(booted):
-    """Probe the last instruction of a 1 KiB page, the page size of the arm64 CPU model."""
+    """The probed instruction is the last one of a 1 KiB page, the page size of the CPU model."""
     address = (booted.symbol("strtoul").address + 1023) & ~1023
     # add x0, x0, 1 (four times) around the boundary, then ret
     booted.write_code(address - 8, words(*[0x91000400] * 4, 0xD65F03C0))

@@ -1,4 +1,4 @@
-"""Tests of the illumos trap path, where the kernel emulates the probed instruction."""
+"""Tests of the illumos trap path, on which the kernel emulates the probed instruction."""
 
 import shutil
 
@@ -30,7 +30,7 @@ def machine(kernel):
 
 
 def counted(machine, wanted="fbt:::"):
-    """Return the number of firings of each probe, the results of the calls and the digest."""
+    """Trace ``CALLS`` and return (number of firings by probe, call results, digest)."""
     with machine.trace(f"{wanted} {{ @[probefunc, probename] = count(); }}") as traced:
         results = [machine.evaluate(call) for call in CALLS]
     return traced.aggregations.get("@", {}), results, machine.digest()
@@ -110,7 +110,7 @@ CODE = bytes.fromhex("55 4889e5 90 488d4701 c9 c3")
 @pytest.mark.parametrize("python", [False, True])
 @pytest.mark.parametrize("offset", [0, 4, 9, 10])
 def test_the_kernel_emulates_each_of_the_four_instructions(offset, python):
-    """Probe push %rbp, nop, leave and ret with the native core and the Python reference."""
+    """The four probed instructions are push %rbp, nop, leave and ret."""
     def machine():
         found = boots.booted(catalog.find(NAME), MEMORY)
         found.write_code(found.symbol("note_letters").address, CODE)
@@ -170,7 +170,7 @@ def test_the_kernel_handles_breakpoints_without_a_probe():
 
 
 def test_an_invalid_opcode_is_not_mistaken_for_a_breakpoint(machine):
-    """Execute UD2, which also calls dtrace_invop, at an address without a probe."""
+    """UD2 also calls dtrace_invop; the test executes UD2 at an address without a probe."""
     with machine.probe("fbt::strlen:") as probes:
         machine.emulated.write_code(machine.kernel.symbol("note_letters"), b"\x0f\x0b")
         with pytest.raises(kinst_emu.CallError):

@@ -1,4 +1,4 @@
-"""Tests that Python calls into native code never crash; they succeed or raise an error."""
+"""Tests that calls from Python into native code succeed or raise an error, but never crash."""
 
 import inspect
 import json
@@ -37,7 +37,7 @@ from tests.kinst.probes.test_native_safety import hammer
 hammer({arch!r}, {where!r}, {seed})
 print("alive")
 """
-# Methods that are not called, and why.
+# Methods that the tests do not call, with the reason.
 LEFT_OUT = {
     "run": "runs for ever from an odd address; called from inside a run below",
 }
@@ -178,7 +178,7 @@ def test_vector_registers_cannot_be_accessed_in_a_firing(path):
 
 
 def test_all_registers_that_the_return_path_loses_can_be_set():
-    """Set the eleven registers x18 to x28 of arm64 in one firing."""
+    """One firing sets all eleven registers, x18 to x28 of arm64."""
     from images import boots, catalog
     from tests.conftest import MEMORY
 
@@ -271,7 +271,7 @@ def test_listening_twice_fires_each_probe_once(booted, path):
 
 
 def test_the_breakpoint_exception_must_be_set_once_and_completely():
-    """Refuse wrong context offsets, to which every firing would write, and a second call."""
+    """A second call and wrong context offsets, to which firings would write, are refused."""
     import emu.unicorn.riscv64._cpu as _cpu
 
     def fresh():

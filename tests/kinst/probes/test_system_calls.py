@@ -1,4 +1,4 @@
-"""Tests of system call probes on the teaching kernels, with a dispatcher of our own.
+"""Tests of system call probes on the teaching kernels, with a dispatcher from the test.
 
 The tests overwrite ``describe`` with a dispatcher like that of a kernel: it computes the address of
 the arguments in the thread and calls the function whose address is the thread's first word.  That
@@ -20,7 +20,7 @@ from kinst.probes.probed_code import ProbeError
 from kinst.providers.kinst_provider import create
 from kinst.relocation.trap import TRAPS
 
-# By architecture: the dispatcher, the function that it calls, and the register of the thread.
+# Per architecture: code of the dispatcher, code of the function it calls, thread register.
 CODE = {
     "amd64": ("488db740000000" "ff17" "90" "c3", "8b4720" "c3", "gs_base"),
     "arm64": ("fd7bbfa9" "01000191" "090040f9" "20013fd6" "1f2003d5" "fd7bc1a8" "c0035fd6",
@@ -80,7 +80,7 @@ def thread(entry, function, error, flags=0, value=7):
 
 
 def called(machine, content, times=1):
-    """Call the dispatcher with a thread and return the thread's memory afterwards."""
+    """Call the dispatcher for a thread and return the memory of the thread after the call."""
     caller = Caller(machine)
     at, head = caller.place(content), None
     head = caller.place(struct.pack("<Q", at))
@@ -123,7 +123,7 @@ def test_probes_report_arguments_value_and_error_and_leave_no_trace(machine, pat
                     ("write", "entry", given, 55), ("write", "return", (minus, minus, 0), 9),
                     ("write", "entry", given, 55), ("write", "return", (minus, minus, 0), 55)]
     counts = [breakpoints.dispatcher.probe(n)[4] for n in others]
-    # The other probes are in dead code.
+    # Probes that do not fire are in code that is not executed.
     assert set(counts) <= {0, 4} and (not others or counts.count(4) >= 4)
 
 

@@ -20,7 +20,8 @@ from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst.providers.kinst_provider import create
 from tests.kinst.providers.test_provider import run
 
-# By architecture: the tracepoint, the code after it, the way to the gate, and the call's encoder.
+# Per architecture: the tracepoint, the code after the tracepoint, the code that prepares the
+# kernel's call of the DTrace gate, and an encoder of this call.
 CODE = {
     "amd64": ("660f1f0400", "89f8c3",  # mov %edi, %eax; ret
               "48897c2410" "4889fe" "48c7c22a000000" "31ff" "53" "48c7c307000000",
@@ -61,7 +62,7 @@ def calls(machine):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("beside", ["", "describe", "note_letters", "machine_off"])
 def test_static_probes_report_arguments_and_leave_no_trace(machine, path, beside):
-    """Use other breakpoints at the tracepoint, on the way to the gate, and on the gate, too."""
+    """Other breakpoints are at the tracepoint, on the path to the gate, or on the gate itself."""
     plain = machine.snapshot()
     values = calls(machine)
     assert values[0] == 99
@@ -81,7 +82,7 @@ def test_static_probes_report_arguments_and_leave_no_trace(machine, path, beside
         (99, 42, *fired[0].registers[2:]), (7, 42, *fired[1].registers[2:])]
     count = [breakpoints.dispatcher.probe(n)[4] for n in (number, never, *others)]
     assert count[:2] == [2, 0]
-    assert any(count[2:]) == (beside == "describe")  # probes on the way to a gate do not fire
+    assert any(count[2:]) == (beside == "describe")  # probes on the path to the gate do not fire
     assert breakpoints.names(number) == ("lesson", "kernel", "none", "start")
     assert breakpoints.probe(never).name == "never"
 
@@ -119,7 +120,7 @@ def test_reaching_the_gate_without_a_tracepoint_ends_the_run(machine, path):
 
 def test_a_tracepoint_that_is_already_patched_is_refused(machine):
     machine.write(machine.symbol("describe").address, b"\x01\x02\x03\x04\x05")
-    with pytest.raises(ProbeError, match=r"describe.*the code has been patched"):
+    with pytest.raises(ProbeError, match=r"describe.*code has been patched"):
         Breakpoints(machine).add_static(0)
 
 

@@ -37,7 +37,7 @@ def test_entries_and_returns_of_a_recursion_balance(booted):
         assert depth >= 0
 
 
-STEPS_INTO_TAIL = 40  # instructions that leave tail_even but do not return
+STEPS_INTO_TAIL = 40  # number of instructions after which the call has left tail_even
 TAILS = ("tail_even", "tail_odd", "refund", "audit")
 
 
@@ -82,7 +82,7 @@ def test_a_jump_into_the_middle_of_a_function_is_not_a_return(booted):
 
 
 def test_restoring_a_snapshot_drops_pending_tail_calls(booted):
-    """Restore a snapshot after a run that stopped between a tail call and the return."""
+    """The run stops between a tail call and the return before the snapshot is restored."""
     seen = []
     breakpoints = Breakpoints(booted, lambda probe, state: seen.append(probe.name))
     fbt.create(breakpoints, "tail_even", "return")

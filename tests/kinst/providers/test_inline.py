@@ -115,13 +115,13 @@ def test_a_function_without_copies_or_code_is_refused(booted):
 
 
 def events(machine, pieces, entries, name, arguments):
-    """Return the entries and returns of a copy, found by single-stepping a call."""
+    """Return the entries and returns of an inline copy, found by single-stepping a call."""
     trap = trap_of(machine.guest, machine.arch.name)
     caller = Caller(machine)
     values = [caller.place(a) if isinstance(a, bytes) else a for a in arguments]
     seen, active, waiting = [], [], []
     inside = frozenset(at for low, high in pieces for at in range(low, high))
-    before = None  # the previous instruction, if it is in the copy of the current frame
+    before = None  # address of the previous instruction if it was inside the copy
 
     def step(pc):
         nonlocal before
@@ -152,7 +152,7 @@ def events(machine, pieces, entries, name, arguments):
 
 
 def follow(machine, caller, address, values, step):
-    """Call a function, passing each instruction's address to ``step`` before it executes."""
+    """Call a function, passing the address of each instruction to ``step`` before execution."""
     back = machine.guest.entry_address(machine.image)
     machine.arch.prepare_call(machine, tuple(values), back)
     machine.pc = address
@@ -163,7 +163,7 @@ def follow(machine, caller, address, values, step):
 
 
 def first_reached(trap, table, pieces):
-    """Return the addresses at which control can first enter the pieces.
+    """Return the addresses at which control can first reach the pieces of an inline copy.
 
     The search starts at the beginning of the function.  If it finds a jump through a table, it
     continues at the instructions that no other instruction leads to.
@@ -206,7 +206,7 @@ CALLS = {"crc32": [0, b"abcdefg", 7], "fibonacci": [5], "classify": [5, 27], "ta
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_copy_fires_once_for_each_entry_and_return(booted, name, seed):
-    """Use random pieces of a function as a copy, with loops, branches and calls."""
+    """The inline copy consists of random pieces of a function with loops, branches and calls."""
     rng = random.Random(f"{name} {seed}")
     breakpoints = Breakpoints(booted)
     table = breakpoints.instructions(booted.symbol(name))

@@ -41,14 +41,14 @@ def listed(machine, name):
     return list(instructions(TRAPS[machine.arch.name], image_code(machine.image, symbol), symbol))
 
 
-# Ways to handle a firing, all of which must have the same effect.
+# Options for handling a firing; all of them must have the same effect.
 WAYS = {"guest": {"path": "guest"}, "direct": {"path": "direct"},
         "double": {"path": "double"}, "python": {"path": "double", "python": True}}
 
 
 @pytest.mark.parametrize("name, arguments", CALLS, ids=lambda v: str(v))
 def test_tracing_every_instruction_changes_nothing_on_any_trap_path(booted, name, arguments):
-    """Compare digests, which cover memory, registers, devices, clock and console."""
+    """The compared digests cover memory, registers, devices, the clock and the console."""
     machine = booted
     plain = machine.snapshot()
     value = run(machine, name, arguments)
@@ -70,7 +70,7 @@ def test_tracing_every_instruction_changes_nothing_on_any_trap_path(booted, name
 
 
 def executed(machine, function, work):
-    """Return the executed offsets of a function, recorded by a Unicorn hook."""
+    """Return the offsets that a function executes, as recorded by a Unicorn hook."""
     symbol = machine.symbol(function)
     seen = []
     hook = machine.uc.hook_add(
@@ -143,7 +143,8 @@ def test_probes_in_several_functions_work_together(booted):
 def test_instructions_of_an_exclusive_access_are_refused(booted, arch):
     if arch == "amd64":
         kinst = Breakpoints(booted)
-        assert create(kinst, "spin_lock", "")  # amd64 uses a lock prefix, which can be displaced
+        # amd64 uses an instruction with a LOCK prefix, which can be displaced.
+        assert create(kinst, "spin_lock", "")
         return
     kinst = Breakpoints(booted)
     refused = [i for i in listed(booted, "spin_lock")
@@ -201,7 +202,7 @@ def test_a_failure_while_enabling_probes_restores_memory(booted, monkeypatch, fa
 
 
 def test_a_trap_path_that_uses_too_much_stack_is_reported(booted):
-    """Simulate a trap path that writes too far down the stack."""
+    """The test simulates a trap path that writes too far down the stack."""
     def deep(_address, _frame):
         address, content = booted.engine.detour.kept_stack
         booted.write(address + 16, bytes([content[16] ^ 1]))
@@ -216,7 +217,7 @@ def test_a_trap_path_that_uses_too_much_stack_is_reported(booted):
 
 
 def test_the_trap_path_stays_within_the_saved_stack(booted):
-    """Check at each firing that the trap path used less than half of the saved stack."""
+    """At each firing, the trap path has used less than half of the saved stack."""
     used = []
 
     def measure(_address, _frame):

@@ -1,4 +1,4 @@
-"""Tests that our relocation engine makes none of the mistakes found in FreeBSD's.
+"""Tests that kinst-emu's relocation engine makes none of the mistakes of FreeBSD's kinst.
 
 The laboratory tests single instructions: in place, by the verdict, and displaced by the native
 dispatcher.  The other tests overwrite functions of the teaching kernel.
@@ -117,7 +117,7 @@ FAULT = "push rbp; mov rbp, rsp; mov rax, qword ptr [rdi]; pop rbp; ret"
 
 
 def fault_with(trampolines, path):
-    """Return the console after a fault in a displaced instruction with probes in the handler."""
+    """Return the console output of a fault in a displaced instruction, with a probed handler."""
     machine = machine_with("amd64", "fibonacci", assemble("amd64", FAULT))
     breakpoints = Breakpoints(machine, path=path, trampolines=trampolines)
     for function in ("fibonacci", "cnputs", "print_number", "panic"):
@@ -209,7 +209,7 @@ def test_arm64_casp_is_not_a_load_exclusive():
 
 
 def test_riscv64_auipc_to_x0_writes_nothing():
-    """Refuse LPAD, and leave the memory before a trap frame unchanged."""
+    """AUIPC to x0 is refused, and the memory before a trap frame stays unchanged."""
     machine = machine_with("riscv64", "strtoul", words(0x00001017, 0x00008067))
     assert the_same_on_every_path(machine, "strtoul", 7) == 7
     _length, verdict = TRAPS["riscv64"].instructions.classify(words(0x00001017), 0)

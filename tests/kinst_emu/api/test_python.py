@@ -79,10 +79,10 @@ def test_callbacks_cannot_change_the_machine(machine, change, where):
 
 def test_an_exception_in_a_callback_on_qemu_stops_at_the_instruction(machine):
     def fail(_firing):
-        raise ValueError("mine")
+        raise ValueError("simulated failure")
 
     with machine.on_qemu() as other:
-        with pytest.raises(ValueError, match="mine"), other.probe("kinst::strlen:0", fail):
+        with pytest.raises(ValueError, match="simulated"), other.probe("kinst::strlen:0", fail):
             other.call("strlen", "hello")
         assert other.where(other.pc) == "strlen+0x0"
 

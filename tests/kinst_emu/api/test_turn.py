@@ -177,7 +177,7 @@ def test_a_finished_firing_refuses_access(machine):
 
 
 def used_elsewhere(machine):
-    """Use a machine in another thread for a while; return an event that is set at the end."""
+    """Use a machine in another thread for 0.3 s; return an event that is set when the use ends."""
     held, done = threading.Event(), threading.Event()
 
     def use():
@@ -236,7 +236,7 @@ def test_the_machine_of_a_recording_is_read_only(machine, tmp_path):
     played = recording(machine, tmp_path / "a.rec").go("end")
     looks, position = played.machine, played.position
     KEPT[looks], NAMED[looks] = KEPT[machine], tmp_path / "other.rec"
-    # States may be kept and saved.  close_probes() does nothing, since there are no probes.
+    # Recorded states may be kept and saved; without probes, close_probes() does nothing.
     allowed = LOOKS | {"digest", "keep", "save", "close_probes"}
     for verb, use in USES.items():
         before = looks.digest()

@@ -39,7 +39,7 @@ def test_kdtrace_refuses_conflicting_options(words):
     (command, rule) for command, rules in RULES.items() for rule in rules],
     ids=lambda one: one if isinstance(one, str) else "-".join(one.options + one.beside))
 def test_each_rule_accepts_defaults_and_refuses_a_conflict(commands, command, rule):
-    """Accept the default of every option, and refuse options that break the rule."""
+    """All defaults together are accepted; options that break the rule are refused."""
     parser = commands[command]
     arguments = type("Arguments", (), {one.dest: parser.get_default(one.dest)
                                        for one in parser._actions})()

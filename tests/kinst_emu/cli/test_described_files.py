@@ -85,7 +85,7 @@ def test_a_debug_file_uses_the_code_of_the_stripped_file_next_to_it(tmp_path):
 
 
 def test_a_copy_in_a_cold_part_without_a_symbol_belongs_to_its_function(tmp_path):
-    """Use gcc, which puts the cold part before the function and lists the hot part first."""
+    """gcc puts the cold part before the function and lists the hot part first."""
     made = built(tmp_path, compiler="gcc")
     named = json.loads(answered("inline", "-k", str(made), "check", "--json"))[0]
     work = symbols(made)["work"]
@@ -112,7 +112,7 @@ def test_files_without_debug_data_are_refused_with_one_line(tmp_path):
 
 
 def test_equal_structures_of_several_units_are_printed_once(tmp_path):
-    """Compile two files that define the same structure on different lines."""
+    """Two compiled files define the same structure on different lines."""
     for name, before in (("a", ""), ("b", "\n\n")):
         (tmp_path / f"{name}.c").write_text(
             f"{before}struct pair {{ int one, two; }}; struct pair {name}; "
@@ -148,11 +148,11 @@ def test_the_printed_sums_are_correct_and_end_at_the_probe(tmp_path, version, co
     for letter, side in (("L", 0), ("H", 1)):
         ends = re.findall(rf"^    {letter} = .*?(0x[0-9a-f]+)$", text, re.MULTILINE)
         assert [int(end, 16) for end in ends] == [piece[side] for piece in copy["ranges"]]
-    assert re.search(r"in work, .*boxes\.c:14:\n", text)  # names the file that defines the caller
+    assert re.search(r"in work, .*boxes\.c:14:\n", text)  # the file that defines the caller
 
 
 def test_the_source_file_of_a_function_is_that_of_its_defining_unit(tmp_path):
-    """Compile with -flto, so that a copy and its function belong to different units."""
+    """With -flto, an inline copy and its function belong to different units."""
     (tmp_path / "h.h").write_text(
         "static inline __attribute__((always_inline)) int inl(int n) { return n * 3 + 1; }\n"
         "int mid(int n);\n")

@@ -1,4 +1,4 @@
-"""Tests of instruction traces, origins, comparisons and debuggers of recordings."""
+"""Tests of recordings: instruction traces, origins, comparisons and debuggers."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from tests.kinst_emu.commands.test_commands import refused, run
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory):
-    """Record a call on each architecture and return the files."""
+    """Record a call on each architecture and return the recording files."""
     made = {}
     folder = tmp_path_factory.mktemp("calls")
     for arch in ARCHES:
@@ -100,7 +100,7 @@ def test_the_origin_of_a_register_is_found(call):
 
 
 def test_the_origin_of_a_result_is_in_the_called_function(call):
-    """Ignore the restored registers at the end of the call."""
+    """``--origin`` ignores the registers that are restored at the end of the call."""
     result = kinst_emu.Recording(call).machine.emulated.arch.result
     at_end = json.loads(run("kinst", "replay", str(call), "--origin", f"{result}@end",
                             "--json").stdout)
@@ -137,7 +137,7 @@ def test_diverging_runs_are_compared(call, arch, tmp_path):
 
 
 def test_different_builds_are_compared_call_by_call(call, arch, tmp_path):
-    """Use the same code with another build ID and other data as the second build."""
+    """The second build has the same code, another build ID and other data."""
     from images import catalog
 
     image = catalog.find(f"teaching/{arch}")

@@ -1,4 +1,4 @@
-"""Tests of commands that are run as processes: their output and exit status."""
+"""Tests of the output and exit status of commands that run as processes."""
 
 import argparse
 import json

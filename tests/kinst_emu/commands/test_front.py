@@ -1,4 +1,4 @@
-"""Tests of version, completion, cache, limits, progress and closed output streams."""
+"""Tests of version, completion, boot cache, limits, progress and closed output streams."""
 
 import argparse
 import importlib
@@ -109,7 +109,7 @@ def test_relocating_nothing_is_an_error(words, says):
 
 
 def test_mismatches_are_grouped_by_kind_of_instruction(capsys):
-    """Group the thousands of mismatches that one wrong row of a table can cause."""
+    """One wrong row of a table can cause thousands of mismatches."""
     def mismatch(code):
         ran = Outcome({"rax": 0}, (), {}, 0, "")
         other = Outcome({"rax": 1}, (), {}, 0, "")

@@ -78,7 +78,7 @@ def test_a_full_standard_output_is_reported(program, words):
 
 @pytest.mark.parametrize("words", [PAGE, ("kinst", "boot", "-q", *KERNEL, "--save")])
 def test_a_file_over_the_size_limit_is_reported_and_removed(tmp_path, words):
-    run("kinst", "call", *KERNEL, 'strlen("a")')  # fills the boot cache
+    run("kinst", "call", *KERNEL, 'strlen("a")')  # fill the boot cache
     path = tmp_path / "out"
     result = subprocess.run(
         [sys.executable, "-m", "kinst_emu.commands.kinst", *words[1:], str(path)],

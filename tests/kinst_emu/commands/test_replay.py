@@ -239,7 +239,7 @@ def test_a_recording_without_a_kernel_path_needs_the_k_option(elsewhere, monkeyp
         machine.type(b"?")
     monkeypatch.undo()
     assert Recording(path).start.kernel == ""
-    refused(run("kinst", "replay", str(path)), "which is not a known kernel; give it with -k")
+    refused(run("kinst", "replay", str(path)), "which is not a known kernel; specify it with -k")
     assert replayed(path, "-k", str(kernel))["same"] is True
 
 
@@ -249,7 +249,7 @@ def test_an_invalid_kernel_path_in_a_recording_is_harmless(tmp_path, hint):
     path = written(tmp_path / "f.rec", json.dumps(
         {**START, "build_id": "feed", "kernel": hint}).encode())
     result = run("kinst", "replay", str(path))
-    refused(result, "give it with -k")
+    refused(result, "specify it with -k")
     assert "\x1b" not in result.stderr and len(result.stderr) < 700
 
 
@@ -285,7 +285,7 @@ def test_one_file_cannot_be_used_for_two_options(tmp_path):
     path = str(tmp_path / "same")
     for option in ("--save", "--restore"):
         refused(run("kinst", "boot", "-k", "teaching/amd64", "--record", path, option, path),
-                "--save or --restore names the same file")
+                "is also the file of --save or --restore")
     refused(run("kinst", "record", "-k", "teaching/amd64", "-o", "/dev/null", "boot"),
             "not a regular file")
 

@@ -8,14 +8,15 @@ import pytest
 
 from kinst.verify.laboratory.comparing import compare
 from kinst.verify.laboratory.finding import Finding, unproven
+from kinst_emu.cli.assembler import assemble
 from tests.kinst_emu.commands.test_front import refused, run
 
 K = ["-k", "teaching/amd64"]
 
 
 @pytest.mark.parametrize("words, says", [
-    ([*K], "choose what to test"),
-    ([*K, "--all", "memcpy"], "choose what to test"),
+    ([*K], "choose exactly one of"),
+    ([*K, "--all", "memcpy"], "choose exactly one of"),
     ([*K, "memcpy", "--copies", "5"], "--copies: works only with --all"),
     ([*K, "--all", "--part", "verdicts", "--store", "x.db"], "--store: keeps only the results"),
     ([*K, "memcpy"], "kinst.ko: no such module"),
@@ -38,7 +39,7 @@ for line in sys.stdin:
 
 
 def test_an_instruction_that_faults_in_every_state_is_unproven(tmp_path):
-    """Use a breakpoint, which faults in place, so that its emulation is never tested."""
+    """A breakpoint faults in place in every state, so the test never compares its emulation."""
     program, codes, report = tmp_path / "emulates.py", tmp_path / "codes", tmp_path / "report.xml"
     program.write_text(EMULATES)
     codes.write_text("cd03\n")
@@ -68,3 +69,10 @@ def test_a_mismatch_that_became_unproven_is_not_fixed():
     later = Finding(b"\xc3", unproven("copy", "which faults in every state"))
     found = compare([("f", wrong)], [("f", later)])
     assert not found.fixed and sum(found.changed.values()) == 1
+
+
+@pytest.mark.parametrize(("text", "code"), [
+    ("adr x0, #16", "80000010"), ("adr x0, #-16", "80ffff10"), ("adrp x1, #0x1000", "010000b0"),
+    ("b #16", "04000014"), ("ldr x0, #16", "80000058"), ("cbz x1, #8", "410000b4")])
+def test_immediates_of_arm64_are_distances_when_assembled(text, code):
+    assert assemble("arm64", text) == [(text, bytes.fromhex(code))]

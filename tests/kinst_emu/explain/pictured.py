@@ -6,7 +6,7 @@ from kinst_emu.explain.view.svg import svg
 
 
 def values_in(text):
-    """Return all attributes and texts of a picture by element number and attribute name."""
+    """Return all attributes and texts of a picture, keyed by element number and attribute name."""
     found = {}
     for number, element in enumerate(ElementTree.fromstring(text).iter()):
         found |= {(number, name): value for name, value in element.attrib.items()}

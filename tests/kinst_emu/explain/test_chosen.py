@@ -91,7 +91,7 @@ def test_a_tail_call_return_has_a_result_and_the_callers_stack(arch):
         result = machine.call("tail_even", 7)
     (entered, stack), returned = seen
     assert not entered and len(stack) == 1 and "tail_even" in stack[0]
-    assert returned == (True, result, [])  # no kernel function called tail_even
+    assert returned == (True, result, [])  # no kernel function has called tail_even
 
 
 def test_explaining_a_clause_requires_a_breakpoint():

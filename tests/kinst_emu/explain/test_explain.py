@@ -173,11 +173,11 @@ def test_a_page_contains_everything_in_the_text(recorded):
 
 
 @pytest.mark.parametrize("words, says", [
-    (["strlen:x", "-c", 'strlen("a")'], "'strlen:x': not a place in code"),
+    (["strlen:x", "-c", 'strlen("a")'], "'strlen:x' is not a place in code"),
     (["nothing:0", "-c", 'strlen("a")'], "nothing"),
     (["strlen:1000", "-c", 'strlen("a")'], "strlen ends at offset"),
     (["strlen:0", "-c", 'strlen("a")', "--hit", "0"], "--hit must be a positive number"),
-    (["strlen:0", "-c", 'strlen("a")', "--hit", "3"], "--hit 3 needs another call"),
+    (["strlen:0", "-c", 'strlen("a")', "--hit", "3"], "--hit 3: number of executions"),
     (["strcmp:0", "-c", 'strlen("a")'], "executions of the instruction in this call: 0"),
     (["strlen:0", "-c", "strlen("], "strlen("),
     (["strlen:0", "-c", 'strlen("a")', "--html", "/nowhere/x.html"], "/nowhere"),
@@ -231,10 +231,11 @@ def test_a_comparison_names_the_architecture_that_fails():
     assert "on amd64 and arm64, it works" in result.stderr
     assert "sets an offset for each of amd64, arm64, riscv64" in result.stderr
     result = run(*words, "Xbpt:0")
-    refused(result, "kinst: on amd64, Xbpt:0: executions of the instruction in this call: 0;")
+    refused(result, "kinst: on amd64, Xbpt:0: --hit 1: number of executions of the instruction in "
+            "this call: 0;")
     assert "arm64/kernel has no function 'Xbpt'" in result.stderr
     assert "; on riscv64, " in result.stderr
-    result = run(*words, "strlen:x")  # fails on all architectures: one message
+    result = run(*words, "strlen:x")  # fails on all architectures with the same message
     refused(result, "not a place in code")
     assert "riscv64" not in result.stderr
 

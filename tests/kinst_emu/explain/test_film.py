@@ -21,7 +21,7 @@ from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.explain.pictured import values_in, whole
 
 CLAUSE = '/regs[0] != 1/ { @[probefunc] = count(); printf("</script><%d>", regs[0]); }'
-LARGEST = 430 << 10  # size limit of a page in bytes
+LARGEST = 430 << 10  # maximum size of a page in bytes
 browsing = pytest.mark.skipif(CHROMIUM is None,
                               reason="Chromium is not installed: apt-get install chromium")
 
@@ -42,7 +42,7 @@ def written(arch, folder):
 
 
 def values_at(found, number):
-    """Return the attributes and texts that a player has set when it reaches a moment."""
+    """Return the attributes and texts that the player shows at a moment."""
     values = values_in(found.first)
     for change in found.changes[: number + 1]:
         for place, string in zip(change[::2], change[1::2], strict=True):

@@ -92,7 +92,7 @@ def test_keys_step_through_the_page_in_a_browser(pages, tmp_path):
                      f"1:step 1 of {count}", f"{count}:all {count} steps"]
 
 
-# Find regions that scroll, since screenshots and printed pages cut off a part of them.
+# Find scrolling regions, which screenshots and printed pages cut off.
 CUT = """
   return Array.prototype.filter.call(document.querySelectorAll('.scroll'), function (region) {
     return region.scrollWidth > region.clientWidth; }).map(function (region) {

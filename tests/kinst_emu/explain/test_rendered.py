@@ -20,8 +20,8 @@ from kinst_emu.explain.view.pictures import pictures_of
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.commands.test_front import run
 
-LETTER = 0.602  # width of a DejaVu Sans Mono letter, relative to its height
-# A probe that fires without a breakpoint, so that it cannot have a clause
+LETTER = 0.602  # width of a DejaVu Sans Mono letter as a fraction of the font size
+# A probe that fires without a breakpoint and therefore cannot have a clause
 TAIL = "tail_even:return", "tail_even(7)"
 FIRINGS = {
     "amd64": [TAIL, ("tail_even+0x17", "tail_even(4)"), ("fibonacci:35", "fibonacci(5)"),
@@ -43,7 +43,7 @@ def explained(request):
 
 
 def some(moments):
-    """Return the numbers of some moments: first, last, those at a new place, and a few others."""
+    """Select moments to test: the first, the last, those at a new place, and every 17th."""
     places = [number for number in range(1, len(moments))
               if moments[number].place is not moments[number - 1].place]
     return sorted({0, 1, 2, len(moments) - 1, *places, *range(0, len(moments), 17)})
@@ -123,7 +123,8 @@ def test_the_trail_names_the_code_and_the_arrow_ends_at_the_instruction(explaine
             assert abs(int(re.match(r"M-?\d+ (-?\d+)", tip)[1])
                        - (pane.y + float(here[0][1].attrib["y"]))) < 10
             arrows += 1
-    assert arrows or not explained.firing.slot  # emulation leads outside the listed code
+    # An emulated instruction may lead outside the listed code.
+    assert arrows or not explained.firing.slot
 
 
 # -- the stack, against another machine ------------------------------------------------------------
@@ -132,7 +133,7 @@ POISON = 0xA5A5A5A5A5A5A5A5
 
 
 class Witness:
-    """Second execution of a firing, which notes the bytes that each instruction stores."""
+    """Second execution of a firing; hooks record the bytes that each instruction stores."""
 
     def __init__(self, arch, place, call):
         self.machine = machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)
@@ -260,7 +261,7 @@ def test_the_explanation_of_a_call_shows_the_pushed_return_address():
     machine = booted(catalog.find("teaching/amd64"), MEMORY)
     caller = Caller(machine, 1_000_000)
     target = machine.symbol("fibonacci").address
-    stop = caller.call  # an unprobed machine, whose handler notes the stack at each entry
+    stop = caller.call  # the machine has no probes; a handler records the stack at each entry
     machine.handle(target, lambda: seen.append((machine.sp, machine.read_u64(machine.sp))))
     seen = []
     stop(target, [5], "fibonacci")

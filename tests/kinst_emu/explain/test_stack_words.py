@@ -1,4 +1,4 @@
-"""Tests of recorded changes of stack words."""
+"""Tests of recorded changes to stack words."""
 
 from emu.host.errors import MemoryAccessError
 from kinst_emu.explain.record.stack_words import ABOVE, BEYOND, StackWords

@@ -64,7 +64,7 @@ def walked(explained, groups, size=(160, 50)):
 
 
 def played(explained, keys, size=(160, 50)):
-    """Press keys, and return the step, panel texts and focus after the last one."""
+    """Press keys, and return the step, panel texts and focus after the last key."""
     return walked(explained, [keys], size)[0]
 
 
@@ -96,7 +96,8 @@ def test_the_g_key_accepts_an_unambiguous_prefix_of_a_step_name(explained):
                 for name in names]
     found = walked(explained, [["g", *begins, "enter"] for begins in shortest])
     assert [at for at, _panels, _focused in found] == list(range(len(names)))
-    assert len([name for name in names if name.startswith("ve")]) == 2  # "vector" and "verdict"
+    # The steps "vector" and "verdict" begin with "ve".
+    assert len([name for name in names if name.startswith("ve")]) == 2
     assert played(explained, ["n", "g", *"ve", "enter"])[0] == 1
 
 
@@ -179,7 +180,7 @@ def test_the_period_key_advances_one_instruction_with_its_panels(which, request)
 
 
 def test_the_trampoline_panel_lists_the_executed_instructions(on_amd64):
-    """List executed instructions only; pictures also show the address after the jump."""
+    """The panel lists only executed instructions; pictures also show the address after the jump."""
     at = [step.name for step in on_amd64.steps].index("trampoline")
     lines = played(on_amd64, ["n"] * at)[1]["trampoline"].splitlines()
     firing = on_amd64.firing
@@ -225,7 +226,7 @@ def test_a_what_if_step_shows_the_state_of_its_own_run():
 
 @pytest.mark.parametrize("size", [(100, 30), (80, 24)])
 def test_every_column_exists_on_a_small_terminal(on_amd64, size):
-    """Keep the full width of tables, which a small terminal can scroll."""
+    """Tables keep their full width; a small terminal scrolls them."""
     tables = 0
     for number, step in enumerate(on_amd64.steps):
         if step.name not in ("function", "frame"):

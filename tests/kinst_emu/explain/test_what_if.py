@@ -1,4 +1,4 @@
-"""Tests that what-if explanations execute the mistake and report its actual consequences."""
+"""Tests that what-if explanations execute the mistake and report its real consequences."""
 
 import json
 import re
@@ -95,7 +95,7 @@ def test_the_memory_changed_by_a_copied_store_is_reported(place, call):
     right = explained.firing
     explanation = last_step(explained)
     assert "makes no difference" not in explanation
-    # Compare with memory before and after the instruction on a machine without probes.
+    # Compare with the memory before and after the instruction on a machine without probes.
     machine = booted(image, MEMORY)
     at = right.instruction.address
     truth = {}
@@ -123,7 +123,7 @@ def test_the_memory_changed_by_a_copied_store_is_reported(place, call):
     page = firing_page(explained)
     if "rip" in explained.words.arch.disassemble(right.instruction.code, at):
         other = next(row for row in table.rows if row[1] == "the trampolines")
-        text = page.replace('","', " ")  # joins the lines in the pictures
+        text = page.replace('","', " ")  # join the text lines of the pictures
         assert f"leads to {other[0]} instead of {row[0]}" in text
 
 
@@ -168,7 +168,7 @@ def test_the_place_of_a_strayed_run_is_shown():
 
 @browsing
 def test_differing_registers_are_visible_in_both_runs_at_their_steps(tmp_path):
-    """Use a screen that has room for only a third of each picture."""
+    """The browser window has room for only a third of each picture."""
     path = tmp_path / "page.html"
     made = run("kinst", "explain", "-k", "teaching/amd64", "tail_even:23", "-c", "tail_even(4)",
                "--what-if", "copy", "--html", str(path))

@@ -185,7 +185,7 @@ def test_a_recorded_schedule_is_replayed_to_the_nth_call_of_a_function(arch, tmp
     reached = [run("kinst", "replay", str(path), "--to", f"purse_move_bad#{n}") for n in (1, 2, 3)]
     assert [one.returncode for one in reached] == [0, 0, 1]
     assert ["CPU 1" in one.stdout.splitlines()[0] for one in reached[:2]] == [False, True]
-    assert "is not reached: only 2 found" in reached[2].stderr
+    assert "is not reached: found only 2 of 3 occurrences" in reached[2].stderr
 
 
 def test_results_are_compared_even_if_arguments_are_unchecked(arch):
@@ -224,7 +224,7 @@ def test_worker_processes_end_when_a_search_stops_early(arch):
     (signal.SIGINT, "all"), (signal.SIGKILL, "a worker"), (signal.SIGTERM, "it"),
     (signal.SIGKILL, "it")])
 def test_worker_processes_end_with_their_parent(which, who):
-    """Interrupt all processes as from a keyboard, or kill a worker or the parent."""
+    """The test interrupts all processes as a keyboard does, or kills a worker or the parent."""
     words = [sys.executable, "-m", "kinst_emu.commands.kinst", "explore", "-k", "races/amd64",
              "--memory", "64M", *PURSE, *GOOD, *GOOD, "--preemptions", "4", "--jobs", "2"]
     ran = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -56,7 +56,7 @@ def test_an_invalid_schedule_is_refused_with_its_position(text, what):
 
 
 def run_of(*uses):
-    """Return a run with the given accesses: (place, instruction, whether it stores)."""
+    """Return a run with the given accesses (place, instruction, whether it is a store)."""
     made = RunAccesses(max(index for _p, index, _s in uses) + 1)
     for place, index, stores in uses:
         made.places[place].append((index, stores))
@@ -93,7 +93,7 @@ USES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5), st.booleans()), 
 
 @given(USES, USES)
 def test_every_schedule_with_up_to_two_preemptions_or_an_equivalent_one_is_tried(one, other):
-    """Compare with preemptions at every pair of instructions."""
+    """The tried schedules are compared with preemptions at every pair of instructions."""
     runs = [run_of(*sorted(one, key=lambda u: u[1])), run_of(*sorted(other, key=lambda u: u[1]))]
     tree = Preemptions(runs, 2)
     tried = {outcome(schedule, runs, tree.shared)
@@ -110,7 +110,7 @@ def test_every_schedule_with_up_to_two_preemptions_or_an_equivalent_one_is_tried
 
 @given(USES, USES, st.data())
 def test_a_schedule_is_skipped_only_for_an_equivalent_one_even_with_loops(one, other, data):
-    """Schedules are equivalent only if the accesses cut from loops have the same sequence, too."""
+    """Equivalent schedules also have the accesses that were cut from loops in the same sequence."""
     runs = [run_of(*sorted(one, key=lambda u: u[1])), run_of(*sorted(other, key=lambda u: u[1]))]
     for run in runs:
         for place, uses in run.places.items():

@@ -12,7 +12,7 @@ from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.explorer import CHECK, DEADLOCK, PANIC, RACE, RESULT, Explorer, Search
 from tests.conftest import MEMORY
 
-# Name: (prefix of the setup function, the runs, the check, kinds of the findings).
+# Name of a defect: (prefix of the setup function, runs, check, kinds of expected findings).
 SEEDS = {
     "lost update": ("counter", ("counter_{}()",) * 2, "counter_check()", {CHECK}),
     "publication order": ("message", ("message_send_{}()", "message_take_{}()"), "", {RESULT}),
@@ -31,9 +31,9 @@ SEEDS = {
     "missing interrupt mask": (
         "beat", ("beat_add_{}()", "beat_look_{}()"), "beat_check()", {CHECK}),
 }
-ON_ONE = "missing interrupt mask"  # the clock interrupt interferes only on its own CPU
+ON_ONE = "missing interrupt mask"  # the clock interrupt interferes only with runs on its own CPU
 CASES = [(name, cpus) for name in SEEDS for cpus in (1, 2) if name != ON_ONE or cpus == 1]
-# Defects without data races: all accesses are atomic or under the lock.
+# Defects without data races: all accesses are atomic or made while holding a lock.
 ATOMIC = {"missed wake-up", "ABA", "check, then act", "lock released too early",
           "lock order reversal"}
 
@@ -106,7 +106,7 @@ def test_a_serial_schedule_stays_serial_however_long_a_run_takes(arch, call):
 
 
 def test_a_run_that_waits_so_long_that_another_continues_is_reported(arch):
-    """Report a long wait, since it is unknown whether the run waits for the other one."""
+    """A long wait is reported, since it is unknown whether the run waits for the other run."""
     image = for_runs(catalog.find(f"races/{arch}"), 2)
     long = 300_000 if arch == "riscv64" else 5_000  # riscv64 CPUs do not signal that they wait
     stage, _judge = stage_of(image, Runs((f"slow_wait({long})",) * 2, "slow_reset()"), MEMORY)

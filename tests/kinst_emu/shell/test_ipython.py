@@ -79,7 +79,7 @@ def test_errors_are_reported_in_one_line(ipython, capsys, line, why):
 
 
 def test_a_clause_is_not_evaluated_as_python(ipython):
-    """Keep IPython from evaluating expressions in braces, such as { stack(); }, in D code."""
+    """IPython must not evaluate D code in braces, such as { stack(); }."""
     before = ipython.user_ns["machine"].instructions
     ipython.run_line_magic("dtrace", "-n 'fbt::strlen:entry { stack(); trace(7); }' "
                            "-c 'strlen(\"x\")'")

@@ -10,7 +10,7 @@ import kinst_emu
 from kinst_emu.shell.extension import load, teach
 from kinst_emu.shell.lesson import TASKS
 
-# Size in bytes of a breakpoint at the first instruction of a function, by architecture
+# Size in bytes of a breakpoint at the first instruction of a function, keyed by architecture
 COUNT = {"amd64": 1, "arm64": 4, "riscv64": 2}
 
 

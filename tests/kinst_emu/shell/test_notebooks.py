@@ -8,7 +8,7 @@ from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 NOTEBOOKS = ("path", "panic", "relocation")
-SECONDS = 300  # time limit for a cell
+SECONDS = 300  # time limit for a cell, in seconds
 
 
 def execute(name, kernel, monkeypatch):
@@ -28,7 +28,7 @@ def shown(outputs, kind):
 
 
 def held(name, outputs):
-    """Assert that the outputs show what the notebook is for."""
+    """Assert that the outputs contain the results that the notebook explains."""
     said = "".join(one.get("text", "") for one in outputs) + "".join(shown(outputs, "text/plain"))
     pages = shown(outputs, "text/html")
     match name:

@@ -9,7 +9,7 @@ import pytest
 
 from emu.host.printable import visible
 
-# Text that a program prints, and what a terminal shows for it.
+# Texts that a program prints, and the texts that a terminal then shows
 SAID = {
     "\x1b[2J": "^[[2J", "\x1b]0;title\x07": "^[]0;title^G", "a\x7fb": "a^?b", "\x9b31m": "\\x9b31m",
     "a\rb": "a^Mb", "\u202eabc": "\\u202eabc", "\tx": "\tx", "na\u00efve": "na\u00efve",
@@ -17,7 +17,7 @@ SAID = {
 
 
 def on_terminal(*words):
-    """Run a command on a pseudo-terminal, and return its standard output and errors."""
+    """Run a command on a pseudo-terminal, and return its standard output and standard error."""
     ours, theirs = pty.openpty()
     with subprocess.Popen([sys.executable, "-c", "import sys\n"
                            "from kinst_emu.commands import entry\n"

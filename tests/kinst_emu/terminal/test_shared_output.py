@@ -1,4 +1,4 @@
-"""Tests that guest console output and our own output do not share a line."""
+"""Tests that guest console output and kinst-emu's output do not share a line."""
 
 import io
 import subprocess
@@ -16,7 +16,7 @@ CALL = 'cnputs("half a line")'
 
 
 def written(*pieces):
-    """Return the output for pieces of our text (str) and guest output (bytes)."""
+    """Write pieces of our text (str) and guest output (bytes), and return the combined output."""
     raw = io.BytesIO()
     output = SharedOutput(raw, encoding="utf-8")
     for piece in pieces:

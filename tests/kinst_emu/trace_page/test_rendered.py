@@ -48,7 +48,7 @@ FLAMES = """
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
-    """Write the pages of a D program and of --stack, and return their paths by name."""
+    """Write the pages of a D program and of --stack, and return their paths keyed by name."""
     folder = tmp_path_factory.mktemp("rendered")
     for name, words in (("program", ["-n", PROGRAM]), ("stack", ["-n", "kinst::str*:", "--stack"])):
         done = run("kdtrace", "-k", "teaching/amd64", "-q", *words, "-c", CALL, "--report",
@@ -73,7 +73,7 @@ def test_each_heat_of_an_instruction_has_its_own_color(traced, tmp_path):
 
 
 def test_a_distribution_includes_empty_buckets(traced, tmp_path):
-    """Include one empty bucket on either side, as DTrace does."""
+    """A distribution has one empty bucket on either side, as in DTrace."""
     powers, linear = measured(traced["program"], 1280, BARS)
     counted = [False, True, *[False] * 11, True, False]
     assert [int(bound) for bound, _count, _width in powers] == [0, *(1 << n for n in range(14))]

@@ -17,7 +17,7 @@ from tests.kinst_emu.commands.test_commands import refused, run
 
 CALL = 'strtoul("-0x12zz", 0, 16)'
 LARGEST = 3 << 20
-OPENED = 2_000  # limit for opening a page, in milliseconds
+OPENED = 2_000  # maximum time for opening a page, in ms
 ROW = re.compile(r'<tr class="h(\d)"><td class="n"><i>(\d*)</i></td><td class="n">(\d+)</td>')
 
 
@@ -197,7 +197,7 @@ def test_a_steady_rate_of_firings_has_one_color(period, count):
         trace.firing(35 + period * number, 0)
     trace.firing(35 + period * count - 1, 0)
     drawn = timeline(trace)
-    # The last firing only extends the span, and adds one to its column.
+    # The last firing extends the time span and adds one to a column.
     assert drawn.columns >= 8 and len(drawn.rows[0].paths) <= 2
     cells = [path.count("M") for _opacity, path in drawn.rows[0].paths]
     assert sorted(cells)[:-1] in ([], [1])

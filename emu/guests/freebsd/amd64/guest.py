@@ -35,7 +35,7 @@ def hole(
     for shift in (39, 30):
         entry = machine.read_physical(tables[-1] + 8 * (near >> shift & 0x1FF), 8)
         tables.append(int.from_bytes(entry, "little") & FRAME)
-    attributes = PRESENT | LARGE | 0x62  # writable, accessed, dirty
+    attributes = PRESENT | LARGE | 0x62  # large page that is also writable, accessed and dirty
     found = find_hole(machine, tables[2], pages, next_table)
     if found is not None:
         return Hole((near & -1 << 30) + (found << 21),
@@ -71,13 +71,13 @@ GUEST = freebsd(
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     system_calls=SystemCalls(b"\x0f\x05", "rax", ("rdi", "rsi", "rdx", "r10", "r8", "r9"), "rax",
                              ("rflags", 1), "amd64_syscall", ("ia32_syscall",)),
-    # PGEX_U in the error code (sys/amd64/include/pmap.h): a program made the access.
+    # A program made the access if PGEX_U is set in the error code (sys/amd64/include/pmap.h).
     page_faults=("trap", "addr", ("err", 4, frozenset({4}))),
     page_tables=("pm_cr3", "cr3"),
     per_cpu=("gs_base", "kernel_gs_base", False),
     ticks={"rdtsc": 1},
     releases="amd64/amd64",
-    tracepoint=bytes.fromhex("660f1f0400"),  # machine/sdt_machdep.h
+    tracepoint=bytes.fromhex("660f1f0400"),  # no-op of machine/sdt_machdep.h
     interrupts=("intr_execute_handlers", "lapic_handle_timer"),
     entry_path=frozenset({"Xbpt", "alltraps", "calltrap", "trap"}),
     seam_word="dtrace_invop_calltrap_addr",

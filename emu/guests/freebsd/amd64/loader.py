@@ -37,7 +37,7 @@ ENVIRONMENT = (
 
 
 def memory_map(memory: int) -> list[tuple[int, int, int]]:
-    """Return the memory map of the BIOS as (base, length, type)."""
+    """Return the entries (base, length, type) of the BIOS memory map."""
     return [(0, 0x9F000, RAM), (0xF0000, 0x10000, RESERVED), (0x100000, memory - 0x100000, RAM)]
 
 
@@ -80,7 +80,7 @@ def files(image: Image) -> list[tuple[int, bytes]]:
 
 
 def page_tables() -> bytes:
-    """Return page tables, PML4 first, that map the first GiB with 2 MiB pages at every GiB."""
+    """Return page tables, PML4 first, that map every GiB to the first GiB of RAM (2 MiB pages)."""
     writable = 3
     pml4 = struct.pack("<Q", PDP | writable) * 512
     pdp = struct.pack("<Q", PD | writable) * 512
@@ -98,7 +98,7 @@ GDT_ENTRIES = struct.pack("<3Q", 0, 0x00209A0000000000, 0x0000920000000000)  # 6
 CR4_PAE, CR4_OSFXSR = 1 << 5, 1 << 9
 CR0_PG, CR0_WP, CR0_ET, CR0_MP, CR0_PE = 1 << 31, 1 << 16, 1 << 4, 1 << 1, 1 << 0
 EFER_LME, EFER_LMA = 1 << 8, 1 << 10
-CODE, DATA = 8, 16  # selectors
+CODE, DATA = 8, 16  # segment selectors
 
 
 def load(computer: BareMachine, image: Image) -> None:

@@ -38,7 +38,7 @@ def hole(
     if size > 39:
         at = entry_at(at, 39) & ADDRESS
     entry = entry_at(entry_at(at, 30) & ADDRESS, 21)
-    if entry & 2:  # the entry points to a page table: use the attributes of the page
+    if entry & 2:  # this entry refers to a page table: use the attributes of the page instead
         entry = entry_at(entry & ADDRESS, 12)
     attributes = entry & ~ADDRESS & ~CONTIGUOUS & ~3 | 1
     hole = find_far_hole(machine, at, near, pages, next_table)
@@ -69,9 +69,9 @@ GUEST = freebsd(
     per_cpu=("x18", "tpidr_el1", False),
     ticks={"arm_tmr_get_timecount": TICK},
     releases="arm64/aarch64",
-    tracepoint=bytes.fromhex("1f2003d5"),  # machine/sdt_machdep.h
+    tracepoint=bytes.fromhex("1f2003d5"),  # no-op of machine/sdt_machdep.h
     interrupts=("intr_irq_handler",),
-    # CPUs that are being started execute the mp functions before the MMU is on.
+    # CPUs execute the mp functions at their startup, before the MMU is on.
     entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors", "mpentry_psci",
                           "mpentry_spintable", "mpentry_common", "mp_virtdone"}),
     entry_prefixes=("handle_el",),

@@ -6,7 +6,7 @@ from emu.guests.freebsd.image_copy import copy_image
 from emu.guests.freebsd.records import load_behind, loads_more
 
 DTBP = 0x1002  # metadata type of the device tree (arm64's machine/metadata.h)
-OFFSET = 2 << 20  # bytes from the start of RAM to the kernel
+OFFSET = 2 << 20  # offset of the kernel from the start of RAM in bytes
 
 
 def load(computer: BareMachine, image: Image) -> None:

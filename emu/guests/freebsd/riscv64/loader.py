@@ -5,7 +5,7 @@ from emu.guest.guest import BareMachine
 from emu.guests.freebsd.image_copy import copy_image
 from emu.guests.freebsd.records import METADATA, load_behind, loads_more, u64
 
-OFFSET = 2 << 20  # bytes from the start of RAM to the kernel
+OFFSET = 2 << 20  # offset of the kernel from the start of RAM in bytes
 TREE_LIMIT = 3 << 30
 # Metadata types of the device tree and the boot hart (riscv's machine/metadata.h).
 DTBP, BOOT_HARTID = 0x1001, 0x1004
@@ -27,8 +27,8 @@ def load(computer: BareMachine, image: Image) -> None:
         computer.write_register("a0", at)
         computer.write_register("pc", base + image.entry - low)
         return
-    # Like firmware, put the tree at the end of memory but below 3 GiB: the kernel's early mapping
-    # of the tree does not reach further.
+    # Put the device tree at the end of memory, as firmware does, but below 3 GiB, because the
+    # kernel's early mapping of the tree ends there.
     at = min(end, TREE_LIMIT) - (2 << 20)
     computer.write_physical(at, tree)
     computer.write_register("a0", 0)
@@ -47,7 +47,7 @@ def place(computer: BareMachine, image: Image) -> None:
     low = copy_image(computer, image, OFFSET)
     base, top = computer.ram_base, computer.ram_base + computer.memory
     root, kernel = top - (2 << 20), top - (2 << 20) + 4096
-    leaf = 0xCF  # V R W X A D
+    leaf = 0xCF  # flags V R W X A D
     for at in range(base, top, 1 << 30):
         computer.write_physical(root + 8 * (at >> 30), _entry(at, leaf))
     computer.write_physical(root + 8 * (low >> 30 & 0x1FF), _entry(kernel, 1))

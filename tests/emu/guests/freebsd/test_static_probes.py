@@ -105,7 +105,7 @@ def test_argument_numbers_with_gaps_are_refused(tmp_path, index, said):
     image, memory = built(tmp_path, [START])
     begin = image.symbols.find("__start_set_sdt_argtypes_set").address - BASE
     (first,) = struct.unpack_from("<Q", memory.data, begin)
-    struct.pack_into("<i", memory.data, first - BASE, index)  # the index was 1
+    struct.pack_into("<i", memory.data, first - BASE, index)  # replaces the index 1
     with pytest.raises(StaticProbeError, match=said):
         static_probes(image, memory)
 
@@ -113,7 +113,8 @@ def test_argument_numbers_with_gaps_are_refused(tmp_path, index, said):
 def test_reading_the_probes_of_an_unstarted_kernel_is_reported(tmp_path):
     image, memory = built(tmp_path, [EXEC])
     begin = image.symbols.find("__start_set_sdt_probes_set").address - BASE
-    struct.pack_into("<Q", memory.data, begin, 0)  # set when the kernel relocates itself
+    # The kernel sets this word when it relocates itself.
+    struct.pack_into("<Q", memory.data, begin, 0)
     with pytest.raises(StaticProbeError, match="has the kernel been started"):
         static_probes(image, memory)
 

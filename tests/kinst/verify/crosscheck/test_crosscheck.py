@@ -35,7 +35,7 @@ def workload_of(call):
 
 @pytest.fixture
 def few_firings(monkeypatch):
-    """Lower the limits on firings, since each takes a dozen replies from QEMU's gdb stub."""
+    """Lower the limits on firings, since each firing takes a dozen replies from QEMU's gdb stub."""
     monkeypatch.setattr("kinst.verify.crosscheck.crosscheck.MAX_FIRINGS", 120)
     monkeypatch.setattr("kinst.verify.crosscheck.crosscheck.MOST_FIRINGS", 240)
 
@@ -76,7 +76,7 @@ REGISTERS = {
 
 
 def test_vector_and_system_registers_are_compared_at_the_end(booted, monkeypatch):
-    """Give QEMU a different initial value for each register."""
+    """The test gives QEMU a different initial value for one register at a time."""
     enter = QemuMachine.enter
     for name in REGISTERS[booted.arch.name]:
         crosscheck = Crosscheck(booted)
@@ -106,7 +106,8 @@ def test_waiting_too_long_for_qemu_is_not_a_divergence(booted, monkeypatch):
     monkeypatch.setattr("kinst.verify.crosscheck.crosscheck.PROBED_PATIENCE", 0.0)
     with pytest.raises(PatienceError,
                        match="fibonacci did not finish in the time allowed: QEMU neither"):
-        Crosscheck(booted).check(workload_of("fibonacci(12)"))  # a few steps may finish in time
+        # A call with only a few steps may finish in time.
+        Crosscheck(booted).check(workload_of("fibonacci(12)"))
 
 
 def test_a_workload_that_executes_nothing_is_refused(booted):
@@ -121,7 +122,7 @@ def test_an_allowed_state_difference_is_limited_to_its_mask():
 
 
 def test_lockstep_finds_a_wrong_instruction_at_its_address(booted):
-    """Replace an instruction with a NOP on the second machine only."""
+    """The test replaces an instruction with a NOP on the second machine only."""
     work = workload_of('strlen("hello")')
     snapshot = booted.snapshot()
     recording, _value = record(booted, work)
@@ -164,7 +165,7 @@ def test_probes_fire_on_qemu_as_on_our_machine(booted):
 
 
 def test_model_specific_results_are_passed_to_the_second_machine(booted, monkeypatch):
-    """Declare the first instruction of strlen model-specific, so that QEMU gets its result."""
+    """The first instruction of strlen is declared model-specific, so that QEMU gets its result."""
     work = workload_of('strlen("hello")')
     snapshot = booted.snapshot()
     recording, _value = record(booted, work)

@@ -1,4 +1,4 @@
-"""Tests of relocated amd64 instructions that the CPU of the host judges."""
+"""Tests of relocated amd64 instructions that are checked by executing them on the host CPU."""
 
 import os
 import signal
@@ -69,7 +69,7 @@ def test_the_host_detects_a_wrong_relocation(laboratory, code):
 
 
 def test_system_calls_do_not_reach_the_host_kernel(laboratory):
-    """Step over exit_group instead of calling the host's kernel."""
+    """The system call instructions are skipped: exit_group does not end the host process."""
     host = laboratory().judge
     values, vectors = laboratory().state(0)
     values = host.prepare(values | {"rax": 231}, vectors)

@@ -142,7 +142,8 @@ class RewritesBecomeCopies(Amd64Instructions):
 @pytest.mark.parametrize("text", [
     "660f6f0510000000", "f30f6f0510000000",  # MOVDQA, MOVDQU: SSE must be enabled
     "0f6f0510000000", "d90510000000", "dd0510000000",  # MMX and x87 state must be compared
-    "48890510000000", "c70510000000efbeadde", "660f7f0510000000",  # stores to their own page
+    # stores to the page that contains the instruction
+    "48890510000000", "c70510000000efbeadde", "660f7f0510000000",
 ])
 def test_the_laboratory_detects_rewrites_that_became_copies(text):
     lab = laboratory("amd64", RewritesBecomeCopies())
@@ -170,7 +171,7 @@ def test_floating_point_state_does_not_leak_into_the_next_encoding():
 
 
 def test_memory_is_not_mapped_while_the_cpu_runs(arch, monkeypatch):
-    """Check that pages are mapped only between runs, since Unicorn keeps stale lookups."""
+    """Pages may be mapped only between runs, since Unicorn keeps stale address lookups."""
     lab = Laboratory(LABORATORIES[arch](), TRAPS[arch], 3)
     running = []
     mapped = FlatCpu.map

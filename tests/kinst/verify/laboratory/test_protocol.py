@@ -1,4 +1,4 @@
-"""Tests of relocators in other processes: correct, mistaken and failing ones."""
+"""Tests of correct, mistaken and failing relocators that run in other processes."""
 
 import sys
 from pathlib import Path
@@ -105,7 +105,7 @@ else:
 
 
 def test_an_emulation_without_a_tested_state_is_unproven(tmp_path):
-    """Report an emulation as unproven if the instruction faults in every state."""
+    """An emulation is unproven if the instruction faults in every state."""
     (one,) = judged(program(tmp_path, EMULATES), "amd64", [bytes.fromhex("6c")], 1, 2)
     assert one.word.startswith("not executed") and one.verdict == "emulate"
     (one,) = judged(program(tmp_path, EMULATES), "amd64", [bytes.fromhex("cd03")], 1, 2)

@@ -1,4 +1,4 @@
-"""Tests that a sweep on a Dask cluster survives the killing of workers or its client."""
+"""Tests that a sweep on a Dask cluster survives when workers or its client are killed."""
 
 import os
 import signal

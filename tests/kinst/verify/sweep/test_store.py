@@ -62,7 +62,7 @@ def content(tmp_path_factory):
 
 
 def used(store):
-    """Use every operation of a store."""
+    """Call every operation of a result store."""
     codes = [GOOD.code, WRONG.code]
     for build in store.builds():
         list(findings_of(store, build))
@@ -251,7 +251,7 @@ def test_a_foreign_database_is_left_unchanged(tmp_path):
 
 @dataclass(frozen=True)
 class Lengths(UnpreparedTask):
-    """Task that reports the lengths of encodings."""
+    """Task whose results are the lengths of encodings."""
 
     def results(self, prepared, items):
         return [Finding(code, f"of {len(code)} bytes") for code in items]

@@ -14,7 +14,7 @@ from kinst.verify.sweep.workers import Here, Processes
 
 @dataclass(frozen=True)
 class Fragile(Task):
-    """Task that doubles numbers and, once for each byte of ``file``, kills itself on ``fatal``."""
+    """Task that doubles numbers and, once per byte of ``file``, kills its process at ``fatal``."""
 
     file: str
     fatal: int
@@ -44,7 +44,7 @@ def fragile(tmp_path):
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("fatal", [0, 3, 39])
 def test_a_lost_process_loses_no_parts(fragile, fatal, ordered):
-    """Keep the parent busy producing parts and consuming results while a process is lost."""
+    """The parent produces parts and consumes results while a worker process dies."""
     def parts():
         for number in range(40):
             time.sleep(0.002)
@@ -74,7 +74,7 @@ def test_no_more_processes_than_parts_are_started(monkeypatch, fragile):
 
 @dataclass(frozen=True)
 class Held(Task):
-    """Task whose results are the ID of the process that prepared it."""
+    """Task whose results are the ID of the process that prepared the task."""
 
     copied = True
 

@@ -1,4 +1,4 @@
-"""Tests that quiz pages mark answers correctly in the browser and do not reveal them."""
+"""Tests that quiz pages mark answers correctly in the browser and do not reveal any answer."""
 
 import itertools
 import json

@@ -26,7 +26,7 @@ from kinst_emu.learn.quiz.sheet import sheet
 from tests.conftest import ARCHES, MEMORY, real_kernel
 from tests.kinst_emu.commands.test_commands import refused, run
 
-COUNT = 200  # questions per teaching kernel, and per level of a real kernel
+COUNT = 200  # number of questions per teaching kernel, and per level of a real kernel
 TRIPLES = {"amd64": "x86_64", "arm64": "aarch64", "riscv64": "riscv64"}
 BACK = {"amd64": "jmp", "arm64": "brk", "riscv64": "ebreak"}
 SAVED_PC = {"arm64": "elr_el1", "riscv64": "sepc"}
@@ -67,7 +67,7 @@ def saved_pc(other, arch):
 
 
 def checked_by_qemu(machine, found):
-    """Check answers of levels 2, 4 and 5 with QEMU; return their number and the wrong ones."""
+    """Check answers of levels 2, 4 and 5 with QEMU; return (number of answers, wrong answers)."""
     arch = machine.arch.name
     wrong, seen = [], 0
     with QemuMachine.carry(machine) as other:
@@ -124,7 +124,7 @@ def test_qemu_confirms_the_answers_on_real_kernels(real):
 
 
 def by_llvm(arch, code):
-    """Return the disassembly of an instruction by llvm-mc."""
+    """Return llvm-mc's disassembly of an instruction."""
     text = subprocess.run(
         [MC, "--disassemble", f"--triple={TRIPLES[arch]}", "--output-asm-variant=1"],
         input=" ".join(f"0x{b:02x}" for b in code), capture_output=True, text=True, check=True,
@@ -155,7 +155,7 @@ def check_displacements(machine, found):
             assert len(by_llvm(arch, code).strip().splitlines()) == 2
             continue
         if verdict.displacement is None:
-            # The instruction computes the same constant at its original address, here and on QEMU.
+            # The instruction computes the same constant at its original address on both machines.
             assert question.answer in one.after.values() or len(verdict.data) != 8
             continue
         size, at = len(verdict.code), verdict.displacement[0]
