@@ -167,8 +167,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         from kinst_emu.explore.page import explored_page
 
-        write_page(arguments.html, explored_page(
-            stage, explored, arguments.runs, " ".join(_coverage(explored, asked.races).split()), trees), "kinst")
+        coverage = " ".join(_coverage(explored, asked.races).split())
+        write_page(arguments.html,
+                   explored_page(stage, explored, arguments.runs, coverage, trees), "kinst")
     if arguments.json:
         print(json.dumps(_as_json(explored) | {
             "kernel": image.path.name, "runs": arguments.runs,
@@ -331,8 +332,8 @@ def _lines(stage: Stage, finding: Finding) -> Iterator[str]:
 def _coverage(explored: Explored, races: bool = True) -> str:
     """Describe how much of the search space was covered; never claim that no races exist."""
     text = (f"{counted(explored.tried, 'schedule')} executed in {explored.seconds:.1f} s "
-            f"({explored.tried / max(explored.seconds, 1e-9):.0f} per second), including the serial "
-            "ones.")
+            f"({explored.tried / max(explored.seconds, 1e-9):.0f} per second), including the "
+            "serial ones.")
     if explored.space:
         space = " and ".join(
             f"about {counted(number, 'schedule')} with {counted(preemptions, 'preemption')}"

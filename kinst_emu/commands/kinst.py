@@ -16,8 +16,8 @@ from kinst_emu.cli.conflicts import refuse
 from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, run_command
 
-DESCRIPTION = ("Boot FreeBSD kernels inside Python; record, explain, explore and test what they do. "
-               "kdtrace traces them with D.")
+DESCRIPTION = ("Boot FreeBSD kernels inside Python; record, explain, explore and test what they "
+               "do. kdtrace traces them with D.")
 COMMANDS = {
     "boot": "boot a kernel to its prompt",
     "call": "call a function of the booted kernel",

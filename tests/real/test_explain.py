@@ -171,11 +171,12 @@ def test_a_system_call_is_explained_from_the_program_into_the_kernel_and_back(ar
 
 @pytest.mark.parametrize("words, says", [
     (["strlen", "-c", "$ cat /etc/motd"], "not a system call of this kernel"),
-    (["open", "-c", "$ cat /etc/motd", "--hit", "3"], "only 1 calls to sys_open occur in 'cat"),
+    (["open", "-c", "$ cat /etc/motd", "--hit", "3"], 
+     "number of calls to sys_open in 'cat /etc/motd': 1"),
     (["open", "-c", "$ sleep 100", "--limit", "1000"],
      "occurrence 1 of the calls to sys_open was not reached"),
     (["open", "-c", "$ cat", "--what-if", "copy"], "works only when a probe"),
-    (["page-fault", "-c", "$ sleep 1", "--hit", "9999"], "user-mode page faults occur in"),
+    (["page-fault", "-c", "$ sleep 1", "--hit", "9999"], "number of user-mode page faults in"),
     (["context-switch", "-c", "$ sleep 100", "--limit", "9"], "1 of the context switches"),
     (["open", "-c", "$ "], "a command must be one line"),
 ])

@@ -122,8 +122,8 @@ def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime,
             raise CommandError(f"'{command}': occurrence {wanted.hit} of the {wanted.what} was "
                                f"not reached within {limit:,} instructions; raise --limit", stop)
         if stop.reason is not StopReason.ADDRESS:
-            raise CommandError(f"--hit {wanted.hit}: only {counted} {wanted.what} occur in "
-                               f"'{command}'", stop)
+            raise CommandError(f"--hit {wanted.hit}: number of {wanted.what} in '{command}': "
+                               f"{counted}", stop)
         counted += counts()
         yield machine.instructions
 

@@ -104,7 +104,7 @@ def symbols(path):
 
 def test_files_without_debug_data_are_refused_with_one_line(tmp_path):
     made = built(tmp_path, "-g0", "-c")
-    refused(run("kinst", "type", "-k", str(made), "int"), "has no types")
+    refused(run("kinst", "type", "-k", str(made), "int"), "has no DWARF or CTF types")
     refused(run("kinst", "inline", "-k", str(made), "check"), "has no debug data")
     refused(run("kinst", "type", "-k", str(tmp_path / "boxes.c"), "int"), "not an ELF file")
     made.write_bytes(made.read_bytes()[:100])
