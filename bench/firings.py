@@ -55,7 +55,7 @@ def loop(machine) -> tuple[str, int]:
 
 
 def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
-    """Return the highest firings per second, over several runs, of a probe that only counts."""
+    """Return the highest firing rate (per second) of several runs with a probe that only counts."""
     best = 0.0
     kept = machine.snapshot()
     for _ in range(runs):
@@ -71,7 +71,7 @@ def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
 
 
 def qemu_rate(arch: str, image: Image, machine, where: tuple[str, int]) -> float:
-    """Return the stops per second at a QEMU breakpoint that is stepped over in the way gdb does."""
+    """Return QEMU's stops per second at a breakpoint that each stop steps over, as in gdb."""
     arguments, sp, pc, link, kind = GDB[arch]
     address = machine.symbol(where[0]).address + where[1]
     text = next(s for s in image.segments if s.executable)

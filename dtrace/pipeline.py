@@ -100,7 +100,7 @@ class Pipeline:
 
     @property
     def arch(self) -> str:
-        """Name of the kernel's architecture, or of the first supported one without a kernel."""
+        """Name of the kernel's architecture; without a kernel, the first supported architecture."""
         return next(iter(ARCHITECTURES)) if self.target is None else (
             self.target.probes.breakpoints.arch.name)
 

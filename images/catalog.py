@@ -48,7 +48,7 @@ def is_teaching(image: Image) -> bool:
 
 
 def described(image: Image) -> str:
-    """Return the name of a kernel for headings.
+    """Return the name that headings show for a kernel.
 
     This is the name that ``-k`` takes, which contains the architecture, or else the file and the
     architecture.
@@ -64,7 +64,7 @@ def built_teaching() -> Path:
 
 
 def base(image: Image) -> Path:
-    """Return the path of the root file system of the base system that was fetched with a kernel.
+    """Return the path of the disk image of the base system, which is fetched along with a kernel.
 
     :raises ImageError: no base system was fetched.
     """
@@ -154,7 +154,7 @@ def find(text: str, modules: Sequence[str] = ()) -> Image:
         for image in known():
             if image.name == text:
                 if image.path is None:
-                    raise ImageError(f"{text}: is not installed; run: {image.origin}")
+                    raise ImageError(f"{text}: not installed; run: {image.origin}")
                 path = image.path
                 break
         else:
@@ -166,7 +166,7 @@ def find(text: str, modules: Sequence[str] = ()) -> Image:
 
 
 def module_path(image: Image, name: str) -> Path:
-    """Return the path of a module, given by path or by the name of a file next to the kernel.
+    """Find a module by its path, or by the name of a file next to the kernel; return its path.
 
     :raises ImageError: there is no such file.
     """

@@ -53,7 +53,7 @@ class _Header(tarfile.TarInfo):
 @contextlib.contextmanager
 def _members(archive: Path, progress: Progress) -> Iterator[
         Iterator[tuple[str, tarfile.TarInfo, tarfile.TarFile]]]:
-    """Yield an iterator over an archive's members, with names without ``./``; report progress."""
+    """Yield an iterator over an archive's members, without ``./`` in names; report progress."""
     size = archive.stat().st_size
 
     def each(raw: BinaryIO, tar: tarfile.TarFile) -> Iterator[

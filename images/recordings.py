@@ -116,7 +116,10 @@ def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) ->
 
 
 def machine_at(start: Start, image: Image) -> UnicornMachine:
-    """Return a machine in a recording's start state, without the state stored in the recording."""
+    """Return a machine in the start state of a recording.
+
+    If the recording contains this state itself, the caller must still restore it.
+    """
     if start.kind == BOOTED:
         machine = booted(image, start.memory)
         machine.console.text.clear()

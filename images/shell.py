@@ -24,7 +24,7 @@ MAX_COMMAND = 1000  # maximum size of a command in bytes; the shell's line buffe
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
 MOST_TO_PROGRAM = 50_000_000  # maximum number of instructions until a program's system call
 NO_HEADER = "file not found"  # clang's message for a missing header
-NO_FUNCTION = ("undeclared function", "undefined symbol")  # messages of clang and lld
+NO_FUNCTION = ("undeclared function", "undefined symbol")  # messages for a missing function
 OUR_HEADER, OUR_START = b'"system.h"', b"_start"
 # A root file system of at most MOST_SEARCHED bytes has the kinst-emu shell if it contains the first
 # HEAD bytes of the shell's file.
@@ -248,7 +248,7 @@ def has_our_shell(image: Image) -> bool:
 
 
 def program_files(image: Image, folder: Path | None = None) -> dict[str, Path]:
-    """Return the files with the symbols of userland programs, keyed by process name.
+    """Return the files that contain the symbols of userland programs, keyed by process name.
 
     Programs in ``folder``, which the guest sees as ``/files``, are included. The result is empty if
     the root file system is not the kinst-emu userland.

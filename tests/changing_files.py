@@ -84,7 +84,7 @@ class Files:
         return digests
 
     def run(self, count: int, seed: int) -> None:
-        """Run random operations, resetting the files before each hundred operations."""
+        """Run random operations; reset the files before every 100 operations."""
         generator = random.Random(seed)
         for number in range(count):
             if number % 100 == 0:

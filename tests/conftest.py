@@ -44,7 +44,7 @@ def skips(reports):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter):
-    """Print one line per reason for skipped tests after the failures."""
+    """After the failures, print one line for each reason why tests were skipped."""
     yield
     skipped = skips(terminalreporter.stats.get("skipped", ()))
     if skipped:

@@ -100,7 +100,7 @@ class Cutting:
             replace(until, time=at, instructions=min(end, until.instructions or end)))
 
     def _memory(self, until):
-        """Take an in-memory snapshot and run; half of the time, restore it and run again."""
+        """Take an in-memory snapshot and run; in half of the cases, restore it and run again."""
         machine = self.machine
         kept = machine.snapshot()
         look = self.random.random() < 0.2  # compute few digests, since they are slow

@@ -32,7 +32,7 @@ TIMEOUT = 120  # time limit for a command, in seconds
 
 
 class Completed(subprocess.CompletedProcess):
-    """A finished command.
+    """Result of a finished command, with its peak memory use.
 
     :param peak: the largest amount of memory that the command used, in bytes
     """

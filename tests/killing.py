@@ -18,7 +18,7 @@ import kinst_emu
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 MARK = "KINST_KILLED"  # environment variable that marks all processes of a command
 PATIENCE = 2.0  # maximum time until the processes of a killed command are gone, in seconds
-FIRST = 0.1  # duration of Python's startup in seconds; an interrupt then prints a traceback
+FIRST = 0.1  # seconds of Python's startup, during which an interrupt prints a traceback
 LONGEST = 300.0  # time limit for a command that is not killed, in seconds
 
 

@@ -36,7 +36,7 @@ class KernelModule:
         return self._relocatable() if self.arch == "amd64" else self._shared()
 
     def _said(self, base: int) -> tuple[bytes, list[tuple[int, int]], int]:
-        """Return (metadata, (address, target) of each pointer in it, number of its records)."""
+        """Return the metadata, its pointers as (address, target), and its number of records."""
         records, strings, pointers = bytearray(), bytearray(), []
         count = len(self.depends) + 1
         depends_at = count * 24

@@ -30,7 +30,7 @@ def imports(path):
 
 
 def floors():
-    """Return the packages that the contracts of import-linter place above each package."""
+    """Return, for each package, the packages that import-linter's contracts forbid it to import."""
     above = {}
     for contract in PROJECT["tool"]["importlinter"]["contracts"]:
         if contract["type"] != "layers":
@@ -70,7 +70,7 @@ def test_no_file_is_longer_than_800_lines():
 
 
 def size_of(node):
-    """Return the numbers of public methods and of fields of a class.
+    """Return (number of public methods, number of fields) of a class.
 
     Fields are those declared in the class and those assigned in its methods.
     """
@@ -148,7 +148,7 @@ def test_a_constant_of_native_code_is_not_defined_again():
         if path.relative_to(ROOT).parts[0] not in ("emu", "kinst"):
             continue
         again = {n for n in NUMBER.findall(path.read_text())
-                 if n in native} - {"MAX_REGISTERS"}  # an unrelated constant of gdb's protocol
+                 if n in native} - {"MAX_REGISTERS"}  # an unrelated constant of the gdb protocol
         assert not again, f"{path}: {again}"
 
 
@@ -174,7 +174,7 @@ def test_the_documentation_lists_every_file_of_an_architecture():
 
 
 def test_programs_and_tests_import_only_project_modules_that_exist():
-    """The test checks imports that mypy does not report as missing."""
+    """mypy does not report missing modules, because tests/mypy.ini sets ignore_missing_imports."""
     programs = [path for path in (ROOT / "bench").iterdir()
                 if path.is_file() and path.suffix in ("", ".py")]
     modules = set[str]()

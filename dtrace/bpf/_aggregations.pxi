@@ -91,7 +91,7 @@ cdef void update(Function *f, int64_t *v, int64_t value, int64_t increment) noex
         low = magnitude & LOW32
         high = magnitude >> 32
         square = low * low
-        carry = low * high  # the square has this product twice, shifted by 32 bits
+        carry = low * high  # the square contains this product twice, shifted left by 32 bits
         low = square + (carry << 33)
         high = high * high + (carry >> 31) + (low < square)
         square = <uint64_t>v[2]

@@ -246,7 +246,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     memcpy(kept, context, CONTEXT_SIZE)
     m.in_error = True
     skip = m.walker.skip
-    m.walker.skip = 0  # no stack frame belongs to the ERROR probe
+    m.walker.skip = 0  # for the ERROR probe, stack() omits no frames
     after, m.walker.after = m.walker.after, False
     memcpy(context, m.error_context, CONTEXT_SIZE)
     memcpy(<uint8_t *>context + CONTEXT_TIMESTAMP, kept + CONTEXT_TIMESTAMP, 8)

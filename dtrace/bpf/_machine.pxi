@@ -20,9 +20,9 @@ cdef enum:
     STEP_FREE = 0
     MAX_FRAMES = 1000
     NAMES = 64  # maximum number of cached process names
-    NAME_BYTES = 32  # compared bytes of a process name: ``LONGEST_NAME`` of layout.py
+    NAME_BYTES = 32  # number of compared bytes of a process name (``LONGEST_NAME`` in layout.py)
     ANCESTORS = 64
-    HEAD = 24  # size of a record's header in bytes: clause, size, time, size in DTrace, CPU
+    HEAD = 24  # size in bytes of a record's header: clause, size, time, size in DTrace, CPU
 
 cdef struct Code:
     uint8_t op
@@ -99,7 +99,7 @@ cdef struct ProcessName:
 cdef struct Walker:
     KnownStep *step
     uint32_t steps
-    int16_t place[WALKED]  # each walk register's index among the dispatcher's registers
+    int16_t place[WALKED]  # for each register of a walk, its index among the dispatcher's registers
     int pc  # index of the program counter in the walk, or -1 if native stack walks are disabled
     int sp
     uint64_t low  # start of the kernel's code
@@ -116,7 +116,7 @@ cdef struct Walker:
     # for user stacks: location and layout of the trap frame, layout of frame records
     bint frames_known
     uint64_t thread_frame
-    SavedRegister user[PLACES]  # user registers, with the indices of uregs[]
+    SavedRegister user[PLACES]  # locations of the user registers, indexed like uregs[]
     SavedRegister user_pc
     SavedRegister user_frame
     int32_t record_saved
@@ -125,12 +125,12 @@ cdef struct Walker:
     uint32_t name_size
     ProcessName name[NAMES]
     uint32_t names
-    # offsets of the members with a thread's process, a process's ID and a process's parent
+    # offsets of the members that hold a thread's process, a process's ID and a process's parent
     bint family_known
     uint64_t process
     uint64_t process_number
     uint64_t parent
-    # numbers of D variables
+    # numbers that identify these D variables
     uint64_t stackdepth
     uint64_t ustackdepth
     uint64_t caller

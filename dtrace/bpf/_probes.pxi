@@ -35,7 +35,7 @@ cdef uint64_t thread_key(Machine *m) noexcept nogil:
 
 
 cdef uint64_t host_thread(Machine *m) noexcept with gil:
-    """Return the current thread of a guest in another process, or 0 if none is attached."""
+    """Return the current thread of a guest in another process, or 0 if no guest is attached."""
     cdef Runtime runtime = <Runtime>m.owner
     if runtime.other is None:
         return 0
@@ -151,7 +151,7 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
     m.walker.skip = e.own_frames
     m.walker.after = e.kind == 1 and read(source, AFTER) != 0
     if m.walker.after:
-        m.walker.skip = 0  # the function has returned: the interrupted code is in its caller
+        m.walker.skip = 0  # the function has returned, so the interrupted code is in the caller
     execute(m, e.entry, address_of(R_CONTEXT, 0))
     m.read_register = NULL
     if not m.told and ended(m):

@@ -93,12 +93,12 @@ cdef class Runtime:
     cdef bint begun
     cdef object helpers
     cdef public object faults
-    cdef public object actions  # callback that returns (action, storing) of a faulting instruction
-    cdef public object failure  # exception other than RuntimeFault that a Python callback raised
+    cdef public object actions  # callback that returns (action, storing) for a faulting instruction
+    cdef public object failure  # exception from a Python callback, other than a RuntimeFault
     cdef Engine engine  # keeps the engine alive, because the runtime uses its clock
     cdef object other  # a guest that runs in another process
     cdef object host_steps  # callback that returns the step from an address to its caller
-    cdef object host_numbers  # callback that returns the number of a process name
+    cdef object host_numbers  # callback that returns the number assigned to a process name
     cdef dict walked  # maps the name of a register to its index in the walk
     cdef Action action
     cdef public object look  # callback that consumes the buffers; receives the time
@@ -267,7 +267,10 @@ cdef class Runtime:
             return bad(&self.m, 0, 0)
 
     cdef int64_t action_at(self, uint32_t at) noexcept:
-        """Return twice an instruction's action number, plus 1 if it stores the action's value."""
+        """Return ``2 * number + storing`` for an instruction, with the result of ``actions``.
+
+        ``number`` is the action's number; ``storing`` is 1 if the instruction stores its value.
+        """
         try:
             if self.actions is not None:
                 number, storing = self.actions(at)
@@ -287,7 +290,7 @@ cdef class Runtime:
         return 0
 
     def call(self, uint32_t number, *arguments):
-        """Call a helper on behalf of the interpreter in Python.
+        """Call a helper function for the reference interpreter (``interpreter.py``).
 
         :raises RuntimeFault: if the helper ends the clause.
         """
@@ -315,7 +318,7 @@ cdef class Runtime:
         return 0
 
     def begin_clause(self):
-        """Reset the state of a clause; the interpreter in Python calls this before each clause."""
+        """Reset the state of a clause; the reference interpreter calls this before each clause."""
         self.m.scratch_at = 0
         self.m.record_open = False
         self.m.speculating = 0
@@ -418,7 +421,7 @@ cdef class Runtime:
         m.read_data = <void *>m.clock
 
     def number_threads(self, uint64_t number, uint64_t process, uint64_t process_number):
-        """Set the offsets of the members with a thread's ID, a thread's process and a process's ID.
+        """Set the offsets of the members that identify a thread: thread ID, process and process ID.
 
         Both IDs have 32 bits; they become part of the keys of thread-local variables.
         """
@@ -501,7 +504,7 @@ cdef class Runtime:
             w.offset[n] = offset
 
     def walk_stacks(self, shape, steps):
-        """Enable native walks of kernel stacks, which have the same results as the host's walks.
+        """Enable native walks of kernel stacks; their results are the same as those of the host.
 
         :param shape: a ``StackShape``.
         :param steps: called with a code address and whether it is a return address; returns
@@ -558,7 +561,10 @@ cdef class Runtime:
         w.frames_known = True
 
     def know_family(self, uint64_t process, uint64_t number, uint64_t parent):
-        """Set the offsets of a thread's process, a process's 32-bit ID and a process's parent."""
+        """Set the offsets of the members that link threads to processes and their ancestors.
+
+        The members hold a thread's process, a process's 32-bit ID and a process's parent.
+        """
         cdef Walker *w = &self.m.walker
         w.process, w.process_number, w.parent = process, number, parent
         w.family_known = True
@@ -647,7 +653,7 @@ cdef class Runtime:
 
     @property
     def serial(self):
-        """Serial number of the current firing; odd while the ERROR probe fires within another."""
+        """Serial number of the current firing; odd for a firing of the ERROR probe."""
         return self.m.serial
 
     @property
@@ -706,7 +712,7 @@ cdef class Runtime:
 
     @property
     def cpu(self):
-        """Number of the current CPU, or 0 without a machine."""
+        """Number of the current CPU, or 0 if the runtime is not attached to a machine."""
         return 0 if self.m.clock == NULL else self.m.clock.cpu
 
     def aggregated(self):

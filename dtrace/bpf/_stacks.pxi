@@ -23,7 +23,7 @@ cdef bint word_at(Machine *m, uint64_t address, uint8_t size, uint64_t *value) n
 
 
 cdef KnownStep *step_at(Machine *m, uint64_t pc, bint is_return) noexcept nogil:
-    """Return the step from a code address to its caller, or NULL if the host walks the stack."""
+    """Return the step from an address to its caller, or NULL if the host must walk the stack."""
     cdef uint64_t at = ((pc << 1 | is_return) * <uint64_t>0x9E3779B97F4A7C15) >> (64 - STEP_BITS)
     cdef KnownStep *s
     while True:
@@ -120,7 +120,10 @@ cdef int64_t kernel_stack(Machine *m, uint8_t *to, uint64_t skip, uint64_t most)
 
 
 cdef inline uint64_t walked(Machine *m, uint64_t *now, bint *known, int register) noexcept nogil:
-    """Return a register of the current frame, saved on the stack or from the interrupted code."""
+    """Return the value of a register in the current frame.
+
+    A register that no frame has saved still has its value in the interrupted code.
+    """
     if not known[register]:
         now[register] = interrupted(m, m.walker.place[register])
         known[register] = True

@@ -46,7 +46,7 @@ cdef uint32_t find_chunk(Machine *m, uint64_t variable, const uint8_t *key, uint
 
 cdef bint key_at(Machine *m, uint64_t *r, uint8_t *held, const uint8_t **key,
                  uint64_t *size) noexcept nogil:
-    """Get the key from a helper's arguments; add the thread's key for a thread-local variable."""
+    """Get a variable's key from a helper's arguments; if it is thread-local, add the thread."""
     cdef uint8_t *data = NULL
     cdef uint64_t thread
     if r[1] >= m.variable_count:

@@ -84,9 +84,9 @@ BYTES = {Size.B: 1, Size.H: 2, Size.W: 4, Size.DW: 8}
 SIZES = {count: size for size, count in BYTES.items()}
 WIDE = Class.LD | Mode.IMM | Size.DW
 
-# Values of the source register field in a wide immediate (first line) and in a call (second line).
-VALUE, REGION = 0, 2  # a constant; an offset in the region that the first immediate selects
-HELPER, LOCAL = 0, 1  # a helper's number; a function, relative to the call instruction
+# Meaning of the source register field: of a wide immediate (first line), of a call (second line).
+VALUE, REGION = 0, 2  # constant; offset in the region that the first immediate selects
+HELPER, LOCAL = 0, 1  # number of a helper; distance of a function from the call instruction
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Helper(enum.IntEnum):
     COMPARE_TEXT = 6  # (a, b): compare two strings; return -1, 0 or 1
     FIND = 7  # (variable, key, key size): return the address of the value, or 0
     ASSIGN = 8  # (variable, key, key size, value or address of a string): assign the variable
-    RECORD = 9  # (clause, size, size in DTrace): open a record; return its address, or 0 if full
+    RECORD = 9  # (clause, size, size in DTrace): return a new record's address, or 0 if none fits
     COMMIT = 10  # (): complete the open record
     AGGREGATE = 11  # (aggregation, key, key size, value, increment): aggregate a value
     FAULT = 12  # (Fault, value): end the clause with a fault
@@ -97,7 +97,7 @@ class Helper(enum.IntEnum):
     DESTRUCTIVE = 40  # number of the first action in ``ON_HOST`` of ``dtrace/d/compile/actions.py``
     VARIABLE = 32  # (index, argument): return a variable that only the host can read
     STACK = 33  # (to, frames, user): write the addresses of a kernel or user stack
-    PROGENYOF = 34  # (pid): return whether the current process is ``pid`` or its descendant
+    PROGENYOF = 34  # (pid): return whether the current process is ``pid`` or one of its descendants
     SUBROUTINE = 64  # number of the first function in ``SUBROUTINES`` (``identifiers.py``)
 
 

@@ -102,7 +102,7 @@ class _Parser:
         self.at = 0
 
     def peek(self, ahead: int = 0) -> tuple[str, str, int]:
-        """Return the (kind, text, column) of the token ``ahead`` positions after the next."""
+        """Return (kind, text, column) of the next token, or of the token ``ahead`` tokens later."""
         at = self.at + ahead
         return self.tokens[at] if at < len(self.tokens) else ("end", "", len(self.source))
 

@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _At:
-    """Object in memory or, if ``loaded``, the plain value of a register or number."""
+    """An object in memory or, if ``loaded`` is true, a value from a register or a number."""
 
     value: int
     type: Type | None

@@ -142,7 +142,7 @@ class ReachedAt:
             back = machine.arch.return_address(machine)
             stop = player.run(Until(instructions=machine.instructions + 1))
             if function is not None and 0 <= machine.pc - function.address < function.size:
-                continue  # a conditional jump, not taken or within the function
+                continue  # a conditional jump that was not taken or stayed within the function
             while stop is not None and stop.reason is not StopReason.INTERRUPTED and (
                     machine.pc != back or machine.sp != after):
                 stop = player.run(Until(addresses=[back]))
@@ -198,13 +198,13 @@ def probed(player: Player, description: str) -> ReachedAt:
 
 def _count(player: Player, text: str, wanted: ReachedAt, number: int,
            begin: Position | None) -> Stop | None:
-    """Go to the Nth execution of any of a set of instructions."""
+    """Go to the Nth time that one of a set of instructions is executed."""
     start = player.recording.start.position
     stop = player.seek(begin or start)
     if stop is not None:
         return stop
     first = 0
-    if begin in (None, start):  # apply the first inputs, and count the first instruction, too
+    if begin in (None, start):  # also apply the first inputs and count the first instruction
         player.give()
         first = int(player.machine.pc in set(wanted.addresses) - wanted.tails)
     for count in range(first, number):

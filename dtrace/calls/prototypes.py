@@ -13,7 +13,7 @@ from emu.elf.image import Image
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.machine.machine import Machine
 
-MAX_TEXT = 200  # maximum number of bytes to show of a string
+MAX_TEXT = 200  # maximum number of bytes of a string to show
 UNCHECKED = "--unchecked skips this check (in Python: unchecked=True)"
 
 

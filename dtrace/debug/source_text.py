@@ -9,7 +9,7 @@ from emu.host.progress import PROGRESS
 
 MAX_FILE = 4 << 20  # maximum size of a source file in bytes
 MAX_PARTS = 16  # maximum number of trailing path components to look up
-WIDTH = 90  # maximum number of characters to show of a line
+WIDTH = 90  # maximum number of characters of a line to show
 
 
 class SourceText:

@@ -125,8 +125,8 @@ def _at(image: Image, address: int) -> CodePlace:
 def _probes(image: Image, text: str, parts: list[str]) -> Iterator[CodePlace]:
     provider, module, function, name = [""] * (4 - len(parts)) + parts
     if provider not in ("", KINST, fbt.PROVIDER) or not function:
-        raise KinstError(f"{text}: only probes of kinst and fbt are places in code, like "
-                         "kinst::strlen:4 and fbt::malloc:entry")
+        raise KinstError(f"{text}: only kinst and fbt probes name a place in the code, "
+                         "e.g. kinst::strlen:4 or fbt::malloc:entry")
     if name in inline.NAMES:
         yield from _ends(image, function, module, name, provider != fbt.PROVIDER)
     elif LINE.fullmatch(function) and not name:

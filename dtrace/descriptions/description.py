@@ -125,7 +125,7 @@ def _spelled(image: Image, wanted: Description) -> list[tuple[str, str]]:
 
 
 def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted) -> MadeProbes:
-    """Create probes with several providers; raise the first error only when all of them fail."""
+    """Create probes with several providers; raise the first error if all providers fail."""
     created, refusals = MadeProbes([], [], []), list[ProbeError]()
     for provider in providers:
         try:

@@ -44,7 +44,7 @@ class CallLines:
         self._line(thread, position, f"* {self._marks[number]}")
 
     def named(self, thread: int) -> None:
-        """Record the address of the thread that was reported as thread 0 so far."""
+        """Record the address of the thread that has been reported as thread 0 until now."""
         self._depth[thread] = self._depth.pop(0, 0)
         if self._shown == 0:
             self._shown = thread

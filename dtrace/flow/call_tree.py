@@ -70,7 +70,7 @@ class CallTree:
         return None
 
     def named(self, thread: int) -> None:
-        """Record the address of the thread that was reported as thread 0 so far."""
+        """Record the address of the thread that has been reported as thread 0 until now."""
         if 0 in self.threads:
             self.threads[thread] = self.threads.pop(0)
             self._stacks[thread] = self._stacks.pop(0)
@@ -88,7 +88,7 @@ class CallTree:
 
 
 def lines(trees: Mapping[int, Node], names: Mapping[int, str]) -> Iterator[str]:
-    """Yield the call trees as lines of text, starting with the thread that executed the most."""
+    """Yield the call trees as lines of text; the thread with the most instructions is first."""
     for thread, top in sorted(trees.items(), key=lambda t: -t[1].total):
         yield f"thread {thread_name(thread, names)}: {top.total} instructions"
         yield f"{'instructions':>14} {'self':>12} {'calls':>9}"

@@ -70,7 +70,7 @@ class KernelCode:
         self._places: dict[int, tuple[str, int, tuple[Function, ...]]] = {}
 
     def instruction(self, address: int) -> bytes:
-        """Return the bytes of the instruction at an address; no bytes if it is not in the image."""
+        """Return an instruction's bytes, or empty bytes if its address is not in the image."""
         found = self._instructions.get(address)
         if found is None:
             found = self._instructions[address] = self._read(address)

@@ -69,7 +69,7 @@ Placed = tuple[Node, int, float, float]  # node, level, left edge and width in p
 
 
 def _placed(root: Node) -> Iterator[Placed]:
-    """Yield the frames that are wide enough to draw, by level, and widest first in each parent."""
+    """Yield the frames that are wide enough to draw, level by level; wider children come first."""
     if not root.total:
         return
     scale = WIDTH / root.total

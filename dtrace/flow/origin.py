@@ -192,7 +192,7 @@ class Origin:
         return self._effects(self._code_in(window, index))
 
     def _code_in(self, window: _Window, index: int) -> bytes:
-        """Return the bytes of the instruction at an index, in the kernel or in user code."""
+        """Return the bytes of the window's instruction at an index."""
         pc = window.pcs[index]
         if not (self._user and in_program(pc)):
             return self._code.instruction(pc)
@@ -216,7 +216,7 @@ class Origin:
 
     def _in_window(self, window: _Window, name: str, count: int,
                    here: bool) -> tuple[Link, _Place | None] | None:
-        """Return a register's last change before a count, or None if the window has no change."""
+        """Return a register's last change in a window before an instruction count, or None."""
         given = {entry.position.instructions for entry in self._player.recording.inputs
                  if entry.kind == REGISTER and entry.name == name}
         for position in range(count, window.begin - 1, -1):
@@ -254,7 +254,7 @@ class Origin:
         return Link(How.MADE, at, pc, name), None
 
     def _given(self, name: str, low: int, high: int) -> int | None:
-        """Return the last count in [low, high] at which an input set a register."""
+        """Return the last instruction count in [low, high] at which an input set a register."""
         counts = [entry.position.instructions for entry in self._player.recording.inputs
                  if entry.kind == REGISTER and entry.name == name
                  and low <= entry.position.instructions <= high]
@@ -265,7 +265,11 @@ class Origin:
         return Link(How.START if given is None else How.OUTSIDE, first, None, name)
 
     def _written_before(self, name: str, end: int) -> Link | int:
-        """Return the count of the last instruction before ``end`` that may write a register."""
+        """Return the instruction count of the last possible write of a register before ``end``.
+
+        If an input set the register later, or if there is no such write, return the link that ends
+        the search.
+        """
         first = self._player.recording.start.position.instructions
         high, size = end, NEAR
         while first < high:
@@ -280,7 +284,7 @@ class Origin:
         return Link(How.START, first, None, name)
 
     def _in_flow(self, name: str, low: int, high: int) -> int | None:
-        """Return the count of the last instruction in [low, high) that may write a register.
+        """Return the instruction count of the last possible write of a register in [low, high).
 
         If an exception changes the register (a stack pointer), the last instruction before the
         exception counts as well.
@@ -315,7 +319,7 @@ class Origin:
         return moved
 
     def _last_in(self, address: int, count: int, name: str) -> int:
-        """Return the index in a piece of the last instruction that writes a register, or -1."""
+        """Return the index of the last write of a register in a piece of kernel code, or -1."""
         key = address, count, name
         if key not in self._last:
             found = -1
@@ -326,7 +330,7 @@ class Origin:
         return self._last[key]
 
     def _last_of(self, run: int, address: int, count: int, name: str) -> int:
-        """Return the index in user code of the last instruction that writes a register, or -1.
+        """Return the index of the last write of a register in a piece of user code, or -1.
 
         :param run: the count where the uninterrupted user code begins.
         """
@@ -363,7 +367,7 @@ class Origin:
         return self._from_store(window, index, memory)
 
     def _store_in(self, window: _Window, memory: _Memory, count: int) -> int | None:
-        """Return the index of the last store to memory before a count, or None if unknown."""
+        """Return the index of the last store to ``memory`` before ``count``, or None if unknown."""
         given = {entry.position.instructions for entry in self._player.recording.inputs
                  if entry.kind == GIVEN_MEMORY}
         for index in range(count - window.begin - 1, -1, -1):
@@ -407,7 +411,7 @@ class Origin:
             raise KeyboardInterrupt
 
     def _looked_at(self, end: int) -> _Window:
-        """Return a window that contains the instruction before a count."""
+        """Return a window that contains the instruction before an instruction count."""
         window = self._window
         if window is not None and window.begin < end <= window.end:
             return window
@@ -439,7 +443,8 @@ class Origin:
                 del window.pcs[index:]
                 window.loads.pop(index, None)
                 window.stores.pop(index, None)
-                if not a and window.pcs:  # unobserved start: use the address after the previous one
+                # If the start was not observed, use the address after the previous instruction.
+                if not a and window.pcs:
                     a = window.pcs[-1] + len(self._code.instruction(window.pcs[-1]))
                 window.pcs.append(a)
             elif kind == CHANGED:

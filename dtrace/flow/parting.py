@@ -88,7 +88,9 @@ def first_instruction(one: Player, other: Player, code: KernelCode) -> Parting |
     :raises KeyboardInterrupt: if the user interrupts the search.
     """
     begins = _start(one), _start(other)
-    same = 0  # number of instructions in equal chunks; the next chunk is compared in detail
+    # Number of instructions in the leading chunks that are equal in both runs. The chunk after
+    # them is compared instruction by instruction.
+    same = 0
     for ours, theirs in zip(_chunks(one), _chunks(other), strict=False):
         if ours != theirs:
             break

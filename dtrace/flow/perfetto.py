@@ -111,7 +111,7 @@ class PerfettoTrace:
         return None
 
     def mark(self, thread: int, position: int, time: int, number: int) -> None:
-        """Write an instant for a mark."""
+        """Write an instant event for a mark."""
         packet = self._event(thread, time, self._protos.TrackEvent.TYPE_INSTANT)
         self._named(packet, self._marks[number], "probe")
         packet.track_event.debug_annotations.add(name="position", uint_value=position)

@@ -48,7 +48,7 @@ class UserCode:
         return self._pages[key]
 
     def instruction(self, run: int, address: int) -> bytes:
-        """Return the bytes of the instruction at an address; no bytes if they cannot be read."""
+        """Return an instruction's bytes, or empty bytes if they cannot be read."""
         page, offset = divmod(address, PAGE)
         code = self._page(run, page)[offset : offset + LONGEST]
         if len(code) < LONGEST:

@@ -21,7 +21,7 @@ CALL, TAIL, INTERRUPT, ROOT, INLINE = "call", "tail call", "interrupt", "root", 
 
 
 class Listener(Protocol):
-    """Callbacks for the events of a walk, in order.
+    """Callbacks for the events of a walk, called in the order of execution.
 
     ``position`` counts instructions, and ``time`` is in virtual nanoseconds. A thread is the
     address of its ``struct thread``; 0 before any thread exists.
@@ -44,7 +44,7 @@ class Listener(Protocol):
         """Handle the execution of a marked instruction."""
 
     def named(self, thread: int) -> None:
-        """Handle the discovery of the address of the thread that was reported as 0 so far."""
+        """Handle the address of the thread that has been reported as thread 0 until now."""
 
 
 @dataclass(slots=True)

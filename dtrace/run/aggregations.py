@@ -142,7 +142,7 @@ def average(entry: Entry) -> int:
 
 
 def deviation(entry: Entry) -> int:
-    """Return the normalized standard deviation of a ``stddev()`` entry, or 0 without values."""
+    """Return the normalized result of a ``stddev()`` entry, or 0 if the entry has no values."""
     count, total, low, high = entry.values
     if not count:
         return 0
@@ -161,7 +161,10 @@ def scalar(entry: Entry) -> int:
 
 
 def weight(entry: Entry) -> tuple[int, ...]:
-    """Return the sort key of an entry's values; entries with equal values are sorted by key."""
+    """Return the numbers that represent an entry when entries are sorted by value.
+
+    Entries with the same numbers are sorted by their keys.
+    """
     values = entry.values
     match entry.kind:
         case Aggregate.AVG:

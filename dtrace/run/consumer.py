@@ -368,7 +368,7 @@ class Consumer:
                     self.write(self._line(entry.key, [entry]))
 
     def _hist(self, entries: list[Entry]) -> bool:
-        """Print the entries for ``agghist`` or ``aggpack``, and return whether any exist."""
+        """Print the entries for ``agghist`` or ``aggpack``, and return whether there are any."""
         if not entries:
             return False
         if entries[0].kind in DISTRIBUTIONS:

@@ -48,7 +48,8 @@ class GuestState(ABC):
         self.state: CpuState | NativeState = CpuState(machine, 0)
         self.programs = UserPrograms()
         self.by_line = False  # whether to merge frames with the same inline functions and line
-        self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}  # frame's text -> first frame
+        # Text of a frame -> first frame with this text
+        self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}
         self.destructive = DestructiveActions(
             machine, types, lambda: self.thread, self._fired_name)
         self._stacks: Stacks | None = None
@@ -179,7 +180,7 @@ class GuestState(ABC):
 
     @property
     def thread(self) -> int:
-        """Address of the current thread (first member of ``struct pcpu``), or 0 without one."""
+        """Address of the current thread (first member of ``struct pcpu``), or 0 if unknown."""
         try:
             register = self._machine.guest.threads.per_cpu
             return self._machine.read_u64(self._machine.read_register(register))
@@ -433,7 +434,7 @@ class GuestState(ABC):
 
     @property
     def lock(self) -> Callable[[int], LockState | None] | None:
-        """Function that returns the state of the lock at an address, or None if not supported."""
+        """Callback that returns a lock's state, given its address; None if not supported."""
         members = self._machine.guest.threads.locks
         if members is None or self._types is None:
             return None

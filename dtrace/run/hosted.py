@@ -24,7 +24,7 @@ LOCKS: dict[str, Callable[[LockState, int], int]] = {  # called with a lock's st
     "mutex_type_spin": lambda lock, _thread: lock.spins,
     **dict.fromkeys(("rw_read_held", "sx_shared_held"),
                     lambda lock, _thread: lock.held and not lock.owner),
-    # The first two subroutines check for any exclusive owner, the next two for the current thread.
+    # The first two subroutines accept any exclusive owner; the next two, only the current thread.
     **dict.fromkeys(("rw_write_held", "sx_exclusive_held"), lambda lock, _thread: lock.owner != 0),
     **dict.fromkeys(("rw_iswriter", "sx_isexclusive"), lambda lock, thread: lock.owner == thread),
 }
@@ -54,8 +54,8 @@ class Hosted:
     copy_out: Callable[[int, bytes], None] | None = None
     parent: Callable[[int], int] = lambda _pid: 0
     lock: Callable[[int], LockState | None] | None = None
-    user_end: int = 0  # first address above user programs, or 0 without programs
-    # Firing -> state of strtok(): (next address, end of the buffer), or None without another token.
+    user_end: int = 0  # first address above user programs; 0 if the kernel runs no programs
+    # Firing -> state of strtok(): (next address, end of the buffer), or None after the last token.
     _tokens: dict[int, tuple[int, int] | None] = field(default_factory=dict)
     _random: random.Random = field(default_factory=lambda: random.Random(0))
 

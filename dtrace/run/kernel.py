@@ -122,7 +122,7 @@ class KernelProbes:
         return ListedProbe(self._base + number, provider, module, function, name, inlined)
 
     def entered(self, probe: ListedProbe) -> list[tuple[Function, int]]:
-        """Return (copy, address of the probe) for the inline copies that begin at a probe."""
+        """Return (copy, address of the probe) for each inline copy that begins at a probe."""
         if not probe.inlined:
             return []
         address = self.breakpoints.probe(probe.number - self._base).instruction.address
@@ -212,7 +212,7 @@ class KernelSurroundings:
 
     @property
     def registers(self) -> Mapping[int, int]:
-        """Index into ``regs[]`` for each DWARF register number."""
+        """Mapping from DWARF register numbers to indices in ``regs[]``."""
         arch = arch_of(self.image)
         names = arch.dwarf_registers
         numbers = guest_of(self.image, arch.name).registers.places
@@ -387,7 +387,7 @@ class KernelSurroundings:
         return spelled_type(static.arguments[index].type, Universe(self.types))
 
     def translated(self, index: int) -> str:
-        """Return the type to which ``args[index]`` is translated, or "" without a translation."""
+        """Return the type to which ``args[index]`` is translated, or "" if it is not translated."""
         static = None if self.probe is None else self.probes.declared(self.probe)
         if static is None or index >= len(static.arguments):
             return ""
@@ -431,7 +431,7 @@ class KernelSurroundings:
         return None
 
 
-# Marks of an address in a recorded stack with inline functions: instruction or return address.
+# Marks of addresses if a stack is recorded with inline functions: instruction, return address.
 # The marks replace two upper bits of the address; all upper bits are set, or all are clear.
 UPPER = 1 << 63
 MARKS, INSTRUCTION, CALLER = 3 << 61, 1 << 61, 2 << 61

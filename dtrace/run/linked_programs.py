@@ -71,7 +71,8 @@ class LinkedPrograms:
 
     def __post_init__(self) -> None:
         self._by_probe: dict[int, FiredProbe] = {}
-        self._names: dict[int, list[int]] = {}  # addresses of the names of a probe's parts
+        # Probe ID -> addresses of the probe's provider, module, function and name strings.
+        self._names: dict[int, list[int]] = {}
         self._records: list[tuple[Enabled, int, bytes] | Failure] = []
         self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
 

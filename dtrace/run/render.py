@@ -65,7 +65,7 @@ class NoSymbols:
     module = address
 
     def frames(self, value: int) -> list[str]:
-        """Return the address in a word of a stack as a number."""
+        """Return one line for a word of a recorded stack: the address as a number."""
         return [self.address(value)]
 
     def start(self, how: str, value: int) -> int:

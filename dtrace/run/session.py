@@ -257,7 +257,7 @@ class Session(LinkedPrograms):
             self._wait(self.now + rate - self.now % rate, False)
 
     def _timers(self) -> None:
-        """Fire the probes with timers until tracing ends."""
+        """Fire the timer probes until tracing ends."""
         timers = Timers(self._by_probe.values(), self.now)
         look = self.now + self._period
         host = self.options.given("host-time")

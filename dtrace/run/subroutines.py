@@ -27,19 +27,19 @@ class SubroutineFault(Exception):
 
 
 def strchr(text: bytes, character: int) -> bytes | None:
-    """Return the rest of a string from a character's first occurrence, or None without one."""
+    """Return the rest of a string from the first occurrence of a character, or None if absent."""
     at = (text + b"\0").find(bytes([character & 255]))
     return None if at < 0 else text[at:]
 
 
 def strrchr(text: bytes, character: int) -> bytes | None:
-    """Return the rest of a string from a character's last occurrence, or None without one."""
+    """Return the rest of a string from the last occurrence of a character, or None if absent."""
     at = (text + b"\0").rfind(bytes([character & 255]))
     return None if at < 0 else text[at:]
 
 
 def strstr(text: bytes, part: bytes) -> bytes | None:
-    """Return the rest of a string from a substring's first occurrence, or None without one."""
+    """Return the rest of a string from the first occurrence of a substring, or None if absent."""
     at = text.find(part)
     return None if at < 0 else text[at:]
 
@@ -231,7 +231,7 @@ def inet_ntop(family: int, read: Callable[[int], bytes]) -> bytes:
 
 
 def token(text: bytes, separators: bytes, most: int) -> tuple[int, int] | None:
-    """Return the start and end of a string's first token for ``strtok()``, or None without a token.
+    """Return the bounds of a string's first token, or None if it has no token; for ``strtok()``.
 
     The search for the next token begins at the separator that ends this one.
 

@@ -27,14 +27,15 @@ PANIC = "kernel`panic+"
 INDENT = " " * 14
 # A line of a stack: function, offset and source line.
 LINE = re.compile(r"(?P<function>.+?)(?:\+0x[0-9a-f]+)?(?:  .*)?", re.DOTALL)
-FAR = 1 << 20  # minimum offset in bytes from a label at which its name is not shown
+# Minimum distance in bytes from a label at which an address is shown without the label's name.
+FAR = 1 << 20
 MASK = (1 << 64) - 1
 MOST_STEPS = 1 << 17  # maximum number of cached steps
 
 
 @dataclass(frozen=True)
 class FrameStep:
-    """Rule to compute the registers of a frame's caller.
+    """Rule for computing the registers of a frame's caller.
 
     The caller's frame begins ``offset`` bytes above the value of the register ``base``; this is
     also the caller's stack pointer, except for a trap.
@@ -222,7 +223,7 @@ class Stacks:
         return FrameStep(frame.base, frame.offset, saved, frame.link)
 
     def _code(self, address: int, size: int) -> bytes:
-        """Return the code at an address without breakpoints; no bytes at an unmapped address."""
+        """Return the original code at an address, or empty bytes if the address is not mapped."""
         machine = self._machine
         try:
             code = bytearray(machine.read(address, size))

@@ -120,7 +120,7 @@ class Threads:
             address = _number(thread, lists.next_thread)
 
     def space(self, pid: int) -> tuple[str, AddressSpace]:
-        """Return the name and the memory of a process.
+        """Return the name and the address space of a process.
 
         :raises KinstError: if there is no such process, or the kernel does not describe processes.
         """

@@ -160,8 +160,8 @@ class Host:
         self._ptrace(SETOPTIONS, 0, EXITKILL)
         with open(f"/proc/{self._pid}/maps", encoding="utf-8") as file:
             maps = [line.split() for line in file]
-        # Write a SYSCALL instruction at the child's pc, to map the page of GADGET, whose SYSCALL
-        # instruction makes all later system calls.
+        # Use a SYSCALL instruction at the child's pc to map the page of GADGET.  All later system
+        # calls use the SYSCALL instruction at GADGET.
         self._get()
         self._segments = {name: self._value(name) for name in SEGMENTS}
         with open(f"/proc/{self._pid}/mem", "r+b", buffering=0) as memory:
@@ -400,7 +400,7 @@ class Host:
             self._vectors(begin), self.changed(before, len(code)), pc, fault)
 
     def _appears(self) -> bool:
-        """Map the missing page that caused the last fault; return False if no missing page did."""
+        """Map the page that was missing at the last fault; return whether a page was mapped."""
         code, address = self._cause()
         return (code == 1 and address & ~(PAGE - 1) not in self.pages  # SEGV_MAPERR
                 and self.map(address))

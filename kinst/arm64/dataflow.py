@@ -19,7 +19,7 @@ PAIRS = ("ldp", "ldnp", "ldxp", "ldaxp", "stp", "stnp", "stxp", "stlxp")
 # register, even where Capstone reports a read.
 READS = frozenset("cmp cmn tst ccmp ccmn cbz cbnz tbz tbnz br blr ret braa brab blraa blrab msr "
                   "dc ic at tlbi sys prfm prfum".split())
-SWAPS, COMPARES = "swp", "cas"  # LSE prefixes; other LSE instructions store a computed value
+SWAPS, COMPARES = "swp", "cas"  # mnemonic prefixes; other LSE atomics store a computed value
 ATOMICS = tuple(f"ld{what}" for what in (
     "add", "clr", "eor", "set", "smax", "smin", "umax", "umin"))
 ATOMIC_STORES = tuple(f"st{what[2:]}" for what in ATOMICS)
@@ -33,7 +33,7 @@ def _decoder() -> capstone.Cs:
 
 
 def _name(text: str) -> str | None:
-    """Return the 64-bit name of a general register, or None for the zero or any other register."""
+    """Return the 64-bit name of a general register or of SP, or None for all other registers."""
     if text in ("sp", "wsp"):
         return "sp"
     text = {"fp": "x29", "lr": "x30"}.get(text, text)

@@ -98,7 +98,7 @@ class _Unknown(Exception):
 
 
 def words(convention: Convention, procedure: Procedure) -> list[Passed | None]:
-    """Return the locations of a function's parameters in order, with None if unknown."""
+    """Return the locations of a function's parameters in order; an unknown location is None."""
     locations: list[Passed | None] = []
     cursor = _Cursor(convention)
     try:
@@ -184,7 +184,7 @@ class _Cursor:
 
 
 def _shape(kind: Type) -> _Shape:
-    """Return the size and the alignment of a type, and the convention's classification.
+    """Return a type's size and alignment, and the properties that determine how it is passed.
 
     :raises _Unknown: when the type is incomplete or contains a floating-point number.
     """
@@ -228,7 +228,7 @@ def _alignment(kind: Type, seen: list[int], depth: int) -> tuple[int, bool]:
 
 
 def sizes(passed: Passed) -> Sequence[int]:
-    """Return for each word of an argument the number of bytes of the value that the word holds."""
+    """Return, for each word of an argument, how many of its bytes belong to the value."""
     count = len(passed.words)
     return [min(WORD, passed.size - WORD * number) for number in range(count)]
 

@@ -9,7 +9,7 @@ cdef class ProbeBoundaries(ProbeSites):
     """Part of the dispatcher that probes the entries and exits of functions and inline copies."""
 
     def add_copy(self, list ranges):
-        """Add an inline copy whose code is in [low, high) of each range, and return its number."""
+        """Add an inline copy with code in the ranges [low, high), and return the copy's number."""
         self.unchanging()
         return inline_add(&self.d, ranges)
 
@@ -251,14 +251,14 @@ cdef class ProbeBoundaries(ProbeSites):
         return (p.copy, p.role, bool(p.silent)) if p.role else None
 
     def lies_lower(self, uint32_t probe, int32_t lower):
-        """Set by how many bytes the stack pointer is lowered at the entry of an inline copy."""
+        """Set the stack depth at the entry of an inline copy, in bytes below the initial sp."""
         self.unchanging()
         if self.copy_of(probe) is None:
             raise ValueError(f"probe {probe} does not belong to an inline copy")
         self.d.probes[probe].lower = lower
 
     def lowered_at(self, uint32_t probe):
-        """Return by how many bytes the stack pointer is lowered at a copy's entry."""
+        """Return the stack depth that ``lies_lower`` has set for the entry of an inline copy."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         return self.d.probes[probe].lower
@@ -280,7 +280,7 @@ cdef class ProbeBoundaries(ProbeSites):
                     and not self.d.probes[probe].silent)
 
     def ranges_of(self, uint32_t copy):
-        """Return [low, high) of each range of an inline copy."""
+        """Return the address ranges [low, high) that contain the code of an inline copy."""
         if copy >= self.d.copy_count:
             raise IndexError(copy)
         cdef const InlineCopy *c = &self.d.copies[copy]
@@ -370,7 +370,7 @@ cdef class ProbeBoundaries(ProbeSites):
         self.d.per_cpu, self.d.thread_begins = per_cpu, begins
 
     def is_tail(self, uint32_t probe):
-        """Whether a probe fires only after the function that a tail call jumps to has returned."""
+        """Whether a probe is on a tail call and fires after the called function has returned."""
         if probe >= self.d.probe_count:
             raise IndexError(probe)
         return bool(self.d.probes[probe].tail)

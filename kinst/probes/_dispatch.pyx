@@ -88,10 +88,10 @@ cdef enum:
     MAX_ALL_TAILS = 1 << 22  # maximum number of pending tail calls and active inline copies
     MAX_TAIL_THREADS = 1 << 16
     PROGRAM_BITS = 5  # bits of a thread's key that hold the program number (at most MAX_PROGRAMS)
-    # Reasons why a return cannot be awaited; ``await_address`` returns reasons with lower numbers
+    # Reasons why a return cannot be awaited; ``await_address`` returns numbers below 3
     TOO_MANY_OF_THREAD = 3
     TOO_MANY_OF_ALL = 4
-    STACK_REACH = 1 << 20  # maximum distance in bytes of two stack pointers in the same stack
+    STACK_REACH = 1 << 20  # maximum distance in bytes between stack pointers of one stack
 
 cdef uint32_t NONE = 0xFFFFFFFF
 

@@ -272,7 +272,7 @@ cdef void firing_mask(Dispatch *d) noexcept nogil:
 
 
 cdef bint firing_tell_kernel(Dispatch *d, const Site *s) noexcept nogil:
-    """Tell the kernel's handler which instruction to emulate; return false if it would fault."""
+    """Tell the kernel's handler which instruction to emulate; return false if that would fault."""
     cdef Clock *c = d.clock
     cdef uint64_t pc = s.address + s.length
     cdef const Effect *t = firing_effect_of(d, s)

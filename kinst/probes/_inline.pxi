@@ -20,7 +20,7 @@ cdef inline bint inline_in_copy(Dispatch *d, uint32_t copy, uint64_t pc) noexcep
 
 
 cdef uint32_t inline_add(Dispatch *d, list ranges) except? 0xFFFFFFFF:
-    """Add an inline copy whose code is in [low, high) of each range, and return its number."""
+    """Add an inline copy with code in the ranges [low, high), and return the copy's number."""
     cdef void *more
     cdef uint64_t low, high, room
     if not 0 < len(ranges) <= MAX_RANGES:

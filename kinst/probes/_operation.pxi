@@ -10,7 +10,7 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 
 
 cdef void operation_fire(Dispatch *d, const Site *s) noexcept nogil:
-    """Fire the entry or return probe of the vnode operation that a site calls or returns from."""
+    """Fire a vnode operation's entry probe at a call site, or its return probe after the call."""
     cdef const Operation *o = &d.operations[(s.operation - 1) >> 1]
     cdef bint returned = (s.operation - 1) & 1
     cdef uint64_t sp = op_get(d, d.sp)
@@ -54,7 +54,7 @@ cdef void operation_in_progress(Dispatch *d, uint64_t sp, const Operation *o,
 
 cdef bint operation_has_returned(Dispatch *d, uint64_t sp, const Operation *o, uint64_t *arguments
                        ) noexcept nogil:
-    """Forget the call in progress at a stack pointer; return whether operation ``o`` was called.
+    """Forget the call in progress at a stack pointer; return whether it was a call of ``o``.
 
     ``arguments`` receives the address of the call's argument structure.
     """

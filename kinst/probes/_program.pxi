@@ -95,7 +95,7 @@ cdef bint program_repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept no
 
 
 cdef void program_left(Dispatch *d) noexcept nogil:
-    """Record that an exception interrupts an instruction, whose probes must not fire again.
+    """Record an instruction that an exception interrupts, so that its probes do not fire again.
 
     The instruction reached last is recorded, unless another one raised the exception.
     """
@@ -120,7 +120,10 @@ cdef void program_left_at(Programs *p, Left left) noexcept nogil:
 
 
 cdef Left program_come_back_to(Programs *p, uint64_t thread) noexcept nogil:
-    """Remove and return the record of a thread's incomplete instruction, or one with site NONE."""
+    """Remove and return the record of a thread's incomplete instruction.
+
+    The record has site NONE if the thread has no incomplete instruction.
+    """
     cdef int i
     cdef Left found
     for i in range(p.left):

@@ -26,7 +26,7 @@ cdef struct Left:
 cdef struct Programs:
     int count
     Program all[MAX_PROGRAMS]
-    # Offsets of the process in a thread, and of its ID, flags and name in the process
+    # Offset of the process pointer in struct thread; offsets of ID, flags and name in struct proc
     uint64_t process
     uint64_t number
     uint64_t flags

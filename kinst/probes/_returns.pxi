@@ -1,4 +1,4 @@
-"""Returns of functions that leave by a tail call.
+"""Returns of functions that leave through a tail call.
 
 Such a function returns when the function that it jumps to returns: to the same address, with the
 same stack pointer.  Its probe does not fire at the jump.  Instead, the jump is recorded for the
@@ -31,7 +31,7 @@ cdef uint64_t return_thread_of(uint64_t key) noexcept nogil:
 
 
 cdef TailThread *return_tails_of(Dispatch *d, uint64_t thread, int program, bint make) noexcept nogil:
-    """Return a thread's records for the kernel (program 0) or a program, or NULL without any."""
+    """Return a thread's records for the kernel (program 0) or a program, or NULL if none exist."""
     cdef Tails *t = &d.tails
     cdef uint64_t key = thread << PROGRAM_BITS | <uint64_t>program
     cdef uint64_t i, k, size
@@ -77,12 +77,12 @@ cdef void return_forget_tails(Dispatch *d) noexcept nogil:
 
 
 cdef inline bint return_abandoned(const Tail *tail, uint64_t sp) noexcept nogil:
-    """Whether a function's frame is gone: the stack pointer is above the frame, same stack."""
+    """Whether a function has been left: the stack pointer is above its frame in the same stack."""
     return tail.sp < sp and sp - tail.sp < STACK_REACH
 
 
 cdef int return_make_room(Dispatch *d, void **all, uint32_t *room, size_t size) noexcept nogil:
-    """Double the size of an array of a thread's records; return 0 or the reason for a failure."""
+    """Double the capacity of a thread's array of records; return 0 or the reason for a failure."""
     cdef uint32_t more = 2 * room[0] if room[0] else 16
     cdef void *made
     if more > MAX_TAILS:
@@ -99,7 +99,7 @@ cdef int return_make_room(Dispatch *d, void **all, uint32_t *room, size_t size) 
 
 cdef int return_note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t back, int program, bint calls
                    ) noexcept nogil:
-    """Record that a function leaves by a tail call; return 0 or the reason for a failure.
+    """Record that a function leaves through a tail call; return 0 or the reason for a failure.
 
     The function's probe fires when control is at ``back`` with the stack pointer ``sp``.
 
@@ -126,7 +126,7 @@ cdef int return_note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t bac
 
 
 cdef void return_leave_by_tail(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
-    """Record the return address of a function that leaves by a tail call."""
+    """Record the return address of a function that leaves through a tail call."""
     cdef uint64_t sp = op_get(d, d.sp)
     cdef uint64_t back = 0
     cdef int program = <int>(s.address >> PROGRAM_SHIFT) if program_owns(s) else 0

@@ -124,7 +124,7 @@ cdef class ProbeSites(CodeReader):
             d.short_nop[i] = shape.short_nop[i]
 
     def choose(self, int path):
-        """Select the path of breakpoints: 0 guest, 1 direct, 2 double."""
+        """Select the trap path of all breakpoints: 0 guest, 1 direct, 2 double."""
         cdef Dispatch *d = &self.d
         cdef int i
         self.unchanging()

@@ -12,7 +12,7 @@ cdef struct Site:
     uint8_t length
     uint8_t second  # offset of the trampoline's second breakpoint
     uint8_t patched
-    uint8_t gate  # number of arguments after the first of a gate that begins here; 0: no gate
+    uint8_t gate  # at a gate: number of its arguments after the first; 0: no gate
     uint8_t call  # CALL_BEGINS or CALL_ENDS if system calls begin or return here, else 0
     uint32_t operation  # vnode operation: 2 * index + 1 at its call, + 2 at its return; 0: none
     uint8_t repeats  # in a program: repeated instruction (amd64 REP), counted once per repetition
@@ -187,7 +187,7 @@ cdef struct Dispatch:
     uint64_t seam
     uint64_t scratch  # address of a word that the breakpoint path overwrites, and the word's value
     uint64_t scratch_value
-    uint64_t flags_if  # amd64: RFLAGS.IF, which determines whose trampoline is used
+    uint64_t flags_if  # amd64: RFLAGS.IF, which selects the thread's or the CPU's trampoline
     # Trampolines
     uint8_t *slots
     uint64_t slot_base

@@ -77,7 +77,7 @@ cdef void tracepoint_lost(Dispatch *d, uint64_t pc) noexcept with gil:
 
 
 cdef inline void tracepoint_forget_visit(Dispatch *d) noexcept nogil:
-    """Stop waiting for a gate if time runs, because an exception or restore diverted the guest."""
+    """Stop waiting for a gate if the clock runs: an exception or restore has diverted the guest."""
     if d.visiting != NONE and not d.clock.frozen:
         d.visiting = d.reached = NONE
 

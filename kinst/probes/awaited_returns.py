@@ -1,4 +1,4 @@
-"""Stops at the return addresses for which the probes of tail calls and inline copies wait."""
+"""Stops at return addresses, for probes of tail calls and inline copies that await a return."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,11 @@ from kinst.probes.inline_copies import InlineCopies
 from kinst.probes.probed_code import ProbeError
 
 MAX_THREADS, MAX_TAILS = 1 << 16, 1 << 20
-SAME_STACK = 1 << 20  # maximum distance in bytes of two stack pointers in the same stack
+SAME_STACK = 1 << 20  # maximum distance in bytes between stack pointers of one stack
 
 
 class AwaitedReturns:
-    """Return addresses for which each thread's probes wait; the machine stops at each address.
+    """Return addresses that the probes of each thread await; the machine stops at each address.
 
     Functions that left by a tail call return there, and calls that end an inline copy.
 

@@ -233,7 +233,7 @@ class Breakpoints(ProbeTable):
         )
 
     def _back(self, state: CpuState) -> tuple[int, int]:
-        """Return the stack pointer's register number and its value after the kernel's return."""
+        """Return the number of the stack pointer register, and its value after the return."""
         sp = self.machine.arch.sp
         return (self.trap.numbers[sp], state.get(sp)) if self.trap.called else (0, 0)
 
@@ -311,7 +311,7 @@ class Breakpoints(ProbeTable):
         return role == WAY_OUT and self.dispatcher.leave_copy(number)
 
     def _leave_by_tail(self, number: int, state: CpuState) -> None:
-        """Record the return address of a probed function that leaves by a tail call."""
+        """Record the return address of a probed function that leaves through a tail call."""
         returns = returns_to(self.machine, state)
         if returns is not None:
             self.dispatcher.leave_by_tail(number, *returns)

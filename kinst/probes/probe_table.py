@@ -78,7 +78,7 @@ class ProbeTable(ProgramProbes):
         ), instruction.address)
 
     def fires(self, number: int, state: CpuState) -> bool:
-        """Whether a probe fires in this state; some probes fire only when leaving a function."""
+        """Whether a probe fires in this state; some fire only when control leaves a function."""
         bounds = self.dispatcher.leaves(number)
         if bounds is None:
             return True

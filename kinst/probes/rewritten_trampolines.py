@@ -63,7 +63,7 @@ class RewrittenTrampolines(SeamBreakpoints):
 
     @property
     def area(self) -> range:
-        """The addresses of the trampolines and of the seam."""
+        """Address range of the trampolines and of the seam."""
         assert self._area is not None
         return range(self._area.base, self._area.base + self._area.size)
 
@@ -71,7 +71,7 @@ class RewrittenTrampolines(SeamBreakpoints):
         self._frame = frame
 
     def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
-        """Enter a trampoline by the guest's return instruction; other threads may run first."""
+        """Enter a trampoline through the guest's exception return; other threads may run first."""
         if self._area is not None and self._area.base <= pc < self._area.base + self._area.size:
             self.trap.leave_by_frame(self.machine, self._frame, pc, self._return)
         else:

@@ -216,7 +216,7 @@ class SeamBreakpoints(ProbeTable):
         self._leave(state, pc)
 
     def _leave_by_tail(self, number: int, state: CpuState) -> None:
-        """Arrange a stop at the return address of a probed function that leaves by a tail call."""
+        """Arrange a stop at the return address of a function that leaves through a tail call."""
         returns = returns_to(self.machine, state)
         if returns is not None:
             self._awaited.wait(number, *returns)

@@ -74,7 +74,7 @@ def width(member: Member) -> int:
 
 def places(trap: GuestTrap, table: list[ProbedInstruction], displacement: int
            ) -> Iterator[tuple[ProbedInstruction, ProbedInstruction]]:
-    """Yield each instruction that calls a system call's function, and the instruction after this.
+    """Yield pairs: an instruction that calls a system call's function, and the next instruction.
 
     :param table: the instructions of the function.
     :param displacement: offset of the call's arguments in the thread.

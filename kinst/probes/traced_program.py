@@ -26,7 +26,7 @@ class TracedProgram:
 
 @dataclass(frozen=True)
 class ProcessOffsets:
-    """Byte offsets of the process in a thread, and of ID, flags and name in the process."""
+    """Byte offsets of the process pointer in struct thread, and of members of struct proc."""
 
     process: int
     number: int

@@ -38,13 +38,13 @@ class Fbt(Provider):
 
 def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False,
            module: str = "") -> list[int]:
-    """Make the probes of ``fbt:module:function:name``.
+    """Create the probes that ``fbt:module:function:name`` describes.
 
     :param name: ``entry``, ``return``, a pattern, or empty for both.
     :param unsafe: whether to probe excluded functions, too.
     :param module: name or pattern of the functions' module; empty for all.
     :return: the numbers of the probes.
-    :raises ProbeError: when no probe can be made; the message says why.
+    :raises ProbeError: when no probe can be created; the message says why.
     """
     where = f"{PROVIDER}:{module}:{function}:{name}"
     wanted = [n for n in (ENTRY, RETURN) if matches(name, n)]
@@ -67,7 +67,7 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
 
 
 def _lacks(breakpoints: ProbeTable, made: list[int], wanted: list[str]) -> str:
-    """Explain why requested probes were not made; return an empty string if all were made."""
+    """Explain why requested probes were not created; return an empty string if all were created."""
     names = {breakpoints.names(number)[3] for number in made}
     return " and ".join(why for name, why in (
         (ENTRY, "has no entry probe: it begins with an unprobeable instruction or a loop"),
@@ -81,7 +81,7 @@ def _targets(table: list[ProbedInstruction]) -> set[int]:
 
 def entry(trap: GuestTrap, function: Symbol,
           table: list[ProbedInstruction]) -> ProbedInstruction | None:
-    """Return the instruction for the entry probe, executed once per call, or None."""
+    """Return the instruction at which an entry probe fires once per call, or None."""
     targets = _targets(table)
     for i in table:
         if i.address in targets or isinstance(i.verdict, Refuse):

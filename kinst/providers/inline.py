@@ -1,4 +1,4 @@
-"""Probes on inline copies: ``kinst::name:entry`` and ``kinst::name:return`` (the kinst paper, V).
+"""Probes on inline copies: ``kinst::name:entry`` and ``:return`` (the kinst paper, section V).
 
 A copy is entered at its DW_AT_entry_pc.  If the debug data has none, the copy is entered at each of
 its instructions, in the function of its first piece, that control can reach before any other
@@ -69,7 +69,7 @@ def begin(copy: Function, symbols: SymbolTable) -> int:
 
 
 class Entrances:
-    """Finder of the entry addresses of a kernel's inline copies, from the kernel's file."""
+    """Analysis of the kernel's file that finds the entry addresses of inline copies."""
 
     def __init__(self, image: Image) -> None:
         self._image, arch = image, arch_of(image)
@@ -127,12 +127,12 @@ def create(
     breakpoints: ProbeTable, index: DebugIndex, function: str, name: str, unsafe: bool = False,
     module: str = "", whole: bool = True,
 ) -> MadeProbes:
-    """Make the probes of ``kinst::function:entry`` or ``return``.
+    """Create the probes that ``kinst::function:entry`` or ``kinst::function:return`` describes.
 
     These are at every inline copy and, where the function is not inline, those of FBT.
 
     :param whole: False to probe only the inline copies.
-    :raises ProbeError: when no probe can be made; the message says why.
+    :raises ProbeError: when no probe can be created; the message says why.
     """
     where = f"kinst:{module}:{function}:{name}"
     probes = MadeProbes([], [], [])
@@ -225,7 +225,7 @@ def _add_fbt(breakpoints: ProbeTable, found: MadeProbes, function: str, name: st
              module: str) -> None:
     """Add the FBT probes on a function's out-of-line copy.
 
-    :raises ProbeError: when no probes could be made at all.
+    :raises ProbeError: when no probes could be created at all.
     """
     try:
         found.numbers.extend(fbt.create(breakpoints, function, name, unsafe, module))

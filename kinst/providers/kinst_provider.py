@@ -26,7 +26,7 @@ FRAMELESS = "has no frame, and FreeBSD's kinst does not probe such functions"
 class Kinst(Provider):
     """Provider of ``kinst::FUNCTION:OFFSET`` and, for inline functions, ``kinst::NAME:entry``.
 
-    The probes are made on demand, only if the description names the provider and a function.
+    The probes are created on demand, only if the description names the provider and a function.
     """
 
     name = PROVIDER
@@ -59,7 +59,7 @@ class Kinst(Provider):
 
 def _ends_by_pattern(probes: ProbeTable, wanted: Wanted, index: Callable[[], DebugIndex]
                      ) -> MadeProbes:
-    """Make the probes of ``kinst::*name*:entry`` at all matching functions and inline copies."""
+    """Create the probes of ``kinst::*name*:entry`` at all matching functions and inline copies."""
     found, refusal = MadeProbes([], [], []), None
     try:
         found = fbt.Fbt().create(probes, wanted)
@@ -86,14 +86,14 @@ def _ends_by_pattern(probes: ProbeTable, wanted: Wanted, index: Callable[[], Deb
 
 def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False,
            module: str = "") -> list[int]:
-    """Make the probes of ``kinst:module:function:name``.
+    """Create the probes that ``kinst:module:function:name`` describes.
 
     :param name: a decimal offset, a pattern of offsets, or empty for every instruction that can be
         probed.
     :param unsafe: whether to probe excluded functions, too.
     :param module: name or pattern of the functions' module; empty for all.
     :return: the numbers of the probes.
-    :raises ProbeError: when no probe can be made; the message says why.
+    :raises ProbeError: when no probe can be created; the message says why.
     """
     where = f"{PROVIDER}:{module}:{function}:{name}"
     symbols = functions(breakpoints, where, function, unsafe, module)

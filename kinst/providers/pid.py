@@ -44,8 +44,9 @@ class Pid(Provider):
             raise ProbeError(f"{wanted.text}: pid probes need a D program: use kdtrace or "
                              "machine.trace()")
         if process is None or wanted.program is None:
-            raise ProbeError(f"{wanted.text}: pid needs the number of a process, as in "
-                             "pid$target:a.out:main:entry with -c '$ COMMAND', or pid1:::entry")
+            raise ProbeError(f"{wanted.text}: the provider name must include a process ID, as in "
+                             "pid1:::entry, or $target, as in pid$target:a.out:main:entry with "
+                             "-c '$ COMMAND'")
         if not int(process[1]):
             raise ProbeError(f"{wanted.text}: process 0 is the kernel; to use $target, give "
                              "-c '$ COMMAND' or -p PID", "D_PROC_BADPID")
@@ -65,7 +66,7 @@ class Pid(Provider):
 
 
 def _named(provider: str) -> re.Match[str] | None:
-    """Match ``pid17``, or a pattern for this name that contains the number, like ``p*d17``."""
+    """Match a provider name: ``pid17``, or a pattern such as ``p*d17`` that contains the number."""
     number = NUMBER.search(provider) if is_glob(provider) else None
     name = f"pid{number[0]}" if number is not None and matches(
         provider, f"pid{number[0]}") else provider

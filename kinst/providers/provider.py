@@ -41,7 +41,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class MadeProbes:
-    """Probes that were made for a description.
+    """Probes that were created for a description.
 
     :param numbers: the numbers of the probes.
     :param text: the descriptions of what was probed, as ``dtrace -d`` prints them.
@@ -79,7 +79,7 @@ class Provider(ABC):
 
     @abstractmethod
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
-        """Make the probes that a description requests.
+        """Create the probes that a description requests.
 
-        :raises ProbeError: when no probe can be made; the message says why.
+        :raises ProbeError: when no probe can be created; the message says why.
         """

@@ -56,7 +56,7 @@ class Instructions(ABC):
         return None
 
     def links(self, verdict: Verdict) -> bool | None:
-        """Whether a call or an indirect jump is a call, or None for other instructions."""
+        """Return True for a call, False for an indirect jump, and None for other instructions."""
         return verdict.link is not None if isinstance(verdict, JumpAndLink) else None
 
     @abstractmethod

@@ -216,7 +216,7 @@ class GuestTrap(ABC):
         """Return from a handled breakpoint into the kernel, which continues at ``pc``."""
 
     def leave_by_frame(self, machine: Machine, frame: int, pc: int, at: int) -> None:
-        """Continue at ``pc`` through the trap frame, by the ``frame_return`` instruction at ``at``.
+        """Continue at ``pc``: the ``frame_return`` instruction at ``at`` returns to this address.
 
         The registers already have their interrupted values.
         """
@@ -224,7 +224,7 @@ class GuestTrap(ABC):
 
     @abstractmethod
     def decline(self, machine: Machine) -> None:
-        """Pass a breakpoint that belongs to no probe on to the kernel."""
+        """Let the kernel handle a breakpoint that does not belong to a probe."""
 
     def next_after(self, state: CpuState, address: int, code: bytes) -> int:
         """Return where execution continues after an instruction of ``kernel_effects``."""

@@ -19,7 +19,7 @@ def assert_relocates(
     arch: str, code: bytes | str, *, states: int = 2, seed: int = 1, host: bool = False,
     relocator: str | None = None,
 ) -> list[str]:
-    """Assert that instructions behave the same when displaced as they do in place.
+    """Assert that each instruction has the same effects when displaced as in place.
 
     Each instruction is executed in place and displaced, from random states.  Registers, flags,
     memory, the next pc and faults must be equal.

@@ -98,12 +98,12 @@ class Firing:
         return self._read_now(register)
 
     def end(self) -> None:
-        """Mark the firing as over, because the probe's callback has returned."""
+        """Mark the firing as over; called after the probe's callback has returned."""
         self._over = True
 
     @property
     def probe(self) -> str:
-        """Full name of the probe, like ``kinst:kernel:strlen:4``."""
+        """Full name of the probe, such as ``kinst:kernel:strlen:4``."""
         return full_name(self._probe)
 
     @property
@@ -113,7 +113,7 @@ class Firing:
 
     @property
     def name(self) -> str:
-        """Name of the probe in its function: ``entry``, ``return``, or the instruction's offset."""
+        """Name of the probe within its function: ``entry``, ``return`` or an instruction offset."""
         return self._probe.name
 
     @property
@@ -159,7 +159,7 @@ class Firing:
         return FiringArguments(names, self._argument)
 
     def arg(self, which: int | str) -> Value:
-        """Return one argument, by name or by number from 0.
+        """Return the argument with a given name or number; arguments are numbered from 0.
 
         :raises KinstError: as for ``args``, or when the function has no such argument.
         """
@@ -172,7 +172,7 @@ class Firing:
 
     @property
     def result(self) -> Value:
-        """Return value of the function with its C type, available where the function returns.
+        """Return value of the function with its C type, available only where the function returns.
 
         :raises KinstError: at any other instruction.
         """

@@ -110,7 +110,7 @@ class Inspected:
         return text_at(self, int(address), limit)
 
     def where(self, address: int) -> str:
-        """Return an address as ``function+offset``, or in hexadecimal if outside all functions."""
+        """Format an address as ``function+offset``, or in hexadecimal outside all functions."""
         return self.emulated.image.symbols.where(address)
 
     @in_turn
@@ -128,7 +128,7 @@ class Inspected:
 
     @in_turn
     def value(self, kind: str, address: int) -> Value:
-        """Return the value at an address as a C type: ``uint32_t``, ``struct thread``, ``char *``.
+        """Return the value at an address, given its C type, such as ``struct thread``.
 
         :raises KinstError: when the debug data has no type of that name, or several.
         """
@@ -181,7 +181,7 @@ class Inspected:
         return types
 
     def _type(self, name: str) -> Type:
-        """Return the type with the given name; each ``*`` after the name adds a pointer."""
+        """Return the type with a given name; each ``*`` after the name stands for a pointer."""
         plain = name.rstrip("* ")
         found = self._types().named(plain)
         if len(found) != 1:

@@ -100,5 +100,5 @@ def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userlan
 
 
 def images() -> Sequence[str]:
-    """Return the names of the available kernels, as ``open`` accepts them."""
+    """Return the names of the available kernels, which can be passed to ``open``."""
     return [image.name for image in catalog.known() if image.path is not None]

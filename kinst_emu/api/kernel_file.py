@@ -71,7 +71,7 @@ class KernelFile:
 
     @property
     def modules(self) -> list[str]:
-        """Names of the loaded kernel modules in load order, like ``dtrace.ko``."""
+        """Names of the loaded kernel modules, such as ``dtrace.ko``, in load order."""
         return [module.name for module in self._image.modules]
 
     def __repr__(self) -> str:

@@ -34,7 +34,7 @@ from kinst_emu.api.turn import in_turn
 if TYPE_CHECKING:
     from kinst_emu.explore.explorer import Explored
 
-MOST = 1 << 62  # maximum number of instructions, or of nanoseconds, of a run
+MOST = 1 << 62  # maximum length of a run, in instructions or in nanoseconds
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Machine(Inspected):
     # -- running ----------------------------------------------------------------------------------
 
     def explore(self, *runs: str, **asked: Any) -> "Explored":
-        """Explore the interleavings of calls on another machine, booted with the same kernel.
+        """Explore the interleavings of calls on another machine that runs the same kernel.
 
         The arguments are those of ``kinst_emu.explore.from_python.explore``.
         """
@@ -207,7 +207,7 @@ class Machine(Inspected):
 
     @in_turn
     def execute_again(self, instructions: int) -> None:
-        """Execute instructions a second time without firing their probes again.
+        """Execute instructions that were executed before, without firing their probes again.
 
         :param instructions: instruction count since the start of the boot at which to stop.
         :raises KinstError: on QEMU, or when the count is out of range.
@@ -233,7 +233,7 @@ class Machine(Inspected):
     @in_turn
     def probe(self, wanted: str, fire: Fire | None = None, *, trap_path: TrapPath | None = None,
               unsafe: bool = False) -> Probes:
-        """Enable the probes that match a description.
+        """Enable the probes that match a probe description.
 
         :param wanted: a probe description, like ``kinst::strlen:4``, ``kinst::strlen:`` (every
             instruction), ``fbt::malloc:entry``, ``kinst::inline_function:entry``.
@@ -257,7 +257,7 @@ class Machine(Inspected):
 
     @in_turn
     def remove(self, probes: Probes) -> None:
-        """Disable probes, as ``probes.close()`` does."""
+        """Disable the given probes, as ``probes.close()`` does."""
         # An enabled D program uses the probe table, which therefore cannot be replaced.
         if probes in self._probes and self._program is not None:
             self._probes = [other for other in self._probes if other is not probes]
@@ -340,7 +340,7 @@ class Machine(Inspected):
             self._enable(self._probes, self._path)
 
     def _enable(self, wanted: list[Probes], path: TrapPath) -> None:
-        """Enable exactly these probes; if that fails, enable the previous probes again."""
+        """Enable only the given probes; if that fails, enable the previous probes again."""
         if self._program is not None:
             raise KinstError("a D program is enabled: close it before changing the probes")
         before = self._breakpoints
@@ -361,7 +361,7 @@ class Machine(Inspected):
 
     def _table(self, wanted: list[Probes], path: TrapPath
                ) -> tuple[Breakpoints | SeamBreakpoints, Iterable[int]]:
-        """Create the probes without enabling them, and return their table and their numbers."""
+        """Create probes without enabling them; return the probe table and the probe numbers."""
         by_number: dict[int, list[Probes]] = {}
         breakpoints: Breakpoints | SeamBreakpoints
         if isinstance(self.emulated, UnicornMachine):
@@ -459,7 +459,7 @@ class Machine(Inspected):
 
     @contextlib.contextmanager
     def record(self, path: str | Path) -> Iterator[None]:
-        """Record the machine to a file during a ``with`` block, starting from its current state.
+        """Record the machine's run to a file during a ``with`` block.
 
         :class:`Recording` opens the file.
 
@@ -491,7 +491,7 @@ class Machine(Inspected):
 
     @contextlib.contextmanager
     def on_qemu(self) -> Iterator["Machine"]:
-        """Create a machine on QEMU in the same state, for calls and probes in a ``with`` block.
+        """Create a machine on QEMU with the same state, for use in a ``with`` block.
 
         Its CPU is emulated by QEMU, which does not count instructions.  It is shut down at the end
         of the block.

@@ -92,7 +92,7 @@ class Program:
 
     @property
     def turn(self) -> Turn:
-        """Lock of the machine that the program traces."""
+        """Lock of the traced machine."""
         return self._machine.turn
 
     @property
@@ -154,7 +154,7 @@ class Program:
         self._active = False
 
     def moved(self) -> None:
-        """Restart the timers after the machine has moved to another virtual time."""
+        """Restart the timers after the machine's virtual time has jumped."""
         self._session.moved()
 
     def close(self) -> None:

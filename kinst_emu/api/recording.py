@@ -56,7 +56,7 @@ class Written:
 
 
 class RecordedMachine(Machine):
-    """Read-only machine of a recording, whose position only the recording can change."""
+    """Machine of a recording, which is read-only and moves only with the recording."""
 
     def _refuse(self, *_arguments: object, **_options: object) -> NoReturn:
         raise KinstError("this machine belongs to a recording: it is read-only, and only the "
@@ -147,7 +147,7 @@ class Recording:
 
     @in_turn
     def same(self) -> bool:
-        """Replay to the end, and return whether the final state is the recorded one."""
+        """Replay to the end, and return whether the final state equals the recorded final state."""
         self._wish(self._player.advance_to_end())
         return not self._player.difference()
 
@@ -159,7 +159,7 @@ class Recording:
     # -- queries ----------------------------------------------------------------------------------
 
     def firings(self, probe: str) -> Iterator[Moment]:
-        """Yield the firings of a probe from the current position on, moving the recording to each.
+        """Move the recording to each later firing of a probe, and yield the firing.
 
         :param probe: ``provider::function:name``, without wildcards.
         """
@@ -180,7 +180,7 @@ class Recording:
                 self.go(here)
 
     def who_wrote(self, place: str | int, size: int | None = None) -> Iterator[Written]:
-        """Yield the stores to a memory location before the current position, most recent first.
+        """Yield the stores to a memory location before the current position, latest first.
 
         The recording moves to each store.
 

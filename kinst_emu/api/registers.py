@@ -1,4 +1,4 @@
-"""General registers, accessed by the names in the architecture's manual."""
+"""General registers, accessed by the names that the architecture's manual uses."""
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Exclusive use of a machine by one thread at a time, in the process that created the machine."""
+"""Lock of a machine, which one thread at a time may use; forked children may not use it."""
 
 import contextlib
 import functools
@@ -28,7 +28,7 @@ class Turn:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the current process created the machine and is not a forked child."""
+        """Whether the current process created the machine, as opposed to a forked child."""
         return os.getpid() == self._process
 
     def _check(self) -> None:

@@ -58,7 +58,7 @@ def program_of(path: Path, workload: Workload) -> Path | None:
 
 
 def _binds(tree: ast.Module, name: str) -> bool:
-    """Return whether a module may bind a name by a function, class, assignment or import."""
+    """Return whether a module may define a name as a function, class, variable or import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             bound = [node.name]
@@ -84,7 +84,7 @@ def run_program(path: Path, workload: Workload, kernel: Kernel, machine: Unicorn
 
 @contextlib.contextmanager
 def _said(path: Path) -> Iterator[None]:
-    """Convert an exception in the user's program to a one-line error with its location."""
+    """Convert an exception raised by the user's program to a one-line error with its location."""
     try:
         yield
     except (KinstError, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Joining of ``--append`` and ``-s``, which argparse would parse as two options."""
+"""Joining of ``--append`` with a value such as ``-s``, which argparse takes for an option."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ APPEND = "--append"
 
 
 def with_flags(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line with each ``--append`` and its flags joined by ``=``."""
+    """Return the words of a command line, with ``--append -s`` replaced by ``--append=-s``."""
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] == APPEND and word.startswith("-") and not word.startswith("--"):

@@ -110,7 +110,7 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
 
 
 def with_disks(image: Image, disks: Sequence[Path]) -> Image:
-    """Return the image with disks attached.
+    """Return the image with the given disks attached.
 
     :raises KinstError: when a disk cannot be used.
     """

@@ -19,7 +19,7 @@ from kinst_emu.cli.conflicts import SCHEDULED, refuse
 from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, parse_count
 
-# Last part of a probe description, by the letter of its option.
+# What the last part of a probe description names, keyed by the letter of the option.
 LAST = {"P": "provider", "m": "module", "f": "function"}
 FLAGS = {"q": "quiet", "F": "flowindent", "w": "destructive", "C": "cpp", "Z": "zdefs"}
 UNICORN, QEMU = "unicorn", "qemu"
@@ -58,7 +58,7 @@ FLAG = re.compile(r"-\d")
 
 
 def last_part(letter: str) -> str:
-    """Return the name of the last part of a probe description, given the letter of its option."""
+    """Return what the last part of a probe description names, for an option such as ``-n``."""
     return LAST.get(letter, "name")
 
 
@@ -73,7 +73,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Program(argparse.Action):
-    """Collect -P, -m, -f, -n, -i and -s as (letter, text) in the order given."""
+    """Argparse action that collects -P, -m, -f, -n, -i and -s as (letter, text) in order."""
 
     def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
                  value: object, option: str | None = None) -> None:
@@ -82,7 +82,7 @@ class _Program(argparse.Action):
 
 
 class _Set(argparse.Action):
-    """Collect D options as (name, value, spelling for messages) in the order given."""
+    """Argparse action that collects D options as (name, value, spelling for messages) in order."""
 
     def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
                  value: object, option: str | None = None) -> None:
@@ -99,7 +99,7 @@ class _Set(argparse.Action):
 
 
 class _Macro(argparse.Action):
-    """Collect -D, -U and -I for the preprocessor."""
+    """Argparse action that collects -D, -U and -I for the preprocessor."""
 
     def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
                  value: object, option: str | None = None) -> None:
@@ -113,7 +113,7 @@ class _Raw(argparse.Action):
 
 
 class _Included(argparse.Action):
-    """Pass -H to the preprocessor."""
+    """Argparse action that passes -H to the preprocessor."""
 
     def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
                  _value: object, _option: str | None = None) -> None:
@@ -205,7 +205,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("-Z", action=_Set, nargs=0,
         help="permit probe descriptions that match no probe (default: refuse them)")
     add("-C", action=_Set, nargs=0,
-        help="run the C preprocessor on the programs of -s (default: off)")
+        help="run the C preprocessor on the programs given with -s (default: off)")
     for letter, what in (("-D", "NAME[=VALUE]"), ("-U", "NAME"), ("-I", "DIR")):
         add(letter, dest="preprocess", action=_Macro, metavar=what,
             help="pass this option to the preprocessor; may be repeated (default: none)")
@@ -229,8 +229,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="write an HTML page of the whole trace: code with counts, a timeline, stacks "
         "(default: no page)")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
-        help="kernel source tree that contains the lines for --report; may be repeated (default: "
-             "none)")
+        help="with --report: show source lines from this kernel source tree; may be repeated "
+        "(default: no source text)")
     add("--tracks", metavar="FILE",
         help="write processes, threads, system calls, page faults, interrupts and time off the CPU "
         "as tracks for https://ui.perfetto.dev; cannot be combined with probes or programs "
@@ -250,8 +250,8 @@ def make_parser() -> argparse.ArgumentParser:
         "emulator, which is faster; double: like guest, and the second breakpoint of arm64 and "
         "riscv64 also goes through the vectors (default: %(default)s)")
     add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
-        help="allocate one trampoline for each probe, or, with thread, one for each thread as in "
-        "FreeBSD, on amd64 only (default: %(default)s)")
+        help="how trampolines are allocated; probe: one for each probe; thread: one for each "
+        "thread, as in FreeBSD (amd64 only) (default: %(default)s)")
     add("--unchecked", action="store_true",
         help="with -c: pass arguments without checking them against the function's prototype, and "
         "show the result as a plain number")
@@ -363,7 +363,7 @@ class CommandLine:
 
     @property
     def of_kernel(self) -> list[str]:
-        """Options on the command line that need a kernel."""
+        """Options given on the command line that need a kernel."""
         system, work, shown = self.system, self.work, self.shown
         return [option for option, wanted in (
             ("-c", work.workload is not None), ("--files", work.files is not None),

@@ -31,7 +31,7 @@ class CompiledProgram:
 
     @property
     def shown(self) -> tuple[str, str]:
-        """The program's kind ("script" or "description") and its name in messages."""
+        """The program's kind ("script" or "description") and name, as printed in messages."""
         if self.letter == "s":
             return "script", self.text
         ends = [self.text.find(mark) for mark in "{/;" if mark in self.text]
@@ -46,7 +46,8 @@ def show_rewritten(pipeline: Pipeline, programs: Sequence[CompiledProgram], json
         for compiled in program.clauses:
             clause, specifier = compiled.function.clause, compiled.function.specifier
             if clause.body is None and not clause.bare:
-                continue  # a later part of a clause with "if"; the first part has the whole text
+                # A clause with "if" was split into several; only the first has its whole text.
+                continue
             parts = split(specifier.text, last_part(program.letter))
             text = rewritten.get(parts) or [":".join(parts)]
             body = "{\n}" if clause.body is None else between(program.source, *clause.body)
@@ -88,7 +89,7 @@ def say_matched(programs: Sequence[CompiledProgram], quiet: bool, verbose: bool)
 
 def show_list(pipeline: Pipeline, programs: Sequence[CompiledProgram], json: bool, verbose: bool
               ) -> int:
-    """Print the probes of the programs, or all probes, and return the exit status."""
+    """Print the probes that the programs match, or all probes; return the exit status."""
     shown = list(_listed(pipeline, programs))
     if not shown:
         return 1

@@ -13,7 +13,7 @@ from emu.host.errors import KinstError
 
 @dataclass(frozen=True)
 class Rule:
-    """An error message for options that conflict with others, or need others.
+    """Rule about options that exclude or require other options, with its error message.
 
     Options are named as in the parsed arguments.
 
@@ -29,7 +29,7 @@ class Rule:
 
 
 def _each(options: str, says: str, beside: str = "", without: str = "") -> tuple[Rule, ...]:
-    """Return one rule for each option, with the option's spelling inserted in the message."""
+    """Return a rule for each option, made from a message with a placeholder for the option."""
     return tuple(Rule((one,), says.format(SPELLED.get(one, "--" + one.replace("_", "-"))),
                       tuple(beside.split()), tuple(without.split())) for one in options.split())
 

@@ -24,7 +24,7 @@ class KernelThreads:
         self._machine, self._threads = machine, Threads(machine)
 
     def now(self) -> list[GuestThread]:
-        """Return the kernel threads, running ones first; an empty list if none is known to run."""
+        """Return the kernel threads, running threads first; empty if no running thread is known."""
         machine, threads = self._machine, list[GuestThread]()
         present, running = machine.cpu, dict[int, tuple[int, dict[str, int] | None]]()
         for cpu in machine.schedule.each():
@@ -79,7 +79,7 @@ def serve_recording(player: Player, place: str) -> None:
 
 
 def serve_machine(machine: UnicornMachine, place: str) -> None:
-    """Let a debugger drive a machine that is executing for the first time, without a recording.
+    """Let a debugger drive a running machine instead of a recording.
 
     :param place: TCP port, or ``-`` for standard input and output.
     """

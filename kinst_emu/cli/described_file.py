@@ -1,4 +1,4 @@
-"""Find the file whose debug data a command shows: a kernel, or another file with debug data."""
+"""Finding of the file with the debug data that a command shows, such as a kernel."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -83,7 +83,7 @@ def _wish(stop: object) -> None:
 
 
 def marks_of(player: Player, descriptions: list[str]) -> list[list[int]]:
-    """Return one list for each probe description: the addresses of the probes that match."""
+    """Return, for each probe description, the list of the addresses of the matching probes."""
     return [probed(player, text).addresses for text in descriptions]
 
 
@@ -128,7 +128,7 @@ def opened(path: Path | None) -> Iterator[IO[bytes]]:
 
 
 def seen_threads(piece: bytes) -> Iterator[int]:
-    """Yield the addresses of the threads that run in a piece of a flow."""
+    """Yield the addresses of the threads that appear in a part of an instruction trace."""
     return (value for value, _count, kind in ENTRY.iter_unpack(piece) if kind == THREAD)
 
 

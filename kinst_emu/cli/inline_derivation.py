@@ -20,7 +20,7 @@ WIDTH = 22  # width of an attribute's name in columns
 
 @dataclass(frozen=True)
 class Derivation:
-    """Derivation of the place of one inline copy from the debug data.
+    """Debug data and intermediate results from which the place of an inline copy is derived.
 
     :param address: load address that is added to the file's addresses: 0, or a module's.
     :param entry: address at which the copy begins.
@@ -152,7 +152,7 @@ def as_json(one: Derivation) -> dict[str, Any]:
 
 
 def listing(found: Iterable[Derivation]) -> Iterator[str]:
-    """Yield the lines for all inline copies; the entry of a function precedes its first copy."""
+    """Yield the lines for all inline copies; the lines for a function precede its copies."""
     functions = set[tuple[int, int]]()
     for one in found:
         function = one.address, one.entries.function.offset

@@ -9,8 +9,8 @@ import tty
 from emu.host.errors import KinstError
 from emu.machine.machine import Machine, Stop, StopReason, Until
 
-SLICE = 20_000_000  # virtual time between checks of the keyboard, in ns
-# number of slices without output that end the run after the end of a pipe
+SLICE = 20_000_000  # virtual time between two checks of the keyboard (a slice), in ns
+# number of slices without output after which the run ends, once the input pipe has ended
 QUIET = 5
 LEAVE = 0x1D  # Ctrl-]
 

@@ -1,4 +1,4 @@
-"""List probes for ``kdtrace -l``, and with ``-v`` what cannot be probed and why."""
+"""Lists of probes for ``kdtrace -l``; with ``-v``, also of what cannot be probed and why."""
 
 import dataclasses
 from collections import Counter
@@ -83,7 +83,7 @@ def stability(what: str, shown: str, compiled: Sequence[Compiled]) -> str:
 
 def show_clauses(compiled: Sequence[Compiled],
                  arguments: ArgumentTypes) -> None:
-    """Print each description of a program, and the details of its probe when it has only one."""
+    """Print each clause's probe description, and the probe's details if only one probe matches."""
     for clause in compiled:
         if clause.function.clause.hidden:
             continue
@@ -94,7 +94,7 @@ def show_clauses(compiled: Sequence[Compiled],
 
 
 def _names(node: object) -> Iterator[str]:
-    """Yield the names of variables in a syntax tree."""
+    """Yield the names of all variables in a syntax tree."""
     if isinstance(node, syntax.Name):
         yield node.name
     elif isinstance(node, list | tuple):
@@ -106,7 +106,7 @@ def _names(node: object) -> Iterator[str]:
 
 
 def _details(probe: ListedProbe, types: list[str]) -> str:
-    """Return the details that dtrace(1) prints of a probe with -v, between empty lines."""
+    """Return the details of a probe that ``dtrace -v`` prints."""
     text = ""
     promised = of_probe(probe.provider, probe.module, probe.function, probe.name)
     for title, value in zip(("Probe Description", "Argument"), promised, strict=True):

@@ -59,7 +59,7 @@ NEWLINE = 0x0A
 
 
 class TracedKernel:
-    """Kernel prepared for tracing, with its workload; a context manager, which also ends QEMU.
+    """Kernel prepared for tracing, with its workload; a context manager that also ends QEMU.
 
     :raises KinstError: when the options contradict each other, or the kernel cannot be prepared.
     """
@@ -142,7 +142,7 @@ class TracedKernel:
 
     @property
     def target_process(self) -> int:
-        """Process ID for ``$target``, or 0 if there is no target process.
+        """Process ID that ``$target`` stands for, or 0 if there is no target process.
 
         It is the process of -p, or the first one that the guest's shell creates for the command.
 
@@ -242,7 +242,7 @@ class TracedKernel:
                          | ({"changed": self._changed} if self._changed else {}))
 
     def _work(self) -> tuple[Type | None, int] | None:
-        """Run the workload; return a call's type and result, or None for other workloads."""
+        """Run the workload; if it is a call, return the type and value of the result, else None."""
         if self.player is not None:
             self.player.advance_to_end()
             return None
@@ -283,7 +283,7 @@ OVERWRITTEN = (
 
 
 class _Console:
-    """The guest's console, which prints new firings before the next line of output.
+    """The guest's console; new firings are printed before each new line of console output.
 
     While the guest writes nothing, firings are printed four times a second.
 
@@ -307,7 +307,7 @@ class _Console:
 
     @contextlib.contextmanager
     def streaming(self) -> Iterator[None]:
-        """Print new firings four times a second."""
+        """Print new firings four times a second during a ``with`` block."""
         before = signal.signal(signal.SIGALRM, self._tick)
         signal.setitimer(signal.ITIMER_REAL, PERIOD, PERIOD)
         try:

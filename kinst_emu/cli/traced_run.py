@@ -60,7 +60,7 @@ class TracedRun:
 
     @contextlib.contextmanager
     def _tracked(self) -> Iterator[None]:
-        """Write the file of --tracks; the file appears under its name only when it is complete."""
+        """Write the ``--tracks`` file, which replaces an existing file only when it is complete."""
         if self._line.shown.tracks is None or self._kernel is None:
             yield
             return

@@ -108,7 +108,7 @@ class VerdictsTask(Task[tuple[str, int], Verdicts, Trial]):
 
 
 def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
-    """Return the distinct instructions that FBT probes, each with the first place that has it."""
+    """Return the distinct instructions at FBT sites, each with the first FUNCTION+OFFSET found."""
     trial, places = prepared(ExecutionTask(setting)), dict[bytes, str]()
     for function in functions:
         try:
@@ -121,7 +121,7 @@ def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
 
 
 def located(setting: Setting, one: Finding, plain: bytes) -> str:
-    """Return the source lines of the module that decided a finding, separated by newlines.
+    """Return the lines of the module's source that decided a finding, separated by newlines.
 
     :param one: the finding.
     :param plain: encoding of a plain instruction, for comparison.

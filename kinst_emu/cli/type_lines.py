@@ -90,7 +90,7 @@ def _definition(kind: Type) -> Iterator[str]:
 
 
 def _layout(kind: Structure, name: str, begin: int, depth: int) -> Iterator[str]:
-    """Yield the lines of a structure at a bit offset, with anonymous members expanded."""
+    """Yield the lines for a structure at a bit offset; anonymous members are expanded."""
     if depth > MAX_STEPS:
         raise DebugDataError("structures are nested too deeply: the debug data is damaged")
     blank, indent = " " * 22, "    " * depth

@@ -35,7 +35,7 @@ WORDS = AGREES, DIFFERS, NOT_COMPARED, WAITED = (
 
 @dataclass(frozen=True)
 class Pair:
-    """The kernel that runs on both machines, Unicorn and QEMU.
+    """The kernel and the settings of the two machines, Unicorn and QEMU.
 
     :param memory: guest RAM in bytes.
     :param fault: fault to inject on the Unicorn machine; empty for none.
@@ -69,7 +69,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class _Check:
-    """A cross-check of two machines, and the kind of calls that it makes.
+    """Crosscheck of two machines through kernel function calls or through system calls.
 
     :param numbers: system call numbers by name; None when kernel functions are called.
     """
@@ -117,15 +117,15 @@ class CrosscheckTask(KeptTask[str, Checked, _Check]):
         return [_checked(prepared, call) for call in items]
 
     def named(self, item: str) -> bytes:
-        """Return the key of a call in a store."""
+        """Return the key under which a store keeps the result of a call."""
         return item.encode()
 
     def kept(self, item: str, result: Checked) -> Kept | None:
-        """Return a result as a store keeps it, or None if the result depends on host speed."""
+        """Convert a result for storage; return None if the result depends on the host's speed."""
         return None if result.word == WAITED else to_kept(result)
 
     def known(self, kept: Kept) -> Checked:
-        """Return a result that was read from a store.
+        """Convert a stored row back to a result.
 
         :raises ValueError: when the stored row is malformed.
         """
@@ -172,7 +172,7 @@ def _place(machine: UnicornMachine, address: int) -> dict[str, object]:
 
 
 def to_kept(one: Checked) -> Kept:
-    """Convert a result to the form in which a store keeps it.
+    """Convert a result to the form in which it is stored.
 
     It is a finding, so that ``kinst report`` can read it; a call that differs is wrong in state 0.
     """
@@ -190,7 +190,7 @@ def to_kept(one: Checked) -> Kept:
 
 
 def from_kept(kept: Kept) -> Checked:
-    """Convert what ``to_kept`` returned back to a result.
+    """Convert a stored result back from the form that ``to_kept`` returns.
 
     :raises ValueError: when the stored row is malformed.
     """

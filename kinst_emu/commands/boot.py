@@ -156,7 +156,7 @@ def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
     asking = tuple(text.encode() for text in machine.guest.boot.prompts)
 
     def prompts() -> str | tuple[str, ...]:
-        """Return the console text or texts at which the next run stops."""
+        """Return the console texts at which the next run stops."""
         asked, answer = machine.guest.boot.later_prompt
         if not arguments.until and asked and asked.encode() in machine.console.text:
             return (*machine.guest.boot.prompts, answer)
@@ -192,7 +192,7 @@ def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
 
 
 def _no_prompt(until: str | None, keys: str) -> str:
-    """Return the error message for a guest that has read all keys and waits for more."""
+    """Return the error message for a guest that has read all typed keys and waits for more."""
     wanted = "prompt" if until is None else f"text '{printable(until)}'"
     if not keys:
         return f"no {wanted} appeared: the guest waits for input; use --type to type keys"

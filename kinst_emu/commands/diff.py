@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for letter in "ab":
         parser.add_argument(f"--kernel-{letter}", metavar="IMAGE",
                             help=f"kernel of recording {letter.upper()} (default: the kernel file "
-                            "that was recorded, or the known kernel with the same build id)")
+                            "named in the recording, or the known kernel with the same build ID)")
     parser.add_argument("--limit", metavar="N",
                         help="refuse a recording with more than N instructions (default: "
                         f"{LIMIT:,})")
@@ -86,7 +86,7 @@ def _around(player: Player, code: KernelCode, count: int, begin: int) -> list[tu
 
 def _last(players: tuple[Player, Player], codes: tuple[KernelCode, KernelCode],
           parting: Parting) -> dict[str, object] | None:
-    """Return the last instruction common to both runs, and the registers that differ before it."""
+    """Return the last instruction that both runs share, and the registers that differ before it."""
     registers, pc = [], 0
     for player, count in zip(players, parting.counts, strict=True):
         if count <= player.recording.start.position.instructions:

@@ -107,7 +107,7 @@ def _list(image: Image, as_json: bool) -> None:
 
 
 def _sources(image: Image, symbol: Symbol, wanted: bool) -> dict[int, str]:
-    """Map each address of a function to its source line and to the inline functions around it."""
+    """Map each instruction address in a function to its source line and its inline functions."""
     lines: dict[int, str] = {}
     if not wanted or debug_file(image.file) is None:
         return lines

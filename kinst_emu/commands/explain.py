@@ -68,10 +68,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="call that makes the probe fire, e.g. 'strlen(\"hello\")'; or '$ COMMAND', where "
         "COMMAND is a line for the kinst-emu shell (required, except with --run)")
     add("--arch", metavar="A[,B...]",
-        help="explain PLACE on several teaching kernels, side by side: architectures or "
-        "amd64-illumos, separated by commas, or 'all' for all architectures; with "
-        "FUNCTION:OFFSET,OFFSET,... as PLACE, each kernel has its own offset (default: the kernel "
-        "of -k)")
+        help="explain PLACE on several teaching kernels side by side; A is an architecture or "
+        "amd64-illumos, or 'all' for all architectures; a PLACE of the form "
+        "FUNCTION:OFFSET,OFFSET,... gives one offset for each kernel (default: only the kernel "
+        "given with -k)")
     add("-n", dest="clause", metavar="CLAUSE", default="",
         help="D clause for the probe, in the form '[/PREDICATE/] { ACTIONS }'; the code of the "
         "clause is also explained (default: no clause)")
@@ -82,8 +82,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
         help="instead of -c: call that one run makes; give the option two or more times, first for "
         "run A. The runs follow --schedule and are explained twice: with a trampoline for each "
-        "thread, and with one trampoline shared by all threads; amd64 only (default: the call of "
-        "-c)")
+        "thread, and with one trampoline shared by all threads; amd64 only (default: the call "
+        "given with -c)")
     add("--schedule", metavar="SCHEDULE",
         help="with --run: schedule of the runs, e.g. 'A37 B A': A for 37 instructions, then B to "
         "its end, then A; kinst explore finds schedules (required)")
@@ -110,8 +110,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--gif", type=Path, metavar="FILE",
         help="write all moments to this file as an animated GIF (default: print text)")
     add("--at", metavar="STEP|N|all",
-        help="with --svg: step to draw, e.g. frame or trampoline; number of a moment, which is an "
-        "instruction counted from 1; or 'all' for an animated SVG (default: frame)")
+        help="with --svg: what to draw: STEP, e.g. frame or trampoline; N, the Nth moment (an "
+        "executed instruction or a call of the handler), counted from 1; or all, an animated SVG "
+        "(default: frame)")
     add("--json", action="store_true",
         help="print the recorded data and the steps as JSON (default: text)")
     add("--steps", action="store_true",
@@ -305,7 +306,7 @@ def _failed(failed: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
-    """Explain the same place on several teaching kernels, side by side."""
+    """Explain the same instruction on several teaching kernels, side by side."""
     for option in ("svg", "gif"):
         if getattr(arguments, option):
             raise KinstError(f"--{option}: works with one kernel only; leave out --arch")

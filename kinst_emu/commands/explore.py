@@ -191,7 +191,7 @@ def _files(image: Image, arguments: argparse.Namespace) -> tuple[str, tuple[str,
 
 
 def _pairs(arguments: argparse.Namespace) -> int:
-    """Explore pairs of runs from the file of --pairs; the runs of a pair access common memory."""
+    """Explore pairs of runs from the file given with ``--pairs``."""
     from dtrace.calls.prototypes import Prototypes
     from kinst_emu.explore.pairs import (
         ClusterPairTask,
@@ -255,7 +255,7 @@ def _pairs(arguments: argparse.Namespace) -> int:
 
 
 def _show_row(row: dict[str, Any], as_json: bool) -> bool:
-    """Print the findings for a pair of runs, and return whether the pair has findings."""
+    """Print the findings for a pair of runs, and return whether there are any."""
     if as_json:
         print(json.dumps(row), flush=True)
     elif row["findings"] or row.get("error"):

@@ -68,7 +68,7 @@ def _rows(images: list[KnownImage]) -> list[dict[str, str | None]]:
 
 
 def _get(arguments: argparse.Namespace) -> list[KnownImage]:
-    """Carry out the add, fetch or build action, and return the new images."""
+    """Add, fetch or build images as the options ask, and return the new images."""
     if arguments.action == "add":
         return [catalog.add(arguments.file, arguments.name)]
     if arguments.action == "fetch":

@@ -67,7 +67,7 @@ def _main() -> int:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """Return the parser with the options of all commands, for generating manuals."""
+    """Return the parser with the options of all commands, from which manuals are generated."""
     return _parser(COMMANDS)[0]
 
 
@@ -80,7 +80,7 @@ def _parser(wanted: Collection[str]
     parser = argparse.ArgumentParser(prog="kinst", description=DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parser.add_argument("--version", action=_Version, nargs=0,
-                        help="print the version of kinst and of the libraries that determine a run")
+                        help="print the versions of kinst and of the libraries that affect results")
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text)
         if name in wanted:

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = arguments.questions if arguments.sheet is None else arguments.sheet
     count = parse_count("5" if given is None else given, option)
     if count > MAX_QUESTIONS:
-        raise KinstError(f"{option} {count}: at most {MAX_QUESTIONS} questions are possible")
+        raise KinstError(f"{option} {count}: at most {MAX_QUESTIONS} questions are allowed")
     for path, name in ((arguments.html, "--html"), (arguments.page, "--page")):
         if path:
             check_writable(path, name)

@@ -94,9 +94,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="with --trace-insns: also show the memory that each instruction wrote "
                         "(default: off)")
     parser.add_argument("--gdb", metavar="PORT",
-                        help="serve gdb, which can also run backward, on this loopback port; 0 "
-                        "selects a free port, - uses standard input and output; the session starts "
-                        "at --to, or at the start of the recording (default: no gdb)")
+                        help="wait for gdb on this loopback port; 0 selects a free port, - uses "
+                        "standard input and output; gdb can also execute the recording backward; "
+                        "the session starts at the position given with --to, or at the start of "
+                        "the recording (default: no gdb)")
     parser.add_argument("--limit", metavar="N",
                         help="refuse a recording with more than N instructions (default: "
                         f"{LIMIT:,})")
@@ -161,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-ORIGIN = 8  # maximum number of bytes of memory whose origin is traced
+ORIGIN = 8  # maximum size in bytes of a memory value that is traced to its origin
 # Options that each mode accepts, in addition to -k, --limit and -q
 MODES = {
     "who_wrote": ("before", "to", "writes", "process", "json"),
@@ -197,7 +198,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _back_to(player: Player, text: str) -> None:
-    """Move the player back to the last time that a function or probe was reached."""
+    """Move the player back to the last time that execution reached a function or probe."""
     target = PlayedTarget(player)
     wanted = reached_at(player, text)
     if wanted.tails:
@@ -285,7 +286,7 @@ def _linked(link: Link, player: Player, sources: Sources, code: KernelCode,
 
 
 def _show_link(row: dict[str, object], saved: int) -> None:
-    """Print one step in the trace of a value's origin.
+    """Print one step of tracing a value back to its origin.
 
     :param saved: number of saves and restores of the register that were skipped before this step.
     """
@@ -297,7 +298,7 @@ def _show_link(row: dict[str, object], saved: int) -> None:
 
 
 def _searching(links: Iterator[Link], register: str) -> Iterator[Link]:
-    """Yield the steps of an origin, and show progress during the search for each step."""
+    """Yield the steps from a value back to its origin, and show progress during each search."""
     while True:
         with PROGRESS.working(f"looking for the origin of {register}"):
             link = next(links, None)
@@ -338,7 +339,7 @@ def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
 
 
 def _in_program(player: Player, pc: int, programs: UserPrograms) -> str:
-    """Return the function and process of a user address at the recording's current position."""
+    """Return the function that contains a user address, and the process, at the current time."""
     thread = next((one for one in Threads(player.machine).all()
                    if one.address == thread_of(player.machine)), None)
     if thread is None:
@@ -347,7 +348,7 @@ def _in_program(player: Player, pc: int, programs: UserPrograms) -> str:
 
 
 def _physical(player: Player, address: int, process: str | None) -> int:
-    """Translate an address of the kernel or of a process to a physical address.
+    """Translate a virtual address of the kernel or of a process to a physical address.
 
     :raises KinstError: when the address is not mapped, or the process does not exist.
     """
@@ -394,11 +395,11 @@ def _position(position: Position) -> dict[str, int]:
 
 
 def _sized(text: str, option: str) -> tuple[str, int]:
-    """Split the WHERE[:BYTES] of an option into location and size; without BYTES, the size is 0."""
+    """Split an option's value WHERE[:BYTES] into location and size, which is 0 without BYTES."""
     where, _colon, size = text.partition(":")
     count = parse_count(size, option) if size else 0
     if count > MAX_SHOWN:
-        raise KinstError(f"{option} {text}: at most {MAX_SHOWN} bytes are possible")
+        raise KinstError(f"{option} {text}: BYTES must be at most {MAX_SHOWN}")
     return where, count
 
 

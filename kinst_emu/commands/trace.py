@@ -27,7 +27,7 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst trace``."""
     parser.add_argument("trace", type=Path, metavar="FILE",
-                        help="instruction trace that kinst replay --trace-insns has written")
+                        help="instruction trace written by kinst replay --trace-insns")
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
                         help="kernel of the trace (default: the known kernel with the same build "
                         "id)")

@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     states, seed = (parse_count(getattr(arguments, name), f"--{name}")
                     for name in ("states", "seed"))
     if states > MAX_STATES:
-        raise KinstError(f"--states {states}: at most {MAX_STATES} states are possible")
+        raise KinstError(f"--states {states}: at most {MAX_STATES} states are allowed")
     chosen = [bool(arguments.function), arguments.all, arguments.random is not None,
               arguments.encodings is not None, arguments.assemble is not None]
     if sum(chosen) != 1:
@@ -185,7 +185,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
-    """Test a relocator program in a separate process, on flat memory."""
+    """Test a relocator program by executing its results on flat memory instead of in a kernel."""
     if arguments.provider != "kinst":
         raise KinstError("--provider: cannot be used with --relocator")
     for option in ("module", "part", "html", "memory"):
@@ -255,7 +255,7 @@ def _compared(setting: Setting, image: Image, arguments: argparse.Namespace,
 
 
 def given_encodings(arguments: argparse.Namespace, arch: str) -> dict[bytes, str]:
-    """Return the encodings of ``--assemble`` or ``--encodings``, each with its text."""
+    """Return the encodings given with ``--assemble`` or ``--encodings``, each with its text."""
     if arguments.assemble is not None:
         return {code: text for text, code in assemble(arch, arguments.assemble)}
     encodings = read_encodings(arguments.encodings)
@@ -265,7 +265,7 @@ def given_encodings(arguments: argparse.Namespace, arch: str) -> dict[bytes, str
 
 
 def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[bytes, str]:
-    """Return the encodings to execute, each with its place in the kernel."""
+    """Return the encodings to execute, each with its place in the kernel or its source text."""
     if arguments.assemble is not None or arguments.encodings is not None:
         return given_encodings(arguments, arch)
     surveyed = survey(ARCHITECTURES[arch], TRAPS[arch], image,

@@ -150,7 +150,7 @@ def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
     if arguments.random is not None:
         count = parse_count(arguments.random, "--random")
     if count > MAX_CALLS:
-        raise KinstError(f"--random {count}: at most {MAX_CALLS} calls are possible")
+        raise KinstError(f"--random {count}: at most {MAX_CALLS} calls are allowed")
     generator = random.Random(seed)
     # Select every function once before selecting any function again.
     drawn: list[call_table.CallEntry] = []

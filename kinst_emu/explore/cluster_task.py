@@ -1,4 +1,4 @@
-"""Task for the workers of a Dask cluster that execute schedules of a few runs."""
+"""Task with which the workers of a Dask cluster execute schedules of a few runs."""
 
 from dataclasses import dataclass
 

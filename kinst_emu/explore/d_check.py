@@ -31,7 +31,7 @@ class DCheck:
         self.wrong()
 
     def wrong(self) -> str | None:
-        """Describe the expression's failure in the machine's state; return None if it holds."""
+        """Return why the expression does not hold in the machine's state, or None if it holds."""
         errors: list[str] = []
         results: list[int] = []
 

@@ -72,7 +72,7 @@ def read_check(text: str) -> Check:
 
 
 def _hold_typed(image: Image, asked: Check, prototypes: Prototypes | None) -> None:
-    """Verify that the debug data has the result type of a check's function.
+    """Check that the debug data contains the result type of the function that a check calls.
 
     The type determines the width of the value and whether it is signed.
 

@@ -33,7 +33,7 @@ PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE = (
     "panic", "fault", "deadlock", "livelock", "result", "check", "data race")
 NOTHING = "-"  # printed in place of the result of a void function
 KINDS = (PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE)
-# Kind of finding for each reason that a run does not finish.
+# kind of finding, keyed by the reason why a run does not finish
 ENDS = {
     StopReason.PANIC: PANIC, StopReason.UNHANDLED: FAULT, StopReason.RESET: FAULT,
     StopReason.POWER_OFF: FAULT, StopReason.TIME: DEADLOCK, StopReason.HALT: DEADLOCK,
@@ -42,7 +42,7 @@ ENDS = {
 }
 
 MOST_PREEMPTIONS, MOST_SCHEDULES, MOST_JOBS = 8, 100_000_000, 64
-# Instruction budget of a schedule: multiple of the longest serial schedule's length, minimum.
+# Instruction budget of a schedule, as a multiple of the longest serial schedule; minimum budget.
 FACTOR, LEAST_LIMIT = 40, 20_000_000
 
 Judge = Callable[[Played], str | None]
@@ -199,7 +199,7 @@ class Explorer:
         self.explored.serial_failed = self._serial() is None
 
     def only(self, schedule: Schedule) -> Explored:
-        """Execute the serial schedules and a given schedule; report only findings of the latter."""
+        """Execute the serial schedules and a given one; report only findings of the given one."""
         began = time.monotonic()
         self.learn()
         self.explored.findings.clear()
@@ -265,7 +265,7 @@ class Explorer:
     # -- execution of a schedule ------------------------------------------------------------------
 
     def _all_judged(self, schedules: Iterable[Schedule]) -> Iterator[Judged]:
-        """Execute schedules, and yield each schedule with its failures in the given order."""
+        """Execute schedules in the given order, and yield each schedule with its failures."""
         if self.asked.jobs == 1 and self._others is None:
             yield from map(self.judged, schedules)
             return
@@ -317,7 +317,7 @@ class Explorer:
             self._add(kind, said, schedule)
 
     def _result(self, played: Played) -> tuple[int, ...]:
-        """Return the runs' results in a form in which all correct schedules agree.
+        """Return the runs' results in a comparable form: addresses are replaced by numbers.
 
         An address is replaced by the number of its first occurrence, null by 0.  A result that is
         void or of unknown type is 0.

@@ -19,7 +19,7 @@ from kinst_emu.explore.schedule import ScheduleTurn
 from kinst_emu.explore.stage import FACTOR, SLEEP, SLEEPS, SPINS, Played, Stage
 from kinst_emu.explore.threads import StartedRun, place_of_first
 
-# After a stop for one of these reasons, a turn continues with the run's next stretch.
+# Reasons for a stop after which the run's turn continues.
 GOES_ON = (StopReason.ADDRESS, StopReason.INSTRUCTIONS, StopReason.INTERRUPT, StopReason.TIME,
            StopReason.HALT)
 
@@ -53,8 +53,9 @@ class OneCpuStage(Stage):
         start = machine.guest.threads.start
         thread = None if start is None else structure(kernel_types(machine.image), start.thread)
         if not functions or thread is None:
-            raise KinstError("the thread switch of the kernel is unknown (missing symbols or debug "
-                             "data); omit --cpus to give each run its own CPU")
+            raise KinstError("cannot find the kernel's thread-switch functions or its thread "
+                             "structure (missing symbols or debug data); omit --cpus to give each "
+                             "run its own CPU")
         self._thread: Structure = thread
         self._switches = [one.address for one in functions]
         self._first = place_of_first(machine)
@@ -78,7 +79,7 @@ class OneCpuStage(Stage):
         return next((n for n, run in enumerate(self.runs) if run.thread == thread), None)
 
     def _goes(self) -> int | None:
-        """Return the run whose code the CPU is executing, or None for other code."""
+        """Return the number of the run whose code the CPU is executing, or None for other code."""
         return self._on if self._on is not None and self._runners[self._on].goes_on else None
 
     def _note(self, played: Played) -> None:
@@ -152,7 +153,7 @@ class OneCpuStage(Stage):
             machine.pc = run.address
 
     def _back_from_switch(self) -> tuple[int, int]:
-        """Return (pc, sp) after the return of the function that was just entered."""
+        """Return (pc, sp) as they will be when the function that was just entered returns."""
         machine = self.machine
         back = machine.arch.return_address(machine)
         return back, machine.arch.stack_after_return(machine)

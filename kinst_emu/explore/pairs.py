@@ -96,7 +96,7 @@ def is_program(text: str) -> bool:
 
 
 def with_programs(image: Image, corpus: Sequence[CorpusCall]) -> tuple[Image, list[CorpusCall]]:
-    """Compile the C files of a corpus into the image, and set the commands of all programs.
+    """Compile the C files of a corpus into the image, and set the command of each program.
 
     :return: the new image and corpus.
     :raises KinstError: a file cannot be read or compiled.
@@ -108,7 +108,7 @@ def with_programs(image: Image, corpus: Sequence[CorpusCall]) -> tuple[Image, li
 
 @dataclass
 class Use:
-    """Memory granules that a call reads and writes.
+    """Memory granules that a call reads, and granules that it writes.
 
     :param wrong: reason that the call cannot be explored; empty if it can.
     """
@@ -293,7 +293,7 @@ class PairStore:
             except (ValueError, KeyError, TypeError, RecursionError):
                 if number == 1:
                     raise KinstError(f"{path}: not a store of pairs; give another file") from None
-                # A later line can be incomplete if the search was killed while writing the line.
+                # The last line is incomplete if the search was killed while writing it.
 
     def add(self, row: dict[str, object]) -> None:
         """Add the row of a pair to the store and to its file."""
@@ -313,7 +313,7 @@ class PairStore:
 
 
 def asked_of(schedules: int, seed: int, unchecked: bool) -> str:
-    """Describe the parameters of a search, for comparison with those of the store's rows."""
+    """Describe the parameters of a search as text, for comparison with the text in stored rows."""
     # This text is part of the file format: old stores contain it.
     return f"orders {schedules}, seed {seed}" + ", unchecked" * unchecked
 

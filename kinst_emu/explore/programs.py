@@ -206,7 +206,7 @@ class _Starting:
         self.runs[number] = StartedRun(text, text, thread, None, entry, (), program=True)
 
     def _number_of(self, thread: int) -> int:
-        """Return the number of the program that a thread starts, derived from the process number.
+        """Return the number of the program that a thread starts, based on the process number.
 
         :raises StartError: the process is not a program of the runs.
         """
@@ -215,7 +215,8 @@ class _Starting:
         process = CStruct(self._kind, thread, self.machine)[members.process]
         number = int(process[members.number]) - self._first
         if not 0 <= number < len(self._texts) or number in self.runs:
-            raise StartError("the shell started processes other than the programs of --run")
+            raise StartError("the shell started a process that is not one of the programs given "
+                             "with --run")
         return number
 
     def all_stand(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from kinst_emu.explore.accesses import Access, read_accesses
 
 MAX_RACES = 1000  # maximum number of races reported for one schedule
-THE_CPU = -1  # key of a shared CPU in the table of synchronizing locations
+THE_CPU = -1  # key for the one shared CPU in the table of released locations
 Bytes = tuple[int, int, int]  # CPU, physical address, number of bytes
 
 
@@ -39,7 +39,7 @@ class DataRace:
 
 @dataclass
 class _Place:
-    """Most recent stores and loads in a granule, keyed by CPU and bytes, with the CPU's clock."""
+    """Most recent stores and loads in one granule; each access comes with the clock of its CPU."""
 
     stores: dict[Bytes, tuple[int, Access]] = field(default_factory=dict)
     loads: dict[Bytes, tuple[int, Access]] = field(default_factory=dict)
@@ -58,7 +58,8 @@ def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool],
     accesses = list(read_accesses(entries))
     changing = _changing(accesses) if one_cpu else frozenset()
     atomic = {pc: is_atomic(pc) for pc in {access.pc for access in accesses}}
-    ordering: dict[int, set[tuple[int, int]]] = {}  # by granule: (address, size) of atomic accesses
+    # (address, size) of atomic accesses, keyed by granule
+    ordering: dict[int, set[tuple[int, int]]] = {}
     for access in accesses:
         if atomic[access.pc]:
             for place in access.places:
@@ -95,21 +96,21 @@ def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool],
 
 
 def _changing(accesses: list[Access]) -> frozenset[int]:
-    """Return the addresses of the instructions that both load from and store to one location."""
+    """Return the addresses of instructions that load from and store to the same location."""
     loads = {(a.position, a.physical, a.pc) for a in accesses if not a.stores}
     return frozenset(a.pc for a in accesses
                      if a.stores and (a.position, a.physical, a.pc) in loads)
 
 
 def _acquire(own: list[int], released: dict[int, list[int]], place: int) -> None:
-    """Order a CPU's next accesses after all accesses that were released at a location."""
+    """Order a CPU's later accesses after all accesses that were released at a location."""
     there = released.get(place)
     if there is not None:
         own[:] = map(max, own, there)
 
 
 def _release(own: list[int], cpu: int, released: dict[int, list[int]], place: int) -> None:
-    """Order a CPU's accesses so far before later acquires of a location."""
+    """Order a CPU's accesses up to now before later acquires at a location."""
     released[place] = list(map(max, own, released.get(place, own)))
     own[cpu] += 1
 
@@ -119,7 +120,7 @@ def _overlap(a: Access, b: Access) -> bool:
 
 
 def _against(place: _Place, own: list[int], access: Access) -> Iterable[DataRace]:
-    """Yield the races between an access and earlier ones to a granule, then record the access."""
+    """Yield the races of an access with earlier accesses to a granule, then record the access."""
     others = [place.stores] if not access.stores else [place.stores, place.loads]
     for table in others:
         for (cpu, _physical, _size), (clock, before) in table.items():

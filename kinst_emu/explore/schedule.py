@@ -66,5 +66,5 @@ def read_schedule(text: str, runs: int) -> Schedule:
     if not turns:
         raise KinstError("--schedule: is empty; give turns, e.g. 'A120 B A'")
     if len(turns) > MAX_TURNS:
-        raise KinstError(f"--schedule: {len(turns)} turns; at most {MAX_TURNS} are possible")
+        raise KinstError(f"--schedule: {len(turns)} turns; at most {MAX_TURNS} are allowed")
     return tuple(turns)

@@ -22,7 +22,7 @@ from kinst_emu.explore.trampolines import ProbedRuns
 # Maximum virtual time that a run may sleep before others continue, in nanoseconds.
 SLEEP = 1_000_000_000
 LONG_TURN = 1 << 30  # length of a CPU's turn in instructions: practically unlimited
-# number of times that a run signals that it waits before other runs continue
+# number of signals that a run is waiting, after which other runs continue
 PAUSES = 3000
 # multiple of the longest serial schedule's length; used in place of SPINS if it is larger
 FACTOR = 4
@@ -63,7 +63,7 @@ class AccessEntries:
 
 @dataclass
 class Played:
-    """Outcome of the execution of a schedule.
+    """Outcome of executing a schedule.
 
     :param results: results of the finished runs, by number.
     :param end: why execution stopped before all runs finished; None: all finished.
@@ -84,7 +84,7 @@ class Played:
     stretches: list[RunStretch] = field(default_factory=list)
 
     def went_on(self, run: int, begin: int, end: int) -> None:
-        """Add a stretch of a run between two instruction counts of the machine."""
+        """Add an uninterrupted part of a run, between two instruction counts of the machine."""
         self.stretches.append(RunStretch(begin, end, run, self.executed(run)))
 
     def executed(self, run: int) -> int:
@@ -129,7 +129,7 @@ class Stage:
         return self.play_all([schedule])[0]
 
     def play_all(self, schedules: Iterable[Schedule]) -> list[Played]:
-        """Execute several schedules and observe memory accesses, which is slow to set up."""
+        """Execute several schedules while observing memory accesses, which is slow to set up."""
         entries = AccessEntries()
         looking = self.looking = Accesses(self.machine.engine, entries.add, *self.looked_at)
         try:
@@ -182,7 +182,7 @@ class Stage:
         return reads, writes
 
     def stack_at(self, schedule: Schedule, position: int) -> list[str]:
-        """Execute a schedule up to an instruction count, and return the call stack at that point.
+        """Execute a schedule up to an instruction count, and return the call stack there.
 
         The machine stays at that point.
 
@@ -202,7 +202,7 @@ class Stage:
             return [f"stack not available: {error}"]
 
     def record(self, schedule: Schedule, path: Path, text: str) -> Played:
-        """Record the execution of a schedule from the initial state to a file.
+        """Execute a schedule from the initial state, and record the execution to a file.
 
         :param text: title of the recording.
         :raises ReplayError: the file cannot be written.
@@ -276,7 +276,7 @@ class Stage:
         return STUCK
 
     def _go(self, run: int, count: int | None, played: Played) -> str | Stop:
-        """Execute a run alone.
+        """Execute a run while the other unfinished runs are held.
 
         :return: DONE, PREEMPTED, STUCK, or the stop that ends the schedule.
         """

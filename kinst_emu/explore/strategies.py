@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from kinst_emu.explore.accesses import RunAccesses, points, shared_places
 from kinst_emu.explore.schedule import Schedule, ScheduleTurn
 
-MOST_LISTED = 200_000  # maximum number of schedules that are listed for one sequence of runs
+MOST_LISTED = 200_000  # maximum number of schedules that are listed for one sequence of turns
 STRATEGIES = ("all", "pct", "random")
 
 
@@ -20,7 +20,7 @@ def serial_schedules(runs: int) -> list[Schedule]:
 
 
 class Preemptions:
-    """Enumeration of schedules with a limited number of preemptions, without equivalent schedules.
+    """Enumeration of schedules with few preemptions; equivalent schedules are skipped.
 
     Each preemption comes before an access to a granule that another run uses, too.  Schedules are
     equivalent if the accesses to each granule come in the same sequence.
@@ -49,7 +49,7 @@ class Preemptions:
         return total
 
     def _sequences(self, preemptions: int) -> list[tuple[int, ...]]:
-        """Return the runs of all turns: the preempted turns, followed by the last turns."""
+        """Return all possible sequences of turns, each as the numbers of the runs."""
         runs = range(len(self._runs))
         sequences = []
         for head in itertools.product(runs, repeat=preemptions + 1):
@@ -60,7 +60,7 @@ class Preemptions:
         return sequences
 
     def schedules(self, preemptions: int, seed: int) -> Iterator[Schedule]:
-        """Yield schedules with a given number of preemptions, taking the sequences of runs in turn.
+        """Yield schedules with a given number of preemptions, from each turn sequence in rotation.
 
         At most MOST_LISTED schedules of a sequence of runs are yielded; ``listed`` becomes False if
         there are more.
@@ -82,7 +82,7 @@ class Preemptions:
 
     def _choices(self, sequence: tuple[int, ...], preemptions: int, chosen: random.Random
                  ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yield (sequence of runs, positions of the preemptions in its first turns)."""
+        """Yield a sequence of turns with the positions at which its first turns are preempted."""
         points = [self.points[run] for run in sequence[:preemptions]]
         size = math.prod(map(len, points))
         self.listed &= size <= MOST_LISTED
@@ -102,7 +102,7 @@ class Preemptions:
                 yield sequence, tuple(positions)
 
     def _key(self, sequence: tuple[int, ...], at: tuple[int, ...]) -> tuple[object, ...]:
-        """Return the expected accesses to each shared granule, equal for equivalent schedules."""
+        """Return a key for a schedule; equivalent schedules have the same key."""
         parts: list[tuple[object, ...]] = []
         for place in sorted(self.shared):
             row: list[tuple[int, int]] = []

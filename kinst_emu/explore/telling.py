@@ -1,4 +1,4 @@
-"""Description of a schedule by source lines that access shared memory, in a column per run."""
+"""Description of a schedule by source lines that access shared memory, with a column per run."""
 
 import bisect
 from collections.abc import Iterator
@@ -182,7 +182,7 @@ def rows(machine: Machine, sources: Sources, entries: bytes, runs: int,
 
 
 def side_by_side(table: list[Row], runs: int, width: int = 58) -> Iterator[str]:
-    """Yield a header, then a line for each row, in the column of the row's run."""
+    """Yield a header, then a line for each row; each run has its own column."""
     yield "".join(f"{LETTERS[run]:<{width}}" for run in range(runs)).rstrip()
     for row in table:
         yield " " * width * row.run + row.text

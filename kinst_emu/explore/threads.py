@@ -46,11 +46,11 @@ class StartedRun:
 
 
 class StartError(KinstError):
-    """Failure to start the runs in threads."""
+    """Error raised if the runs cannot be started in threads."""
 
 
 def _invocation(text: str, program: Sequence[Statement]) -> Invocation:
-    """Return the call in the last statement of a run, after the statements that prepare it."""
+    """Return the function call that ends a run; the statements before it prepare the call."""
     last = program[-1].value
     if not isinstance(last, Invocation):
         raise KinstError(f"--run '{text}': must end with a function call, e.g. strlen(\"hello\")")
@@ -87,7 +87,7 @@ def runs_threads(machine: UnicornMachine) -> bool:
 
 
 def caller_of(machine: UnicornMachine, limit: int = DEFAULT_LIMIT) -> Caller:
-    """Return the caller for functions that are called before the runs begin."""
+    """Return the ``Caller`` for functions that must be called before the runs begin."""
     # The arguments of threads are used later, so they must not be on the stack.
     return Caller(machine, limit, on_stack=not runs_threads(machine))
 
@@ -223,7 +223,7 @@ def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, calle
 
 
 def place_of_first(machine: UnicornMachine) -> int:
-    """Return the start address of new threads, which is never executed (see ``Caller``)."""
+    """Return the start address for new threads, which is never executed (see ``Caller``)."""
     return machine.guest.entry_address(machine.image) + 16
 
 

@@ -50,8 +50,8 @@ class ProbedRuns:
                  trampolines: str) -> None:
         self._machine, self._runs = machine, runs
         self._entries: list[bytes] = []
-        self._due: dict[int, Site] = {}  # by run: site of the next displaced instruction
-        # (physical address, site, code) of each trampoline, by address.
+        self._due: dict[int, Site] = {}  # site of the next displaced instruction, keyed by run
+        # (physical address, site, code) of each trampoline, keyed by address
         self._holds: dict[int, tuple[int, Site, bytes]] = {}
         # (position, whether it is a store) -> description of the trampoline access
         self.said: dict[tuple[int, bool], str] = {}

@@ -66,7 +66,7 @@ def _stored(found: list[bytes]) -> set[tuple[int, int]]:
 
 
 def _window(machine: UnicornMachine) -> int:
-    """Return a number of instructions in which each CPU has at least one turn."""
+    """Return a number of instructions that is large enough for each CPU to have a turn."""
     return 3 * len(machine.cpus) * WINDOW
 
 
@@ -93,7 +93,7 @@ def _comes_by_again(machine: UnicornMachine, cpu: int) -> bool:
 
 
 def waits(stage: Stage, played: Played) -> Iterator[str]:
-    """Describe, for each unfinished run, the run's location and the event it waits for."""
+    """Describe, for each unfinished run, its location and the event for which it waits."""
     machine = stage.machine
     running = {thread_of(machine): machine.pc for _cpu in machine.schedule.each()}
     places = [machine.pc for _cpu in machine.schedule.each()]

@@ -1,4 +1,4 @@
-"""Flame graphs, for notebooks, of the stacks that a D program counted."""
+"""Flame graphs, drawn in notebooks, of stacks that a D program has counted."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -33,6 +33,6 @@ class FlameGraph:
                        "firings", MOST_FRAMES)[0]
 
     def _repr_html_(self) -> str:
-        """Return an iframe with the graph, whose script can enlarge a clicked frame."""
+        """Return an iframe that shows the graph; a click on a stack frame enlarges that frame."""
         return html.framed(f"<!DOCTYPE html><html lang=\"en\"><title>{self.name}</title>{self.svg}",
                            f"{self.name}: a flame graph", GRAPH_HEIGHT)

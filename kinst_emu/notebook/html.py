@@ -52,7 +52,7 @@ def aggregation(name: str, values: Mapping[tuple[Value, ...], Value]) -> str:
 
 
 def framed(page: str, title: str, height: int) -> str:
-    """Return an iframe with a whole page; the scripts of the page cannot access the notebook.
+    """Return an iframe that contains a page; scripts of the page cannot access the notebook.
 
     :param height: height of the frame in pixels.
     """

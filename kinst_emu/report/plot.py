@@ -121,7 +121,7 @@ Bound = int | None  # lower bound of a bucket, or None for the bucket below the 
 
 
 def _between(function: str, bounds: Collection[Bound]) -> list[Bound]:
-    """Return the lower bounds of a distribution's buckets, including empty ones in between."""
+    """Return the lower bounds of all buckets of a distribution, including empty buckets."""
     known = sorted(bound for bound in bounds if bound is not None)
     all_bounds: set[int] = set(known)
     if function == "quantize":

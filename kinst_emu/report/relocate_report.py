@@ -41,7 +41,7 @@ class Result:
         return ARCHITECTURES[self.arch].disassemble(code, CODE)
 
     def kinds(self, verdict: str) -> Counter[str]:
-        """Count the unexecuted and unproven instructions with a verdict, for each mnemonic."""
+        """Count, for each mnemonic, the unexecuted and unproven instructions with a verdict."""
         report = self.report
         return Counter(self.text(code).split()[0]
                        for code, word in (*report.unexecuted.items(), *report.unproven.items())
@@ -217,7 +217,7 @@ def junit(result: Result, what: str = "kinst relocate") -> bytes:
 
 
 def _states(one: Finding) -> int:
-    """Return the number of random states needed to reproduce a mismatch.
+    """Return how many random states are needed to reproduce a mismatch.
 
     Constructed states are always tried, in addition to the random ones.
     """

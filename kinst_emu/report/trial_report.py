@@ -17,7 +17,7 @@ def modules_of(image: Image) -> str:
 
 
 def show(result: Result, compared: Verdicts | None, image: Image) -> None:
-    """Print a report: verdicts, totals, refusals by reason, and finally mishandled encodings."""
+    """Print a report: verdicts, totals, refusals by reason, and mishandled encodings."""
     print(f"{image.path} with {modules_of(image)}")
     if compared is not None:
         _show_verdicts(result, compared)

@@ -18,7 +18,7 @@ FUNCTION, WORD = "strlen", "hello"
 
 @dataclass
 class Pupil:
-    """Progress of the learner, as examined by the checks of the tasks.
+    """Session, variables and answers of the learner, which the tasks' checks examine.
 
     :param session: the session in which the learner works.
     :param names: the learner's namespace.
@@ -34,7 +34,7 @@ class Pupil:
     answer: object = None
 
     def any_of(self, kind: type[Any]) -> list[Any]:
-        """Return the values of a type in the learner's namespace."""
+        """Return the values of a given type among the learner's variables."""
         return [value for name, value in self.names.items()
                 if isinstance(value, kind) and not name.startswith("_")]
 

@@ -242,7 +242,7 @@ class Session:
     # -- queries ----------------------------------------------------------------------------------
 
     def disas(self, function: str) -> Disassembly:
-        """Return the instructions of a function, with the verdict of a probe on each."""
+        """Return the instructions of a function, with the verdict on each."""
         instructions = self.kernel.instructions(function)
         indexes = [number for number, instruction in enumerate(instructions)
               if isinstance(self._names.get("machine"), Machine)
@@ -300,7 +300,7 @@ class Session:
         return self.machine.keep(), self.machine.instructions
 
     def moved(self, begun: tuple[State, int] | None, what: str, ran: bool) -> None:
-        """Remember an operation for ``back``, unless the operation executed no instructions.
+        """Remember an operation for ``back``, unless it executed no instructions.
 
         :param begun: what ``begin`` returned before the operation.
         """

@@ -50,7 +50,7 @@ class Explanation:
 
 @dataclass(frozen=True, repr=False)
 class Disassembly:
-    """Instructions of a function, with the verdict of a probe on each.
+    """Instructions of a function, with the verdict on each.
 
     :param at: index of the instruction to be executed next; None if it is not among them.
     """

@@ -22,7 +22,7 @@ class SharedOutput(io.TextIOWrapper):
     """
 
     raw = changed = False
-    # whether the last line is incomplete, and was written by the guest; by this program
+    # whether the guest, or this program, wrote the last line without ending it
     _guests = _ours = False
     _printed = False  # whether the text layer may hold text that is not yet in the buffer
     given: io.TextIOWrapper | None = None
@@ -69,13 +69,13 @@ class SharedOutput(io.TextIOWrapper):
             self.buffer.flush()
 
     def _rest(self) -> None:
-        """Write the bytes of an incomplete character of the guest."""
+        """Write the bytes of a character that the guest has only partly written."""
         rest = self._shown(self._decoder.decode(b"", True), EDITING)
         if rest:
             self.buffer.write(rest.encode("utf-8", "backslashreplace"))
 
     def end_line(self) -> None:
-        """End an incomplete line of the guest, and flush, before other output follows."""
+        """End the guest's last line if it is incomplete, and flush the stream."""
         if self._guests:
             self.write("\n")
         self.flush()

@@ -73,7 +73,7 @@ def _dicts(value: Value) -> list[dict[str, Value]]:
 
 
 def _size(row: Mapping[str, Value]) -> float:
-    """Return a key that sorts rows by value, from the largest to the smallest."""
+    """Return a sort key that orders rows by value, from the largest to the smallest."""
     value = row["value"]
     return -float(value) if isinstance(value, int) else 0.0
 

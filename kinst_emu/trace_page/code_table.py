@@ -1,4 +1,4 @@
-"""Code of functions with the firings of each instruction, for the page of a trace."""
+"""Tables of the functions' code with the firings of each instruction, for the page of a trace."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Data that is collected during a trace for the page of the trace."""
+"""Data collected during a trace, from which the page of the trace is made."""
 
 from array import array
 from collections import Counter
@@ -97,7 +97,7 @@ class Collected:
             self.stacks_left_out += 1
 
     def take(self, breakpoints: Breakpoints) -> None:
-        """Collect the firings that the probes have recorded."""
+        """Collect the firings that the breakpoints' dispatcher has recorded."""
         for number, _cpu, _executed, now, *_registers in breakpoints.dispatcher.records():
             self.firing(now, number)
 

@@ -139,7 +139,7 @@ def test_a_declaration_with_a_signature_resolves_to_the_type_unit(tmp_path, vers
 
 
 def test_units_that_share_huge_abbreviation_tables_are_refused(tmp_path):
-    """Each of 2,000 units refers to another offset in one long abbreviation table."""
+    """Each of 2,000 units refers to a different offset in one long abbreviation table."""
     tables = b"".join(abbrev(code, 0x11, 0) for code in range(1, 20_000)) + b"\0"
     units = b"".join(compile_unit(4, b"\0", 5 * n) for n in range(2000))
     with pytest.raises(NotJoined, match="too much work"):

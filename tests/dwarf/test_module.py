@@ -48,7 +48,7 @@ def info():
 
 
 def module(tmp_path, debug=None, name="some.ko"):
-    """Write a module file whose variables are in its first section, the symbol table.
+    """Write a module file with variables in its first section, the symbol table; return its path.
 
     Their offset 24 is that of the name field of the first symbol, which is 1.
     """

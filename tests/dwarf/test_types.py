@@ -199,7 +199,7 @@ ABBREVS = (
 
 
 class Unit:
-    """Builder of a DWARF unit whose methods return the offsets of the entries that they add."""
+    """Builder of a DWARF unit; each method adds an entry and returns the entry's offset."""
 
     def __init__(self):
         self.body = b"\1" + bytes(8) + b"f.c\0"

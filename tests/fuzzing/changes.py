@@ -16,7 +16,7 @@ VALUES = (None, True, False, 0, 1, -1, 1 << 31, 1 << 63, 1 << 64, 1 << 70, -(1 <
 
 
 def bytes_changed(rng: Any, content: bytes, ranges: Sequence[range]) -> bytes:
-    """Change a few bytes of a file, insert some, or delete some.
+    """Change, insert or delete a few bytes of a file, and return the result.
 
     :param ranges: parts of the file, each changed with the same probability whatever its size;
         empty for the whole file

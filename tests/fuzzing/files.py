@@ -132,7 +132,7 @@ def run(command: str, folder: Path) -> str:
 
 
 def sections(content: bytes, wanted: str = "") -> list[range]:
-    """Return the byte ranges of those sections of an ELF file whose names have a prefix.
+    """Return the byte ranges of an ELF file's sections that have a given prefix in their names.
 
     Without a prefix, the ranges of all sections, the header and the tables are returned.
     """
@@ -162,7 +162,7 @@ def debug(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
 
 
 def module(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
-    """Return the file of a kernel module and no ranges."""
+    """Return the contents of a kernel module and an empty list of byte ranges."""
     content = KernelModule(arch=arch, outside="strlen", depends=()).build()
     return content, []
 
@@ -178,7 +178,10 @@ def ctf(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
 
 
 def written(*words: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]:
-    """Return a function that runs commands and returns the file that they write to ``{good}``."""
+    """Return a function that runs commands and returns the contents of the file that they write.
+
+    In the commands, ``{good}`` stands for the path of that file.
+    """
     def made(arch: str, folder: Path) -> tuple[bytes, Sequence[range]]:
         for command in words:
             result = run(command.replace("{good}", str(folder / "good"))

@@ -44,7 +44,7 @@ LEFT_OUT = {"close": "ends each case", "fileno": "returns a number", "hear": "is
 
 
 class Stub(threading.Thread):
-    """A gdb stub in a thread that sends up to five wrong replies among its first twelve."""
+    """A gdb stub that runs in a thread; up to five of its first twelve replies are wrong."""
 
     def __init__(self, rng: Any, connection: socket.socket) -> None:
         super().__init__(daemon=True)
@@ -116,7 +116,7 @@ def ground() -> None:
 
 
 def verbs() -> list[str]:
-    """Return the names of the client's methods to call."""
+    """Return the names of the client methods that the fuzzer calls."""
     return [name for name in dir(CLIENT) if not name.startswith("_") and name not in LEFT_OUT]
 
 

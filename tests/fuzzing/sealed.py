@@ -122,7 +122,7 @@ def _sql(rng: Any, db: sqlite3.Connection) -> None:
 
 
 def store_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
-    """Change a result store at random, by SQL statements or byte by byte."""
+    """Change a result store with random SQL statements, or change some of its bytes."""
     if rng.random() < 0.3:
         return bytes_changed(rng, content, [range(100), range(len(content))])
     with tempfile.TemporaryDirectory() as folder:
@@ -134,6 +134,6 @@ def store_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
                 with db:
                     _sql(rng, db)
             except sqlite3.Error:
-                continue  # a constraint refuses the value, or the table or column is gone
+                continue  # the value violates a constraint, or the table or column was dropped
         db.close()
         return path.read_bytes()

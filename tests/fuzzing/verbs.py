@@ -1,4 +1,4 @@
-"""Fuzzer of the Python API that calls public members with random arguments.
+"""Fuzzer that calls the public members of the Python API with random arguments.
 
 Introspection finds the public names of the classes. Some arguments fit the annotations and some do
 not. A call may return, or raise a KinstError, or raise a TypeError, ValueError, OverflowError or
@@ -68,7 +68,7 @@ def ground() -> Ground:
 
 
 def names(kind: type) -> list[str]:
-    """Return the names of a class's public members to call."""
+    """Return the names of the public members of a class that the fuzzer calls."""
     return [name for name in dir(kind) if not name.startswith("_") and name not in LEFT_OUT]
 
 

@@ -39,7 +39,7 @@ def parts(parameter):
 
 
 def wanted(call, seen):
-    """Return the numbers in each compared parameter, as stored by the called function."""
+    """Return, for each compared parameter, a list of the numbers that the callee has stored."""
     return [[number(kind, seen[offset + at : offset + at + SCALARS[kind]])
              for _suffix, at, kind in parts(parameter)]
             for parameter, offset in zip(call.parameters[:LISTED], call.offsets()[:LISTED],
@@ -55,7 +55,7 @@ def words_alone(call):
 
 
 def program(calls):
-    """Return a D program that prints the arguments of every call with fbt and kinst probes."""
+    """Return a D program with fbt and kinst probes that print the arguments of every call."""
     clauses = []
     for call in calls:
         names = [FORMAT.format(n, suffix) for n, p in enumerate(call.parameters[:LISTED])
@@ -70,7 +70,7 @@ def program(calls):
 
 
 def shown(call, numbers):
-    """Return the values that the D program should print for a call: ``args[]`` and ``argN``."""
+    """Return the values of ``args[]`` and ``argN`` that the D program should print for a call."""
     kinds = [kind for p in call.parameters[:LISTED] for _suffix, _at, kind in parts(p)]
     flat = [extended(kind, value) & (1 << 64) - 1 for kind, value in zip(
         kinds, (value for values in numbers for value in values), strict=True)]
@@ -99,7 +99,7 @@ def held(call, line, numbers):
 
 
 def hold(lines, calls, stored):
-    """Compare the output of the D program with the values that the callees have stored."""
+    """Assert that the D program printed the values that the callees have stored."""
     assert len(lines) == 2 * len(calls)
     for n, (call, numbers) in enumerate(zip(calls, stored, strict=True)):
         held(call, lines[2 * n], numbers)
@@ -160,7 +160,7 @@ def test_arguments_in_python_match_what_the_callee_stores(modules, part):
 
 
 def number_of(value, suffix):
-    """Return the member of a value that the C suffix ``suffix`` names, as a number."""
+    """Return the number that a C suffix such as ``.name[1]`` selects in a value."""
     name, _bracket, index = suffix.removeprefix(".").rstrip("]").partition("[")
     if name:
         value = value[name]
@@ -194,6 +194,6 @@ def test_reading_an_unknown_argument_is_an_error_and_others_are_readable(kernel)
 
     with machine.probe("kinst::malloc:*", fire) as probes:
         machine.call("malloc", 100, machine.kernel.symbol("M_TEMP"), 2)
-    assert probes.count > len(refused) // 3 > 0  # some arguments are known after the entry
+    assert probes.count > len(refused) // 3 > 0  # some arguments can be read after the entry
     assert all("is unknown at this instruction" in text for _where, _name, text in refused)
     assert not any(where == "0" for where, _name, _text in refused)

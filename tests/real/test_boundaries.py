@@ -1,4 +1,4 @@
-"""Tests that functions entered in a boot or a program return, with known exceptions."""
+"""Tests that every function that a boot or a program enters returns, with known exceptions."""
 
 from collections import Counter
 
@@ -27,9 +27,9 @@ FIRST = "fork_trampoline"
 
 @pytest.fixture(params=ARCHES, scope="module")
 def traced(request):
-    """Return a machine that has booted and run the test program, with probes on all functions.
+    """Boot a machine with probes on all functions, run the test program, and return a tuple.
 
-    The tuple also has the probes, a counter of the functions whose frames vanished with ended
+    The tuple has the machine, the probes, a counter of functions whose frames vanished with ended
     threads, and the stacks.
     """
     image = with_userland(real_kernel(request.param))
@@ -53,7 +53,7 @@ def traced(request):
 
 
 def report_only(breakpoints, number):
-    """Count all firings, but call the Python callback only for one probe."""
+    """Call the Python callback for one probe only; the firings of all probes are still counted."""
     fire = breakpoints._fire
 
     def filtered(fired):
@@ -73,7 +73,7 @@ def on_stack(machine, addresses):
 
 
 def balance(breakpoints):
-    """Return the number of entries and the number of returns of each function."""
+    """Return two counters: the entries and the returns of each function."""
     entries, returns = Counter(), Counter()
     for number in range(len(breakpoints.dispatcher)):
         _at, _code, function, kind, count, _removed = breakpoints.dispatcher.probe(number)
@@ -82,7 +82,7 @@ def balance(breakpoints):
 
 
 def standing(machine, stacks):
-    """Count the functions with frames on the stacks of all threads (also the current thread)."""
+    """Count each function's frames on the stacks of all threads, including the current thread."""
     counts = Counter(on_stack(machine, stacks.addresses(machine.read_register, DEEP)))
     threads = Threads(machine)
     running = thread_of(machine)
@@ -95,7 +95,7 @@ def standing(machine, stacks):
 
 
 def left_by_tail(breakpoints):
-    """Count the functions that have made a tail call whose callee has not returned yet."""
+    """Count each function's tail calls whose callees have not returned yet."""
     dispatcher = breakpoints.dispatcher
     return Counter(breakpoints.functions[dispatcher.probe(number)[2]].name
                    for _thread, number in dispatcher.pending_returns())

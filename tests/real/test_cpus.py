@@ -59,7 +59,7 @@ def test_the_kernel_starts_its_cpus_and_two_boots_are_equal(kernel, cpus):
 
 @pytest.mark.parametrize("cpus", [2, 4])
 def test_a_boot_cut_at_random_points_ends_in_the_same_state(kernel, cpus, tmp_path):
-    """The boot is interrupted at random points in every way that must not change a run.
+    """The boot is interrupted at random points by every operation that must not change a run.
 
     These are stops, reads, snapshots in memory and on disk, marks, single steps, and the engine's
     slow path. Left out are given turns, calls and writes, which are inputs.

@@ -179,7 +179,7 @@ class Watched:
 @pytest.mark.parametrize("end", ["entry", "return"])
 @pytest.mark.parametrize("arch", ARCHES)
 def test_inline_probes_fire_as_often_as_unicorn_hooks_count(arch, end):
-    """Unicorn hooks count the entries and returns in a run without breakpoints."""
+    """In a run without breakpoints, hooks count how often inline copies are entered and left."""
     machine = boots.booted(real_kernel(arch))
     program = parse('p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP); pause_sbt("x", 10000000, 0, 0)')
     check(machine.image, program)
@@ -205,7 +205,7 @@ def test_inline_probes_fire_as_often_as_unicorn_hooks_count(arch, end):
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
-    """At every instruction, the caller must be the return address from the function's entry.
+    """At every instruction, the caller must equal the return address at the function's entry.
 
     Instructions after a function has restored its frame pointer are skipped except on amd64, since
     LLVM describes epilogues only for amd64.

@@ -171,7 +171,7 @@ def test_a_system_call_is_explained_from_the_program_into_the_kernel_and_back(ar
 
 @pytest.mark.parametrize("words, says", [
     (["strlen", "-c", "$ cat /etc/motd"], "not a system call of this kernel"),
-    (["open", "-c", "$ cat /etc/motd", "--hit", "3"], 
+    (["open", "-c", "$ cat /etc/motd", "--hit", "3"],
      "number of calls to sys_open in 'cat /etc/motd': 1"),
     (["open", "-c", "$ sleep 100", "--limit", "1000"],
      "occurrence 1 of the calls to sys_open was not reached"),

@@ -204,7 +204,7 @@ def test_three_programs_take_turns(kernel, tmp_path):
 
 @pytest.mark.parametrize("place", range(3))
 def test_each_of_three_programs_has_a_separate_result(kernel, place):
-    """On separate CPUs, programs may start in another order than they were given."""
+    """On separate CPUs, programs may start in an order other than that of the ``--run`` options."""
     programs = ["$ echo 1", "$ ls /"]
     programs.insert(place, "$ false")
     result = explore(kernel, *programs, races=False, limit=6)

@@ -48,7 +48,7 @@ def player(recorded):
 
 def places(player, seed, count, room):
     chosen = random.Random(seed)
-    low = player.recording.last.instructions // 5  # by then the MMU is on and a thread runs
+    low = player.recording.last.instructions // 5  # the MMU is on and threads run from here on
     return [chosen.randrange(low, player.recording.last.instructions - room) for _ in range(count)]
 
 
@@ -77,7 +77,7 @@ def test_declared_effects_of_instructions_match_their_execution(player):
             e = effect(instruction)
             after = registers | step.registers
             changed = {n for n in step.registers if n in followed and n != arch.pc}
-            jumped = not 0 <= done[number + 1].pc - step.pc <= 15  # by an exception or a jump
+            jumped = not 0 <= done[number + 1].pc - step.pc <= 15  # through an exception or a jump
             if not changed <= e.writes and not jumped:
                 odd.append((hex(step.pc), arch.disassemble(instruction, step.pc), changed))
             for name, sources in e.copies.items():
@@ -152,7 +152,7 @@ def test_the_call_tree_counts_as_many_calls_as_fbt(recorded, player):
 
 
 class Counting(CallTree):
-    """A call tree that also counts calls by function, except calls of inline copies."""
+    """A call tree that also counts the calls of each function, without inline copies."""
 
     def __init__(self):
         super().__init__()

@@ -33,7 +33,7 @@ def recording(arch, calls, name, call):
 
 
 def driven(arch, path, commands):
-    """Return gdb's replies to commands on a recording, and gdb's standard error.
+    """Run gdb commands on a recording; return a list of their outputs and gdb's standard error.
 
     The output of monitor commands is in standard error.
     """
@@ -100,7 +100,7 @@ def test_gdb_runs_backwards_over_a_trap(arch, calls):
 
 
 def test_gdb_shows_the_threads_of_all_processes_and_the_memory_of_each(arch, calls):
-    """The test reads the shell's code while `check` runs, which has other code at that address."""
+    """While `check` runs, gdb reads the shell's code at an address where `check` has other code."""
     kernel, path = real_kernel(arch), calls / f"check-{arch}.rec"
     done = subprocess.run([*KINST, "record", "-q", "-k", str(kernel.path), "-o", str(path),
                            "$ check memory"], capture_output=True, text=True, timeout=300)

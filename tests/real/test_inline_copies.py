@@ -1,4 +1,4 @@
-"""Tests that control leaves the inline copies that it enters, with known exceptions."""
+"""Tests that control leaves every inline copy that it enters, with known exceptions."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ from tests.real.test_boundaries import LAST, report_only
 
 
 class Followed:
-    """A machine with probes on all inline functions, which has booted and run the test program."""
+    """A machine that has booted and run the test program with probes on all inline functions."""
 
     def __init__(self, arch):
         self.machine = machine = UnicornMachine(with_userland(real_kernel(arch)))
@@ -31,7 +31,7 @@ class Followed:
         self.probes = {"entry": {}, "return": {}}  # function keyed by probe number
         self.alone = []  # functions with a copy that lacks an entry or return probe
         self.reports = []
-        self.gone = Counter()  # copies in which threads ended
+        self.gone = Counter()  # inline copies in which threads have ended
         index = debug_index(machine.image)
         for name in index.names():
             if name and index.copies(name):
@@ -75,7 +75,7 @@ class Followed:
         return counts
 
     def inside(self):
-        """Count the inline copies that live threads are in, and those in which threads ended."""
+        """Count the inline copies in which live threads are, or in which a thread has ended."""
         alive = {thread.address for thread in Threads(self.machine).all()}
         return Counter(self._inside(lambda thread: thread in alive)) + self.gone
 

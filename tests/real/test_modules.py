@@ -1,4 +1,4 @@
-"""Tests of FreeBSD modules in FreeBSD kernels: linked by the kernel, called and traced."""
+"""Tests that FreeBSD kernels link FreeBSD modules, whose functions can be called and traced."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests that D programs read data of FreeBSD kernels without changing the boot."""
+"""Tests that D programs can read kernel data, and that tracing does not change a boot's digest."""
 
 import pytest
 

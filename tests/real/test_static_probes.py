@@ -1,4 +1,4 @@
-"""Tests that static probes match the kernel's linker sets, as pyelftools reads them."""
+"""Tests that static probes match the linker sets that pyelftools reads from the kernel's file."""
 
 import struct
 
@@ -23,7 +23,7 @@ RELATIVE = {"EM_X86_64": 8, "EM_AARCH64": 1027, "EM_RISCV": 3}
 
 
 class File:
-    """A kernel's file with the members of its linker sets."""
+    """Reader of the segments and linker sets in a kernel's file."""
 
     def __init__(self, path):
         self.elf = ELFFile(path.open("rb"))
@@ -191,7 +191,7 @@ def instruction(breakpoints, address):
 
 
 def test_probe_arguments_match_those_that_the_kernel_computes(kernel):
-    """Before each tracepoint, the test jumps to the target, compares arguments, and restores."""
+    """The test jumps to each tracepoint's target, compares arguments, and restores the machine."""
     machine = boots.booted(kernel)
     breakpoints, numbers = every_probe(machine, path="direct", records=True)
     breakpoints.enable()

@@ -63,7 +63,7 @@ def test_a_misread_instruction_is_found_with_any_states(tmp_path):
 
 
 def test_writes_near_code_and_jumps_to_the_next_instruction_are_proven(tmp_path):
-    """The instructions are an ``orb`` to data near code and a ``jne`` to its successor."""
+    """The instructions are an ``orb`` to data near code and a ``jne`` to the next instruction."""
     report = judged("amd64", "800d5c8effff10 7500", tmp_path)
     assert not report["mishandled"] and not report["unproven"]
 

@@ -1,4 +1,4 @@
-"""Tests of programs of kinst-emu's userland on FreeBSD GENERIC kernels.
+"""Tests of FreeBSD GENERIC kernels that run the programs of kinst-emu's userland.
 
 $KINST_SEED repeats the random choices of a failed run.
 """
@@ -585,7 +585,7 @@ def test_cpu_counters_read_by_a_program_are_virtual(kernel, tmp_path):
 
 
 def test_removing_instruction_hooks_does_not_change_a_program(kernel):
-    """On removing a hook, Unicorn would look up the code as if the program fetched it."""
+    """When a hook is removed, Unicorn by itself looks up the code as if the program fetched it."""
     machine = boots.booted(kernel)
     at_system_call(machine)
     begin = machine.snapshot()

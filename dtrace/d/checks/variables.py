@@ -177,7 +177,7 @@ def assignment_target(env: Environment, node: syntax.Expression, kind: Type) -> 
 
 
 def fresh_name(env: Environment, node: syntax.Expression) -> str | None:
-    """Return the name of the variable that assigning to an expression would create, or None."""
+    """Return the name of the variable that an assignment to an expression creates, or None."""
     if isinstance(node, syntax.Name) and "`" not in node.name and node.name not in \
             env.bound and not env.knows(node.name):
         return node.name

@@ -309,7 +309,7 @@ def _exit(code: RecordCode, e: syntax.FunctionCall) -> None:
 
 
 def _plain(code: RecordCode, e: syntax.FunctionCall) -> None:
-    """Emit an action without arguments that only the consumer performs."""
+    """Add an action without arguments to the clause; only the consumer performs the action."""
     code.noted(e.function.name, [])
 
 

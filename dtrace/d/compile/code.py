@@ -78,7 +78,7 @@ class ExpressionCode(ValueCode):
     """Code generator for expressions in a function."""
 
     def _simple(self, e: syntax.Expression, to: int) -> bool:
-        """Emit a load that needs only register ``to``; return False if this is not enough."""
+        """Emit a load that uses only register ``to``; return False if it needs more registers."""
         match e:
             case syntax.Number(value=value):
                 self.out.constant(to, value)

@@ -29,7 +29,8 @@ PARTS = ("provider", "module", "function", "name")
 LIMITS = (64, 64, 192, 64)  # maximum size of each part in bytes, including a NUL
 MAX_PROBE = (1 << 32) - 1
 OWN = ("BEGIN", "END", "ERROR")  # probes that have no stack because they interrupt nothing
-MAX_REPEATED = 10_000  # maximum number of statements repeated for a clause's descriptions
+# Maximum number of statements compiled for the second and later descriptions of a clause.
+MAX_REPEATED = 10_000
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,8 @@ class Compiler:
         self.checker = Checker(self.universe, self.surroundings)
         self._storage: Storage | None = None
         self._made = self._repeated = 0
-        self._repeats: syntax.Clause | None = None  # the clause whose statements are repeated
+        # the clause for which ``_repeated`` counts compiled statements
+        self._repeats: syntax.Clause | None = None
         self._deferred: list[tuple[str, str, SourcePlace]] = []
         self._sugared = self._in_library = False
 

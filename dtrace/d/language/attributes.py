@@ -48,7 +48,7 @@ GLOB = re.compile(r"[*?\[]")
 
 
 def least(*attributes: str) -> str:
-    """Return the lowest stability of each part (names, data, class) of several attributes."""
+    """Return the attributes that combine the lowest stability of each part (names, data, class)."""
     parts = []
     for words, *given in zip((STABILITIES, STABILITIES, CLASSES),
                              *(value.split("/") for value in attributes), strict=True):

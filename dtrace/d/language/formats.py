@@ -46,7 +46,7 @@ Piece = bytes | Conversion
 
 
 def _named(kind: Type, *names: str) -> bool:
-    """Return whether a type without its typedefs is an integer type with one of the given names."""
+    """Whether a type, with typedefs resolved, is an integer type with one of the given names."""
     return not special(kind) and isinstance(strip(kind), Integer) and getattr(
         strip(kind), "name", "") in names
 

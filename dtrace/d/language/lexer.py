@@ -22,7 +22,7 @@ KEYWORDS = frozenset(
     "if import inline int long offsetof probe provider register restrict return self short signed "
     "sizeof static string stringof struct switch this translator typedef union unsigned userland "
     "void volatile while xlate".split())
-# Keywords that begin a declaration between clauses, where other words are probe descriptions.
+# Keywords that begin a declaration between clauses; any other word begins a probe description.
 BETWEEN = frozenset(
     "auto char const counter double enum extern float import inline int long provider register "
     "restrict self short signed static string struct this translator typedef union unsigned void "
@@ -202,7 +202,7 @@ class Lexer:
     # -- tokens ------------------------------------------------------------------------------------
 
     def between(self) -> Token:
-        """Return the next token between clauses."""
+        """Return the next token of the text between clauses."""
         self._skip()
         place, source = self.place(), self.source
         if self.at >= len(source):

@@ -30,7 +30,7 @@ class Surroundings(Protocol):
         """
 
     def located(self, index: int, typed: bool) -> "Located | None":
-        """Locate an argument at the clause's probes whose firing context lacks the argument.
+        """Return the locations of an argument that is missing from some firing contexts, or None.
 
         :param typed: whether the argument is ``args[index]`` rather than ``argN``.
         :return: None if all contexts hold the argument.
@@ -40,12 +40,12 @@ class Surroundings(Protocol):
 
     @property
     def registers(self) -> Mapping[int, int]:
-        """Index in ``regs[]`` of each DWARF register number."""
+        """Mapping from DWARF register numbers to indices in ``regs[]``."""
 
 
 @dataclass(frozen=True)
 class Located:
-    """An argument that the firing contexts of some probes do not hold.
+    """An argument that is missing from the firing contexts of some probes.
 
     :param what: description of the argument for messages.
     :param places: where the argument is, by probe ID; None where that is unknown.

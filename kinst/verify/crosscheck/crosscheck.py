@@ -266,11 +266,11 @@ class Crosscheck:
         """Hook for subclasses, called before kinst-emu's machine runs with probes; does nothing."""
 
     def gave(self, value: object, result: object) -> None:
-        """Compare the results of a call on kinst-emu's machine with and without probes."""
+        """Compare a call's results with and without probes, both on kinst-emu's machine."""
         self.compare.value(value, result, "with and without probes, on kinst-emu's machine")
 
     def failed(self, error: CallError | TooLongError) -> None:
-        """Raise the error of a call with probes that failed on kinst-emu's machine."""
+        """Raise the error with which a probed call failed on kinst-emu's machine."""
         raise error
 
 

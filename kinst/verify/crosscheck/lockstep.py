@@ -18,7 +18,7 @@ from emu.unicorn.machine import UnicornMachine
 from kinst.verify.crosscheck.difference import MODELS, Difference, MemoryDifference
 
 MAX_WRITES = 16  # maximum number of recorded writes of one instruction
-MAX_STEPS = 50_000  # maximum number of instructions; single-stepping so many takes about 12 seconds
+MAX_STEPS = 50_000  # maximum number of instructions; single-stepping them takes about 12 seconds
 
 
 class TooLongError(KinstError):

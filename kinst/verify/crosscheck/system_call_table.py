@@ -1,4 +1,4 @@
-"""Table of system calls for cross-validation, made through the implementing kernel functions.
+"""Table of system calls for cross-validation, as calls of their kernel functions.
 
 The arguments are those that a program at our shell can use: its own descriptors and memory, files
 in /etc and /tmp.  The lines have the format of ``call_table``.  No call waits, because only the

@@ -72,13 +72,13 @@ FIELDS = fields(Finding)
 
 
 def unproven(verdict: str, why: str) -> str:
-    """Return the word for an encoding that passed without proof."""
+    """Return the result word for an encoding that passed without proof."""
     return f"{UNPROVEN}{verdict}, {why}"
 
 
 def finding(word: str, mismatch: Mismatch | None, code: bytes, note: str = "", judged: str = "",
             source: str = "", verdict: str = "") -> Finding:
-    """Build a finding from a word and, if the result is wrong, a mismatch."""
+    """Build a finding from a result word and, if the result is wrong, a mismatch."""
     if mismatch is None:
         return Finding(code, word, verdict="" if verdict == word else verdict, note=note,
                        judged=judged)

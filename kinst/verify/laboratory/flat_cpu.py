@@ -104,7 +104,7 @@ class FlatCpu:
                 self.area.view[offset : offset + PAGE] = self.contents[page]
 
     def memory(self) -> ChangedPages:
-        """Return the changed pages, ignoring changes of the instruction itself."""
+        """Return the changed pages, ignoring changes to the instruction itself."""
         changed = {}
         for page, offset in self.pages.items():
             if page in self.kept:

@@ -58,7 +58,7 @@ def mixed(number: int, registers: Sequence[str], address: Callable[[], int],
 
 
 class Told:
-    """Evidence about an instruction from the states executed so far.
+    """Evidence about an instruction, collected from its executions so far.
 
     :param verdict: verdict of kinst-emu; a conditional jump must go both ways if it can.
     :param stack: name of the stack pointer.
@@ -305,7 +305,7 @@ class Laboratory:
         return in_place
 
     def _appeared(self) -> bool:
-        """Map the missing pages that were accessed; return whether pages were missing and all fit.
+        """Map the missing pages that were accessed; return True if there were any and all fit.
 
         A page beyond the limit stays unmapped, so its access remains a fault.
         """

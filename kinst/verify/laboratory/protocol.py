@@ -113,7 +113,7 @@ class Relocator:
         self._buffer = b""
 
     def close(self) -> None:
-        """Close the program's streams, and kill the program if it does not exit in one second."""
+        """Close the program's streams, and kill the program unless it exits within one second."""
         for stream in (self._in, self._out):
             stream.close()
         try:

@@ -44,7 +44,7 @@ PATIENCE = 60  # seconds to wait while another sweep has the file locked
 
 @dataclass(frozen=True)
 class Key:
-    """Key of a sweep's results.
+    """Key under which a store keeps the results of a sweep.
 
     :param kind: ``relocate``, ``trial`` or ``xval``.
     :param subject: what was judged.

@@ -97,7 +97,7 @@ class Processes(Workers):
             # A forked worker has nothing to clean up: it exits at once when this process is killed.
             pool = ProcessPoolExecutor(min(self._jobs, len(asked)), get_context("fork"), _begin,
                                        (os.getpid(), task.copied))
-            futures: deque[Future[list[Result]]] = deque()  # of the first parts in ``asked``
+            futures: deque[Future[list[Result]]] = deque()  # for the first parts in ``asked``
             try:
                 with ended_pool(pool):
                     while asked:
@@ -143,7 +143,10 @@ def _keep_memory() -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """Part of a task, with the task; an object because Dask searches lists for futures."""
+    """Part of a task, together with the task.
+
+    This is an object because Dask would search a list for futures.
+    """
 
     task: Task[Any, Any, Any]
     items: Sequence[Any]

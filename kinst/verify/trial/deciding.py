@@ -38,7 +38,7 @@ class _Steps:
 
 
 def deciding(trial: Trial, code: bytes, plain: bytes, state: int, describe: Describe) -> str:
-    """Return rows of text with the source lines that made the probe and that handled the firing.
+    """Return text that names the source lines that created the probe and handled its firing.
 
     :param plain: instruction that can be copied, for comparison.
     """
@@ -64,7 +64,7 @@ def _kept(trial: Trial, made: _Steps, plain: _Steps) -> list[str]:
 
 
 def _own(lines: list[str], others: list[str]) -> list[str]:
-    """Return the last line of each function, if not in ``others``, with the latest functions first.
+    """Return each function's last line that is not in ``others``; the latest function comes first.
 
     If there is no such line, return the last line.
     """
@@ -77,7 +77,7 @@ def _own(lines: list[str], others: list[str]) -> list[str]:
 
 
 def _steps(trial: Trial, code: bytes, state: int, describe: Describe) -> tuple[_Steps, _Steps]:
-    """Trace how the module makes a probe, and how the module handles the probe's firing."""
+    """Trace the module while it creates a probe, and while it handles a firing of that probe."""
     machine, (before, after) = trial.machine, trial.around(code)
     begin = trial.function.address
     sample = Sample(code, begin + len(before))

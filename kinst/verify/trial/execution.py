@@ -109,7 +109,8 @@ def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, differe
                              and trial.faults.at == sample.address)
             if trial.has_stack(outcome):
                 outcomes[state] = outcome
-                if state % 2 == 0:  # odd states would hide that the module leaves interrupts masked
+                # Odd-numbered states mask interrupts, which hides that a module leaves them masked.
+                if state % 2 == 0:
                     told.add(outcome)
                     gone += went
                 break

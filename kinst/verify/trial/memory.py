@@ -60,7 +60,7 @@ class TrialMemory:
         self._before: dict[int, bytes] = {}  # contents of the operands at the start of the state
 
     def landing(self, generator: random.Random) -> int:
-        """Return a random code address at the function's end that can be jumped to."""
+        """Return a random valid jump target near the function's end."""
         return self._function.address + self._function.size - LANDING + 4 * generator.randrange(8)
 
     def _random_page(self, generator: random.Random) -> bytes:

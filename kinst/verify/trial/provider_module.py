@@ -1,6 +1,6 @@
 """FreeBSD's own provider modules in a booted machine.
 
-Functions of a module are called in the guest, and the probes that they make are read back through
+Functions of a module are called in the guest, and the probes that they create are read back through
 the module's own types.
 
 Behavior: sys/cddl/dev/kinst of FreeBSD 15.0 (kinst_make_probe, kinst_patch_tracepoint, the table
@@ -28,7 +28,7 @@ FRAME = 4096  # number of bytes below the stack pointer that are reserved for th
 
 @dataclass(frozen=True)
 class MadeProbe:
-    """Probe that the module has made.
+    """Probe that the module has created.
 
     :param address: address of the instruction.
     :param place: address of the module's structure for the probe, ``struct kinst_probe``.
@@ -107,7 +107,7 @@ class ProviderModule(ABC):
         """Return the module's probes on instructions in [begin, end), keyed by address."""
 
     def make(self, name: str, address: int, size: int) -> int:
-        """Have the module make the probes of a function, as DTrace requests them.
+        """Have the module create the probes of a function, as DTrace requests them.
 
         :return: error number of the module; 0 on success.
         :raises CallError: if the module panics or does not return.
@@ -139,7 +139,7 @@ class ProviderModule(ABC):
             if not self._names:
                 raise KinstError("the guest cannot allocate memory for the trial's names")
         if self._name_at + len(text) + 1 > NAMES:
-            self._name_at = 0  # reuse the memory, whose start the restored guest no longer uses
+            self._name_at = 0  # start over: the restored guest no longer uses the first names
         address = self._names + self._name_at
         self.machine.write(address, text + b"\0")
         self._name_at += len(text) + 1

@@ -16,7 +16,7 @@ MASK = (1 << 64) - 1
 
 
 def divided(number: int) -> bool:
-    """Whether a state makes pc-relative operands suitable divisors."""
+    """Whether a state fills pc-relative operands with suitable divisors."""
     return MIXED <= number < HALVES
 
 

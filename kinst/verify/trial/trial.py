@@ -38,9 +38,9 @@ SMALLEST, APART = 2048, 1 << 20
 
 @dataclass(frozen=True)
 class PlacedProbe:
-    """Sample and the probe that the module has made for it.
+    """Sample, and the probe that the module has created for the sample.
 
-    :param probe: probe made by the module, or None.
+    :param probe: probe created by the module, or None.
     :param error: error number returned by the module.
     :param patch: bytes of the instruction while the probe is enabled.
     """
@@ -52,7 +52,7 @@ class PlacedProbe:
 
 
 def _spread(functions: list[Symbol]) -> list[Symbol]:
-    """Return the largest function and further functions, all far away from each other.
+    """Return the largest function and further functions, all at a great distance from each other.
 
     Pc-relative operands of a sample have different contents in each function.
     """
@@ -66,7 +66,7 @@ def _spread(functions: list[Symbol]) -> list[Symbol]:
 
 
 class _Lost(Exception):
-    """Raised when the module panics or does not return while making a probe."""
+    """Raised when the module panics or does not return while it creates a probe."""
 
     def __init__(self, sample: Sample) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Trial:
                                   self.trap.instructions.is_prologue(code))
 
     def place(self, codes: Sequence[bytes], where: int = 0) -> list[PlacedProbe]:
-        """Place instructions in a function and have the module make and enable their probes.
+        """Place instructions in a function, and have the module create and enable their probes.
 
         :param where: index of the function in ``functions``.
         """
@@ -141,7 +141,7 @@ class Trial:
                 lost.append(PlacedProbe(error.sample, None, LOST))
 
     def _place(self, codes: Sequence[bytes], begin: int) -> list[PlacedProbe]:
-        """Place instructions and have the module make and enable their probes.
+        """Place instructions, and have the module create and enable their probes.
 
         :raises _Lost: if the module panics or does not return.
         """

@@ -13,7 +13,7 @@ from kinst.verify.trial.architecture import Becomes
 from kinst.verify.trial.trial import Trial
 
 EXAMPLES = 5  # number of examples kept for each kind of difference
-PROBES = 60_000  # number of probes made before the guest's memory is restored
+PROBES = 60_000  # number of probes created before the guest's memory is restored
 LEFT_OUT = "function excluded by the module alone"
 LOST = "the module panics or does not return"
 LENGTH, OPERANDS, TARGET = "different length", "different operands", "different target"
@@ -73,7 +73,7 @@ class Verdicts:
             kept.extend(examples[: EXAMPLES - len(kept)])
 
 
-# Compares one function; returns the number of probes that the module made for it.
+# Compares one function; returns the number of probes that the module created.
 Compare = Callable[[Trial, Symbol, Verdicts], int]
 
 
@@ -103,7 +103,7 @@ def each(trial: Trial, functions: Sequence[Symbol], compare: Compare) -> Iterato
 
 
 def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
-    """Compare one function; return the number of probes that the module made for it."""
+    """Compare one function; return how many probes the module created for the function."""
     check_size(function)
     try:
         code = trial.machine.read(function.address, function.size)

@@ -1,4 +1,4 @@
-"""Selection of the instruction at which the requested firing of a probe happens.
+"""Search for the instruction at which the requested firing of a probe happens.
 
 A probe may cover several instructions, such as one in each copy of an inline function, and does not
 always fire when one of them is executed.
@@ -86,7 +86,7 @@ def chosen(machine: UnicornMachine, image: Image, text: str, hit: int, run: Call
 
 @dataclass
 class _Executed:
-    """One execution of an instruction.
+    """One execution of a probed instruction.
 
     :param now: number of instructions executed before it.
     :param callers: the stack pointer of the function's caller after the return, if the function

@@ -40,7 +40,7 @@ class SwitchedThread:
 
     @property
     def named(self) -> str:
-        """Names of the process and the thread with the process number, or the thread's address."""
+        """Process and thread names and the process number, or the thread's address if unknown."""
         if not self.pid and not self.process:
             return f"the thread at {self.address:#x}"
         return f"{self.process}" + (f"/{self.name}" if self.name != self.process else "") + (
@@ -114,7 +114,7 @@ class SwitchRecorder(EachInstruction):
         counted = 0
 
         def counts() -> bool:
-            """Return whether a switch counts, beginning with the first away from the shell."""
+            """Return whether a switch counts: the first away from the shell, and any later one."""
             nonlocal counted
             counted += counted > 0 or self._running.pid() == SHELL_PROCESS
             return counted > 0

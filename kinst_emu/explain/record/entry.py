@@ -21,7 +21,7 @@ from kinst_emu.explain.record.each_instruction import EachInstruction
 from kinst_emu.explain.record.instruction import SeenInstruction, seen_instruction
 from kinst_emu.explain.record.running import RunningThread
 
-# number of instructions recorded before the call of the function, with the entry into the kernel
+# number of instructions recorded before the function is called, including the entry into the kernel
 BEFORE = 3000
 # maximum number of recorded instructions from the program to the function, or back
 MAX_ROWS = 20_000
@@ -30,7 +30,7 @@ MAX_WORK = 5_000_000
 MAX_ENTERED = 24  # maximum number of functions whose first call is recorded
 SHELL_PROCESS = 1  # process number of the shell
 WORD = 8  # size of a word in bytes
-# number of bytes of code recorded on either side of the start of the program's instruction
+# number of bytes of code recorded before and after the address of the program's instruction
 AROUND = 24
 
 
@@ -104,7 +104,7 @@ class WantedTime(Protocol):
 
 def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime, limit: int,
                   counts: Callable[[], bool]) -> Iterator[int]:
-    """Yield the machine's instruction count each time a typed command reaches a function.
+    """Yield the instruction count at each time that a typed command reaches a function.
 
     The last value is that of the wanted occurrence.
 
@@ -129,7 +129,7 @@ def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime,
 
 
 class EntryRecorder(EachInstruction):
-    """Recorder of one entry of a program into the kernel.
+    """Recorder of one entry into the kernel by a program.
 
     :param machine: at the shell prompt; not to be used for anything else afterwards.
     :param handler: name of the first C function of the kernel that the entry reaches.
@@ -154,11 +154,11 @@ class EntryRecorder(EachInstruction):
 
     @abstractmethod
     def counts(self) -> bool:
-        """Return whether the current arrival at the function counts as an occurrence."""
+        """Return whether the present call of the function counts as an occurrence."""
 
     @abstractmethod
     def program(self, row: SeenInstruction) -> SeenInstruction:
-        """Return the program's instruction that led to the call of the kernel function.
+        """Return the program's instruction that entered the kernel.
 
         :param row: the last instruction that the program has executed, or the kernel's first if
             the program has executed none since the kernel last returned to it.
@@ -280,7 +280,7 @@ class EntryRecorder(EachInstruction):
         self._inside = True
 
     def _working(self, address: int) -> None:
-        """Count an instruction, possibly of another thread, before the function returns."""
+        """Count an instruction that the function's thread or another executes before the return."""
         machine, seen = self.machine, self.seen
         self._count += 1
         if address == self._back and machine.sp == self._sp:

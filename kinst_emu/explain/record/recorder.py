@@ -102,7 +102,7 @@ class FiringRecorder(EachInstruction):
         # After a tail call: the return address, and the stack pointer after the return.
         self._returns_to: tuple[int, int] | None = None
         self._went_on = 0  # number of observed instructions when the run continued
-        # addresses of the words that were stored since the run continued
+        # addresses of the words that were stored to since the run continued
         self._stored_since: set[int] = set()
         self._clause: ExplainedClause | None = None
 
@@ -183,7 +183,7 @@ class FiringRecorder(EachInstruction):
                 self.machine.runner = None
 
     def entered(self, kind: str, name: str, value: bytes) -> None:
-        """Do nothing for input from outside the machine, which belongs to the call itself."""
+        """Ignore inputs from outside the machine: they belong to the injected call."""
 
     def run(self, until: Until, go: Go) -> Stop:
         """Run the machine, and call ``look`` for the instruction before which the run stops.
@@ -197,7 +197,7 @@ class FiringRecorder(EachInstruction):
         return stop
 
     def failed(self, address: int) -> None:
-        """Let the call run to its end, without a recording, after an error."""
+        """After an error, let the call run to its end without recording it."""
 
     def _storing_now(self, _uc: unicorn.Uc, _access: int, physical: int, size: int, value: int,
                      _data: object) -> None:
@@ -214,7 +214,7 @@ class FiringRecorder(EachInstruction):
                 firing.memory.devices.append((physical, size, value & (1 << 8 * size) - 1))
 
     def _keep_stores(self) -> None:
-        """Record the stores of the last row's instruction."""
+        """Record the stores that the last row's instruction has made."""
         row, machine = self.firing.rows[-1], self.machine
         where = Translations(machine)
         self.firing.memory.stores[len(self.firing.rows) - 1] = [
@@ -298,7 +298,7 @@ class FiringRecorder(EachInstruction):
         self._keep_memory(frozenset(self._stored_since))
 
     def _keep_memory(self, written: frozenset[int]) -> None:
-        """Record the stack and the changed memory words before the last row's instruction."""
+        """Record the stack and the changed words, as they are before the last row's instruction."""
         memory, number = self.firing.memory, len(self.firing.rows) - 1
         memory.stacks[number], memory.words[number] = self._stack(), self._words.changed()
         memory.written[number] = written
@@ -332,7 +332,7 @@ class FiringRecorder(EachInstruction):
         return Stack(at, b"")
 
     def _give_up(self, address: int) -> None:
-        """End a run that went wrong.
+        """Stop a run that cannot complete the firing.
 
         The clock is frozen during a firing and must be thawed first, since stops depend on it.
         """
@@ -358,7 +358,7 @@ class FiringRecorder(EachInstruction):
         if self._clause is not None:
             narration = self._clause.fire(state, wanted)
             self.firing.narration = narration or self.firing.narration
-        if wanted and self._others_slot:  # act as another thread that overwrites the trampoline
+        if wanted and self._others_slot:  # simulate another thread that overwrites the trampoline
             with self.machine.unrecorded():
                 self.machine.write(self._slot, self.machine.read(self._others_slot, SLOT))
             self.machine.engine.remove_translations(self._slot, self._slot + SLOT)

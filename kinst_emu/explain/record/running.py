@@ -35,7 +35,7 @@ class RunningThread:
         return CStruct(self._thread, address, self._machine)
 
     def frame(self) -> int:
-        """Return the address of the trap frame of the current thread's last kernel entry."""
+        """Return the address of the trap frame from the current thread's last kernel entry."""
         return int(self.at(self.address)[self._machine.guest.threads.lists.frame])
 
     def pid(self) -> int:

@@ -22,7 +22,7 @@ class StackMemory(Protocol):
 
 
 class StackWords:
-    """Tracker of changes on every stack that the stack pointer has pointed into.
+    """Tracker of changes on every stack that the stack pointer has pointed to.
 
     It watches 64-bit little-endian words, from far enough below the stack pointer for a trap frame
     and a handler to somewhat above it.

@@ -31,7 +31,7 @@ class _CopyOf:
 
 
 class CopyingBreakpoints(Breakpoints):
-    """Breakpoints that copy one instruction unchanged, whatever its verdict.
+    """Breakpoints that copy one chosen instruction unchanged, whatever its verdict.
 
     :param code: bytes of that instruction.
     """
@@ -49,6 +49,6 @@ class CopyingBreakpoints(Breakpoints):
 
 def sharing(table: Sequence[ProbedInstruction],
             probed: ProbedInstruction) -> ProbedInstruction | None:
-    """Return another instruction with a trampoline: the next or, if none follows, the last."""
+    """Return another instruction with a trampoline: the next one, or the last if none follows."""
     others = [i for i in table if isinstance(i.verdict, Copy | Rewrite) and i.code != probed.code]
     return next((i for i in others if i.offset > probed.offset), others[-1] if others else None)

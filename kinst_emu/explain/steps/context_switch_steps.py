@@ -51,7 +51,7 @@ def _why(seen: SeenSwitch, words: Words) -> str:
 
 
 def _kept(seen: SeenSwitch, thread: SwitchedThread, upto: int) -> dict[int, int]:
-    """Return a thread's saved registers before row ``upto``, keyed by address."""
+    """Return the thread registers that were saved before row ``upto``, keyed by address."""
     values: dict[int, int] = {}
     for words in seen.words[: upto + 1]:
         values |= words

@@ -75,7 +75,7 @@ def frame(seen: SeenEntry, words: Words) -> Step:
 
 
 def functions(rows: Sequence[SeenInstruction], words: Words) -> Table:
-    """Return a table with one row for each uninterrupted stay in a function."""
+    """Return a table of functions, with a row for each uninterrupted stay in a function."""
     stays = [(name, len(list(group))) for name, group in groupby(
         rows, key=lambda row: words.where(row.address).partition("+")[0])]
     shown: list[tuple[Value, ...]] = [(name, Count(count)) for name, count in stays[:MAX_SHOWN]]

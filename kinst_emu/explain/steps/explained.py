@@ -39,7 +39,7 @@ from kinst_emu.explain.steps.words import Words
 PAGE_FAULT, CONTEXT_SWITCH = "page-fault", "context-switch"
 MAX_DIGITS = 12
 LIMIT = 100_000  # maximum number of instructions of a call with a deliberate mistake
-# maximum distance in bytes from an assembly label to an address that is named after the label
+# maximum distance in bytes between an assembly label and an address that is named after it
 LABELLED = 1 << 12
 MEMORY = 512 << 20  # default guest RAM in bytes
 TEACHING_SOURCE = Path(catalog.__file__).parent / "teaching"
@@ -114,9 +114,9 @@ def explain(image: Image, asked: Asked) -> Explained:
     place = chosen(machine, image, asked.place, asked.hit, lambda: Evaluation(
         Caller(machine, asked.limit), prototypes).run(program))
     if place.tail and asked.clause:
-        raise KinstError(f"-n: {asked.place} fires when the callee of {place.function.name}:"
-                         f"{place.offset} returns, without a breakpoint; a clause can be explained "
-                         "only at a breakpoint, so omit -n")
+        raise KinstError(f"-n: a clause can be explained only at a breakpoint, but {asked.place} "
+                         f"fires without one, when the callee of {place.function.name}:"
+                         f"{place.offset} returns; omit -n")
     base = machine.snapshot() if asked.what_if else None
     recorder = FiringRecorder(machine, place)
     if asked.clause:
@@ -196,7 +196,7 @@ def explain_way(image: Image, name: str, command: str, hit: int, limit: int,
 
 
 def words_of(image: Image, trees: SourceText | None = None) -> Words:
-    """Return the functions that explanations use to name a kernel's addresses.
+    """Return the functions with which explanations name the addresses of a kernel.
 
     :param trees: text of the kernel's source; None if it is not available.
     """
@@ -237,6 +237,6 @@ def shortened(location: str) -> str:
 
 
 def source_trees(image: Image, trees: Sequence[Path]) -> SourceText:
-    """Return the text of source trees, including the source of a teaching kernel."""
+    """Return a reader of source trees, including the source of a teaching kernel."""
     own = [TEACHING_SOURCE, RACES_SOURCE] if catalog.is_teaching(image) else []
     return SourceText([*trees, *own])

@@ -71,7 +71,7 @@ def _function(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Wor
 
 
 def _asked(place: ChosenPlace) -> Iterator[str]:
-    """Yield the reason why an entry or return probe is explained at this instruction."""
+    """Yield a sentence that says why an entry or return probe is explained here."""
     if place.probe:
         among = (f", which covers {place.places} places in the kernel's code," if place.places > 1
                  else "")
@@ -170,7 +170,7 @@ def _executed(rows: Sequence[SeenInstruction], words: Words) -> Table:
 
 
 def _fields(frame: SeenFrame, words: Words) -> Iterable[tuple[str, int, int, int, int]]:
-    """Yield (name, address, bytes, value before, value after the handler) of each frame field."""
+    """Yield (name, address, size, value before the handler, value after) for each frame field."""
     for name, (offset, size) in words.guest.traps.trap_frame.fields.items():
         before, after = (int.from_bytes((content or frame.before)[offset : offset + size], "little")
                          for content in (frame.before, frame.after))

@@ -91,7 +91,7 @@ def _refusals(firing: SeenFiring, words: Words) -> Table:
 
 
 def _spelled(part: object) -> str:
-    """Spell out a verdict and its parts by the names of their classes and fields."""
+    """Format a verdict as text, with the names of its class and fields in words."""
     if isinstance(part, int) and not isinstance(part, bool):
         return f"{part:#x}" if abs(part) >= ADDRESS else str(part)
     if not is_dataclass(part):

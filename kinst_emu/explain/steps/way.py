@@ -58,14 +58,14 @@ class Way:
 
 
 class _Moments:
-    """Builder of a sequence of moments, each with the words that changed since the one before."""
+    """Builder of a sequence of moments, each with the words that changed since the previous one."""
 
     def __init__(self) -> None:
         self.found: list[WayMoment] = []
         self._words: dict[int, int] = {}
 
     def skip(self, words: Changes) -> None:
-        """Add changed words to the next moment."""
+        """Keep changed words for the next moment."""
         self._words |= words
 
     def add(self, station: int, seen: SeenInstruction, words: Changes) -> None:
@@ -75,7 +75,7 @@ class _Moments:
 
     def all(self, station: int, rows: Sequence[SeenInstruction], words: Sequence[Changes],
             where: Words) -> None:
-        """Append a moment for each of the first ``MAX_ROWS`` rows, then one per function stay."""
+        """Append moments for the first ``MAX_ROWS`` rows; for the others, as ``stays`` does."""
         for row, more in zip(rows[:MAX_ROWS], words[:MAX_ROWS], strict=True):
             self.add(station, row, more)
         self.stays(station, rows[MAX_ROWS:], words[MAX_ROWS:], where)

@@ -1,4 +1,4 @@
-"""Steps that compare a firing with a deliberate mistake to the correct firing."""
+"""Steps that compare a mistaken firing (``--what-if``) with the correct firing."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ SAME = ("function", "patch", "exception", "vector", "frame", "lookup", "clause",
 
 
 def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
-    """Return the step that compares a firing with a deliberate mistake to the correct firing."""
+    """Return the step that compares a mistaken firing (``--what-if``) with the correct firing."""
     instruction, arch = right.instruction, words.arch
     begin = _first_inside(wrong)
     if wrong.mistake.kind == COPY:

@@ -31,6 +31,6 @@ class Words:
         return trap_of(self.guest, self.arch.name)
 
     def place(self, address: int) -> str:
-        """Return an address followed by its name, if it has one."""
+        """Format an address, followed by its name if the name is known."""
         name = self.where(address)
         return f"{address:#x}" if name == f"{address:#x}" else f"{address:#x}, {name}"

@@ -38,13 +38,13 @@ class Film:
                 "steps": self.steps}
 
     def moment_of(self, step: str) -> int | None:
-        """Return the number of the moment of a step, or None if the film has no such step."""
+        """Return the number of the moment at which a step begins, or None for an unknown step."""
         return next((moment for moment, name, _own in self.steps if name == step), None)
 
 
 @dataclass(frozen=True)
 class Showing:
-    """Films that are played side by side.
+    """Films that are played side by side, in common units of time called beats.
 
     Each step begins in all films at the same time; a film that reaches the end of a step early
     waits for the others.
@@ -89,7 +89,7 @@ def together(films: dict[str, Film], order: Sequence[str]) -> Showing:
 
 
 def alone(found: Film) -> Showing:
-    """Return a showing of a single film, with one beat per moment."""
+    """Return a ``Showing`` of a single film, which shows one moment per beat."""
     return together({"": found}, [name for _moment, name, _own in found.steps])
 
 

@@ -18,7 +18,7 @@ DrawnWords = dict[int, tuple[str, ...]]
 
 
 class Station(Enum):
-    """Part of a firing, named after the code that is executed."""
+    """Part of a firing, named after the code that is executed in this part."""
 
     FUNCTION = "the function"
     VECTOR = "the vector"
@@ -28,7 +28,7 @@ class Station(Enum):
     ELSEWHERE = "unexpected code"
 
 
-# Stations at which the trap frame is on the stack or is being built.
+# Parts of a firing in which the trap frame is on the stack or is being built.
 TRAP = (Station.VECTOR, Station.HANDLER, Station.RETURN)
 
 
@@ -61,7 +61,7 @@ class FiringMoment:
 
     @property
     def key(self) -> tuple[int, int | None]:
-        """Numbers of the row and of the trap frame, by which a step refers to this moment."""
+        """Numbers of the row and of the trap frame, which also identify the moment in a step."""
         return self.row, self.handles
 
 
@@ -141,7 +141,7 @@ def _return_addresses(firing: SeenFiring, row: int) -> set[int]:
 
 
 def _places(firing: SeenFiring) -> list[Station]:
-    """Return the station of each recorded row."""
+    """Return, for each recorded row, the part of the firing to which it belongs."""
     frames, places = {frame.row for frame in firing.frames}, list[Station]()
     slot = range(firing.slot, firing.slot + len(firing.trampoline))
     state = Station.VECTOR

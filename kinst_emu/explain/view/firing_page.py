@@ -1,4 +1,4 @@
-"""HTML page of an explained firing with an animated picture; with --what-if, with two."""
+"""HTML page that explains a firing with an animated picture; with --what-if, with two."""
 
 from kinst_emu.explain.record.what_if import COPY
 from kinst_emu.explain.steps.explained import Explained

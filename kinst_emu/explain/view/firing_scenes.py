@@ -39,7 +39,7 @@ from kinst_emu.explain.view.scene import (
 )
 
 AROUND = 4  # number of instructions shown before and after the probed instruction
-LAST = 7  # maximum number of instructions listed for the current station
+LAST = 7  # maximum number of instructions listed for the current part of the firing
 EXECUTED = 4  # maximum number of executed instructions listed before the next instruction
 ADDRESS = 8  # size of an address in bytes
 # maximum number of characters in a line, and of lines for a clause with its output
@@ -54,7 +54,8 @@ ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vec
          "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
          "trampoline": "trampoline", "second": "trampoline", "return": "registers",
          "after": "registers", "returned": "registers", "what-if": "registers"}
-IN_CODE = (Station.FUNCTION, Station.TRAMPOLINE)  # stations that have a pane for their code
+# parts of a firing that have a pane for their code
+IN_CODE = (Station.FUNCTION, Station.TRAMPOLINE)
 
 
 class FiringScenes(Scenes[FiringMoment]):
@@ -127,7 +128,7 @@ class FiringScenes(Scenes[FiringMoment]):
                            str(one.offset)) for one in self._around]
 
     def _trampoline(self, moment: FiringMoment) -> Rows:
-        """Return rows for the trampoline's instructions and data, none before it is written."""
+        """Return rows for the trampoline, with code and data; no rows before it is written."""
         return [self._code(at, code, moment, f"{at - self._firing.slot:+#x}")
                 for at, code in self.in_slot] if moment.patched else []
 
@@ -186,7 +187,7 @@ class FiringScenes(Scenes[FiringMoment]):
                 else self._firing.frames[moment.handles].called)
 
     def _pointers(self, moment: FiringMoment) -> Rows:
-        """Return rows for pc, sp and the register that holds the exception's return address."""
+        """Return rows for pc, sp and, in an exception, the register with the return address."""
         arch, seen = self._words.arch, self.seen(moment)
         pointers = [(name, seen.registers[name]) for name in (arch.pc, arch.sp)]
         if seen.returns_to is not None:
@@ -194,7 +195,7 @@ class FiringScenes(Scenes[FiringMoment]):
         return [Row((name, value)) for name, value in pointers]
 
     def _whose(self, moment: FiringMoment) -> str:
-        """Return the heading of the trail: where the listed instructions were executed."""
+        """Return the heading for the listed instructions, which names where they were executed."""
         function = self._firing.function
         inside = 0 <= moment.pc - function.address < function.size
         if moment.place is Station.FUNCTION and not inside:  # in a callee or back in the caller
@@ -202,7 +203,7 @@ class FiringScenes(Scenes[FiringMoment]):
         return f"in {moment.place.value}:"
 
     def _trail(self, number: int) -> Rows:
-        """Return the most recent instructions that were executed at the current station."""
+        """Return rows for the last instructions executed in the current part of the firing."""
         texts: list[str] = []
         for moment in reversed(self.moments[: number + 1]):
             if moment.place is not self.moments[number].place or len(texts) == LAST:
@@ -255,13 +256,13 @@ class FiringScenes(Scenes[FiringMoment]):
                 for number in changed]
 
     def _control(self, before: FiringMoment, now: FiringMoment) -> list[Arrow]:
-        """Return an arrow from the previous to the current station, or nothing if equal."""
+        """Return at most one arrow: from the previous part of the firing to the current part."""
         begin, end = self._anchor(before), self._anchor(now)
         return ([] if before.place is now.place or begin is None or end is None
                 else [Arrow("control", begin, end)])
 
     def _anchor(self, moment: FiringMoment) -> Anchor | None:
-        """Return an end of an arrow at a moment: a line of code, or a station.
+        """Return where an arrow starts or ends: at a line of code, or at a box of the path.
 
         Return None if the picture does not show the line of code.
         """

@@ -12,7 +12,7 @@ from kinst_emu.explain.view.scene import Anchor, Arrow, Pane, Row, Scene, Scenes
 LANES, HEIGHT, LINE = 560, 560, 16  # LANES: width of all lanes together, in pixels
 SHARED = 240  # width of the pane of shared memory, in pixels
 LETTER = 7.9  # width of a character in pixels
-# maximum number of lines in a row, of shared values, and of characters in a title
+# maximum number of lines in a row, of shared values shown, and of characters in a title
 MOST_LINES, MOST_SHARED, MOST_TITLE = 3, 14, 58
 ROWS = 10  # maximum number of rows visible at a time
 PITCH = MOST_LINES * LINE - 6
@@ -35,7 +35,7 @@ class LaneRow:
 
 
 class LaneScenes(Scenes[LaneRow]):
-    """Scenes of runs under a schedule.
+    """Scenes of several runs that execute under a schedule.
 
     :param runs: names of the runs.
     :param outcome: outcome of the schedule, in words.
@@ -118,7 +118,7 @@ def lane_pictures(runs: Sequence[str], rows: Sequence[LaneRow], outcome: str) ->
 
 
 def lane_width(runs: int) -> int:
-    """Return the width of a lane in pixels for a number of runs."""
+    """Return the width of each lane in pixels, for a given number of runs."""
     return (LANES - MARGIN * (runs - 1)) // runs
 
 

@@ -12,7 +12,7 @@ BEND, POINT = 20, 9  # arrows: distance of the curve's control points; length of
 STORE_FROM = 180  # distance from a pane's top edge to the start of its store arrows, in pixels
 # number of registers in a column; distance between columns in pixels
 REGISTERS, REGISTER_STEP = 17, 176
-STATION = 26  # distance between stations in pixels
+STATION = 26  # distance between the boxes of a path, in pixels
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ class Grid:
     anchor: tuple[int, float, float] = (1, 0, -4)
 
     def place(self, number: int) -> tuple[float, float]:
-        """Return the x coordinate and the baseline's y coordinate of a row."""
+        """Return the x coordinate of a row and the y coordinate of its baseline."""
         column, line = divmod(number, self.wrap) if self.wrap else (0, number)
         return self.x + column * self.step, self.y + line * self.pitch
 
     def forms(self) -> list[str]:
-        """Return the format specifications of the columns that show cells."""
+        """Return the format specifications of all columns except the columns of marks."""
         return [column.form for column in self.columns if not column.mark]
 
 
@@ -127,7 +127,7 @@ class Layout:
                 f"M{x2} {y2}l{comes * POINT} -5v10z")
 
     def _end(self, anchor: Anchor) -> tuple[int, int, int]:
-        """Return the x, y and side (1: right, -1: left) of an arrow's end at a pane."""
+        """Return (x, y, side) for an arrow's end at a pane; side is 1 for right and -1 for left."""
         frame = self.frames[anchor.pane]
         if anchor.row is None:
             return frame.x + frame.width, frame.y + STORE_FROM, 1
@@ -155,7 +155,7 @@ def registers_grid() -> Grid:
 
 
 def stations_grid() -> Grid:
-    """Return a grid of stations, drawn as boxes."""
+    """Return a grid of the parts of a path, drawn as boxes."""
     return Grid("station", (Column(30, room=84),), pitch=STATION, data=("station",),
                 band=Band(24, -16, 94, 22, (), "stop", 4), anchor=(-1, 24, -5))
 

@@ -63,7 +63,7 @@ class Pictures(Generic[Moment]):
         return {name: self.svg(number, name, styled=False) for number, name in names.items()}
 
     def of_step(self, name: str, pane: str) -> str:
-        """Return one pane of a step's picture, or an empty string if the step does not exist."""
+        """Return one pane of a step's picture, or an empty string for an unknown step."""
         number = self.scenes.moment_of(name)
         return "" if number is None else svg(self.scenes.scene(number, name), self.layout,
                                              styled=False, pane=pane)

@@ -44,7 +44,7 @@ class Pane:
 
 @dataclass(frozen=True)
 class Anchor:
-    """An end of an arrow.
+    """Point at which an arrow starts or ends: a row of a pane, or a whole pane.
 
     :param row: number of a row in the block, or None for the pane as a whole.
     """
@@ -137,7 +137,7 @@ def register_rows(values: Mapping[str, int], changed: frozenset[str]) -> list[Ro
 
 
 def station_rows(stations: Sequence[tuple[str, bool]]) -> list[Row]:
-    """Return a row for each station of the path, with a mark on the current station."""
+    """Return a row for each part of the path, with a mark on the current part."""
     return [Row((name,), ("at",) if here else (), {"station": name}) for name, here in stations]
 
 

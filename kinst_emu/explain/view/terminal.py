@@ -170,7 +170,7 @@ class Stepper(App[None]):
         self._show(self.at - 1)
 
     def action_moment(self, by: int) -> None:
-        """Move by a number of instructions from the current instruction or step."""
+        """Move forward or back by a number of instructions."""
         if self.steps[self.at].wrong:
             self.notify("only the correct firing can be stepped by instruction; press p to go "
                         "back to it", markup=False)
@@ -254,7 +254,7 @@ class Stepper(App[None]):
         widget.update(content)
 
     def _of_step(self, number: int) -> tuple[Scene, Scene]:
-        """Return the scene of a step, and the scene for comparing the registers."""
+        """Return the scene of a step, and the earlier scene with which registers are compared."""
         step = self.steps[number]
         if step.wrong and self._wrong is not None:
             scenes = self._wrong

@@ -32,7 +32,8 @@ class WayScenes(Scenes[WayMoment]):
         self._way, self._words = way, words
         self.moments, self.steps = way.moments, way.steps
         self._known: list[dict[int, int]] = []
-        self._stored: list[frozenset[int]] = []  # for each moment, the addresses stored so far
+        # for each moment, the addresses that have been stored to until then
+        self._stored: list[frozenset[int]] = []
         self._functions: list[list[str]] = []
         stored = frozenset[int]()
         known, functions = dict[int, int](), list[str]()
@@ -81,7 +82,7 @@ class WayScenes(Scenes[WayMoment]):
                      for at, names in way.labels.items())
 
     def _said(self, number: int, name: str) -> list[str]:
-        """Return the first lines of the text of the step to which a moment belongs."""
+        """Return the first lines of the text of a moment's step."""
         _which, step, _here = self.step_at(number, name)
         lines = [line for part in step.parts for line in (
             textwrap.wrap(part, LETTERS) if isinstance(part, str) else

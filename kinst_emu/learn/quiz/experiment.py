@@ -19,10 +19,11 @@ from kinst_emu.explain.record.chosen import ChosenPlace
 from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.explain.record.seen_firing import SeenFiring
 
-MAX_STEPS = 5_000  # maximum number of recorded steps of a firing
+MAX_STEPS = 5_000  # maximum number of recorded instructions of a firing
 TRIES = 2_000  # maximum number of functions searched for a suitable instruction
 MASK = (1 << 64) - 1
-BELOW = 0x1000  # distance in bytes between the stack pointer and the target of random pointers
+# distance in bytes between the stack pointer and the memory to which random pointers refer
+BELOW = 0x1000
 ROOM = 0x400
 MAX_SIZE = 1 << 14  # maximum size in bytes of a function in the quiz
 
@@ -75,7 +76,7 @@ class Experimenter:
                              "has no usable functions, so there is nothing to ask about")
 
     def instruction(self, generator: random.Random, word: str) -> tuple[Symbol, ProbedInstruction]:
-        """Return a function, and a random instruction in it whose verdict starts with a word.
+        """Return a random function and instruction; the instruction's verdict begins with ``word``.
 
         :raises KinstError: when no such instruction is found.
         """
@@ -89,7 +90,7 @@ class Experimenter:
                          "another --level or --arch")
 
     def _known(self, function: Symbol) -> Sequence[ProbedInstruction]:
-        """Return a function's instructions that are refused or that every CPU model can execute."""
+        """Return a function's instructions that are refused, or that every CPU model executes."""
         try:
             table = self._table.instructions(function)
         except KinstError:

@@ -16,7 +16,7 @@ from kinst_emu.learn.quiz.marking import mark, wanted
 from kinst_emu.learn.quiz.questions import LEVELS, WORDS, Question
 from kinst_emu.report.page_file import page
 
-# number of hash rounds that derive the key of an answer; the key of SHOW
+# number of hash rounds that derive a key from an answer, and from the word SHOW
 ROUNDS, SHOWN_ROUNDS = 1_000, 20_000
 RIGHT, WRONG = b"right: ", b"wrong: "  # beginnings of decrypted responses
 SHOW = "show"  # the solution is encrypted with this word, for learners who ask for the solution
@@ -74,12 +74,12 @@ def _marked(number: int, question: Question, order: random.Random) -> MarkedQues
 
 
 def _normal(answer: int | str) -> str:
-    """Return the text from which the page's script derives the key of an answer."""
+    """Return an answer as the text from which the page's script derives a key."""
     return answer if isinstance(answer, str) else str(answer)
 
 
 def key(salt: str, answer: str, rounds: int) -> bytes:
-    """Derive a key from an answer by repeated SHA-256."""
+    """Derive an encryption key from an answer, through repeated SHA-256."""
     digest = hashlib.sha256(f"{salt} {answer}".encode()).digest()
     for _ in range(rounds):
         digest = hashlib.sha256(digest).digest()
@@ -87,7 +87,7 @@ def key(salt: str, answer: str, rounds: int) -> bytes:
 
 
 def seal(content: bytes, with_key: bytes) -> str:
-    """Encrypt content with a key, and return it as Base64.
+    """Encrypt content with a key, and return the result as Base64.
 
     The key stream is SHA-256 of the key and a counter.
     """
@@ -97,7 +97,7 @@ def seal(content: bytes, with_key: bytes) -> str:
 
 
 def opened(box: str, with_key: bytes) -> bytes | None:
-    """Decrypt a response, or return None if the key does not fit."""
+    """Decrypt a response; return None if the key is wrong."""
     sealed = base64.b64decode(box)
     content = bytes(byte ^ mask for byte, mask in zip(sealed, _stream(with_key, len(sealed)),
                                                        strict=True))

@@ -56,7 +56,7 @@ class Question:
 
     @property
     def shown(self) -> str:
-        """Answer as text, with a number in hexadecimal."""
+        """The answer as text; a number is in hexadecimal."""
         return f"{self.answer:#x}" if isinstance(self.answer, int) else self.answer
 
 
@@ -99,7 +99,7 @@ class _Maker:
                          "attempts: choose another level")
 
     def _there(self, words: Sequence[str]) -> list[str]:
-        """Return the given verdicts without those for which no instruction was found."""
+        """Return the given verdicts, except those for which no instruction was found."""
         present = [word for word in words if word not in self._absent]
         if not present:
             raise KinstError("no instruction of the kernel has the verdict "

@@ -1,4 +1,4 @@
-"""Tests that source lines are found in the given source trees and no other file is read."""
+"""Tests that source lines are found in the given source trees, and that no other files are read."""
 
 import pytest
 

@@ -11,7 +11,7 @@ from kinst_emu.cli import script
 from kinst_emu.terminal.shared_output import shared
 from tests.conftest import ARCHES, real_kernel
 
-# D programs that count firings in n and record one of every `every` firings.
+# D programs that count firings in the variable n and record every Nth firing (N is `every`).
 OF_KERNEL = """
     fbt::: {{ n++; }}
     fbt:::entry /n % {every} == 0/ {{

@@ -15,7 +15,7 @@ from tests.forked import completed
 
 
 def traced(machine, call, function, tell):
-    """Trace a call, passing (offset, text, registers) of each executed instruction to ``tell``."""
+    """Trace a call; call ``tell(offset, text, registers)`` for each executed instruction."""
     def fire(probe, state):
         tell(probe.instruction.offset, machine.arch.disassemble(
             probe.instruction.code, probe.instruction.address), state.get)

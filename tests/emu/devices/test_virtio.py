@@ -55,7 +55,7 @@ class Computer:
         self.memory[self._piece(address, len(data))] = data
 
     def until_quiet(self, most=1000):
-        """Run pending timers, at most ``most`` of them, and return how many ran."""
+        """Run up to ``most`` pending timers, and return the number of timers that ran."""
         rung = 0
         while self.events.next() != NEVER and rung < most:
             self.now = max(self.now, self.events.next())
@@ -241,7 +241,7 @@ def hostile(r, driver):
 
 
 def test_hostile_queues_neither_break_the_disk_nor_keep_it_busy():
-    """The test runs 10,000 random queues, each until the disk is idle or 100 timers have expired.
+    """Each of 10,000 random queues is processed until the disk is idle or 100 timers have expired.
 
     A queue whose requests overwrite the queue itself may continue forever, as on hardware.  After
     a reset the disk must work.

@@ -20,7 +20,7 @@ def heard():
 
 @pytest.fixture
 def other_thread():
-    """Run a thread that does not block SIGINT, so the kernel may deliver the signal to it."""
+    """Run another thread that does not block SIGINT; the signal may be delivered to that thread."""
     ends = threading.Event()
     thread = threading.Thread(target=ends.wait)
     thread.start()

@@ -197,14 +197,14 @@ def advance(machine, ends, steps):
 
 
 def to_kernel(ground, machine):
-    """Enter kernel mode by a system call, since no register write does so on both machines."""
+    """Enter kernel mode through a system call, since no register write does so on both machines."""
     if ground.user and in_user_mode(machine):
         machine.pc = ground.text + TEXT_ROOM * len(ground.codes)
         assert advance(machine, ground.ends, 1) is None and not in_user_mode(machine)
 
 
 def to_user(ground, machine, pc):
-    """Enter user mode at `pc` with the architecture's return instruction."""
+    """Enter user mode at `pc` through the architecture's exception return instruction."""
     if ground.name == "amd64":
         frame = struct.pack("<5Q", pc, ground.user_code, BEFORE["amd64"], ground.stack,
                             ground.user_data)
@@ -313,7 +313,7 @@ def rows(table):
     for number, access in every:
         fetch = access is table.fetch
         for one in kinds:
-            # Access memory in the middle, at the start, at the end and across the end of a page.
+            # Test accesses in the middle, at the start, at the end and across the end of a page.
             yield number, access, (one, "rw"), INSIDE - PAGE
             if fetch:  # the next instruction, or the end of this instruction, is on the other page
                 if one not in table.translates_on:

@@ -11,7 +11,7 @@ POLL, CALLER, SP = 0x1000, 0x2000, 0x8000
 
 
 class Guest:
-    """Stand-in for a guest that polls its console; a byte arrives some polls after it was sent."""
+    """Stand-in for a guest that polls its console; a sent byte arrives after several polls."""
 
     def __init__(self, link, late, reads=True):
         self.image = SimpleNamespace(symbols=self)

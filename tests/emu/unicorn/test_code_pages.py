@@ -1,4 +1,4 @@
-"""Tests that remapped addresses execute the new code, and that floating point traps exactly."""
+"""Tests of remapped code addresses, and of trapped floating-point instructions in user mode."""
 
 import pytest
 
@@ -83,7 +83,7 @@ BRANCH = 0x14000001  # branch to the next instruction, which starts a new block
 
 
 def floating(code, before):
-    """Prepare a user program whose second block contains a trapped instruction."""
+    """Prepare a user program that executes a trapped instruction in its second block."""
     ground = Ground(catalog.find("teaching/arm64"), "user")
     machine = ground.machine
     machine.write_physical(
@@ -99,7 +99,7 @@ def floating(code, before):
 def test_user_floating_point_is_trapped_at_the_exact_instruction(
     before, code
 ):
-    """The trap does not depend on where the run is cut; Unicorn alone would not trap."""
+    """The trap does not depend on where the run is interrupted; Unicorn by itself does not trap."""
     for piece in (1, 2, 3, 100):
         ground, machine = floating(code, before)
         start, at = machine.instructions, ground.text + 8 + 4 * before

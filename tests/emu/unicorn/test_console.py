@@ -34,7 +34,7 @@ def test_each_run_may_write_a_limited_amount_to_the_console(machine):
 
 
 def test_the_console_limit_applies_to_each_run_separately(machine):
-    """The limit does not depend on whether a run is cut or restored."""
+    """The limit is the same if the run is interrupted, or if a snapshot is restored before it."""
     machine.type(b"strings\r" * 100)
     kept = machine.snapshot()
     assert machine.run(Until()).reason is StopReason.OUTPUT

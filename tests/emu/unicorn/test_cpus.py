@@ -29,7 +29,7 @@ def image(arch):
 
 
 def with_runs(image, functions=("crc32", "fibonacci", "collatz")):
-    """Return a machine whose CPUs are about to call functions, and their return address."""
+    """Return (machine, return address); each CPU of the machine is about to call a function."""
     machine = UnicornMachine(image, MEMORY)
     machine.place_image()
     back = machine.guest.entry_address(image)
@@ -51,7 +51,7 @@ def with_runs(image, functions=("crc32", "fibonacci", "collatz")):
 
 
 def ended(machine, back, cut=None):
-    """Run until every CPU has returned; return (CPU, instructions, time, result) for each CPU.
+    """Run the call of every CPU to its end; return (CPU, instructions, time, result) for each CPU.
 
     :param cut: function that returns after how many instructions to interrupt the run.
     """
@@ -71,7 +71,7 @@ def ended(machine, back, cut=None):
 
 
 def yield_to(machine):
-    """Inspect the machine as a debugger might between two runs."""
+    """Compute the machine's digest, as a debugger might between two runs."""
     machine.digest()
 
 

@@ -167,7 +167,7 @@ def test_the_fast_path_at_a_block_start_matches_the_slow_path(image):
 
 
 class Looking(RuleBasedStateMachine):
-    """Random operations between two instructions, which must not change a machine's run."""
+    """Random operations between instructions; none of them may change the machine's run."""
 
     arch = "amd64"
     whole: tuple[int, str] | None = None
@@ -297,7 +297,7 @@ def straight(arch, count):
 
 @pytest.mark.parametrize("count", [600, 3000])
 def test_cuts_in_a_very_long_block_do_not_change_the_run(image, arch, count):
-    """An interrupt arrives inside the block, and the run is cut at many places in the block."""
+    """The run is stopped at many places in the block, and a clock interrupt arrives inside it."""
     ends = set()
     for seed in range(4):
         machine = boots.booted(image, MEMORY)
@@ -359,7 +359,7 @@ def test_a_snapshot_inside_a_firing_is_refused(booted, path):
 
 
 def test_a_pending_power_off_survives_a_stop_and_a_snapshot(tmp_path):
-    """A snapshot must contain the pending request if the run is cut right after the port write.
+    """A snapshot that is taken right after the port write must contain the pending request.
 
     The teaching kernels for arm64 and riscv64 power off by a firmware call, which ends its block.
     """
@@ -420,7 +420,7 @@ def test_a_handler_beyond_the_limit_is_refused(fresh):
 
 @pytest.mark.parametrize("cut", ["count", "steps", "address", "elsewhere", "handler"])
 def test_cuts_do_not_flush_the_tlb(cut):
-    """After the guest clears an accessed bit without flushing the TLB, the bit must stay clear."""
+    """A TLB flush would let a page walk set the accessed bit that the guest has cleared."""
     machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
     free = machine.board.ram_base + (32 << 20)
     near = machine.symbol("strlen").address
@@ -460,7 +460,7 @@ def test_cuts_do_not_flush_the_tlb(cut):
 @pytest.mark.parametrize("arch, name, value", [
     ("riscv64", "satp", 8 << 60), ("arm64", "sctlr_el1", (1 << 64) - 1), ("amd64", "cr3", 0)])
 def test_a_run_ends_when_the_mapping_of_its_code_disappears(arch, name, value):
-    """When a debugger unmaps the running code, Unicorn would continue with stale TLB entries."""
+    """If a debugger unmaps the running code, Unicorn by itself continues with stale TLB entries."""
     machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     machine.type(b"strings\r")
     kept, digest, gone = machine.snapshot(), machine.digest(), 0

@@ -159,7 +159,7 @@ def paged(image, arch):
 
 
 def mapped(machine, *physical):
-    """Return an unmapped address, and the page table writes that map each physical page to it."""
+    """Return an unmapped address, and the page table writes that map each physical page there."""
     near, free = machine.symbol("strlen").address, machine.board.ram_base + (40 << 20)
     if machine.arch.name == "arm64":  # map the GiB at virtual address 8 GiB
         tables = machine.read_register("ttbr0_el1")
@@ -208,7 +208,7 @@ class Disk(Device):
 
 
 def test_a_device_may_write_memory_only_when_its_timer_expires(paged):
-    """Writes within a block would have different effects when the block is cut."""
+    """The effect of a write inside a block depends on whether the block is interrupted."""
     base, outside = 0x20000000, paged.board.ram_base + paged.memory
     disk = Disk(paged, paged.sp)
     with pytest.raises(MemoryAccessError):
@@ -246,7 +246,7 @@ COUNTER = {"amd64": "rbx", "arm64": "x19", "riscv64": "s1"}
 
 
 def body(arch, seed):
-    """Return a slot's code, which repeatedly adds to a register and returns."""
+    """Return random code for a slot: instructions that add to a register, NOPs, and a return."""
     add, nothing, back = UNITS[arch]
     rng = random.Random(seed)
     units = [add(rng.randrange(2, 60)) if rng.random() < 0.5 else nothing for _ in range(WORDS - 1)]
@@ -255,7 +255,7 @@ def body(arch, seed):
 
 
 def loop(arch):
-    """Return an endless loop that calls the slots that follow the loop."""
+    """Return an endless loop that calls each slot; the slots come after the loop in memory."""
     code = b""
     for n in range(SLOTS):
         distance = SLOT * (n + 1) - len(code)
@@ -404,7 +404,7 @@ class Writing(RuleBasedStateMachine):
             assert reach(plain, position) is None
             plain.write(address, data)
             plain.forget_translations()
-        while plain.instructions < end:  # continue after a panic, which may occur on both machines
+        while plain.instructions < end:  # a panic ends the run early, so run again
             before = plain.instructions
             stop = plain.run(Until(instructions=end))
             assert plain.instructions > before, stop

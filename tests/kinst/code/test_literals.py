@@ -28,7 +28,7 @@ def listing(arch, code):
 
 
 def native(arch, code):
-    """Return the native core's probe offsets and number of data ranges for a function's code."""
+    """Return the probe offsets and the number of data ranges that the native core finds."""
     dispatcher, _templates = new_dispatcher(
         ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].traps.trap_frame, None)
     numbers = dispatcher.add_all(PC, code, 0, len(code), 0, 0)
@@ -41,7 +41,7 @@ CASES = [(arch, bytes.fromhex(load), size) for arch, loads in LOADS.items() for 
 
 
 def behind(arch, load, size):
-    """Return a load and a return instruction, first without and then with the data appended."""
+    """Return code that consists of a load and a return, first without and then with its data."""
     code = load + bytes.fromhex(RET[arch])
     if arch == "riscv64":
         target = TRAPS[arch].instructions.literal(load + bytes(8), PC)

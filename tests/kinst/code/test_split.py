@@ -1,4 +1,4 @@
-"""Tests that native splitters use one template for branches that differ only in target."""
+"""Tests that native splitters use one template for branches that differ only in their targets."""
 
 import random
 
@@ -47,7 +47,7 @@ def test_branches_share_one_template_and_keep_their_target(arch, word, field, si
 
 
 def _template(arch, code):
-    """Return (key, (template, length)) of an instruction; the template is made from the tables."""
+    """Return an instruction's template key, and (template, length) from the instruction table."""
     length, key, relative = DISPATCHERS[arch].key(code)
     true, verdict = TRAPS[arch].instructions.classify(code, HERE)
     made = template(TRAPS[arch], code[:true], relative, verdict) if length and true else None

@@ -27,9 +27,9 @@ from tests.conftest import ARCHES
 ODD = [0, 1, -1, 7, 255, 256, 4096, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 62, (1 << 63) - 1,
        (1 << 64) - 1, 1 << 64, None, "x", b"", b"\x90" * 16, [], object()]
 
-# Each test calls the public methods of the native classes with odd arguments in a new process: on
-# an object without a machine, on one with a machine, or inside a firing.  A crash ends the process;
-# exceptions are counted.
+# In a new process, each test calls the public methods of the native classes with arbitrary
+# arguments: on an object without a machine, on one with a machine, or inside a firing.  A crash
+# ends the process; exceptions are counted.
 CALLER = r"""
 import random, sys
 sys.path.insert(0, {root!r})
@@ -108,7 +108,7 @@ def hammer(arch, where, seed):
         caller = Caller(machine, 100_000)
         try:
             caller.call(machine.symbol("strlen").address, [caller.place(b"ab\0")], "strlen")
-        except Exception as error:  # noqa: BLE001 - odd values may cause any exception
+        except Exception as error:  # noqa: BLE001 - arbitrary values may cause any exception
             print(type(error).__name__)
 
 

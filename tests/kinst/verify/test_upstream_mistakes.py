@@ -117,7 +117,7 @@ FAULT = "push rbp; mov rbp, rsp; mov rax, qword ptr [rdi]; pop rbp; ret"
 
 
 def fault_with(trampolines, path):
-    """Return the console output of a fault in a displaced instruction, with a probed handler."""
+    """Probe a faulting instruction and its fault handler, and return the fault's console output."""
     machine = machine_with("amd64", "fibonacci", assemble("amd64", FAULT))
     breakpoints = Breakpoints(machine, path=path, trampolines=trampolines)
     for function in ("fibonacci", "cnputs", "print_number", "panic"):

@@ -16,5 +16,5 @@ def values_in(text):
 
 
 def whole(pictures, number, step=""):
-    """Return the SVG of a moment with the elements of all moments, as in an animated picture."""
+    """Return the SVG picture of one moment, including the hidden elements of all other moments."""
     return svg(pictures.scenes.scene(number, step), pictures.layout, styled=False, every=True)

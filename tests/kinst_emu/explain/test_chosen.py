@@ -96,12 +96,12 @@ def test_a_tail_call_return_has_a_result_and_the_callers_stack(arch):
 
 def test_explaining_a_clause_requires_a_breakpoint():
     refused(run("kinst", "explain", "-k", "teaching/amd64", "tail_even:return", "-c",
-                "tail_even(7)", "-n", "{ trace(arg1); }"), "without a breakpoint")
+                "tail_even(7)", "-n", "{ trace(arg1); }"), "fires without one")
 
 
 @pytest.mark.parametrize("probe, says", [
     ("mix:entry", "fires"), ("nothing:entry", "nothing"), ("kinst::nothing:return", "nothing"),
-    ("io:::start", "only probes of kinst and fbt"), ("fbt::mix:entry", "mix")])
+    ("io:::start", "only kinst and fbt probes"), ("fbt::mix:entry", "mix")])
 def test_a_probe_that_cannot_be_explained_is_refused_with_one_line(probe, says):
     refused(run("kinst", "explain", "-k", "teaching/amd64", probe, "-c", "account(1)", "--hit",
                 "99"), says)

@@ -59,7 +59,7 @@ def test_the_changes_of_a_film_reproduce_every_picture(arch):
 
 
 def shown_in(svg):
-    """Return the texts and data attributes of the visible elements of a picture."""
+    """Return (name, value) for each nonempty text and data attribute of a picture."""
     return [(name, value) for (_number, name), value in values_in(svg).items()
             if (name == TEXT or name.startswith("data-")) and value]
 

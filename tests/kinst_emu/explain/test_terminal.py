@@ -48,7 +48,7 @@ PANELS = ("title", "place", "told", "code", "registers", "stack", "trampoline")
 
 
 def walked(explained, groups, size=(160, 50)):
-    """Press groups of keys, and return the step, panel texts and focus after each group."""
+    """Press groups of keys; return (step number, panel texts, focused widget) after each group."""
     app = Stepper(explained)
 
     async def walk():
@@ -64,7 +64,7 @@ def walked(explained, groups, size=(160, 50)):
 
 
 def played(explained, keys, size=(160, 50)):
-    """Press keys, and return the step, panel texts and focus after the last key."""
+    """Press keys; return (step number, panel texts, focused widget) after the last key."""
     return walked(explained, [keys], size)[0]
 
 
@@ -174,7 +174,7 @@ def test_the_period_key_advances_one_instruction_with_its_panels(which, request)
         for word in moment.stack:
             if word.changed and moment.sp <= word.address < moment.sp + 64:
                 assert f"{word.value:#018x}  {word.address:#x}" in panels["stack"]
-    # Step by instruction within a step, then go to the next step.
+    # Move by single instructions within a step of the explanation, then go to the next step.
     at, panels, _focused = played(one, ["n", "n", "full_stop", "full_stop", "comma", "n"])
     assert at == 3 and "instruction" not in panels["title"].split(one.steps[3].title)[1]
 

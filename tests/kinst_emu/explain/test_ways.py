@@ -1,4 +1,4 @@
-"""Tests of recorded paths through the kernel, drawn by moment or by visited function."""
+"""Tests of explained kernel paths: context switches, stored words and refused requests."""
 
 import html
 import re

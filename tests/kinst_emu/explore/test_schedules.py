@@ -110,7 +110,7 @@ def test_every_schedule_with_up_to_two_preemptions_or_an_equivalent_one_is_tried
 
 @given(USES, USES, st.data())
 def test_a_schedule_is_skipped_only_for_an_equivalent_one_even_with_loops(one, other, data):
-    """Equivalent schedules also have the accesses that were cut from loops in the same sequence."""
+    """In equivalent schedules, accesses omitted from loops also occur in the same sequence."""
     runs = [run_of(*sorted(one, key=lambda u: u[1])), run_of(*sorted(other, key=lambda u: u[1]))]
     for run in runs:
         for place, uses in run.places.items():

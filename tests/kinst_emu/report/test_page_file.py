@@ -1,4 +1,4 @@
-"""Tests of the headings, the contents and the required imports of all kinds of HTML pages."""
+"""Tests of the headings and contents of HTML pages, and of when the template engine is loaded."""
 
 import html
 import re
@@ -44,7 +44,8 @@ def test_the_page_of_a_trial_shows_its_findings(trial):
     assert "Content-Security-Policy" in text
     shown = html.unescape(re.sub(r"<[^>]*>", "", text))
     for words in ("Trial of kinst on teaching/amd64",
-                  "2 distinct encodings executed through the module, 1 mishandled, 1 unproven", "ret: 1 mishandled", "f+0x1: c3 ret", "state 3",
+                  "2 distinct encodings executed through the module, 1 mishandled, 1 unproven",
+                  "ret: 1 mishandled", "f+0x1: c3 ret", "state 3",
                   "rax: <0> in place, 1 displaced\nfasttrap.c:1\nif (a && b)\nreproduce: echo c3",
                   "5 functions, 1 excluded by both", "h+0x3: module: a<b; kinst-emu: c&d",
                   "<g>+0x2"):

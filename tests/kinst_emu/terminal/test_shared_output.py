@@ -16,7 +16,7 @@ CALL = 'cnputs("half a line")'
 
 
 def written(*pieces):
-    """Write pieces of our text (str) and guest output (bytes), and return the combined output."""
+    """Write kinst-emu's texts (str) and guest output (bytes), and return the combined output."""
     raw = io.BytesIO()
     output = SharedOutput(raw, encoding="utf-8")
     for piece in pieces:

@@ -36,7 +36,7 @@ def listed(text):
 
 
 def flames(text):
-    """Return the number of firings in the flame graph frames of each function."""
+    """Return a counter of the firings that a page's flame graph shows for each function."""
     found = Counter()
     for name, count in re.findall(r"<title>([^<]*): (\d+) firings [^<]*</title>", text):
         found[html.unescape(name)] += int(count)
@@ -197,7 +197,8 @@ def test_a_steady_rate_of_firings_has_one_color(period, count):
         trace.firing(35 + period * number, 0)
     trace.firing(35 + period * count - 1, 0)
     drawn = timeline(trace)
-    # The last firing extends the time span and adds one to a column.
+    # The extra firing at the end extends the time span.  One column may therefore have one firing
+    # more than the others, and a second color.
     assert drawn.columns >= 8 and len(drawn.rows[0].paths) <= 2
     cells = [path.count("M") for _opacity, path in drawn.rows[0].paths]
     assert sorted(cells)[:-1] in ([], [1])

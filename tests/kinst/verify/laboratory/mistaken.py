@@ -98,7 +98,7 @@ def arm64(code, state, address):
 
 
 def wrong_way(arch, code):
-    """Return how FreeBSD mishandles an instruction, or None for a correctly handled one."""
+    """Return the kind of mistake that FreeBSD makes with an instruction, or None."""
     word = int.from_bytes(code[:4], "little")
     if arch == "amd64":
         at = 1 if code[0] & 0xF0 == 0x40 else 0

@@ -251,14 +251,14 @@ def test_a_foreign_database_is_left_unchanged(tmp_path):
 
 @dataclass(frozen=True)
 class Lengths(UnpreparedTask):
-    """Task whose results are the lengths of encodings."""
+    """Task whose result for each encoding is a finding that states the encoding's length."""
 
     def results(self, prepared, items):
         return [Finding(code, f"of {len(code)} bytes") for code in items]
 
 
 class Killed(Workers):
-    """Workers that are interrupted after a number of parts."""
+    """Workers that raise ``KeyboardInterrupt`` after a given number of parts."""
 
     def __init__(self, after):
         self.after = after

@@ -14,7 +14,10 @@ from kinst.verify.sweep.workers import Here, Processes
 
 @dataclass(frozen=True)
 class Fragile(Task):
-    """Task that doubles numbers and, once per byte of ``file``, kills its process at ``fatal``."""
+    """Task that doubles numbers, and kills its process if one of the numbers is ``fatal``.
+
+    Each kill removes a byte from ``file``.  An empty file prevents further kills.
+    """
 
     file: str
     fatal: int
@@ -74,7 +77,7 @@ def test_no_more_processes_than_parts_are_started(monkeypatch, fragile):
 
 @dataclass(frozen=True)
 class Held(Task):
-    """Task whose results are the ID of the process that prepared the task."""
+    """Task whose result for each item is the ID of the process that prepared the task."""
 
     copied = True
 
@@ -87,7 +90,7 @@ class Held(Task):
 
 @dataclass(frozen=True)
 class Alone(Held):
-    """Task whose prepared value is not copied to worker processes."""
+    """Task whose prepared value cannot be used by forked worker processes."""
 
     copied = False
 
