@@ -28,7 +28,7 @@ cdef class Abbreviations:
         return 0
 
     cdef int spend(self, uint64_t work) noexcept nogil:
-        """Add to the work done so far, and fail if the total exceeds the limit."""
+        """Add ``work`` to the work done so far; fail if the total exceeds the limit."""
         self.work += work
         if self.work > self.most_work:
             return self.fail(b"too much work for sections of this size")

@@ -446,7 +446,7 @@ def has_type_units(const uint8_t[::1] info):
 
 
 cdef uint32_t changed_to(uint32_t form) noexcept nogil:
-    """Return the form that replaces a form for references between parts, or 0 for other forms."""
+    """Return the form that replaces ``form`` in references between parts, or 0 for other forms."""
     if form == FORM_REF_SIG8:
         return FORM_INDIRECT
     if form == FORM_GNU_REF_ALT or form == FORM_REF_SUP4:

@@ -280,7 +280,7 @@ cdef class LineTable:
             found.append((row.address, row.file, row.line, bool(row.ends)))
 
     def pieces(self, uint64_t offset, wanted, uint32_t line):
-        """Return the address ranges [low, high) of a source line in given files of a program.
+        """Return the address ranges [low, high) of a line in the given files of a program.
 
         Adjacent ranges are merged.
 

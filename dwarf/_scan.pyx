@@ -311,7 +311,7 @@ cdef class Scan(Abbreviations):
         return 1
 
     cdef int string(self, const Unit *u, const Value *v, uint64_t *out) noexcept nogil:
-        """Locate a string: its section in the highest 4 bits of ``out``, its offset in the rest."""
+        """Store a string's section in the top 4 bits of ``out``, and its offset in the rest."""
         cdef uint64_t p
         cdef uint64_t offset = 0
         if v.kind == STRING_INDEX:
@@ -758,7 +758,7 @@ cdef class Scan(Abbreviations):
         return NO_RECORD
 
     cdef void resolve(self) noexcept nogil:
-        """Set each record's subject: the record, up to eight references away, that has the name."""
+        """Set each record's subject: the record with the name, at most eight references away."""
         cdef uint32_t i, at
         cdef int steps
         for i in range(self.record_count):
@@ -774,7 +774,7 @@ cdef class Scan(Abbreviations):
     # -- results --------------------------------------------------------------------------------
 
     def tables(self):
-        """Return (records, address ranges, units, types and variables) as packed tables.
+        """Return four packed tables: records; address ranges; units; types and variables.
 
         Their formats are ``RECORD_FORMAT``, ``PIECE_FORMAT``, ``UNIT_FORMAT`` and
         ``DECLARED_FORMAT``.

@@ -169,7 +169,7 @@ class CtfTypes(c.Types):
         return candidates[0][1] if candidates else None
 
     def _symbols(self, kind: int) -> Iterator[tuple[str, int]]:
-        """Yield (name, address) of each symbol of one kind that has an entry in the section."""
+        """Yield (name, address) for each symbol of a given type with an entry in the section."""
         size = len(self._entries) - len(self._entries) % SYMBOL.size
         for name, info, _other, section, value, _size in SYMBOL.iter_unpack(self._entries[:size]):
             if info & 15 != kind or name == 0 or section == SHN_UNDEF:
@@ -219,7 +219,7 @@ class CtfTypes(c.Types):
         return DebugDataError(f"{self._where}: damaged .SUNW_ctf: {what}")
 
     def _name(self, offset: int) -> str:
-        """Return a string; the highest bit of its offset selects the symbol table's strings."""
+        """Return the string at an offset; bit 31 selects the strings of the symbol table."""
         strings = self._strings if offset >> 31 else self._text
         offset &= 0x7FFFFFFF
         end = strings.find(b"\0", offset, offset + MAX_NAME)
@@ -255,7 +255,7 @@ class CtfTypes(c.Types):
         """Return the size in bytes of the data that follows a type record."""
         layout = self._layout
         match record.kind:
-            case 1 | 2:  # followed by an encoding word
+            case 1 | 2:  # these types are followed by an encoding word
                 return 4
             case 4:
                 return layout.array.size

@@ -88,7 +88,7 @@ def content(elf: ElfFile, name: str, limit: int = LIMIT) -> bytes:
 
 
 def _content(elf: ElfFile, one: SectionHeader, limit: int = LIMIT) -> bytes:
-    """Return the decompressed bytes of a section, or no bytes for a SHT_NOBITS section."""
+    """Return the decompressed bytes of a section; for SHT_NOBITS, return an empty byte string."""
     return bytes(_view(elf, one, limit))
 
 
@@ -151,7 +151,7 @@ def _with_section(elf: ElfFile, name: str) -> ElfFile | None:
 
 
 def _companion(elf: ElfFile, name: str, known: Mapping[Path, ElfFile]) -> ElfFile | None:
-    """Find the companion file of a kernel that has a section of a given name, or return None.
+    """Find a kernel's companion file that has a section of a given name, or return None.
 
     :param known: companion files that were opened before, by path.
     """
@@ -282,7 +282,7 @@ def _supplement(path: Path, named: SupplementLink) -> ElfFile:
 
 
 def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
-    """Return sections, keyed by name, decompressed and relocated; join sections of one name."""
+    """Return sections by name, decompressed and relocated; sections of the same name are joined."""
     wanted = set(names)
     headers: dict[str, list[SectionHeader]] = {}
     for header in elf.sections:

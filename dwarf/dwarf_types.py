@@ -1,4 +1,4 @@
-"""C types from DWARF 4 and 5, found by name in the index and read one entry at a time."""
+"""C types from DWARF 4 and 5; the index locates them by name, and entries are read on demand."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -272,7 +272,7 @@ def _count(entry: DIE) -> int | None:
 
 
 def _place(entry: DIE) -> tuple[int, int | None]:
-    """Return a member's offset in bits and its width, or None (DWARF 5, 5.7.6; DWARF 3, 5.5.6)."""
+    """Return a member's (bit offset, bit width or None); see DWARF 5, 5.7.6 and DWARF 3, 5.5.6."""
     width = _number(entry, "DW_AT_bit_size")
     offset = _number(entry, "DW_AT_data_bit_offset")
     if offset is not None:

@@ -17,7 +17,7 @@ MAX_CHILDREN = 1 << 16  # maximum number of descendants of an entry
 
 
 class _View(io.RawIOBase):
-    """Binary stream over a section that is not copied."""
+    """Binary stream that reads a section without copying it."""
 
     def __init__(self, content: memoryview) -> None:
         self._content, self._at = content, 0
@@ -86,7 +86,7 @@ class Entries:
             return compile_unit.get_DIE_from_refaddr(offset)
 
     def children(self, entry: DIE, *tags: str) -> Iterator[DIE]:
-        """Yield the children of an entry that have one of the given tags.
+        """Yield each child of an entry if the child has one of the given tags.
 
         The iterator of pyelftools is not used, because it follows DW_AT_sibling even backward.
         """

@@ -1,4 +1,4 @@
-"""Index of every function, inline copy, type and variable of a kernel, cached in a file.
+"""Index of all functions, inline copies, types and variables of a kernel, cached in a file.
 
 The file is laid out for memory mapping: a header, the tables of the native scan
 (``dwarf/_scan.pyx``), the sorted names, and the records that belong to each name.
@@ -33,8 +33,8 @@ MAX_NAME = 4096  # maximum size of a name in bytes; longer names are truncated
 MAX_NAMES = 1 << 28  # maximum total size of all distinct names in bytes
 RECORD, PIECE = struct.Struct(RECORD_FORMAT), struct.Struct(PIECE_FORMAT)
 NAME_AT, SUBJECT_AT = 16, 60  # offsets of the name and the subject in a record
-NAME = struct.Struct("<III")  # offset of the name, first member, number of members
-DECLARED = struct.Struct("<IIQQII")  # offset of the name, unit, entry, value, line, tag
+NAME = struct.Struct("<III")  # name (offset), first member, number of members
+DECLARED = struct.Struct("<IIQQII")  # name (offset), unit, entry, value, line, tag
 UNIT = struct.Struct("<QQ")  # offsets of the unit header and of the line number program
 NAMES = (".debug_info", ".debug_abbrev", ".debug_ranges", ".debug_rnglists", ".debug_addr",
          ".debug_str_offsets", ".debug_str", ".debug_line_str")
@@ -161,7 +161,7 @@ class DebugIndex:
         return [f for f in self.named(name) if f.inlined and f.pieces]
 
     def called_at(self, line: int) -> Iterator[Function]:
-        """Yield the inline copies whose call is on a given line number, in any source file."""
+        """Yield the inline copies with a call site on a given line number, in any source file."""
         for number, row in enumerate(RECORD.iter_unpack(self._records)):
             if row[8] == line and row[13] == INLINED:
                 yield self.function(number)

@@ -1,4 +1,4 @@
-"""Debugging information entries of an inline copy, and the computation of its addresses.
+"""Debugging information entries of an inline copy, and how they determine its addresses.
 
 Entries are formatted as in readelf output.  See DWARF 4, 2.17 and 3.3.8; DWARF 5, 2.17 and 3.3.8.
 """
@@ -70,7 +70,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class CopyEntries:
-    """Entries that lead to the code of an inline copy.
+    """Debugging information entries that determine the address ranges of an inline copy.
 
     :param function: entry of the abstract function that the copy refers to.
     :param copy: entry of the copy.

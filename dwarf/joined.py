@@ -1,4 +1,4 @@
-"""Concatenation of debug data from type units and supplementary files (made by dwz)."""
+"""Concatenation of debug data from type units and dwz's supplementary files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

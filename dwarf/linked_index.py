@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from dwarf.index import NONE64, VARIABLE, DebugIndex, Declared, Function
 
-SHIFT = 40  # number of bits in a number that identify a record, unit or entry within its part
+SHIFT = 40  # number of low bits that identify a record, unit or entry within its part
 OWN = (1 << SHIFT) - 1
 
 
@@ -40,7 +40,7 @@ class LinkedIndex(DebugIndex):
             self._places.append((part.begin, part.end, number))
 
     def part(self, number: int) -> tuple[DebugIndex, int, int] | None:
-        """Return (index, load address, number within the part) of a number's part, or None."""
+        """Return (index, load address, number within the part) for a combined number, or None."""
         found = self._parts.get(number >> SHIFT)
         return None if found is None else (*found, number & OWN)
 
@@ -83,7 +83,7 @@ class LinkedIndex(DebugIndex):
                 for part, (index, address) in self._parts.items() for one in index.named(name)]
 
     def called_at(self, line: int) -> Iterator[Function]:
-        """Yield the inline copies whose call is on a given line, in the kernel or a module."""
+        """Yield the inline copies with a call site on a given line, in the kernel or a module."""
         for part, (index, address) in self._parts.items():
             for one in index.called_at(line):
                 yield self._function_of(part, address, one)
@@ -133,7 +133,7 @@ class LinkedIndex(DebugIndex):
         return None if one is None else self._declared_of(part, base, one, True)
 
     def declarations(self) -> Iterator[Declared]:
-        """Yield the types and variables of the kernel, then of each module, each sorted by name."""
+        """Yield the types and variables of the kernel, then those of each module, in name order."""
         for part, (index, address) in self._parts.items():
             for one in index.declarations():
                 yield self._declared_of(part, address, one, one.tag == VARIABLE)

@@ -33,7 +33,7 @@ class LinkedTypes(Types):
         return self._all[0].format if self._all else "DWARF"
 
     def _at(self, address: int | None) -> tuple[Types | None, int | None]:
-        """Return the types for an address, and the address relative to its module.
+        """Return the types of the kernel or module at an address, and the address to look up there.
 
         The kernel's addresses are not changed.
         """

@@ -66,7 +66,7 @@ Term = Register | Constant | Load | Operation
 
 @dataclass(frozen=True)
 class Location:
-    """Location of a value in one piece.
+    """Location of a value that is stored in one piece.
 
     :param term: the value, or its address.
     :param memory: whether ``term`` is the address.
@@ -78,7 +78,7 @@ class Location:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Location of a value in several pieces.
+    """Location of a value that is stored in several pieces.
 
     :param parts: pieces from the value's first byte on: a term, and how many of its low bytes
         belong to the value (1 to 8).
@@ -302,7 +302,7 @@ class Locations:
         return operations
 
     def _expression(self, entry: DIE, name: str, address: int) -> bytes | None:
-        """Return the location expression of an attribute that is valid at an address, or None."""
+        """Return the attribute's location expression that is valid at an address, or None."""
         attribute = entry.attributes.get(name)
         if attribute is None:
             return None
@@ -360,7 +360,7 @@ class Locations:
         raise Unkept("the frame base refers to itself")
 
     def _in_body(self, base: Term, address: int) -> Term:
-        """Return the frame base at an instruction, given the frame base in the function's body.
+        """Return the frame base at an instruction, based on the frame base in the function body.
 
         Compilers describe only the body; in prologues and epilogues the register has another value.
         """

@@ -333,7 +333,7 @@ def size_of(kind: Type) -> int:
 
 
 def find_member(structure: Structure, name: str) -> Member | None:
-    """Return a member by name, with its offset from the beginning of ``structure``, or None.
+    """Return a member by name, with its offset counted from the start of ``structure``, or None.
 
     The members of unnamed structures and unions are included (C11, 6.7.2.1).
     """

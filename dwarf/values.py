@@ -85,7 +85,7 @@ class CEnum(int):
 
 
 class CPointer(int):
-    """Pointer with the type it points to: ``p[0]``, ``p[3]``, ``p.member``.
+    """Typed pointer to guest memory: ``p[0]``, ``p[3]``, ``p.member``.
 
     A pointer to a structure has the structure's members as attributes.  ``p["member"]`` also finds
     members whose names are Python attributes.
@@ -323,7 +323,7 @@ def _shown(value: Value) -> str:
 
 
 def is_text(kind: Type) -> bool:
-    """Return whether an array of a type is a string: plain ``char``, not ``unsigned char``."""
+    """Return whether arrays of a type are strings: plain ``char`` only, not ``unsigned char``."""
     kind = strip(kind)
     return isinstance(kind, Integer) and kind.name == "char" and kind.size == 1
 

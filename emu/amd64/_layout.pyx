@@ -16,7 +16,7 @@ cdef enum:
 
 cdef uint8_t ONE[256]  # attributes of the opcodes in the one-byte map
 cdef uint8_t TWO[256]  # attributes of the opcodes in map 0F
-cdef uint8_t FOUR[256]  # attributes in EVEX map 4 (APX), only of opcodes whose length is certain
+cdef uint8_t FOUR[256]  # attributes of the opcodes in EVEX map 4 (APX) whose length is certain
 
 
 def fill(table, rows):
@@ -73,7 +73,7 @@ cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) n
     cdef uint32_t displacement = 0
     cdef bint wide = False
     cdef bint operand16 = False
-    cdef bint repeat = False  # whether there is a REPNE prefix
+    cdef bint repeat = False  # whether the instruction has a REPNE prefix
     cdef bint address32 = False
     cdef bint vector = False
     cdef bint rip = False
@@ -226,7 +226,7 @@ cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) n
 
 
 def length(const uint8_t[::1] code):
-    """Return the length in bytes of the first instruction in ``code``, or 0 if uncertain."""
+    """Return the length in bytes of the first instruction in ``code``, or 0 if it is uncertain."""
     cdef Layout layout
     if code.shape[0] == 0:
         return 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PRESENT, LARGE = 1, 1 << 7
 FRAME = 0xFFFFFFFFFF000
-UD1, IMUL = "ud1", b"\xaf"  # Capstone's mnemonic of UD1; opcode byte of IMUL
+UD1, IMUL = "ud1", b"\xaf"  # Capstone's mnemonic for UD1; opcode byte of IMUL
 
 
 # Pattern of POP r/m64 (SDM volume 2) with its prefixes, up to the ModRM byte.
@@ -24,7 +24,7 @@ POP = re.compile(rb"[\x26\x2e\x36\x3e\x64-\x67\xf0\xf2\xf3]*[\x40-\x4f]?\x8f.", 
 
 @functools.cache
 def _decoder() -> "capstone.Cs":
-    import capstone  # imported late: the import takes 30 ms, and not every command needs it
+    import capstone  # imported late: the import takes 30 ms, and not every command needs Capstone
 
     return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 
@@ -96,7 +96,7 @@ class Amd64(Arch):
         return _decoder()
 
     def instruction_length(self, code: bytes) -> int:
-        """Return the size in bytes of the first instruction of some code, or 0 for invalid code."""
+        """Return the size in bytes of the first instruction in ``code``, or 0 if it is invalid."""
         for _address, size, mnemonic, _operands in _decoder().disasm_lite(code, 0, 1):
             if mnemonic == UD1:  # Capstone omits UD1's operands, which are encoded like IMUL's
                 return self.instruction_length(code[: size - 1] + IMUL + code[size:])
@@ -104,7 +104,7 @@ class Amd64(Arch):
         return 0
 
     def executed_length(self, code: bytes) -> int:
-        """Return how many bytes of some code the CPU models execute as the first instruction.
+        """Return the first instruction's size in bytes as the CPU models execute the instruction.
 
         :return: 0 if they do not execute the instruction.
         """

@@ -50,14 +50,14 @@ class Arch(ABC):
     macros: ClassVar[tuple[str, ...]]  # macros that C compilers for the architecture predefine
     link: ClassVar[str | None]  # register that receives a call's return address, if any
     dwarf_registers: ClassVar[tuple[str, ...]]  # general registers, indexed by DWARF number
-    # A function's frame record: the register that points to the record, then the offsets in the
-    # record of the caller's value of this register and of the return address.
+    # Frame record of a function: the register that points to the record, the offset of the caller's
+    # value of this register, and the offset of the return address.
     frame_record: ClassVar[tuple[str, int, int]]
     # Whether kernels load relocatable files (ld -r) as modules, in addition to shared objects.
     relocatable_modules: ClassVar[bool]
     # Whether a watchpoint stops before the access, so that the debugger steps over the access.
     watches_before: ClassVar[bool]
-    # Address at which Keystone assembles a text: where kinst/verify/laboratory tests instructions.
+    # Address at which Keystone assembles text; kinst/verify/laboratory tests instructions there.
     assembly_address: ClassVar[int] = 0x4000_0000
 
     @abstractmethod
@@ -86,14 +86,14 @@ class Arch(ABC):
         return None
 
     def disassemble(self, code: bytes, address: int) -> str:
-        """Return the first instruction of some code as text, or ``.byte`` for undefined code."""
+        """Return the first instruction in ``code`` as text, or as ``.byte`` if it is undefined."""
         for _at, _size, name, operands in self.decoder().disasm_lite(code, address, 1):
             return f"{name} {operands}".strip()
         return ".byte " + ", ".join(f"{byte:#04x}" for byte in code)
 
     @abstractmethod
     def instruction_length(self, code: bytes) -> int:
-        """Return the size in bytes of the first instruction of some code, or 0 for invalid code.
+        """Return the size in bytes of the first instruction in ``code``, or 0 if it is invalid.
 
         :param code: at most 15 bytes.
         """
@@ -128,7 +128,7 @@ class Arch(ABC):
             cpu.write_register(name, value)
 
     def stack_after_return(self, cpu: Context) -> int:
-        """Return the stack pointer's value after the return of the function just entered."""
+        """Return the stack pointer's value after the function just entered returns."""
         return cpu.sp + self.return_size
 
     def return_address(self, cpu: StackContext) -> int:
@@ -141,7 +141,7 @@ class Arch(ABC):
         return 8 if self.link is None else 0
 
     def executed_length(self, code: bytes) -> int:
-        """Return how many bytes of some code the CPU models execute as the first instruction.
+        """Return the first instruction's size in bytes as the CPU models execute the instruction.
 
         The CPU models also execute encodings that are not valid instructions.
 

@@ -11,7 +11,7 @@ ARCHITECTURES: Parts[Arch] = Parts("emu.{}.arch", "ARCH")
 
 
 class Made(Protocol):
-    """Protocol of a file that is made for a machine (``e_machine`` without the EM_ prefix)."""
+    """File that was built for a machine (``e_machine`` without the EM_ prefix)."""
 
     @property
     def path(self) -> Path: ...

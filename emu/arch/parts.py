@@ -9,7 +9,7 @@ NAMES = ("amd64", "arm64", "riscv64")
 
 
 class Parts(Mapping[str, Part]):
-    """Mapping from an architecture's name to an object in a module of the architecture.
+    """Mapping from each architecture to an object that the architecture's package defines.
 
     A module is imported when its object is looked up.
 

@@ -23,7 +23,7 @@ ATOMIC = ((0x3F000000, 0x08000000), (0x3B200C00, 0x38200000), (0x3F200C00, 0x190
 
 @functools.cache
 def _decoder() -> "capstone.Cs":
-    import capstone  # imported late: the import takes 30 ms, and not every command needs it
+    import capstone  # imported late: the import takes 30 ms, and not every command needs Capstone
 
     return capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
 

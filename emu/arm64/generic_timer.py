@@ -23,7 +23,7 @@ REGISTERS = {
 
 
 class GenericTimer:
-    """One of a CPU's timers, which compares the counter with ``cval`` and drives an interrupt."""
+    """Timer of a CPU; it compares the counter with ``cval`` and drives an interrupt line."""
 
     def __init__(self, bus: Bus, name: str, output: Callable[[bool], None]) -> None:
         self._bus = bus

@@ -46,7 +46,7 @@ CARRIED = [name for name in SYSTEM
 
 
 def key(op0: int, op1: int, crn: int, crm: int, op2: int) -> int:
-    """Return the number by which MRS encodes a system register."""
+    """Return the number that encodes a system register in MRS instructions."""
     return op0 << 14 | op1 << 11 | crn << 7 | crm << 3 | op2
 
 # Registers of arm64 in gdb (gdb manual, "AArch64 Features").

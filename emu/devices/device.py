@@ -74,7 +74,7 @@ class Device(ABC):
         }
 
     def keep(self) -> list[Any]:
-        """Return a copy of the state for ``put_back``; faster than ``state``, but not as JSON."""
+        """Return a copy of the state for ``put_back``, without converting the values."""
         return [copied(getattr(self, name)) for name in self.kept()]
 
     def put_back(self, kept: list[Any]) -> None:
@@ -83,7 +83,7 @@ class Device(ABC):
             setattr(self, name, copied(value))
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore a state returned by ``state``, which may come from an untrusted file.
+        """Restore a state returned by ``state``; the state may come from an untrusted file.
 
         :raises ValueError: if the state does not fit this device.
         :raises KeyError: if an attribute is missing.

@@ -67,11 +67,11 @@ class Distributor(Device):
             self.others[cpu - 1][name] = bits & OWN_BITS
 
     def set_line(self, number: int, level: bool) -> None:
-        """Set the level of the line of a shared peripheral interrupt."""
+        """Set the line level of a shared peripheral interrupt."""
         self._set_line(0, number, level)
 
     def set_private(self, cpu: int, number: int, level: bool) -> None:
-        """Set the level of the line of a CPU's private peripheral interrupt, numbered from 0."""
+        """Set the line level of a private peripheral interrupt of a CPU; numbers begin at 0."""
         self._set_line(cpu, SENT + number, level)
 
     def _set_line(self, cpu: int, number: int, level: bool) -> None:
@@ -82,7 +82,7 @@ class Distributor(Device):
         self._changed()
 
     def waiting(self, cpu: int) -> int:
-        """Return the set of a CPU's pending interrupts: latched, or level-sensitive and active."""
+        """Return the interrupts pending at a CPU: latched, or level-sensitive and asserted."""
         return self.bits("pending", cpu) | self.bits("levels", cpu) & ~self.bits("edge", cpu)
 
     def priority_of(self, cpu: int, number: int) -> int:

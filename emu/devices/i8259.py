@@ -1,4 +1,4 @@
-"""Pair of Intel 8259A interrupt controllers, which kernels mask in favor of the APICs."""
+"""The PC's two Intel 8259A interrupt controllers, which kernels mask because they use the APICs."""
 
 from emu.devices.device import Device
 

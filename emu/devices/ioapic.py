@@ -1,4 +1,4 @@
-"""I/O APIC (Intel 82093AA data sheet) with 24 pins, which sends interrupts to local APICs."""
+"""I/O APIC (Intel 82093AA data sheet); it has 24 pins and sends interrupts to local APICs."""
 
 from collections.abc import Callable
 

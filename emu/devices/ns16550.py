@@ -76,7 +76,8 @@ class Ns16550(SerialPort):
             if self.mcr & MCR_LOOPBACK:  # DTR, RTS, OUT1, OUT2 are looped to DSR, CTS, RI, DCD
                 m = self.mcr
                 return (m & 1) << 5 | (m & 2) << 3 | (m & 4) << 4 | (m & 8) << 4
-            return 0xB0  # carrier, data set ready and clear to send: as with a connected terminal
+            # Carrier detect, data set ready, clear to send: all on, as if a terminal were connected
+            return 0xB0
         elif offset == 7:
             return self.scratch
         self._update()

@@ -121,7 +121,7 @@ class PciConfiguration(Device):
             function.write((self.address & 0xFC) + offset - DATA, size, value)
 
     def port(self, port: int) -> tuple[PciFunction, int] | None:
-        """Return the function that owns an I/O port, with the port's offset in it, or None."""
+        """Return (function, offset in its ports) for an I/O port, or None if the port is unused."""
         for function in self._functions:
             offset = function.offset_of(port)
             if offset is not None:
@@ -129,7 +129,7 @@ class PciConfiguration(Device):
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the configuration ports and of the functions, if there are any."""
+        """Return the state of the configuration ports and of any functions."""
         if not self._functions:
             return super().state()
         return super().state() | {

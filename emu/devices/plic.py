@@ -70,7 +70,7 @@ class Plic(Device):
         return self._best(hart) != 0
 
     def _hart(self, offset: int, step: int) -> tuple[int | None, int]:
-        """Return the hart (or None) of the S-mode context at an offset, and the offset in it."""
+        """Return (hart or None, offset in its context) for an offset in a block of contexts."""
         context = offset // step
         hart = context // 2 if context % 2 and context // 2 <= len(self.others) else None
         return hart, offset % step

@@ -38,7 +38,7 @@ class SerialPort(Device):
 
     @property
     def keys_left(self) -> bool:
-        """Whether there are typed bytes that the guest has not read yet."""
+        """Whether the guest has not yet read all typed bytes."""
         return bool(self.waiting or self.fifo)
 
     def _arrive(self) -> None:

@@ -29,7 +29,7 @@ NAME = b"kinst".ljust(20, b"\0")
 
 
 class VirtioBlock(Device):
-    """Virtio block device, whose registers are the device's configuration space.
+    """Virtio block device; its registers form the device's configuration space.
 
     A transport also uses its queue and its attributes ``status``, ``features`` and ``interrupts``.
 
@@ -123,7 +123,7 @@ class VirtioBlock(Device):
         return act(sector * SECTOR, size), OK
 
     def _fill(self, chain: Chain, data: bytes, status: int) -> int:
-        """Write the data of a request, zero-padded, and the status in the last writable byte.
+        """Write a request's data, zero-padded, followed by the status in the last writable byte.
 
         :return: number of bytes written to the chain.
         """

@@ -1,4 +1,4 @@
-"""Virtio over MMIO (Virtio 1.2, 4.2), for a block device."""
+"""MMIO transport of a virtio block device (Virtio 1.2, 4.2)."""
 
 from typing import Any
 

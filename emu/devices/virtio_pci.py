@@ -1,4 +1,4 @@
-"""Virtio over PCI with the legacy interface (Virtio 1.2, 4.1.4.10), for a block device."""
+"""Legacy PCI transport of a virtio block device (Virtio 1.2, 4.1.4.10)."""
 
 from typing import Any
 

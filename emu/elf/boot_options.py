@@ -58,7 +58,7 @@ class BootOptions:
 
     @property
     def programs(self) -> bool:
-        """Whether the kernel has a disk to run programs from."""
+        """Whether the kernel has a disk from which it can run programs."""
         return self.memory_disk is not None or bool(self.disks)
 
     @property
@@ -82,7 +82,7 @@ NOTHING = BootOptions()
 
 
 def is_disk(size: int) -> bool:
-    """Whether a number of bytes is a valid size of a disk."""
+    """Whether a number of bytes is a valid disk size."""
     return 0 < size <= MAX_DISK and size % SECTOR == 0
 
 
@@ -108,7 +108,7 @@ def disk_image(path: Path, in_memory: bool = False) -> DiskImage:
 
 def boot_options(environment: Sequence[str], flags: str, disk: Path | None,
                  disks: Sequence[Path] = ()) -> BootOptions:
-    """Make boot options from command line arguments.
+    """Create boot options from command line arguments.
 
     :param environment: ``NAME=VALUE`` arguments; the last value of each name counts.
     :param flags: letters of boot flags, with or without ``-`` before them.
@@ -118,13 +118,13 @@ def boot_options(environment: Sequence[str], flags: str, disk: Path | None,
     :raises ImageError: if a disk image cannot be used; see ``disk_image``.
     """
     if len(disks) > MAX_DISKS:
-        raise KinstError(f"--disk: {len(disks)} disks given; at most {MAX_DISKS} are possible")
+        raise KinstError(f"--disk: {len(disks)} disks given; at most {MAX_DISKS} are allowed")
     for text in environment:
         if not ASSIGNMENT.fullmatch(text):
             raise KinstError(f"--env {text!r}: must be NAME=VALUE in printable ASCII characters")
     if len(environment) > MAX_ENVIRONMENT:
         raise KinstError(f"--env: {len(environment)} variables given; at most {MAX_ENVIRONMENT} "
-                         "are possible")
+                         "are allowed")
     last = dict(text.split("=", 1) for text in environment)
     return BootOptions(tuple(f"{name}={value}" for name, value in last.items()),
                        "".join(sorted(set(flags.removeprefix("-")))),

@@ -57,7 +57,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Image:
-    """A kernel in an ELF file, with the modules and options that it is booted with."""
+    """A kernel in an ELF file, with its modules and boot options."""
 
     file: ElfFile = field(repr=False, compare=False)
     entry: int
@@ -74,7 +74,7 @@ class Image:
 
     @property
     def machine(self) -> str:
-        """Machine that the kernel is made for: ``e_machine`` without the EM_ prefix."""
+        """Machine for which the kernel was built: ``e_machine`` without the EM_ prefix."""
         return self.file.machine
 
     @functools.cached_property
@@ -108,7 +108,7 @@ class Image:
         return f"{self.build_id or 'none'}-{h.hexdigest()[:32]}"
 
     def is_known_as(self, identity: str) -> bool:
-        """Whether the identity in a recording or snapshot belongs to this image.
+        """Whether an identity that a recording or snapshot contains belongs to this image.
 
         Identities in older recordings and snapshots do not cover the symbols.  They are accepted,
         because the content of a recording is checked during the replay.

@@ -1,4 +1,4 @@
-"""Kernel modules (kld files), as the boot loader puts them into memory after the kernel.
+"""Kernel modules (kld files), which the boot loader places in memory after the kernel.
 
 On amd64 a module is a relocatable file: the loader lays out its sections, and the kernel links it.
 On arm64 and riscv64 it is a shared object: its segments are copied to memory as they are.  In both
@@ -52,7 +52,7 @@ METADATA_SET = "set_modmetadata_set"
 
 @dataclass(frozen=True)
 class Dependency:
-    """A module that another module needs, in a version from ``least`` to ``last``."""
+    """Dependency on a module, in a version from ``least`` to ``last``."""
 
     name: str
     least: int
@@ -60,7 +60,7 @@ class Dependency:
 
 
 class ModuleFile:
-    """A kernel module file whose address in memory has not been chosen yet.
+    """A kernel module file for which no address in memory has been chosen yet.
 
     :raises ImageError: if the file is not a module that can be loaded.
     """

@@ -166,7 +166,7 @@ def _version(image: Image) -> int | None:
 
 
 def _provider(name: str, known: list[ModuleFile], *directories: Path) -> ModuleFile | None:
-    """Find a module among the known files, by file name, or by the module names in other files."""
+    """Find a module in the known files, then in the directories, by file name or module name."""
     for file in known:
         if name in file.provides or file.name == name + SUFFIX:
             return file

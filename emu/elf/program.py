@@ -8,7 +8,7 @@ from emu.elf.symbols import Symbol, SymbolTable
 from emu.host.errors import ImageError
 
 PF_X = 1
-END = 1 << 47  # end address of the address space of programs
+END = 1 << 47  # end of a program's address space
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
 
 
@@ -56,7 +56,7 @@ class ProgramFile:
         raise ImageError(f"{self.path}: the code of {function.name} is not in the file")
 
     def first_other(self, other: "ProgramFile") -> int | None:
-        """Return the first address at which two programs differ in their code, or None.
+        """Return the first address at which the code of two programs differs, or None.
 
         An address where only one of the programs has code is a difference.
         """

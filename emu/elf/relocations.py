@@ -14,7 +14,7 @@ RELA = struct.Struct("<QQq")  # r_offset, r_info, r_addend
 
 
 class Base(enum.Enum):
-    """Base that a relocation adds its addend to."""
+    """Base to which a relocation adds its addend."""
 
     SYMBOL = "symbol"
     DISTANCE = "symbol, relative to the place"
@@ -40,7 +40,7 @@ RELOCATIONS: Parts[RelocationTypes] = Parts("emu.{}.arch", "RELOCATIONS")
 def relocations(
     table: bytes, types: RelocationTypes, value: Callable[[int], int | None], address: int,
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (r_offset, bytes) for each relocation of known value in a table.
+    """Yield (r_offset, bytes) for each resolvable relocation in a table.
 
     Relocations of unknown types or symbols are skipped.
 

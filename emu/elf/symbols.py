@@ -45,7 +45,7 @@ MAX_FOUND = 4096  # maximum number of names in the cache of ``find``
 
 
 class SymbolTable:
-    """Symbols of a file, which can be looked up by name and by address.
+    """Symbols of a file, for lookup by name and by address.
 
     Several functions may share a name (static functions of different files); ``named`` returns all
     of them.
@@ -129,7 +129,7 @@ class SymbolTable:
             where = self._raw.find(wanted, where + 1)
 
     def _offsets(self, name: bytes) -> set[int]:
-        """Return the offsets of a name in the string table, also as the tail of longer names."""
+        """Return the string table offsets of a name, including tails of longer names."""
         offsets: set[int] = set()
         if self._strings.endswith(name):  # the last name of the table may lack its terminator
             offsets.add(len(self._strings) - len(name))

@@ -23,13 +23,13 @@ def unescaped(content: bytes) -> bytes:
 
 
 def first(received: bytes | bytearray) -> tuple[int, int] | None:
-    """Return the start of the first complete packet and the end of its checksum, or None."""
+    """Return (start, end of the checksum) of the first complete packet, or None."""
     begin = received.find(b"$")
     end = received.find(b"#", begin + 1) if begin >= 0 else -1
     return (begin, end + 3) if end >= 0 and len(received) >= end + 3 else None
 
 
 def opened(packet: bytes | bytearray) -> tuple[bytes, bool]:
-    """Return the content of a packet, still escaped, and whether its checksum is correct."""
+    """Return (content, whether the checksum is correct) of a packet; escapes remain."""
     content = bytes(packet[1:-3])
     return content, b"%02x" % (sum(content) & 0xFF) == bytes(packet[-2:]).lower()

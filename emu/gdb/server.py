@@ -1,4 +1,4 @@
-"""Server that waits for debuggers, on loopback or on a pair of files."""
+"""Server that waits for debuggers on a loopback port or on a pair of files."""
 
 import socket
 import sys

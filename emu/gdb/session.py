@@ -41,7 +41,7 @@ class ThreadList(Protocol):
     """Source of the guest's threads."""
 
     def now(self) -> list[GuestThread]:
-        """Return the current threads, the running thread first, or no threads if unknown."""
+        """Return the current threads, the running thread first; return [] if they are unknown."""
 
 
 class NoThreads:
@@ -150,7 +150,7 @@ class GdbSession:
     # -- registers and memory ---------------------------------------------------------------------
 
     def _value(self, register: GdbRegister) -> bytes:
-        """Return a register's value in hexadecimal, or ``x`` digits if it is unavailable."""
+        """Return a register's value in hexadecimal; each digit is ``x`` if it is unavailable."""
         size, machine = register.bits // 8, self._target.machine
         thread = self._thread(self._chosen)
         if register.ours is not None and thread.registers is not None:
@@ -338,6 +338,6 @@ def _thread_number(text: str) -> int:
 
 
 def _point(rest: str) -> tuple[int, int, int]:
-    """Return (kind, address, size) of a breakpoint or watchpoint from the rest of its packet."""
+    """Return (kind, address, size) of a breakpoint or watchpoint from its packet's arguments."""
     kind, address, size = rest.split(";")[0].split(",")[:3]
     return int(kind), int(address, 16), int(size, 16)

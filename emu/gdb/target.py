@@ -22,7 +22,8 @@ from emu.unicorn.state import Snapshot
 # Initial and maximum number of instructions between two checks for an interrupt by the debugger.
 FIRST_CHUNK, CHUNK = 20_000, 4_000_000
 SOON = 0.1  # target duration of a chunk in seconds; the length of chunks adapts to it
-IDLE = 10**10  # maximum virtual ns of a chunk, because a waiting CPU executes no instructions
+# Maximum virtual time of a chunk in ns; needed because a waiting CPU executes no instructions.
+IDLE = 10**10
 NEAR, WIDER = 20_000, 8  # initial length of a backward search in instructions, and growth factor
 MAX_WATCHES = 8
 MAX_BLOCK = 1024  # maximum number of instructions in a block of the CPU model
@@ -86,7 +87,7 @@ class Target(ABC):
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
-        # Returns the address space for program addresses; None selects the running process's.
+        # Callback that returns the address space of programs; None: use the running process's.
         self.space: Callable[[], AddressSpace] | None = None
         self.breakpoints: set[int] = set()
         self.watched: list[Watched] = []
@@ -102,7 +103,7 @@ class Target(ABC):
 
     @abstractmethod
     def _mark(self) -> Callable[[], None]:
-        """Return a callback that moves the target back to the position of this call."""
+        """Return a callback that later moves the target back to its current position."""
 
     @abstractmethod
     def write(self, address: int, data: bytes) -> None:
@@ -140,7 +141,7 @@ class Target(ABC):
         if not 0 <= address < 1 << 64:
             raise GdbError(f"cannot set a breakpoint at {address:#x}: not a 64-bit address")
         if len(self.breakpoints) >= MAX_STOPS:
-            raise GdbError(f"at most {MAX_STOPS} breakpoints are possible")
+            raise GdbError(f"at most {MAX_STOPS} breakpoints are allowed")
         self.breakpoints.add(address)
 
     def watch(self, address: int, size: int, kind: int) -> None:
@@ -153,7 +154,7 @@ class Target(ABC):
         if physical is None or not 0 < size <= MAX_WATCHED or address % PAGE + size > PAGE:
             raise GdbError("a watchpoint must cover 1 to 64 bytes within one mapped page")
         if len(self.watched) >= MAX_WATCHES:
-            raise GdbError(f"at most {MAX_WATCHES} watchpoints are possible")
+            raise GdbError(f"at most {MAX_WATCHES} watchpoints are allowed")
         self.watched.append(Watched(address, size, kind, physical))
 
     def unwatch(self, address: int, size: int, kind: int) -> None:
@@ -191,7 +192,7 @@ class Target(ABC):
 
     @property
     def _before(self) -> bool:
-        """Whether the debugger expects a stop before a watched access and steps over it."""
+        """Whether the debugger expects to stop before a watched access, and then steps over it."""
         return self.machine.arch.watches_before
 
     def _once(self) -> StopEvent:
@@ -252,7 +253,7 @@ class Target(ABC):
                      else max(chunk // 2, FIRST_CHUNK // 16))
 
     def _to_watch(self, low: int) -> StopEvent:
-        """Run to the first watched access, which occurs at instruction count ``low`` or later."""
+        """Run to the first watched access; it occurs at instruction count ``low`` or later."""
         if self.count < low:
             event = self._event(self._run(Until(instructions=low)))
             if event is not None:
@@ -293,7 +294,7 @@ class Target(ABC):
 
 
 class LiveTarget(Target):
-    """Target that is a live machine, which cannot run backward."""
+    """Debugger target that controls a live machine and cannot run backward."""
 
     reverses = False
 
@@ -428,7 +429,7 @@ class PlayedTarget(Target):
         return hit or StopEvent(Why.STEP)
 
     def _seek(self, position: Position | int) -> None:
-        """Move to a position, and give the machine the inputs that are recorded for it."""
+        """Move to a position, and give the machine the inputs recorded at this position."""
         if self.player.seek(position) is not None:
             raise Interrupted
         self.player.give()

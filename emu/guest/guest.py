@@ -40,7 +40,7 @@ class TrapFrame:
 
 
 class BareMachine(Protocol):
-    """A computer as a boot loader finds it: RAM, one CPU, and tables from the firmware."""
+    """Computer in the state in which a boot loader starts: RAM, one CPU and firmware tables."""
 
     memory: int  # size of RAM in bytes
 
@@ -63,7 +63,7 @@ Loader = Callable[[BareMachine, Image], None]
 
 @dataclass(frozen=True)
 class LockKind:
-    """A kind of lock, and how a word in the lock encodes its state.
+    """A kind of lock, and the encoding of its state in a word of the lock.
 
     :param kind: C type of the lock.
     :param word: member of ``kind`` with the owner's address, or with the number of sharers.
@@ -81,7 +81,7 @@ class LockKind:
 
 @dataclass(frozen=True)
 class LockMembers:
-    """Bit field in every lock's structure that identifies the kind of lock.
+    """Bit field that identifies the kind of a lock, in the structure with which all locks begin.
 
     :param kind: C type that all locks begin with.
     :param flags: member of ``kind`` that contains the number.
@@ -168,7 +168,7 @@ class PageFaults:
 
 @dataclass(frozen=True)
 class CallMembers:
-    """Members of a thread that describe its current system call.
+    """Thread structure members that describe the thread's current system call.
 
     :param thread: C type of a thread.
     :param arguments: array of words with the arguments.
@@ -189,7 +189,7 @@ class CallMembers:
 
 @dataclass(frozen=True)
 class ProcessMembers:
-    """Members of a thread and of its process that identify the process.
+    """Thread and process structure members that identify the process.
 
     :param thread: C type of a thread.
     :param process: its member that points to the process, which has the C type ``kind``.
@@ -209,7 +209,7 @@ class ProcessMembers:
 
 @dataclass(frozen=True)
 class SignalMembers:
-    """Members of a thread that the kernel sets to send the thread a signal.
+    """Thread structure members that the kernel sets in order to send a signal to the thread.
 
     :param thread: C type of a thread.
     :param pending: sets of pending signals, of 32-bit words; signal N is bit N - 1.
@@ -254,7 +254,9 @@ class Exclusions:
 
 @dataclass(frozen=True)
 class ThreadLists:
-    """C types and members that lead to all threads of the kernel; nested members are dotted.
+    """C types and members through which all kernel threads can be found.
+
+    The names of nested members contain dots.
 
     :param first_process: variable that points to the first process.
     :param saved: member of a thread that points to its saved registers, of the C type
@@ -356,7 +358,7 @@ class ThreadSwitch:
 
 @dataclass(frozen=True)
 class WaitMembers:
-    """Members of a thread that describe what the thread waits for.
+    """Thread structure members that describe what the thread waits for.
 
     :param message: why it sleeps (``char *``).
     :param lock: name of the lock that it waits for.

@@ -31,7 +31,7 @@ class Hole:
 def find_hole(
     machine: PageTables, directory: int, pages: int, next_table: Callable[[int], int | None]
 ) -> int | None:
-    """Return the highest index at which ``pages`` consecutive entries are unused, or None.
+    """Return the highest index of ``pages`` consecutive unused entries, or None.
 
     An entry is unused if it is not present, or if it points to an empty table.
 
@@ -55,7 +55,7 @@ def find_far_hole(
     machine: PageTables, directories: int, near: int, pages: int,
     next_table: Callable[[int], int | None],
 ) -> tuple[int, int, int] | None:
-    """Find unused address space near the end of the kernel's half of the address space.
+    """Find an unused range of addresses near the end of the kernel's half of the address space.
 
     The search goes from the last GiB that has page tables down to the GiB of ``near``, because the
     kernel's allocator hands out the space around the kernel.

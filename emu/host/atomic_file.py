@@ -16,14 +16,15 @@ def _drop_abandoned(path: Path, present: Path) -> None:
     """Remove the temporary files that killed writers of ``path`` left behind."""
     now = present.stat().st_mtime
     for other in path.parent.glob(f".{glob.escape(path.name)}.*{PART}"):
-        with contextlib.suppress(OSError):  # another writer removed it, or another user owns it
+        # The file was already removed, or belongs to another user.
+        with contextlib.suppress(OSError):
             if now - other.stat().st_mtime > ABANDONED:
                 other.unlink()
 
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Make an ``OSError`` name ``path`` if the error names no file or a temporary file."""
+    """Name ``path`` in an ``OSError`` that names no file or a temporary file."""
     try:
         yield
     except OSError as error:
@@ -67,6 +68,7 @@ def _renamed(path: Path, mode: int | None) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     except BaseException:
         if os.getpid() == owner:  # a forked process must not remove its parent's file
-            with contextlib.suppress(FileNotFoundError):  # another process may have removed it
+            # Another process may have removed the file.
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
         raise

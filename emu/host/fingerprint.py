@@ -15,7 +15,7 @@ SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 
 @functools.cache
 def fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -> str:
-    """Return 16 hexadecimal digits that change with the given modules and distributions.
+    """Return 16 hexadecimal digits that change if a given module or distribution changes.
 
     :param modules: dotted names of modules; a package stands for the files in its own directory.
     :param distributions: distributions whose installed version counts.
@@ -47,7 +47,7 @@ def machine_modules(arch: str) -> tuple[str, ...]:
 
 @functools.cache
 def our_code() -> str:
-    """Return 16 hexadecimal digits that change with any of this project's Python modules.
+    """Return 16 hexadecimal digits that change if any Python module of this project changes.
 
     Native modules are left out, since each host may have built its own.
     """

@@ -18,7 +18,7 @@ State = tuple[int, int, int, int, int]
 
 
 def state_of(descriptor: int) -> State:
-    """Return a file's identity, size and times, from which a change of the file is detected.
+    """Return a file's identity, size and times, which reveal a later change of the file.
 
     These are its device, inode and size, and the times (ns) of the last change of its content and
     of its metadata.
@@ -46,7 +46,7 @@ def opened(path: Path, most: int) -> Iterator[int]:
         if stat.S_ISDIR(status.st_mode):
             raise ImageError(f"{path}: is a directory, not a file")
         if not stat.S_ISREG(status.st_mode):
-            raise ImageError(f"{path}: is not a regular file")
+            raise ImageError(f"{path}: not a regular file")
         if not status.st_size:
             raise ImageError(f"{path}: is empty")
         if status.st_size > most:

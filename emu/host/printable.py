@@ -31,17 +31,17 @@ def visible(text: str, also: str = "") -> str:
 
 
 def name(text: bytes) -> str:
-    """Decode the name of a symbol, a type or a path from a file, without terminal controls."""
+    """Decode a symbol, type or path name from a file, and replace terminal control characters."""
     return plain(text.decode("utf-8", "replace"))
 
 
 def printable(text: object, most: int = 200) -> str:
-    """Return text with control characters replaced by ``?``, cut after ``most`` characters."""
+    """Return text truncated to ``most`` characters, with control characters replaced by ``?``."""
     start = str(text)[: most + 1]
     shown = "".join(c if c.isprintable() else "?" for c in start[:most])
     return shown + "..." * (len(start) > most)
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless the number is 1: ``2 schedules``."""
+    """Return a number and a noun, which is plural unless the number is 1: ``2 schedules``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 @functools.cache
 def templates(package: str) -> "Environment":
     """Return the Jinja environment for a package's templates; an undefined name is an error."""
-    import jinja2  # imported late, since most commands do not need it
+    import jinja2  # imported late, because most commands do not need Jinja
 
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package), autoescape=True, trim_blocks=True,

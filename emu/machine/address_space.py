@@ -1,4 +1,4 @@
-"""Virtual memory of a process that is not running, translated with its own page tables."""
+"""Virtual memory of a process that is not running, translated with the process's page tables."""
 
 from emu.host.errors import MachineError
 from emu.machine.machine import Machine

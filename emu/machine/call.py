@@ -16,7 +16,7 @@ from emu.machine.machine import Machine, Stop, StopReason, Until
 
 STACK_GAP = 512  # number of bytes below the interrupted stack pointer that calls leave untouched
 SMALL = 2048  # maximum size in bytes of arguments on the borrowed stack
-DEFAULT_LIMIT = 2_000_000_000  # maximum number of instructions of one call
+DEFAULT_LIMIT = 2_000_000_000  # maximum number of instructions that one call may execute
 
 
 class CallError(KinstError):
@@ -39,7 +39,7 @@ class PatienceError(CallError):
 
 @dataclass(eq=False)
 class _Room:
-    """Free stack space below a stopped thread, shared by all callers of a machine.
+    """Free stack space below a stopped thread; all callers on a machine share this space.
 
     :param sp: stack pointer of the thread.
     :param free: lowest stack address in use.
@@ -55,7 +55,7 @@ _ROOMS: "weakref.WeakKeyDictionary[Machine, weakref.ref[_Room]]" = weakref.WeakK
 
 
 def _room(machine: Machine) -> _Room:
-    """Return the stack space that a machine's callers share, reset if the stack pointer moved."""
+    """Return the stack space shared by a machine's callers; reset it if the stack pointer moved."""
     known = _ROOMS.get(machine)
     room = known() if known is not None else None
     if room is None or room.sp != machine.sp:
@@ -104,7 +104,7 @@ class Caller:
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
-        """Release, on exit, the stack space that the ``with`` block used for arguments."""
+        """Release the stack space used for arguments in the ``with`` block when the block ends."""
         room = self._room
         before = room.free, room.left
         try:
@@ -161,7 +161,7 @@ class Caller:
             stop = m.run(Until(addresses=[self._back], instructions=limit))
             if stop.reason is StopReason.ADDRESS and stop.pc == self._back:
                 if m.sp != top:
-                    continue  # another thread or a deeper frame reached the address
+                    continue  # another thread or a deeper frame reached the return address
                 break
             self._failed(name, stop, seen)
         value = m.read_register(m.arch.result)

@@ -1,4 +1,4 @@
-"""The event queue of virtual time, which runs device timers in a deterministic order."""
+"""Event queue for virtual time; it runs device timers in a deterministic order."""
 
 import heapq
 from collections.abc import Callable

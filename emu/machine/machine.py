@@ -71,7 +71,7 @@ class Until:
 
 
 def nothing_displaced(address: int) -> bytes:
-    """Return no displaced bytes, for a machine without breakpoints."""
+    """Return empty bytes, for a machine without breakpoints."""
     return b""
 
 
@@ -203,7 +203,7 @@ class Machine(PagedMemory):
     @property
     @abstractmethod
     def running(self) -> bool:
-        """Whether the machine is running, which is true in handlers and probe callbacks."""
+        """Whether the machine is running; in handlers and probe callbacks, it is."""
 
     @property
     @abstractmethod

@@ -12,7 +12,7 @@ def per_cpu(machine: Machine) -> int | None:
     base = machine.read_register(guest.threads.per_cpu)
     if not programs or (machine.pc >> 63 and base >> 63):
         saved = False
-    else:  # a program is running, or the kernel was just entered from one
+    else:  # a program is running, or has just entered the kernel
         base = machine.read_register(register)
     if saved:
         try:

@@ -1,4 +1,4 @@
-"""Interface between the QEMU machine and the parts of it that depend on the architecture."""
+"""Interface between the QEMU machine and its architecture-dependent parts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ class TargetRegister:
 
 
 class GdbRemote:
-    """A connection to a gdb stub such as QEMU's, whose target is stopped.
+    """Connection to a gdb stub, such as QEMU's; the stub's target is stopped.
 
     :param where: the path of the stub's Unix socket, or a socket connected to it.
     :param patience: seconds to wait for a reply.
@@ -151,7 +151,7 @@ class GdbRemote:
                 return unescaped(content).decode("ascii", "replace")
 
     def hear(self) -> None:
-        """Read available data, or wait for some; the data may be only an acknowledgment."""
+        """Read available data, or wait for data, which may be only an acknowledgment."""
         try:
             more = self._socket.recv(1 << 16)
         except TimeoutError:
@@ -191,7 +191,7 @@ class GdbRemote:
         return int.from_bytes(bytes.fromhex(reply), "little")
 
     def write_register(self, number: int, value: int, size: int = 8) -> None:
-        """Set a register of ``size`` bytes by its number."""
+        """Set the register with a given number; its size is ``size`` bytes."""
         self.ask(f"P{number:x}={value.to_bytes(size, 'little').hex()}")
 
     def read_registers(self) -> bytes:
@@ -200,7 +200,8 @@ class GdbRemote:
         :raises MachineError: if the value of a register is missing.
         """
         reply = self.ask("g")
-        if len(reply) % 2 or not HEX.fullmatch(reply):  # gdb allows x for unavailable values
+        # The gdb protocol represents unavailable values with x digits
+        if len(reply) % 2 or not HEX.fullmatch(reply):
             raise MachineError(f"the gdb stub answered {reply[:40]!r} for the registers")
         return bytes.fromhex(reply)
 

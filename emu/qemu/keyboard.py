@@ -1,4 +1,4 @@
-"""Console input for QEMU, delivered one byte at a time while the guest reads it.
+"""Console input for QEMU; the guest receives one byte at a time when it reads the console.
 
 QEMU runs in real time, so a key pressed after a prompt may arrive before the kernel begins to read.
 The kernel's interrupt handler then takes the byte, and drops it while no terminal is open.
@@ -21,7 +21,8 @@ class Keyboard:
         self._reader = None if reader is None else reader.address
         self._typed = bytearray()
         self._sent = False  # whether a byte was sent that the guest has not read yet
-        self._back: tuple[int, int] | None = None  # pc and sp after the reader returns
+        # Values of pc and sp after the kernel's poll function returns.
+        self._back: tuple[int, int] | None = None
 
     def type(self, data: bytes) -> bytes:
         """Queue input bytes; return those that must be sent to the guest at once."""

@@ -1,4 +1,4 @@
-"""The machine interface on QEMU, a second CPU model, which delivers exceptions itself."""
+"""The machine interface on QEMU, a second CPU model, which itself delivers exceptions."""
 
 import contextlib
 import os
@@ -105,7 +105,7 @@ class QemuMachine(Machine):
         return machine
 
     def enter(self, source: UnicornMachine) -> None:
-        """Set the CPU to the state of another machine, whose memory was copied already."""
+        """Set the CPU to the state of another machine; that machine's memory was copied already."""
         self.board.enter(self, source)
 
     def run_stub(self, end: int) -> None:
@@ -162,7 +162,7 @@ class QemuMachine(Machine):
         return self._qemu.view[at : at + size]
 
     def write_physical(self, address: int, data: bytes) -> None:
-        """Write RAM through QEMU, which then drops its translations; skip unchanged pages."""
+        """Write RAM through QEMU, so that QEMU drops its translations; skip unchanged pages."""
         at = self._at(address, len(data))
         self._qemu.gdb.physical(True)
         for part in range(0, len(data), PAGE):
@@ -185,7 +185,7 @@ class QemuMachine(Machine):
         return self.board.ram_base + self.memory
 
     def release_hidden(self) -> None:
-        """Do nothing: the memory is released when QEMU ends."""
+        """Do nothing: the memory is released when QEMU exits."""
 
     def forget_translations(self) -> None:
         """Do nothing: QEMU caches only valid page table entries, and notices writes to code."""
@@ -256,7 +256,7 @@ class QemuMachine(Machine):
         self._qemu.registers.forget()
         reply = self._qemu.gdb.step()
         if reply[:1] in ("W", "X"):
-            raise MachineError("QEMU ended while the guest executed one instruction")
+            raise MachineError("QEMU exited during a single step of the guest")
 
     def type(self, data: bytes) -> None:
         """Type bytes at the console; the guest receives each byte when it reads the console."""
@@ -359,7 +359,7 @@ class QemuMachine(Machine):
         try:
             data = self._qemu.serial.recv(1 << 16)
         except ConnectionError:
-            return False  # QEMU has ended
+            return False  # QEMU has exited
         for byte in data:
             self.console.output(byte)
         return bool(data)
@@ -371,7 +371,7 @@ class QemuMachine(Machine):
                 return
 
     def _said_it(self, texts: tuple[bytes, ...], start: int) -> tuple[StopReason | None, str]:
-        """Return the reason and detail of a stop that new console output causes, or None and "".
+        """Return (reason, detail) of the stop that new console output causes, or (None, "").
 
         :param start: the position in the console text where the run began.
         """

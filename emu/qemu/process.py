@@ -38,7 +38,7 @@ class QemuProcess:
 
     def __init__(self, arch: Arch, board: QemuBoard, ram: int, size: int, options: list[str]
                  ) -> None:
-        self._said: bytes | None = None  # standard error of QEMU after QEMU has ended
+        self._said: bytes | None = None  # standard error of QEMU after QEMU has exited
         with contextlib.ExitStack() as undo:
             self._start(arch, board, ram, size, options, undo)
             self._resources = undo.pop_all()
@@ -86,7 +86,7 @@ class QemuProcess:
         return lines[-1] if lines else ""
 
     def has_ended(self) -> bool:
-        """Whether QEMU has ended normally, or does so within a second."""
+        """Whether QEMU has exited normally, or does so within a second."""
         try:
             return self.process.wait(1) == 0
         except subprocess.TimeoutExpired:

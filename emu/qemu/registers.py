@@ -7,7 +7,7 @@ from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 
 
 class QemuRegisters:
-    """Access to the stub's registers by the architecture's register names.
+    """Access to the stub's registers through the architecture's register names.
 
     :raises MachineError: if the stub's register data is inconsistent.
     """
@@ -65,7 +65,7 @@ class QemuRegisters:
         if name in self._arch.registers:
             self._values[register.name] = value
         else:
-            self.forget()  # a system register may affect the values of others
+            self.forget()  # a write to a system register may change other registers
 
     def _register(self, name: str) -> TargetRegister:
         for spelling in self._board.spellings(name):

@@ -64,7 +64,7 @@ cdef inline uint64_t unzigzag(uint64_t value) noexcept nogil:
 
 
 cdef class _Known:
-    """The numbered pieces and the predictions; coder and decoder update them identically."""
+    """Numbered pieces and predictions, which the coder and the decoder update in the same way."""
 
     cdef Entry *pieces  # count and value of each piece
     cdef uint32_t *after_one  # piece number -> number plus 1 of the piece that followed it

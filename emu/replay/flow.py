@@ -124,7 +124,7 @@ class Tail:
 
 
 class FlowWriter:
-    """Writer that appends control flow to a trace file piece by piece.
+    """Writer that appends pieces of control flow to a trace file.
 
     :raises ReplayError: here and in later calls, if the file cannot be written.
     """

@@ -64,7 +64,7 @@ class Input:
 
 
 class ReplayError(KinstError):
-    """A recording cannot be made, read or replayed."""
+    """A recording cannot be created, read or replayed."""
 
 
 def position_of(machine: UnicornMachine) -> Position:

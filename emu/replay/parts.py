@@ -1,4 +1,4 @@
-"""File format of recordings and traces: parts, of which a killed writer loses only the last.
+"""Part-based file format of recordings and traces; a killed writer loses only the last part.
 
 Layout, little-endian: the magic and a u32 format version; then parts, each with a kind (four
 letters), a u32 length, a checksum, and a zstd frame of that length.  The checksum (BLAKE2b, 16
@@ -202,7 +202,7 @@ class PartReader:
         return self._read(part, size)
 
     def _read(self, part: Part, wanted: int) -> bytes:
-        """Decompress up to ``wanted`` bytes of a part, whatever size the frame's header claims."""
+        """Decompress up to ``wanted`` bytes of a part, regardless of the size in its header."""
         _kind, begin, end = part
         content = bytearray()
         try:

@@ -87,7 +87,7 @@ class Player:
 
     @property
     def at_end(self) -> bool:
-        """Whether the whole recording was replayed, including its last inputs."""
+        """Whether the whole recording has been replayed, including its last inputs."""
         return self.position == self.recording.last and self._given == len(self.recording.inputs)
 
     # -- forward ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Recordings: the start of a run, its inputs, and states saved during the run.
+"""Recordings, which contain the start of a run, its inputs, and states saved during the run.
 
 The parts of the file (``emu/replay/parts.py``): START, once; DISK, one for each disk, the memory
 disk first; INPUTS, given before the machine runs on; MARK, a position that the run has reached;
@@ -171,11 +171,11 @@ def changed_pages(machine: UnicornMachine, first: Mapping[int, bytes]) -> list[i
             gone.discard(page)
             if memory.page(page) != first.get(page, ZERO):
                 changed.append(page)
-    return sorted([*changed, *gone])  # a page that is no longer used is zero again
+    return sorted([*changed, *gone])  # a page that is no longer used contains zeros again
 
 
 def digest_of(machine: UnicornMachine, first: Mapping[int, bytes]) -> str:
-    """Return the BLAKE2b digest of a machine's state and the pages that differ from ``first``."""
+    """Return a BLAKE2b digest of a machine's state and its pages that differ from ``first``."""
     state = json.dumps(snapshot.to_json(machine.state()), sort_keys=True)
     digest = hashlib.blake2b(state.encode(), digest_size=32)
     for page in changed_pages(machine, first):

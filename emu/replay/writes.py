@@ -45,7 +45,7 @@ def last_write(player: Player, physical: int, size: int, before: Position,
     """
     if not 0 < size <= MAX_SIZE or physical % PAGE + size > PAGE:
         raise ReplayError(f"cannot watch {size} bytes at physical address {physical:#x}: the "
-                          f"range must have 1 to {MAX_SIZE} bytes within one page")
+                          f"range must be 1 to {MAX_SIZE} bytes long and lie within one page")
     recording = player.recording
     if given and any(one.kind == MEMORY and one.position == before
                      and _touches(int(one.name, 16), len(one.value), physical, size)
@@ -101,7 +101,7 @@ def _touches(at: int, length: int, physical: int, size: int) -> bool:
 
 
 def _entered(player: Player, physical: int, size: int) -> Write:
-    """Apply the inputs of the current position, and return the change to the watched memory."""
+    """Apply the inputs of the current position, and return their write to the watched memory."""
     machine, position = player.machine, player.position
     old = machine.read_physical(physical, size)
     player.give()

@@ -17,7 +17,7 @@ LEVELS = {8: 3, 9: 4, 10: 5}  # satp.MODE -> number of page table levels: Sv39, 
 
 @functools.cache
 def _decoder() -> "capstone.Cs":
-    import capstone  # imported late: the import takes 30 ms, and not every command needs it
+    import capstone  # imported late: the import takes 30 ms, and not every command needs Capstone
 
     return capstone.Cs(
         capstone.CS_ARCH_RISCV, capstone.CS_MODE_RISCV64 | capstone.CS_MODE_RISCVC
@@ -25,7 +25,7 @@ def _decoder() -> "capstone.Cs":
 
 
 def _stores(code: bytes) -> bool | None:
-    """Return True for a store, False for a load, else None (tables 24.1 and 16.5)."""
+    """Return True for a store, False for a load, otherwise None (tables 24.1 and 16.5)."""
     word = int.from_bytes(code, "little")
     if len(code) == 4:
         return {0x03: False, 0x07: False, 0x23: True, 0x27: True}.get(word & 0x7F)
@@ -101,7 +101,7 @@ class Riscv64(Arch):
         return stores is not None and _is_fence(before if stores else behind)
 
     def instruction_length(self, code: bytes) -> int:
-        """Return the size in bytes of the first instruction of some code."""
+        """Return the size in bytes of the first instruction in ``code``."""
         return 4 if code[0] & 3 == 3 else 2
 
 

@@ -98,7 +98,8 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
     cdef uint64_t total = c.instructions + c.count
     cdef uint64_t unusual, last
     cdef uint32_t n = 0
-    # A program's first block after the kernel always takes this path: ``turns[0]`` has changed.
+    # The first block after a switch from the kernel to a program takes this path: ``turns[0]``
+    # changed.
     if c.address >> 63 and not address >> 63:
         c.program_began = total
     memcpy(&unusual, c, sizeof(unusual))

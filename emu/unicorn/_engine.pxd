@@ -145,7 +145,8 @@ cdef struct CodePage:
     uint64_t turn  # value of ``Clock.turns`` at the time of the lookup
 
 
-# A block without trapped instructions, which the fast path may handle; looked up by address.
+# A block that the fast path may handle, because it has no trapped instruction; looked up by
+# address.
 cdef struct FastBlock:
     uint64_t address
     uint64_t turn  # value of ``Clock.turns`` for the block's half of the address space
@@ -263,7 +264,7 @@ cdef struct Clock:
     # If the next block starts here, the CPU model may have cut it off from the block in progress.
     uint64_t cut_at
     unusual_fn unusual  # slow path of a block start; a function pointer prevents inlining
-    # Number of the CPU whose registers are in the engine, and the number of CPUs.
+    # Index of the CPU whose registers are in the engine, and the number of CPUs.
     uint32_t cpu
     uint32_t cpus
     # The turn ends at the first canonical block start at or after ``turn_end`` instructions.

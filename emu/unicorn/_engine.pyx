@@ -177,7 +177,7 @@ cdef bint interruptible(Clock *c) noexcept nogil:
 
 
 cdef void check_signals(Clock *c) noexcept with gil:
-    # Ctrl-C must work even if the guest never calls back into Python.
+    # Ctrl-C must work even if no callback into Python occurs.
     try:
         PyErr_CheckSignals()
     except BaseException as error:

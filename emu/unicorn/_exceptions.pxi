@@ -68,7 +68,7 @@ cdef int64_t executed(Clock *c, uint64_t pc) noexcept nogil:
 
 
 cdef bint delivered(Clock *c, uint32_t vector, uint64_t pc, int64_t count) noexcept nogil:
-    """Deliver an exception at ``pc``, after ``count`` instructions of the block in progress."""
+    """Deliver an exception at ``pc``, after ``count`` instructions of the current block."""
     cdef uint64_t at = c.instructions + count
     cdef Answer answer
     if count < 0 or (at == c.exception_at and c.exceptions >= MAX_EXCEPTIONS):

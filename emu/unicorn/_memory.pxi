@@ -59,7 +59,7 @@ cdef void translated(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
 
 
 cdef bint holds_code(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
-    """Return whether a page in a physical range may contain translated code."""
+    """Return whether any page in a physical range may contain translated code."""
     cdef Region *region = region_of(c, physical, size)
     cdef uint64_t page
     if region == NULL:
@@ -100,7 +100,7 @@ cdef void flatten(Clock *c, bint physical) noexcept nogil:
 
 
 cdef bint ask_model(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
-    """Translate an address through the CPU model, until the architecture's page walk is set."""
+    """Translate an address through the CPU model, for engines without a native page walk."""
     c.walked_count = 0
     return c.vmem_translate(c.uc, address, PROT_READ, physical) == 0
 

@@ -89,7 +89,7 @@ cdef void step_changes(StepState *s, bint say) noexcept nogil:
 
 
 cdef void step_unseen(StepState *s, uint64_t now) noexcept nogil:
-    """Report instructions that no hook saw, unless the machine's state was changed meanwhile."""
+    """Report instructions that no hook saw, unless the machine's state was changed in between."""
     if now - s.next < MAX_UNSEEN:
         while s.next < now:
             step_put(s, STEP_INSTRUCTION, 0, 0, s.next)

@@ -20,7 +20,7 @@ cdef inline bint gives_away(Clock *c, uint64_t address, uint32_t size) noexcept 
 
 
 cdef inline void give_away(Clock *c, uint64_t count) noexcept nogil:
-    """End the turn after ``count`` instructions, unless the CPU may yield without losing it."""
+    """End the turn after ``count`` instructions unless the CPU may keep its turn after a yield."""
     if c.passed_by_at == count:
         return  # this yield was handled before the run was interrupted
     c.passed_by_at = count
@@ -221,7 +221,7 @@ cdef class Turns:
 
     @property
     def begun(self):
-        """Whether the CPU has executed any instructions in its turn."""
+        """Whether the CPU has executed at least one instruction in its turn."""
         self._made()
         return self.engine.clock.instructions > self.engine.clock.turn_began
 
@@ -233,7 +233,7 @@ cdef class Turns:
 
     @property
     def longest(self):
-        """Length in instructions of the longest turn of this round, including the current one."""
+        """Length in instructions of this round's longest turn, including the current one."""
         self._made()
         cdef Clock *c = &self.engine.clock
         return max(c.longest, c.instructions - c.turn_began)

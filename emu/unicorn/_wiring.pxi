@@ -203,7 +203,7 @@ cdef class EngineWiring:
 
     def set_counter_port(self, uint32_t port, uint64_t mask, uint64_t cost, uint64_t numerator,
                          uint64_t denominator):
-        """Let a 32-bit port read the virtual clock, natively; each read takes ``cost`` ns.
+        """Let a 32-bit port return the virtual clock without Python; each read takes ``cost`` ns.
 
         Call this after ``hook_ports``.
         """

@@ -33,7 +33,7 @@ class Board(ABC):
     @property
     @abstractmethod
     def keys_left(self) -> bool:
-        """Whether typed bytes remain that the guest has not read."""
+        """Whether the guest has not yet read all typed bytes."""
 
     def state(self) -> dict[str, Any]:
         """Return the states of all devices, keyed by device name."""

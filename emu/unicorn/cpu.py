@@ -73,10 +73,10 @@ class Cpu(ABC):
 
     @abstractmethod
     def start(self, address: int, argument: int) -> None:
-        """Start the CPU at ``address``, as another CPU requested, at the start of its turn."""
+        """Start the CPU at ``address`` when its turn begins, as another CPU requested."""
 
     def post(self, address: int, argument: int) -> None:
-        """Switch the CPU on and record where it starts when its turn comes."""
+        """Switch the CPU on and record the address at which it starts in its next turn."""
         self.on, self.posted = True, [address, argument]
 
     def masks_interrupts(self) -> bool:

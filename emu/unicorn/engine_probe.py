@@ -1,4 +1,4 @@
-"""Locate fields of a CPU model's state that Unicorn's API does not expose.
+"""Search for fields of a CPU model's state that Unicorn's API does not expose.
 
 A saved context is a copy of the CPU state.  A scratch engine takes exceptions with chosen values;
 the offsets at which these appear in its context are valid for every engine of that CPU model.
@@ -20,7 +20,7 @@ CODE, CODE_SIZE = 0x1000, 0x2000
 
 
 class BlockEnds:
-    """Predicate that tells whether an instruction ends the CPU model's translated block.
+    """Predicate for instructions that end the CPU model's translated block.
 
     The CPU model translates the instruction with others after it.  The answer is cached for each
     encoding.
@@ -98,8 +98,8 @@ def find_field(states: Sequence[bytes], values: Sequence[int], form: str, what: 
         offset = states[0].find(needles[0], offset + 1)
     if len(places) != 1:
         raise MachineError(
-            f"Unicorn {unicorn.__version__} is not supported: {len(places) or 'no'} offsets in its "
-            f"CPU state hold {what}; use version 2.1.4"
+            f"Unicorn {unicorn.__version__} is not supported: expected one offset in its "
+            f"CPU state that holds {what}, found {len(places)}; use version 2.1.4"
         )
     return places[0]
 

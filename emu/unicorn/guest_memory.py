@@ -75,7 +75,7 @@ class StateFile:
         return at
 
     def give_back(self, at: int, forks: int) -> None:
-        """Empty a part of the file, which frees its memory on the host.
+        """Empty a part of the file in order to free its memory on the host.
 
         :param at: offset of the part.
         :param forks: how often this process had forked when the part was reserved.
@@ -86,7 +86,7 @@ class StateFile:
 
 
 class MemoryImage:
-    """Immutable contents of RAM at one moment, stored in a part of a memory file.
+    """Immutable copy of the contents of RAM, stored in a part of a memory file.
 
     The part is emptied when the last reference to the image is gone.  A copy is the same object.
 
@@ -148,7 +148,7 @@ class GuestMemory:
         return bytearray(entries[ENTRY - 1 :: ENTRY].translate(_CHANGED))
 
     def used(self) -> list[tuple[int, int]]:
-        """Return runs of pages that may contain nonzero bytes, as (first page, page count)."""
+        """Return (first page, page count) for each range of pages that may have nonzero bytes."""
         flags = self._changed()
         if self.base is not None:
             for at, size in self.base.extents():

@@ -28,7 +28,7 @@ def _keeping() -> Iterator[None]:
 
 
 class UnicornMachine(RunningMachine):
-    """Deterministic machine, whose runs depend only on the image and the inputs.
+    """Deterministic machine; its runs depend only on the image and the inputs.
 
     :param image: the kernel; its architecture chooses the board.
     :param memory: bytes of RAM, a multiple of 2 MiB.

@@ -20,7 +20,7 @@ Loop = tuple[Stop | None, tuple[int, int] | None]
 
 
 class MarkedMachine(Protocol):
-    """The part of a machine that its marks need."""
+    """The part of a machine that marks use."""
 
     engine: Engine
     memory_part: GuestMemory
@@ -105,7 +105,7 @@ def go_back(machine: MarkedMachine, mark: StateMark) -> None:
 
 
 def _code_changed(machine: MarkedMachine, mark: StateMark) -> list[int]:
-    """Return the translated pages that change when the mark's memory is restored.
+    """Return the pages with translated code that restoring the mark's memory would change.
 
     :return: their physical addresses.
     """

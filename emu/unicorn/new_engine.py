@@ -1,4 +1,4 @@
-"""Creation of Unicorn engines, after a check that the host has address space for them."""
+"""Creation of Unicorn engines, with a check that the host has enough address space."""
 
 import gc
 import mmap

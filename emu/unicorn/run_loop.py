@@ -1,4 +1,4 @@
-"""Run loop of the Unicorn machine, which ends runs and handles events between instructions."""
+"""Run loop of the Unicorn machine; it ends runs and handles events between instructions."""
 
 import contextlib
 import signal
@@ -216,7 +216,8 @@ class RunLoop:
                 return stop
             following = alarm.ring()
             machine.alarm = None if following is None else Alarm(following, alarm.ring)
-            if stop.pc in until.addresses:  # another run would step over the address
+            # Report this stop now, because a run ignores a stop address at its start.
+            if stop.pc in until.addresses:
                 return replace(stop, reason=StopReason.ADDRESS)
         return self._run(until, console_start)
 
@@ -231,7 +232,7 @@ class RunLoop:
         if self._reason() in (StopReason.TIME, StopReason.OUTPUT) or (
                 self._stop is not None and self._stop.reason is StopReason.CONSOLE
                 and self._stop.detail not in wanted):
-            self._stop = None  # left over from an earlier run
+            self._stop = None  # this stop is left over from an earlier run
         self._ending, self._interrupts = False, until.interrupts
         self._limit = engine.limit = min(
             NEVER if until.instructions is None else until.instructions,
@@ -331,7 +332,7 @@ class RunLoop:
         return self._dispatch(why, detail)
 
     def _still_at(self, pc: int, before: int) -> bool:
-        """Whether no instruction was executed and no exception taken since the count ``before``."""
+        """Whether the machine is still at ``pc``, with the instruction count ``before``."""
         return self.engine.instructions == before and self.machine.pc == pc
 
     def _counted(self, pc: int, piece: bool) -> tuple[int, int]:
@@ -418,7 +419,7 @@ class RunLoop:
     # -- why the engine stopped ---------------------------------------------------------------
 
     def _dispatch(self, why: int, detail: int) -> Stop | None:
-        """Handle a stop of the engine; return a stop of the run, or None if the run continues."""
+        """Handle a stop of the engine; return the stop that ends the run, or None to continue."""
         engine, machine = self.engine, self.machine
         cpu = machine.cpu
         trouble: str | None = None

@@ -1,4 +1,4 @@
-"""Running of a machine: boot, inputs, turns of the CPUs, and the end of each run."""
+"""Running a machine: boot, inputs, turns of the CPUs, and the end of each run."""
 
 from collections.abc import Callable, Collection
 
@@ -80,7 +80,7 @@ class RunningMachine(WiredMachine):
 
     @property
     def keys_left(self) -> bool:
-        """Whether typed bytes remain that the guest has not read."""
+        """Whether the guest has not yet read all typed bytes."""
         return self.board.keys_left
 
     def give_turn(self, cpu: int, held: Collection[int] = (), patience: int = 0) -> None:
@@ -230,7 +230,7 @@ class RunningMachine(WiredMachine):
 
     @property
     def running(self) -> bool:
-        """Whether the machine is running, which is true in handlers and probe callbacks."""
+        """Whether the machine is running; in handlers and probe callbacks, it is."""
         return self._loop.running or self.engine.running
 
     def _between_instructions(self, why: str) -> None:

@@ -165,7 +165,7 @@ class Schedule:
             self._turns.others_may_run()
 
     def new_round(self) -> None:
-        """Begin a new round while all CPUs wait, so that time passes for all of them."""
+        """Begin a new round while all CPUs wait, so that virtual time advances for all of them."""
         if self.several:
             self._turns.give(self._engine.cpu, 0)
 
@@ -189,7 +189,7 @@ class Schedule:
                        for cpu in self._machine.cpus)
 
     def each(self) -> Iterator[Cpu]:
-        """Yield each CPU in turn while the engine holds its registers, for inspection only."""
+        """Yield each CPU after loading its registers into the engine, for inspection only."""
         if not self.several:
             yield self._machine.cpus[0]
             return
@@ -204,7 +204,7 @@ class Schedule:
     # -- the schedule's part of the machine's state -----------------------------------------------
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state of the turn and of the other CPUs, or None if there is one CPU."""
+        """Return the state of the turn and the other CPUs, or None on a machine with one CPU."""
         if not self.several:
             return None
         present, clock = self._engine.cpu, self._turns.clock
@@ -224,7 +224,7 @@ class Schedule:
                 "patience": list(self._turns.patience)}
 
     def restore(self, state: dict[str, Any] | None, own: dict[str, Any], waiting: bool) -> None:
-        """Restore the states of all CPUs and of the turn.
+        """Restore the state of every CPU and of the current turn.
 
         :param state: the result of ``state``.
         :param own: the state of the current CPU.
@@ -242,7 +242,8 @@ class Schedule:
             raise ValueError("the state and the machine have different numbers of CPUs")
         present = number(state["cpu"], len(cpus))
         for cpu, row in zip(cpus, state["cpus"], strict=True):
-            self._turns.power_on(cpu.number)  # old register values may affect the values set below
+            # Otherwise, old register values may affect how the values below are set.
+            self._turns.power_on(cpu.number)
             cpu.restore(own if cpu.number == present else row["registers"])
             cpu.on, cpu.masked = bool(row["on"]), bool(row["masked"])
             cpu.posted = [number(value, 1 << 64) for value in row["posted"]]

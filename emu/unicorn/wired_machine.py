@@ -41,7 +41,7 @@ Go = Callable[[Until], Stop]
 
 
 class Runner(Protocol):
-    """A recorder that is notified of a machine's inputs and runs the machine."""
+    """Recorder that runs the machine and is notified of the machine's inputs."""
 
     def entered(self, kind: str, name: str, value: bytes) -> None:
         """Record an input that enters the machine from outside.
@@ -106,12 +106,12 @@ class WiredMachine(Machine):
 
     @property
     def cpus(self) -> tuple[Cpu, ...]:
-        """CPUs of the machine, which take turns; the engine holds the current CPU's registers."""
+        """CPUs of the machine, in turn order; the engine holds the current CPU's registers."""
         return self.board.cpus
 
     @property
     def cpu(self) -> Cpu:
-        """The current CPU, which is the CPU whose turn it is."""
+        """The CPU whose turn it is."""
         return self.board.cpus[self.engine.cpu]
 
     @property
@@ -129,7 +129,7 @@ class WiredMachine(Machine):
         return self.engine.now
 
     def spend(self, nanoseconds: int) -> None:
-        """Let virtual time pass, as the cost of a slow access."""
+        """Advance virtual time by the cost of a slow access."""
         self.engine.skew += nanoseconds
 
     def timer(self, name: str, callback: Callable[[], None]) -> Timer:

@@ -69,7 +69,8 @@ def command_line(options: BootOptions, guard: str = "") -> str:
         raise ImageError("QEMU's own boot supports no memory disk on this architecture; use --disk")
     words = [word.decode() for word in environment(options).split(b"\0") if word]
     if any(" " in word for word in words):
-        raise ImageError("QEMU's own boot does not support variables that contain a space")
+        raise ImageError("QEMU cannot pass a variable of --env whose value contains a space to "
+                         "this kernel; omit the variable")
     if options.flags:
         words.append(f"-{options.flags}")
     return " ".join([*([guard] if guard else []), *words]) if words else ""
@@ -122,7 +123,7 @@ def _module(module: Module, address: int) -> bytes:
 
 
 def loads_more(image: Image) -> bool:
-    """Whether the loader passes modules or boot options in addition to the device tree."""
+    """Whether the loader passes modules or boot options to the kernel."""
     return bool(image.modules or image.options.digest)
 
 

@@ -1,4 +1,4 @@
-"""The teaching kernel as a guest, which boots and handles traps like FreeBSD's kernel."""
+"""The teaching kernel as a guest; it boots and handles traps like FreeBSD's kernel."""
 
 from dataclasses import replace
 

@@ -130,7 +130,7 @@ def _real_mode(pml4: int, efer: int, long_mode: int) -> bytes:
 
 
 def _long_mode(state: Mapping[str, Any], task: int, local: int) -> bytes:
-    """Return code that loads registers that the gdb stub cannot write, and then loops."""
+    """Return code that loads the registers that the gdb stub cannot write, and then loops."""
     code = b"\x48\xbe" + struct.pack("<Q", DATA)  # mov rsi, DATA
     code += b"\x0f\x01\x56\x10\x0f\x01\x5e\x20"  # lgdt [rsi + 16]; lidt [rsi + 32]
     if task:

@@ -18,7 +18,8 @@ from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import UnicornMachine
 
 HEADER = 64  # size in bytes of a Linux Image header
-GUARD = "FreeBSD:"  # prefix without which the kernel parses the command line as Linux's
+# Without this prefix, the kernel parses its command line as a Linux command line.
+GUARD = "FreeBSD:"
 FLAGS = 0b1010  # little-endian, 4 KiB pages, loadable anywhere in memory
 
 
@@ -132,7 +133,7 @@ def enter(machine: Entered, source: UnicornMachine) -> None:
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """Return the names that QEMU's gdb stub may use for a register, with or without its level."""
+    """Return the names that QEMU's gdb stub may use for a register, with or without ``_EL1``."""
     if name == "pstate":
         return ("cpsr",)
     if name in registers.VECTORS:

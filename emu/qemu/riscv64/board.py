@@ -14,7 +14,7 @@ from emu.riscv64 import registers
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.riscv64.board import RAM_BASE
 
-# gdb's target description has other names for some registers: ABI names for floating point.
+# Registers with other names in gdb's target description; it uses ABI names for floating point.
 FLOATS = [*(f"ft{i}" for i in range(8)), "fs0", "fs1", *(f"fa{i}" for i in range(8)),
           *(f"fs{i}" for i in range(2, 12)), *(f"ft{i}" for i in range(8, 12))]
 SPELLINGS = {"s0": ("s0", "fp")} | {f"f{i}": (name,) for i, name in enumerate(FLOATS)}

@@ -296,7 +296,7 @@ class Amd64Cpu(Cpu):
             return f"exception {vector}: {error}"
 
     def entry_described(self, vector: int, left: int, reached: int) -> str:
-        """Describe, in sentences, the gate of an exception vector and the switch of stacks."""
+        """Describe, in sentences, the gate of an exception vector and the stack switch."""
         gate = self._gate(vector)
         return "" if gate is None else gate.described(left, reached)
 
@@ -385,7 +385,7 @@ class Amd64Cpu(Cpu):
         return None
 
     def _to_ring_0(self) -> None:
-        """Set the CPU model's privilege level to 0, which writing a selector does not do."""
+        """Set the CPU model's privilege level to 0; writing a selector alone does not set it."""
         hidden = _shadow_field()
         hidden.write(self.machine.uc, {"hflags": hidden.read(self.machine.uc)["hflags"] & ~CPL})
 
@@ -521,14 +521,15 @@ class Amd64Cpu(Cpu):
         state |= _segment_fields().read(m.uc)
         flags = _shadow_field().read(m.uc)["hflags"]
         state["interrupt_shadow"], state["stack_32"] = bool(flags & INHIBIT), bool(flags & SS32)
-        if m.schedule.several:  # other CPUs may be in real mode or in an NMI: store all flags
+        # Other CPUs may be in real mode or in an NMI handler: store all flags.
+        if m.schedule.several:
             state |= _shadow_field().read(m.uc)
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
         """Set the CPU to a state returned by ``state``."""
         m = self.machine
-        self._to_ring_0()  # ring 0 can write all registers below
+        self._to_ring_0()  # ring 0 can write all registers that are set below
         for name, number in registers.WIDE.items():
             m.engine.write_bytes(number, bytes.fromhex(state[name]))
         self.write_system("efer", state["efer"])

@@ -84,7 +84,7 @@ def scratch() -> unicorn.Uc:
 
 @functools.cache
 def _monitor() -> StateFields:
-    """Locate, in the CPU state, the exclusive monitor: an address, and two words loaded from there.
+    """Locate the exclusive monitor in the CPU state: an address and the two words loaded from it.
 
     Chosen values reveal where they are stored.
     """
@@ -302,7 +302,7 @@ class ArmCpu(Cpu):
         return context_field(self.machine.uc, _exception_fields()[0], "<I")
 
     def _trapped_immediate(self, pc: int) -> int:
-        """Return the syndrome of a trapped MSR (immediate), which the CPU model does not record.
+        """Compute the syndrome of a trapped MSR (immediate); the CPU model does not record it.
 
         See Arm ARM, ESR_EL1, "ISS encoding for an exception from MSR, MRS, or System instruction".
         """

@@ -89,7 +89,7 @@ class RiscvBoard(Board):
 
     @property
     def keys_left(self) -> bool:
-        """Whether typed bytes remain that the guest has not read."""
+        """Whether the guest has not yet read all typed bytes."""
         return self.uart.keys_left
 
 BOARD = RiscvBoard

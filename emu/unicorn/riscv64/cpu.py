@@ -185,7 +185,7 @@ class RiscvCpu(Cpu):
         super().__init__(number)
         self.machine, self.plic = machine, plic
         self.timer = machine.timer(f"sbi{number or ''}", machine.interrupts_changed)
-        self.told = False  # whether another hart's interrupt must be raised at the next turn
+        self.told = False  # whether this hart's software interrupt must be raised at its next turn
         self.timer_at = (1 << 64) - 1  # deadline of the SBI timer in virtual ns
         self._cycle_reads: list[int] | None = None  # addresses, or None before the search
         self.sbi = Sbi(self._set_timer, machine.output, lambda: -1, self._shutdown, self._send,
@@ -305,7 +305,8 @@ class RiscvCpu(Cpu):
         if vector in WITH_ADDRESS:
             address = context_field(machine.uc, _fault_address(), "<Q")
             if vector in OF_FETCH:
-                address += pc - at  # from the trampoline to the displaced instruction
+                # Convert a trampoline address to an address in the displaced instruction.
+                address += pc - at
             return self._trap(vector, pc, address)
         return self._trap(vector, pc, 0)
 

@@ -21,7 +21,7 @@ TRAP_FRAME = TrapFrame(
 def hole(
     machine: PageTables, near: int, physical: int, pages: int, directory: int
 ) -> Hole:
-    """Find unused address space within reach of 32-bit displacements from the kernel.
+    """Find an unused range of addresses within reach of 32-bit displacements from the kernel.
 
     This is in the page directory of the kernel's GiB, which all address spaces share, or in the
     following GiB.

@@ -135,7 +135,7 @@ def load(computer: BareMachine, image: Image) -> None:
 
 
 def place(computer: BareMachine, image: Image) -> None:
-    """Load the kernel, mapped by the loader's page tables, and set up a larger stack."""
+    """Load the kernel, map it with the loader's page tables, and set up a larger stack."""
     load(computer, image)
     # The loader's stack page holds only a few words, so this stack is at the end of memory.
     computer.write_register("rsp", computer.memory - (1 << 20) | KERNBASE)

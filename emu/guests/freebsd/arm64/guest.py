@@ -19,7 +19,7 @@ TRAP_FRAME = TrapFrame(
 def hole(
     machine: PageTables, near: int, physical: int, pages: int, directory: int
 ) -> Hole | None:
-    """Find unused address space in a level 2 page table of the kernel.
+    """Find an unused range of addresses in a level 2 page table of the kernel.
 
     The memory gets the attributes of the kernel's code.
     """

@@ -10,7 +10,7 @@ OFFSET = 2 << 20  # offset of the kernel from the start of RAM in bytes
 
 
 def load(computer: BareMachine, image: Image) -> None:
-    """Load the kernel, and enter its locore at EL1 with the MMU off.
+    """Load the kernel, and enter its start code (``locore``) at EL1 with the MMU off.
 
     x0 is the physical address of the device tree or, with modules or boot options, the virtual
     address of the loader's records.
@@ -26,7 +26,7 @@ def load(computer: BareMachine, image: Image) -> None:
 
 
 def place(computer: BareMachine, image: Image) -> None:
-    """Load the kernel, mapped by 2 MiB blocks in TTBR1, and map RAM by 1 GiB blocks in TTBR0.
+    """Load the kernel, mapped with 2 MiB blocks in TTBR1, and map RAM with 1 GiB blocks in TTBR0.
 
     The granule is 4 KiB.
     """

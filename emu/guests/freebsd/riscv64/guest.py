@@ -22,7 +22,7 @@ TRAP_FRAME = TrapFrame(
 def hole(
     machine: PageTables, near: int, physical: int, pages: int, directory: int
 ) -> Hole | None:
-    """Find unused address space in a level 1 page table that all address spaces share."""
+    """Find an unused range of addresses in a level 1 page table that all address spaces share."""
     satp = machine.read_register("satp")
     levels = LEVELS.get(satp >> 60)
     if levels is None:

@@ -12,7 +12,7 @@ DTBP, BOOT_HARTID = 0x1001, 0x1004
 
 
 def load(computer: BareMachine, image: Image) -> None:
-    """Load the kernel, and enter its locore with the MMU off.
+    """Load the kernel, and enter its start code (``locore``) with the MMU off.
 
     The entry is the first byte of the image, with the hart in a0 and the address of the device tree
     in a1.  With modules or boot options it is the ELF entry, with the virtual address of the
@@ -42,7 +42,7 @@ def _entry(physical: int, flags: int) -> bytes:
 
 
 def place(computer: BareMachine, image: Image) -> None:
-    """Load the kernel, mapped by 2 MiB pages (Sv39), and identity-map RAM by 1 GiB pages."""
+    """Load the kernel, mapped with 2 MiB pages (Sv39), and identity-map RAM with 1 GiB pages."""
     computer.firmware()
     low = copy_image(computer, image, OFFSET)
     base, top = computer.ram_base, computer.ram_base + computer.memory

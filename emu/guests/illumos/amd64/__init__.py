@@ -1,1 +1,1 @@
-"""The illumos variant on amd64: ``struct regs``, and a separate stack for breakpoints."""
+"""The illumos variant on amd64, with ``struct regs`` and a separate stack for breakpoints."""
