@@ -88,7 +88,7 @@ def qemu_rate(arch: str, image: Image, machine, where: tuple[str, int]) -> float
                 if not data or time.perf_counter() - began > PATIENCE:
                     sys.exit(f"no prompt from: {' '.join(command)}")
                 seen += data
-            gdb = GdbRemote(stub)  # connecting stops the guest
+            gdb = GdbRemote(stub)  # connecting to the stub stops the guest
             stack = (gdb.read_register(sp) & ~15) - 4096
             back = image.entry.to_bytes(8, "little")
             if link is None:

@@ -344,7 +344,7 @@ def _assemble(
     at_place.pop(NONE64, None)
     for place, numbers in at_place.items():
         same = members.setdefault(text_of(place), numbers)
-        if same is not numbers:  # the name is stored in two places
+        if same is not numbers:  # the same name is stored at two locations
             same += numbers
             same.sort()
     # The scan merged types with the same name location; merge those with the same name, too.

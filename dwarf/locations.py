@@ -225,8 +225,8 @@ class Locations:
         self._entries, self._index = entries, index
         self._lists: dict[str, bytes] | None = None
         self._frames: Frames | None = None
-        self._frame: Frame | None = None  # frame in the current call of ``parameters``
-        self._parameters: dict[int, dict[int, int]] = {}  # function -> parameter -> position
+        self._frame: Frame | None = None  # frame that the current call of ``parameters`` uses
+        self._parameters: dict[int, dict[int, int]] = {}  # function -> (parameter -> its index)
         self._known: dict[tuple[int, int], list[Place | None]] = {}
 
     def changed(self, function: Function) -> bool:

@@ -14,7 +14,7 @@ from dwarf.debug_file import DebugDataError
 MAX_STEPS = 64  # maximum length of a chain of typedefs, qualifiers, arrays or unnamed members
 MAX_PARTS = 4096  # maximum number of parts of a declaration, or of structures searched for a member
 MAX_NUMBER = 16  # maximum size of a number in bytes
-MAX_SIZE = 1 << 40  # maximum size of a structure in bytes, and number of elements of an array
+MAX_SIZE = 1 << 40  # maximum size of a structure in bytes, and maximum number of array elements
 POINTER_SIZE = 8
 
 

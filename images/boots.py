@@ -17,7 +17,7 @@ from images.cache import cached_file
 
 MEMORY = 512 << 20
 LIMIT = 20_000_000_000  # maximum number of instructions of a boot; GENERIC needs less than 2 %
-SETTLING = 20_000_000  # maximum number of instructions until the function that waits for input
+SETTLING = 20_000_000  # maximum number of instructions from the prompt to the wait for input
 HANDOVER = 1e-5  # thread switch interval in seconds; a restore takes the GIL about 200 times
 KEPT = 4  # maximum number of cached boots per kernel, made by different versions of kinst-emu
 
@@ -138,7 +138,7 @@ class BootAhead:
     def __init__(self, image: Image, memory: int = MEMORY) -> None:
         self.image, self.memory = image, memory
         self._machine: UnicornMachine | None = None
-        self._thread = threading.Thread(target=self._restore)  # not a daemon: Python waits for it
+        self._thread = threading.Thread(target=self._restore)  # Python waits for it at exit
         self._interval = sys.getswitchinterval()
         sys.setswitchinterval(HANDOVER)
         self._thread.start()

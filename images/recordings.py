@@ -89,7 +89,7 @@ def _hinted(path: Path, hint: str, build_id: str, modules: Modules, given: Seque
     try:
         image = _behind(path, image, modules, given)
     except (ImageError, ReplayError):
-        if build_id.startswith(f"{image.build_id}-"):  # the kernel is right, but not its modules
+        if build_id.startswith(f"{image.build_id}-"):  # the kernel matches, but its modules do not
             raise
         return "no longer has its modules"
     return image if image.is_known_as(build_id) else "is now another build"

@@ -22,7 +22,7 @@ from images import catalog
 
 MAX_COMMAND = 1000  # maximum size of a command in bytes; the shell's line buffer is slightly larger
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
-MOST_TO_PROGRAM = 50_000_000  # maximum number of instructions until a program's system call
+MOST_TO_PROGRAM = 50_000_000  # maximum number of instructions before the program's system call
 NO_HEADER = "file not found"  # clang's message for a missing header
 NO_FUNCTION = ("undeclared function", "undefined symbol")  # messages for a missing function
 OUR_HEADER, OUR_START = b'"system.h"', b"_start"
@@ -90,7 +90,7 @@ def shown_output(show: Callable[[int], None]) -> Callable[[int], None]:
                 held.clear()
                 return
             if len(held) < MARK_SIZE and byte != 0x0A:
-                return  # this may be the start of a mark
+                return  # the held bytes may be the start of a mark
         for each in held:
             show(each)
         held.clear()
@@ -107,7 +107,7 @@ def without_marks(show: Callable[[int], None]) -> Callable[[int], None]:
         if held[0] == 0x1B and len(held) < MARK_SIZE and byte != 0x0A:
             if MARKS.fullmatch(held):
                 held.clear()
-            return  # this may be the start of a mark
+            return  # the held bytes may be the start of a mark
         for each in held:
             show(each)
         held.clear()

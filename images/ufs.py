@@ -19,15 +19,16 @@ from emu.host.errors import KinstError
 BLOCK, SECTOR = 4096, 512
 SUPERBLOCK_AT, SUPERBLOCK_SIZE = 65536, 8192
 MAGIC, GROUP_MAGIC = 0x19540119, 0x090255
-INODE, ROOT = 256, 2  # bytes per inode; number of the root inode (inode 1 is unused)
+INODE, ROOT = 256, 2  # size of an inode in bytes; inode number of the root (inode 1 is unused)
 PER_BLOCK, POINTERS = BLOCK // INODE, BLOCK // 8  # number of inodes and of block numbers in a block
-DIRECT, LEVELS = 12, 3  # number of direct block pointers in an inode; levels of indirect blocks
+DIRECT, LEVELS = 12, 3  # number of direct block pointers in an inode; number of indirection levels
 GROUP_HEADER = 168
 # maximum number of blocks and of inodes in a group; both bitmaps fit in one block
 GROUP_BLOCKS, GROUP_INODES = 16384, 4096
-SUPERBLOCK_BLOCK = (SUPERBLOCK_AT + SUPERBLOCK_SIZE) // BLOCK  # fs_sblkno: superblock copies
-GROUP_BLOCK = SUPERBLOCK_BLOCK + SUPERBLOCK_SIZE // BLOCK  # fs_cblkno
-INODE_BLOCK = GROUP_BLOCK + 1  # fs_iblkno
+# fs_sblkno: block offset of a superblock copy in its group
+SUPERBLOCK_BLOCK = (SUPERBLOCK_AT + SUPERBLOCK_SIZE) // BLOCK
+GROUP_BLOCK = SUPERBLOCK_BLOCK + SUPERBLOCK_SIZE // BLOCK  # fs_cblkno: a group's header block
+INODE_BLOCK = GROUP_BLOCK + 1  # fs_iblkno: block offset of a group's first inodes
 OKAY = 0x7C269D38  # FSOKAY; fs_state of a clean file system is one less
 SUMMARY = struct.Struct("<4i")  # struct csum: directories, free blocks, inodes, fragments
 LINK_SIZE = (DIRECT + LEVELS) * 8  # minimum size in bytes of a link target outside the inode
@@ -88,9 +89,10 @@ class _Inode:
     mode: int
     links: int
     content: bytes | memoryview
-    blocks: list[int] = field(default_factory=list)  # numbers of the data blocks
+    blocks: list[int] = field(default_factory=list)  # block numbers of the content
     tables: list[tuple[int, list[int]]] = field(default_factory=list)  # (indirect block, contents)
-    roots: list[int] = field(default_factory=list)  # root indirect block of each level
+    # Block number of each level's root indirect block.
+    roots: list[int] = field(default_factory=list)
 
 
 def image(root: Folder, free: int = 0) -> bytes:

@@ -103,7 +103,7 @@ class Cutting:
         """Take an in-memory snapshot and run; in half of the cases, restore it and run again."""
         machine = self.machine
         kept = machine.snapshot()
-        look = self.random.random() < 0.2  # compute few digests, since they are slow
+        look = self.random.random() < 0.2  # compute few digests, since computing one is slow
         digest = machine.digest() if look else ""
         stop = self._piece(until)
         if self.random.random() < 0.5 and not self._is_end(stop, until):

@@ -9,7 +9,7 @@ import pytest
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "machine.md"
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 ROW = re.compile(r"^\| [^|]+ \| ([\d,]+)(?: ([KMG]iB))? \| `([\w.]+)\.(\w+)` \|$", re.M)
-# (value on the page, value in the code) keyed by constant, read before any test patches one.
+# (documented value, value in the code), keyed by constant; read before any test patches a constant
 ROWS = {f"{module}.{name}": (int(number.replace(",", "")) * UNITS.get(unit, 1),
                              getattr(importlib.import_module(module), name))
         for number, unit, module, name in ROW.findall(PAGE.read_text())}

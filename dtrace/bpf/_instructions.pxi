@@ -106,7 +106,7 @@ cdef int translate(Machine *m, first, instructions) except -1:
             if not 0 <= target < len(instructions) or instructions[target] is None:
                 raise ValueError(f"instruction {n}: the jump target is outside the program")
             c.jump = first + target
-    # A wide immediate takes two slots; a jump in the second slot leads to the next instruction.
+    # A wide immediate takes two slots.  The second slot contains a jump to the next instruction.
     for n, i in enumerate(instructions):
         if i is None:
             c = &m.code[first + n]

@@ -13,14 +13,15 @@ cdef enum:
     WALKS = 64
     PLACES = 64
     BUDGET = 1 << 24  # maximum total distance of backward jumps and calls, in instructions
-    WALKED = 40  # maximum number of registers in a stack walk
+    WALKED = 40  # maximum number of registers that a stack walk tracks
     SAVED = 16  # maximum number of registers saved in one frame
     STEP_BITS = 15
     STEPS = 1 << STEP_BITS
     STEP_FREE = 0
     MAX_FRAMES = 1000
     NAMES = 64  # maximum number of cached process names
-    NAME_BYTES = 32  # number of compared bytes of a process name (``LONGEST_NAME`` in layout.py)
+    # number of bytes of a process name that are compared (``LONGEST_NAME`` in layout.py)
+    NAME_BYTES = 32
     ANCESTORS = 64
     HEAD = 24  # size in bytes of a record's header: clause, size, time, size in DTrace, CPU
 
@@ -99,7 +100,7 @@ cdef struct ProcessName:
 cdef struct Walker:
     KnownStep *step
     uint32_t steps
-    int16_t place[WALKED]  # for each register of a walk, its index among the dispatcher's registers
+    int16_t place[WALKED]  # for each register of a walk, its index in the dispatcher's registers
     int pc  # index of the program counter in the walk, or -1 if native stack walks are disabled
     int sp
     uint64_t low  # start of the kernel's code
@@ -130,7 +131,7 @@ cdef struct Walker:
     uint64_t process
     uint64_t process_number
     uint64_t parent
-    # numbers that identify these D variables
+    # IDs of these D variables
     uint64_t stackdepth
     uint64_t ustackdepth
     uint64_t caller
@@ -180,9 +181,9 @@ cdef struct Machine:
     uint64_t process_at
     uint64_t process_number_at
     bint thread_known  # whether ``thread`` is valid; the thread is looked up once per firing
-    argument_fn read_register  # callback for registers; NULL outside of a firing
+    argument_fn read_register  # callback that reads registers; NULL outside of a firing
     void *interrupted
-    int16_t place[PLACES]  # index of regs[n] in the dispatcher's registers; -1 to ask the host
+    int16_t place[PLACES]  # index of regs[n] in the dispatcher's registers, or -1 to ask the host
     # scratch memory
     uint64_t scratch_at
     uint64_t string_size
@@ -214,7 +215,7 @@ cdef struct Machine:
     uint8_t *buffer
     uint64_t buffer_size
     uint64_t buffer_used
-    uint64_t buffer_room  # allocated bytes; records need more space than DTrace counts
+    uint64_t buffer_room  # number of allocated bytes; records need more space than DTrace counts
     uint64_t counted
     uint64_t buffer_begin  # in a ring buffer: start of the oldest record
     uint64_t buffer_end  # in a ring buffer: end of the last record before the wrap

@@ -2,7 +2,7 @@
 
 
 cdef uint64_t current_thread(Machine *m) noexcept nogil:
-    """Return the current ``struct thread *``, the first word of the per-CPU data; 0 if unknown."""
+    """Return the current ``struct thread *`` (first word of the per-CPU data), or 0."""
     if not m.thread_known:
         m.thread = 0
         if m.clock == NULL:

@@ -98,7 +98,7 @@ cdef class Runtime:
     cdef Engine engine  # keeps the engine alive, because the runtime uses its clock
     cdef object other  # a guest that runs in another process
     cdef object host_steps  # callback that returns the step from an address to its caller
-    cdef object host_numbers  # callback that returns the number assigned to a process name
+    cdef object host_numbers  # callback that returns the ID of a process name
     cdef dict walked  # maps the name of a register to its index in the walk
     cdef Action action
     cdef public object look  # callback that consumes the buffers; receives the time
@@ -647,7 +647,7 @@ cdef class Runtime:
 
     @property
     def probe(self):
-        """Number of the probe that is firing."""
+        """ID of the probe that is firing."""
         self.made()
         return (<uint64_t *>self.m.region[R_CONTEXT].data)[CONTEXT_PROBE / 8]
 
@@ -712,7 +712,7 @@ cdef class Runtime:
 
     @property
     def cpu(self):
-        """Number of the current CPU, or 0 if the runtime is not attached to a machine."""
+        """ID of the current CPU, or 0 if the runtime is not attached to a machine."""
         return 0 if self.m.clock == NULL else self.m.clock.cpu
 
     def aggregated(self):

@@ -169,7 +169,7 @@ cdef int64_t user_stack(Machine *m, uint8_t *to, uint64_t most) noexcept nogil:
 
 
 cdef int64_t program_number(Machine *m) noexcept nogil:
-    """Return the host's number for the name of the running process."""
+    """Return the host's ID for the name of the running process."""
     cdef Walker *w = &m.walker
     cdef Walk *walk = &m.walk[w.name_variable]
     cdef uint64_t address = current_thread(m)

@@ -79,14 +79,16 @@ class Mode(enum.IntEnum):
     MEMSX = 0x80
 
 
-K, X = 0x00, 0x08  # source operand: the immediate or a register
+K, X = 0x00, 0x08  # kind of the source operand: immediate or register
 BYTES = {Size.B: 1, Size.H: 2, Size.W: 4, Size.DW: 8}
 SIZES = {count: size for size, count in BYTES.items()}
 WIDE = Class.LD | Mode.IMM | Size.DW
 
-# Meaning of the source register field: of a wide immediate (first line), of a call (second line).
-VALUE, REGION = 0, 2  # constant; offset in the region that the first immediate selects
-HELPER, LOCAL = 0, 1  # number of a helper; distance of a function from the call instruction
+# Meanings of the source register field in a wide immediate (first line) and a call (second line).
+# the value is a constant, or an offset in the region that the first immediate selects
+VALUE, REGION = 0, 2
+# the callee is a helper, given by its ID, or a function, given by its distance from the call
+HELPER, LOCAL = 0, 1
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class ContextOffset(enum.IntEnum):
     FUNCTION = 112
     NAME = 120
     TIMESTAMP = 128
-    FIRST = 136  # number of the probe's first clause
+    FIRST = 136  # ID of the probe's first clause
     END = 144
 
 
@@ -88,17 +88,17 @@ class Helper(enum.IntEnum):
     AGGREGATE = 11  # (aggregation, key, key size, value, increment): aggregate a value
     FAULT = 12  # (Fault, value): end the clause with a fault
     SPECULATE = 13  # (speculation, size in DTrace): direct the clause's record to a speculation
-    SPECULATION = 14  # (): return the number of a new speculation, or 0 if none is free
+    SPECULATION = 14  # (): return the ID of a new speculation, or 0 if none is free
     COMMIT_SPECULATION = 15
     DISCARD_SPECULATION = 16
     ALLOCATE = 17  # (size): allocate scratch memory and return its address
     STOP = 18  # (): end tracing after this firing
     COPY_REFERENCE = 19  # (to, memref() pair, maximum): write the length, then the bytes
-    DESTRUCTIVE = 40  # number of the first action in ``ON_HOST`` of ``dtrace/d/compile/actions.py``
+    DESTRUCTIVE = 40  # ID of the first helper for ``ON_HOST`` (``dtrace/d/compile/actions.py``)
     VARIABLE = 32  # (index, argument): return a variable that only the host can read
     STACK = 33  # (to, frames, user): write the addresses of a kernel or user stack
     PROGENYOF = 34  # (pid): return whether the current process is ``pid`` or one of its descendants
-    SUBROUTINE = 64  # number of the first function in ``SUBROUTINES`` (``identifiers.py``)
+    SUBROUTINE = 64  # ID of the first helper for ``SUBROUTINES`` (``identifiers.py``)
 
 
 # Indexes for Helper.VARIABLE: regs[], uregs[], and a user address tagged with its program.
@@ -110,8 +110,8 @@ class StepKind(enum.IntEnum):
 
     ON = 1  # the caller's frame is described by a ``FrameStep``
     TRAP = 2  # the caller is the code that a trap interrupted
-    LAST = 3  # this frame is the last one
-    OUTSIDE = 4  # the address is not in code, so the previous frame was the last
+    LAST = 3  # this frame is the outermost frame
+    OUTSIDE = 4  # the address is not in code, so the previous frame was the outermost frame
 
 
 class Aggregate(enum.IntEnum):

@@ -27,7 +27,7 @@ FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N 
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(s|ms|us|ns)")
 CALL_SIZE = 4  # size in bytes assumed for a call instruction outside any known function
-DESCRIBED = re.compile(r"[^+`@]*:(?:entry|return|[^+`@]*:[^+`@]*)")  # a probe description
+DESCRIBED = re.compile(r"[^+`@]*:(?:entry|return|[^+`@]*:[^+`@]*)")  # matches a probe description
 MEANT = re.compile(r"[+`@*?\[]|\A0[xX]")
 NTH = re.compile(r"(.+?)(?:#(\d{1,12}))?")
 

@@ -26,7 +26,8 @@ from emu.unicorn.guest_memory import PAGE
 from kinst.code.dataflow import EFFECTS, MEMORY, Effect
 
 WINDOW = 50_000  # number of instructions in a window
-NEAR, WIDER = 100_000, 16  # number of instructions to search first; growth factor
+# number of instructions to search first; factor by which the number grows
+NEAR, WIDER = 100_000, 16
 MAX_LINKS = 100_000
 STORE = int(StepKind.STEP_STORE)
 
@@ -137,7 +138,8 @@ class Origin:
     def __init__(self, player: Player, code: KernelCode) -> None:
         self._player, self._code = player, code
         arch = player.machine.arch
-        self._user = bool(player.machine.guest.boot.shell_prompt)  # whether there are user programs
+        # whether the guest runs user programs
+        self._user = bool(player.machine.guest.boot.shell_prompt)
         self._effects = EFFECTS[arch.name]
         self._followed = [name for name in arch.dwarf_registers if name and name != arch.pc]
         self._programs = UserCode(player.machine, self._seek)

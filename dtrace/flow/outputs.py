@@ -16,7 +16,7 @@ from emu.elf.symbols import Symbol
 from emu.replay.flow import ENTRY, PIECE, SKEW, Executed, Head, Piece
 
 TEXT, JSON, CALLS, TREE, PERFETTO, FLAME = "text", "json", "calls", "tree", "perfetto", "flame"
-MOST_WAITING = 1 << 18  # maximum number of instructions that wait for their effects
+MOST_WAITING = 1 << 18  # maximum number of instructions held back until their effects are read
 FORMATS = (TEXT, JSON, CALLS, TREE, PERFETTO, FLAME)
 
 
@@ -61,7 +61,7 @@ class _Instructions:
         self._skew = head.begin.time - head.begin.instructions
         self._texts: dict[int, tuple[str, str, str]] = {}
         self._lines: dict[int, list[tuple[int, int, str]]] = {}
-        # (position, skew, address) of each instruction whose effects follow later in the flow.
+        # (position, skew, address) of each instruction whose effects come later in the flow.
         self._waiting: list[tuple[int, int, int]] = []
         self._steps = head.steps
 

@@ -16,7 +16,8 @@ from kinst.code.dataflow import EFFECTS
 
 PAGE = 4096
 CHUNK = 20_000  # number of instructions to examine at a time
-ENTRY = struct.Struct("<IIQQ")  # fields: kind; register or size; address or value; count or value
+# fields of an entry: kind; register or size; address or value; count or value
+ENTRY = struct.Struct("<IIQQ")
 INSTRUCTION, REGISTER = int(StepKind.STEP_INSTRUCTION), int(StepKind.STEP_REGISTER)
 MASK = (1 << 64) - 1
 

@@ -72,7 +72,8 @@ class Failure:
     at: int | None
 
 
-Handler = Callable[[Enabled, Recorded, list[bytes]], None]  # clause, action, values of fields
+# arguments: clause, action, values of the action's fields
+Handler = Callable[[Enabled, Recorded, list[bytes]], None]
 
 
 @dataclass

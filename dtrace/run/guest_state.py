@@ -44,7 +44,7 @@ class GuestState(ABC):
 
     def __init__(self, probes: KernelProbes, types: Types | None, machine: Machine) -> None:
         self._probes, self._types, self._machine = probes, types, machine
-        # Registers that the current firing interrupted; ``Session.narrated`` replaces them.
+        # Registers of the interrupted code; ``Session.narrated`` replaces them temporarily.
         self.state: CpuState | NativeState = CpuState(machine, 0)
         self.programs = UserPrograms()
         self.by_line = False  # whether to merge frames with the same inline functions and line

@@ -17,14 +17,15 @@ from dtrace.run.locks import LockState
 Values = dict[str, Callable[[], int | bytes | None]]
 MAX_MEMSTR = 4096
 MAX_ANCESTORS = 1024
-LOCKS: dict[str, Callable[[LockState, int], int]] = {  # called with a lock's state and a thread
+LOCKS: dict[str, Callable[[LockState, int], int]] = {  # functions of a lock's state and a thread
     "mutex_owned": lambda lock, _thread: lock.held,
     "mutex_owner": lambda lock, _thread: lock.owner,
     "mutex_type_adaptive": lambda lock, _thread: lock.sleeps,
     "mutex_type_spin": lambda lock, _thread: lock.spins,
     **dict.fromkeys(("rw_read_held", "sx_shared_held"),
                     lambda lock, _thread: lock.held and not lock.owner),
-    # The first two subroutines accept any exclusive owner; the next two, only the current thread.
+    # The first two subroutines accept any exclusive owner, the next two
+    # only the current thread.
     **dict.fromkeys(("rw_write_held", "sx_exclusive_held"), lambda lock, _thread: lock.owner != 0),
     **dict.fromkeys(("rw_iswriter", "sx_isexclusive"), lambda lock, thread: lock.owner == thread),
 }

@@ -165,7 +165,7 @@ class KernelProbes:
 MOST_ARGUMENTS = 256  # maximum number of arguments listed for a function
 HELD = 10  # number of arguments that the context of a firing can hold
 IN_CONTEXT = 5  # number of function arguments in the context of an entry probe
-RETURNED = 2  # number of arguments of a return probe: offset in the function, return value
+RETURNED = 2  # number of arguments of a return probe: offset in the function and return value
 MOST_PLACES = 200_000  # maximum number of probes in a clause for which an argument is located
 NOTHING = Procedure((), False, Void)
 
@@ -431,7 +431,7 @@ class KernelSurroundings:
         return None
 
 
-# Marks of addresses if a stack is recorded with inline functions: instruction, return address.
+# Bits that mark an address as an instruction or a return address in stacks with inline functions.
 # The marks replace two upper bits of the address; all upper bits are set, or all are clear.
 UPPER = 1 << 63
 MARKS, INSTRUCTION, CALLER = 3 << 61, 1 << 61, 2 << 61

@@ -27,7 +27,7 @@ from emu.host.errors import KinstError
 RECORD_SIZE = 1 << 20
 SCRATCH = 1 << 20
 GUEST_EPOCH = int(cmos.EPOCH.timestamp()) * 10**9  # initial time of the guest's clock in ns
-AGGREGATION_HEAD = 8  # number of bytes that DTrace counts for an aggregation's number
+AGGREGATION_HEAD = 8  # number of bytes that DTrace counts for the ID of an aggregation
 MAX_FAILURES = 10_000  # maximum number of faults kept if output is only printed at the end
 # In each interval of CHILLED_PER ns, chill() may take MOST_CHILLED ns.
 CHILLED_PER, MOST_CHILLED = 10**9, 500 * 10**6
@@ -129,7 +129,8 @@ class LinkedPrograms:
         self.hosted = Hosted(values)
         self.unknown = {} if self.guest is None else self.guest.unknown(storage.hosted)
         self.hosted.destructive = self._destructive
-        self._chilled = 0, 0  # start of the current interval; ns spent in chill() since then
+        # (start of the current interval, time in ns spent in chill() since then)
+        self._chilled = 0, 0
         if self.guest is None:
             self.hosted.parent = parent
         else:

@@ -22,7 +22,7 @@ from emu.host.errors import KinstError
 from kinst.probes.breakpoints import NativeState
 from kinst.relocation.trap import CpuState
 
-STATE_ADDRESS = 0x0D7A_FFFF_0000_0000  # arg0 of BEGIN and END
+STATE_ADDRESS = 0x0D7A_FFFF_0000_0000  # value of arg0 of BEGIN and END
 MAX_FIRINGS = 10_000_000
 
 
@@ -287,7 +287,7 @@ class Session(LinkedPrograms):
         assert self.guest is not None
         while timers.due is not None and timers.due <= self.guest.time and not self.stopped:
             self.now = max(self.now, timers.due)
-            pc = self.guest.pc  # arg0 in the kernel, arg1 in a user program
+            pc = self.guest.pc  # passed as arg0 in the kernel, as arg1 in a user program
             self.fire(timers.take(), [0, pc] if self.guest.outside else [pc])
         self._end_workload()
         return None if self.stopped else timers.due

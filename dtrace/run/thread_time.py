@@ -29,11 +29,11 @@ class ThreadTime:
             None if symbol is None else symbol.address
             for symbol in map(machine.image.symbols.find, (clock.reader, clock.timecounter)))
         self._members = [place(*member) for member in clock.members]
-        # Address of the kernel function that reads a counter -> nanoseconds per tick, mask.
+        # Address of the kernel function that reads a counter -> (nanoseconds per tick, mask).
         self._counters: dict[int, tuple[int, int] | None] = {}
         # Instruction address -> whether the instruction is in a function that updates CPU times.
         self._adding: dict[int, bool] = {}
-        # Thread address -> thread ID, most recent result of ``of``, time (``now``) of this result.
+        # Thread address -> (thread ID, CPU time last returned by ``of``, ``now`` of that call).
         self._given: dict[int, tuple[int, int, int]] = {}
 
     @property

@@ -12,7 +12,7 @@ from emu.elf.symbols import Symbol
 from emu.host.errors import ImageError
 
 ADDRESS = (1 << 48) - 1  # highest address of a user program
-NUMBERS = (1 << 13) - 1  # highest number for a process name; KernelSymbols uses the higher bits
+NUMBERS = (1 << 13) - 1  # highest ID of a process name; KernelSymbols uses the higher bits
 NAME = 19  # maximum length of a process's name (FreeBSD's MAXCOMLEN)
 
 

@@ -13,7 +13,8 @@ cdef enum:
 
 cdef struct Layout:
     uint32_t opcode_at  # offset of the first opcode byte, after the prefixes
-    uint32_t map  # map 0, 1 (0F), 2 (0F 38), 3 (0F 3A), or as in the VEX, EVEX, XOP or REX2 prefix
+    # Opcode map: 0, 1 (0F), 2 (0F 38), 3 (0F 3A), or the number in a VEX, EVEX, XOP or REX2 prefix.
+    uint32_t map
     uint32_t opcode
     uint32_t attributes
     bint vector  # whether the instruction has a VEX, EVEX or XOP prefix

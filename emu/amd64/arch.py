@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PRESENT, LARGE = 1, 1 << 7
 FRAME = 0xFFFFFFFFFF000
-UD1, IMUL = "ud1", b"\xaf"  # Capstone's mnemonic for UD1; opcode byte of IMUL
+UD1, IMUL = "ud1", b"\xaf"  # Capstone's mnemonic for UD1; second opcode byte of IMUL
 
 
 # Pattern of POP r/m64 (SDM volume 2) with its prefixes, up to the ModRM byte.

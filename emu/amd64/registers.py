@@ -33,7 +33,7 @@ MSRS = {
 }
 
 RFLAGS_TF, RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_VM = 1 << 8, 1 << 9, 1 << 14, 1 << 16, 1 << 17
-RFLAGS_IOPL = 12  # number of the lower bit of IOPL in RFLAGS
+RFLAGS_IOPL = 12  # position of the lower bit of IOPL in RFLAGS
 
 # Registers of amd64 in gdb (gdb manual, "i386 Features").
 _GENERAL = "rax rbx rcx rdx rsi rdi rbp rsp r8 r9 r10 r11 r12 r13 r14 r15".split()

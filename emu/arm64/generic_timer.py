@@ -14,7 +14,7 @@ ENABLE, IMASK, ISTATUS = 1, 2, 4
 COUNTERS = [key(3, 3, 14, 0, op2) for op2 in (1, 2, 5, 6)]
 CNTFRQ = key(3, 3, 14, 0, 0)
 PPI_VIRTUAL, PPI_PHYSICAL = 11, 14  # private interrupt numbers of the two timers
-PHYSICAL, VIRTUAL = 2, 3  # CRm in the encodings of CNTP_* and CNTV_*
+PHYSICAL, VIRTUAL = 2, 3  # CRm values in the encodings of the CNTP_* and CNTV_* registers
 REGISTERS = {
     key(3, 3, 14, crm, op2): (crm, name)
     for crm in (PHYSICAL, VIRTUAL)

@@ -358,7 +358,7 @@ class ModuleFile:
                              "pointers") from None
 
 
-# Prefix of a linker set's symbol -> whether the symbol is at the end of the set.
+# Prefix of a linker set's symbol -> whether the symbol marks the end (not the start) of the set.
 EDGES = {"__start_": False, "__stop_": True}
 
 

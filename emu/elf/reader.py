@@ -13,9 +13,9 @@ from emu.host.errors import ImageError
 from emu.host.input_file import InputFile, taken
 
 ELF_MAGIC = b"\x7fELF"
-HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
-SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
-SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # file header: Elf64_Ehdr
+SECTION = struct.Struct("<IIQQQQIIQQ")  # section header: Elf64_Shdr
+SEGMENT = struct.Struct("<IIQQQQQQ")  # program header: Elf64_Phdr
 ET_REL, ET_EXEC, ET_DYN = 1, 2, 3
 SHT_SYMTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS = 2, 4, 7, 8
 PT_LOAD, PT_DYNAMIC = 1, 2

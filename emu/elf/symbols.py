@@ -17,9 +17,9 @@ KINDS = (STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC)
 SHN_UNDEF = 0
 MAX_NAME = 4096
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
-FEW_QUESTIONS = 16  # number of lookups by name before an index of all names is built
+FEW_QUESTIONS = 16  # maximum number of lookups by name without an index of all names
 FEW_NAMES = 16  # maximum number of string table offsets that are searched for one by one
-KERNEL = "kernel"  # name of the kernel in the kernel's own linker
+KERNEL = "kernel"  # name under which the kernel's own linker lists the kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Target(ABC):
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
-        # Callback that returns the address space of programs; None: use the running process's.
+        # Callback that returns the address space of programs, or None for the running process's.
         self.space: Callable[[], AddressSpace] | None = None
         self.breakpoints: set[int] = set()
         self.watched: list[Watched] = []

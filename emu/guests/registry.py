@@ -10,7 +10,7 @@ from emu.guests.teaching.guest import teaching
 
 # FreeBSD guests, from which other guests are derived, keyed by architecture.
 FREEBSD: Parts[Guest] = Parts("emu.guests.freebsd.{}.guest", "GUEST")
-# Teaching kernel variants, keyed by architecture; ``guest_of`` tries these before the plain one.
+# Teaching kernel variants, keyed by architecture; ``guest_of`` tries them before the plain kernel.
 FLAVOURS = {"amd64": (illumos,)}
 PROMPTS = (*kernel.PROMPTS, *teaching_kernel.PROMPTS)  # prompts of all guests
 

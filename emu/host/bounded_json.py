@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-STRUCTURE = b",[{"  # JSON text has at most one more value than it has of these characters
+STRUCTURE = b",[{"  # JSON text with n of these characters has at most n + 1 values
 STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 

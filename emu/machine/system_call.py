@@ -12,7 +12,7 @@ from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT, SMALL, Caller
 from emu.machine.machine import Machine, StopReason, Until
 
-MAX_CALLS, LONGEST = 1024, 64  # maximum number of table entries; maximum size of a name in bytes
+MAX_CALLS, LONGEST = 1024, 64  # maximum number of table entries; maximum size in bytes of a name
 POINTER = 8
 
 

@@ -27,7 +27,7 @@ class TargetRegister:
 
     name: str
     number: int
-    size: int  # size in bytes
+    size: int  # size of the register in bytes
 
 
 class GdbRemote:
@@ -186,8 +186,8 @@ class GdbRemote:
         """
         reply = self.ask(f"p{register.number:x}")
         if len(reply) != 2 * register.size or not HEX.fullmatch(reply):
-            raise MachineError(f"the gdb stub answered {reply[:40]!r} for register "
-                               f"{register.name[:40]!r}")
+            raise MachineError(f"the gdb stub sent an invalid value of register "
+                               f"{register.name[:40]!r}: {reply[:40]!r}")
         return int.from_bytes(bytes.fromhex(reply), "little")
 
     def write_register(self, number: int, value: int, size: int = 8) -> None:
@@ -202,7 +202,8 @@ class GdbRemote:
         reply = self.ask("g")
         # The gdb protocol represents unavailable values with x digits
         if len(reply) % 2 or not HEX.fullmatch(reply):
-            raise MachineError(f"the gdb stub answered {reply[:40]!r} for the registers")
+            raise MachineError("the gdb stub sent an invalid reply to a request for the "
+                               f"registers: {reply[:40]!r}")
         return bytes.fromhex(reply)
 
     def write(self, address: int, data: bytes) -> None:

@@ -30,7 +30,7 @@ from emu.unicorn.guest_memory import PAGE, MemoryImage, extents
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 
-HIDDEN = 256 << 20  # size in bytes of the RAM above the guest's own RAM, unknown to the guest
+HIDDEN = 256 << 20  # size in bytes of the RAM above the guest's RAM; the guest does not see it
 PATIENCE = 60.0  # limit in seconds for a run that neither stops nor produces output
 LONGEST = 3600.0  # maximum duration of a run in seconds
 CHUNK = 1 << 20
@@ -180,8 +180,9 @@ class QemuMachine(Machine):
         :raises MachineError: if the machine does not have that much.
         """
         if size > self._hidden:
-            raise MachineError("QEMU has no memory hidden from a kernel that it boots itself: "
-                               "transfer the state of a booted machine to it instead")
+            raise MachineError("cannot reserve memory that the kernel does not know about, because "
+                               "QEMU boots this kernel itself: boot the kernel on the default "
+                               "machine and transfer its state to QEMU")
         return self.board.ram_base + self.memory
 
     def release_hidden(self) -> None:

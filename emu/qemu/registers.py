@@ -25,8 +25,8 @@ class QemuRegisters:
             self._packet.append(register)
             at += register.size
         if at != self._packet_size:
-            raise MachineError(f"the gdb stub's {self._packet_size} bytes of registers end within "
-                               "a register")
+            raise MachineError(f"the gdb stub's register packet ({self._packet_size} bytes) ends "
+                               "in the middle of a register")
 
     def has(self, name: str) -> bool:
         """Whether the stub has a register."""

@@ -67,12 +67,12 @@ cdef class _Known:
     """Numbered pieces and predictions, which the coder and the decoder update in the same way."""
 
     cdef Entry *pieces  # count and value of each piece
-    cdef uint32_t *after_one  # piece number -> number plus 1 of the piece that followed it
+    cdef uint32_t *after_one  # index of a piece -> index plus 1 of the piece that followed it
     cdef uint32_t used
     cdef uint32_t room
-    cdef uint32_t *after_two  # slot for two pieces -> number plus 1 of the piece that followed them
-    cdef uint32_t one  # number plus 1 of the latest piece, or 0 for none
-    cdef uint32_t two  # number plus 1 of the piece before the latest one, or 0 for none
+    cdef uint32_t *after_two  # hash of two pieces -> index plus 1 of the next piece
+    cdef uint32_t one  # index plus 1 of the latest piece, or 0 if there is none
+    cdef uint32_t two  # index plus 1 of the piece before the latest one, or 0 if there is none
     cdef uint64_t skew
 
     def __cinit__(self):
@@ -129,7 +129,7 @@ cdef class _Known:
 cdef class PieceCoder(_Known):
     """Coder that compresses a flow chunk by chunk."""
 
-    cdef uint32_t *numbers  # hash table with open addressing: piece number plus 1, or 0
+    cdef uint32_t *numbers  # hash table with open addressing: piece index plus 1, or 0 if free
     cdef uint64_t mask
     cdef public uint64_t instructions  # number of instructions coded so far
 

@@ -30,7 +30,7 @@ HEAD, FLOW, STEPS, TAIL = b"FLOW", b"PCES", b"STEP", b"TAIL"
 ENTRY = struct.Struct("<QII")  # flow entry: value, count, FlowKind
 PIECE, THREAD, SKEW, TAKEN = (int(kind) for kind in (
     FlowKind.FLOW_PIECE, FlowKind.FLOW_THREAD, FlowKind.FLOW_SKEW, FlowKind.FLOW_TAKEN))
-CHUNK = 2_000_000  # number of instructions between checks of where the running thread is stored
+CHUNK = 2_000_000  # number of instructions between checks of the address of the thread pointer
 MOST = 1 << 17  # maximum number of entries in a part; the engine delivers at most half at once
 MAX_FLOW = 1 << 26  # maximum size of a part's entries in bytes
 MAX_STEPS = 1 << 26  # maximum size of a STEPS part in bytes

@@ -67,7 +67,7 @@ class Riscv64(Arch):
         if levels is None:
             return address, ALL
         if address >> 8 + 9 * levels + 3 not in (0, (1 << 53 - 9 * levels) - 1):
-            return None  # not a sign-extended address
+            return None  # the address is not sign-extended
         table = (satp & SATP_PPN) << 12
         for level in range(levels - 1, -1, -1):
             index = address >> 12 + 9 * level & 0x1FF

@@ -9,7 +9,7 @@ NAMES = (
     "s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 t3 t4 t5 t6"
 ).split()
 
-# Timing of the time CSR.
+# Timing of the ``time`` CSR.
 TIMEBASE = 10_000_000  # frequency in Hz
 TICK = 1_000_000_000 // TIMEBASE  # duration of a tick in ns
 CLOCK_READ_COST = 200  # cost of a read in virtual ns, so that loops that poll the clock end soon

@@ -131,7 +131,7 @@ cdef uint32_t STORED = <uint32_t>1 << 31  # flag in ``PlaceUse.users``: at least
 
 
 cdef struct PlaceUse:
-    uint64_t place  # number of the location plus one, or 0 in a free entry
+    uint64_t place  # index of the location plus 1, or 0 in a free entry
     uint32_t users
 
 

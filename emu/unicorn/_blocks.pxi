@@ -284,7 +284,7 @@ cdef enum:
     LONG_BLOCK = 16
     SIGNALS = 1 << 20  # number of instructions between two checks for host signals
     MANY_PAGES = 1 << 20  # maximum number of bytes whose translations are dropped page by page
-    END_UNKNOWN = 0  # how the block ends is not yet known
+    END_UNKNOWN = 0  # it is not yet known how the block ends
     END_ITSELF = 1  # the last instruction, such as a jump, always ends a block
     END_CUT = 2  # the CPU model cut the block, at the end of a page or because of its length
     TRAPPED_UNKNOWN = 0

@@ -150,7 +150,7 @@ cdef struct CodePage:
 cdef struct FastBlock:
     uint64_t address
     uint64_t turn  # value of ``Clock.turns`` for the block's half of the address space
-    uint64_t cut_at  # see ``Clock.cut_at``
+    uint64_t cut_at  # value of ``Clock.cut_at`` for the block
     uint32_t size
     uint16_t count
     uint16_t end  # how the block ends (END_*), if known
@@ -158,7 +158,7 @@ cdef struct FastBlock:
 
 # Instruction count of the first bytes of a block.
 cdef struct BlockPrefix:
-    uint32_t size  # in bytes; 0 in an unused entry
+    uint32_t size  # number of bytes, or 0 in an unused entry
     uint32_t count
     uint8_t code[PREFIX_BYTES]
 
@@ -186,8 +186,8 @@ cdef struct DetourState:
     # The address where time resumes, and whether a block start there is not canonical.
     uint64_t at
     bint resumed
-    # The stack pointer expected at ``at`` if the kernel's own return path leads there (register 0:
-    # no check). Otherwise, code on that path that runs through ``at`` would end the detour early.
+    # The stack pointer expected at ``at`` if the kernel itself returns there; unchecked if
+    # the register is 0. Without this check, code on that path at ``at`` would end the detour early.
     int sp_register
     uint64_t sp
     # The trampoline in use, the displaced instruction's original address and length, whether a
@@ -222,7 +222,7 @@ cdef struct DetourState:
 
 # Saved state of one CPU while another CPU has its turn.
 cdef struct CpuPart:
-    void *context  # registers
+    void *context  # saved registers
     uint8_t shadow
     uint8_t resumed
     uint8_t program_traps
@@ -268,7 +268,7 @@ cdef struct Clock:
     uint32_t cpu
     uint32_t cpus
     # The turn ends at the first canonical block start at or after ``turn_end`` instructions.
-    # It began at ``turn_began`` and lasts ``turn_length`` instructions unless the CPU yields.
+    # The turn began at ``turn_began`` and lasts ``turn_length`` instructions unless the CPU yields.
     uint64_t turn_end
     uint64_t turn_began
     uint64_t turn_length
@@ -427,7 +427,7 @@ cdef struct Clock:
     called_fn called
     uint64_t calls_back  # return address of the possible call that ``calling`` reports
     void *arrived_data
-    # Guest word that points to the current thread (start of the CPU's data), or NULL if unknown.
+    # Host address of the guest word that points to the current thread, or NULL if unknown.
     uint64_t *thread_word
 
 
@@ -521,8 +521,8 @@ cdef class EngineWiring:
     cdef context_size_fn context_size
     cdef hook_del_fn hook_del
     cdef list windows
-    cdef dict seam_hooks  # hook numbers of seams, keyed by address
-    cdef dict left_hooks  # hook numbers of stops that could not be removed, keyed by address
+    cdef dict seam_hooks  # Unicorn's hook handles of seams, keyed by address
+    cdef dict left_hooks  # hook handles of stops that could not be removed, keyed by address
     cdef int most_left  # size of ``left_hooks`` at which removal is tried again
     cdef object port_in
     cdef object port_out

@@ -42,7 +42,7 @@ cdef struct FlowState:
     Clock *clock
     void *flow
     uint64_t address  # start of the piece in progress
-    uint64_t begun  # instruction count at the start of this piece
+    uint64_t begun  # instruction count at the start of the piece in progress
     const uint8_t *words[MAX_CPUS]  # the watched word of each CPU, or NULL
     bint watched  # whether any word is watched
     uint64_t thread

@@ -27,10 +27,10 @@ from emu.unicorn._engine cimport (
 )
 
 cpdef enum StepKind:
-    STEP_INSTRUCTION = 0  # a: address; b: number of instructions executed before this one
-    STEP_REGISTER = 1  # what: index in the register list; a: value set by the previous instruction
-    STEP_STORE = 2  # what: size; a: physical address; b: value stored by the previous instruction
-    STEP_LOAD = 3  # what: size in bytes; a: physical address
+    STEP_INSTRUCTION = 0  # a = address, b = number of instructions executed before this one
+    STEP_REGISTER = 1  # what = index of the register, a = value set by the previous instruction
+    STEP_STORE = 2  # what = size, a = physical address, b = value that the last instruction stored
+    STEP_LOAD = 3  # what = size in bytes, a = physical address
 
 cpdef enum StepLimit:
     MAX_STEP_REGISTERS = 64

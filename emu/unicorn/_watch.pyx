@@ -38,7 +38,8 @@ cdef struct WatchState:
     # The last write was made by one of the instructions numbered [low, high), counted from 0.
     uint64_t low
     uint64_t high
-    uint64_t first_low  # the same range for the first write
+    # The first write was made by one of the instructions numbered [first_low, first_high).
+    uint64_t first_low
     uint64_t first_high
     bint stores
     bint loads

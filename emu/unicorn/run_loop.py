@@ -23,7 +23,8 @@ MAX_RUNG = 1 << 16  # maximum number of timer expirations while a CPU waits with
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
 GONE = ("the CPU executes code through a mapping that was removed from the page tables; the run "
         "was abandoned, so restore an earlier state")
-MAX_STOPS = StopLimit.MAX_STOPS - 1  # one stop address is reserved for ending a run within a block
+# Maximum number of stop addresses; one more is reserved for ending a run within a block.
+MAX_STOPS = StopLimit.MAX_STOPS - 1
 
 
 class CodeGoneError(MachineError):
@@ -326,7 +327,8 @@ class RunLoop:
         why, detail = self._counted(pc, False)
         left = self._limit - self.engine.instructions
         if why == EngineStop.STOP_LIMIT and left > 0 and self._still_at(pc, before):
-            return self._execute(pc, left)  # _loop checks the start of any other block first
+            # Before any other block, _loop must check for stops and handlers.
+            return self._execute(pc, left)
         if why == EngineStop.STOP_TRAPPED and self._still_at(pc, before):
             return self._trapped(pc)
         return self._dispatch(why, detail)
@@ -340,7 +342,7 @@ class RunLoop:
         engine, before = self.engine, self.engine.instructions
         why, detail = engine.run(pc, piece)
         while why == EngineStop.STOP_UNCOUNTED and self._still_at(pc, before):
-            self._dispatch(why, detail)  # counts the instructions of the block at pc
+            self._dispatch(why, detail)  # _dispatch counts the instructions of the block at pc
             why, detail = engine.run(pc, piece)
         return why, detail
 

@@ -64,7 +64,7 @@ class WiredMachine(Machine):
     """
 
     breakpoints: Container[int] = NO_BREAKPOINTS  # addresses at which the virtual clock freezes
-    runner: Runner | None = None  # a recorder, not part of the machine's state
+    runner: Runner | None = None  # a recorder, which is not part of the machine's state
     schedule: Schedule
     _loop: RunLoop
 

@@ -15,7 +15,7 @@
 enum { TDS_INACTIVE, TDS_INHIBITED, TDS_CAN_RUN, TDS_RUNQ, TDS_RUNNING };
 
 struct thread {
-	u64 td_context;		/* for cpu_switch(); first member: its address is the thread's */
+	u64 td_context;		/* for cpu_switch(); must be the first member */
 	struct thread *td_next;	/* next in the run queue */
 	void (*td_function)(void *);
 	void *td_argument;

@@ -392,7 +392,7 @@ static void
 check_sockets(void)
 {
 	static unsigned char data[65536];
-	struct sockaddr_in local = { .len = 16, .family = AF_INET, .port = 0x901f, /* 8080 */
+	struct sockaddr_in local = { .len = 16, .family = AF_INET, .port = 0x901f, /* port 8080 */
 	    .address = 0x0100007f };
 	struct interface_address loop = { .name = "lo0", .address = local };
 	int waits, talks, two, three;

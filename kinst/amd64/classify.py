@@ -32,7 +32,7 @@ OPERAND_SIZE, ADDRESS_SIZE, LOCK, REPEATS = 0x66, 0x67, 0xF0, {0xF2, 0xF3}
 SEGMENTS = {0x64: "fs_base", 0x65: "gs_base"}
 CF, PF, ZF, SF, OF = 1 << 0, 1 << 2, 1 << 6, 1 << 7, 1 << 11
 
-# Capstone's instruction number -> why the instruction is refused
+# Capstone's instruction ID -> reason why the instruction is refused
 REFUSED: dict[int, str] = {
     getattr(x86, f"X86_INS_{name}"): reason
     for names, reason in (
@@ -57,7 +57,7 @@ REFUSED: dict[int, str] = {
     for name in names.split()
 }
 RAISES = "raises an exception"
-# (opcode, middle field of ModRM) -> why the instruction is refused
+# (opcode, middle field of ModRM) -> reason why the instruction is refused
 REFUSED_OF: dict[tuple[int, int], str] = {
     (0xFF, 3): "changes the code segment", (0xFF, 5): "changes the code segment",
     (0x8E, 1): RAISES,  # MOV CS
@@ -241,12 +241,12 @@ NO_PREFIX = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
     "RSQRTPS SFENCE SHA1MSG1 SHA1MSG2 SHA1NEXTE SHA1RNDS4 SHA256MSG1 SHA256MSG2 SHA256RNDS2 "
     "STMXCSR XRSTOR XRSTOR64 XRSTORS XRSTORS64 XSAVE XSAVE64 XSAVEC XSAVEC64 XSAVES XSAVES64"
 ).split())
-# Numbers of the control and debug registers that exist
+# Indexes of the existing control registers; indexes of the existing debug registers
 CONTROL, DEBUG = frozenset((0, 2, 3, 4, 8)), frozenset(range(8))
 ADDRESS_ONLY = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
     "LEA NOP PREFETCH PREFETCHNTA PREFETCHT0 PREFETCHT1 PREFETCHT2 PREFETCHW CLFLUSH CLFLUSHOPT "
     "CLWB INVLPG").split())
-CS_AC_READ = 1  # capstone.h
+CS_AC_READ = 1  # value of CS_AC_READ in capstone.h
 RIP_RELATIVE = re.compile(  # ModRM bytes of RIP-relative operands: mod 0, r/m 5 (SDM 2A, 2.1.5)
     b"[" + b"".join(b"\\x%02x" % (register << 3 | 5) for register in range(8)) + b"]")
 NOT_KNOWN = Refuse("is unknown")

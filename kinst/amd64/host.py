@@ -38,16 +38,17 @@ NULL = 3  # the highest null selector
 NOT_COMPARED = ("orig_rax", "rip")
 FAULTS = (signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 MAX_SIGNALS = 1000
-# Offsets in the XSAVE area (Intel SDM, volume 1, 13.4): x87 and SSE registers; the mask of the
-# components that Linux has enabled; the header
+# Offsets in the XSAVE area (Intel SDM, volume 1, 13.4) of x87 and SSE registers (first line),
+# the mask of the components that Linux has enabled, and the header (second line)
 FCW, FTW, FIP, FDP, MXCSR, ST0, XMM0 = 0, 4, 8, 16, 24, 32, 160
 ENABLED, XSTATE_BV = 464, 512
 X87_SSE = 3
-# Numbers of the other state components that are set at random: upper halves of YMM, mask
-# registers, upper halves of ZMM, ZMM16 to ZMM31.  CPUID reports the components' locations.
+# Numbers of the other state components that are randomized: upper halves of YMM, mask
+# registers, upper halves of ZMM, and ZMM16 to ZMM31.  CPUID reports the components' locations.
 PARTS = (2, 5, 6, 7)
 CPUID, XSAVE_LEAF = b"\x0f\xa2", 0xD
-STATUS, FIXED = 0x8D5, 0x202  # RFLAGS: bits that are set at random; IF and the bit that is always 1
+# bits of RFLAGS that are randomized; bits of RFLAGS that are always set (IF and bit 1)
+STATUS, FIXED = 0x8D5, 0x202
 GADGET = 0x4002_0000  # address of a SYSCALL instruction with which kinst-emu makes system calls
 SYSCALL, NOP = b"\x0f\x05", 0x90
 SYS_MMAP, SYS_MUNMAP = 9, 11

@@ -42,7 +42,8 @@ class IllumosInstructions(Amd64Instructions):
         if effect is None:
             return length, Refuse("cannot be performed by this kernel's vectors, which know only "
                                   "push %rbp, leave, nop and ret")
-        # The host only continues after the instruction; the kernel performs its other effects.
+        # The host only continues after the instruction; the kernel performs the other effects of
+        # the instruction.
         return length, verdict if effect.returns else Nothing(address + length)
 
 

@@ -36,7 +36,8 @@ PREFIXES = bytes([0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x
                   *range(0x40, 0x50)])
 LOCK, FS, GS = 0xF0, 0x64, 0x65
 SEGMENTS = (0x26, 0x2E, 0x36, 0x3E, FS, GS)
-VEX, EVEX, MAP = 0xC4, 0x62, 2  # first byte of the prefix; opcode map 0F 38 in the second byte
+# first byte of a VEX prefix; first byte of an EVEX prefix; map number of opcodes 0F 38
+VEX, EVEX, MAP = 0xC4, 0x62, 2
 GATHERS = b"\x90\x91\x92\x93\xa0\xa1\xa2\xa3\xc6\xc7"  # opcodes of gathers and scatters
 STRINGS = b"\xa4\xa5\xa6\xa7\xaa\xab\xac\xad\xae\xaf"  # MOVS CMPS STOS LODS SCAS
 CR4_OSFXSR, CR4_OSXMMEXCPT = 1 << 9, 1 << 10

@@ -37,8 +37,8 @@ class Arm64Laboratory(LaboratoryArch):
         word = int.from_bytes(code, "little")
         if word & ~0xFE0 == 0xD503201F:  # HINT
             return "it is a hint to the CPU"
-        if word >> 22 == 0x354:  # SYS, MRS, MSR and barriers
-            return ("it is a barrier" if word & ~0xFE0 == 0xD503301F else
+        if word >> 22 == 0x354:  # SYS, MRS, MSR, barriers and CLREX
+            return ("it is a barrier or CLREX" if word & ~0xFE0 == 0xD503301F else
                     "it accesses a system register")
         return None
 

@@ -38,7 +38,7 @@ cdef struct Piece:
 cdef struct Known:
     uint32_t template
     uint8_t length
-    uint8_t key_length  # 0: unused entry
+    uint8_t key_length  # length of ``key`` in bytes, or 0 for an unused entry
     uint8_t key[MAX_CODE]
 
 # Split an instruction and return its length, or 0 if it is invalid. ``key`` receives the bytes that

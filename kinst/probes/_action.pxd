@@ -3,11 +3,11 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-# Numbers of the values that an action reads through an ``argument_fn``.  0 to ARGUMENTS - 1: the
-# first arguments of the calling convention; RESULT: the function's return value; AFTER: whether the
-# function has already returned to its caller; from DECLARED on: the arguments of a static probe or
-# a system call; from REGISTER on: the registers, by their index in the shape.  Values are read only
-# on demand, because reading one takes as long as a whole firing.
+# Indexes of the values that an action reads with an ``argument_fn``: the first arguments of the
+# calling convention (0 to ARGUMENTS - 1), the function's return value (RESULT), whether the
+# function has already returned to its caller (AFTER), the arguments of a static probe or a system
+# call (from DECLARED on), and the registers by their index in the shape (from REGISTER on).
+# Values are read only on demand, because reading one value takes as long as a whole firing.
 cdef enum:
     ARGUMENTS = 5
     RESULT = ARGUMENTS
@@ -18,7 +18,7 @@ cdef enum:
 
 ctypedef uint64_t (*argument_fn)(void *source, uint32_t number) noexcept nogil
 
-# Run the action of probe number ``probe`` at a virtual time; ``read(source, n)`` returns value n.
+# Run the action of probe ``probe`` at a virtual time; ``read(source, n)`` returns value n.
 # A nonzero result means that the action failed; the dispatcher's ``failure`` returns the exception.
 ctypedef int (*action_fn)(void *data, uint32_t probe, argument_fn read, void *source,
                           uint64_t time) noexcept nogil

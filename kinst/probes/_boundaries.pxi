@@ -362,8 +362,8 @@ cdef class ProbeBoundaries(ProbeSites):
     def follow_threads(self, int per_cpu, uint64_t begins):
         """Set how threads are identified; this is needed to detect returns after tail calls.
 
-        :param per_cpu: Unicorn's number of the register that leads to the thread.
-        :param begins: the address of a new thread's first instruction; 0: unknown.
+        :param per_cpu: Unicorn's identifier of the register that points to the thread's pointer.
+        :param begins: the address of a new thread's first instruction, or 0 if unknown.
         """
         if not self.is_narrow(per_cpu):
             raise ValueError(f"register {per_cpu} has more than 64 bits")

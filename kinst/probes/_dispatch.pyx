@@ -70,7 +70,8 @@ include "../relocation/_template.pxi"
 
 cdef enum:
     RECORDS = 1 << 16
-    ABOVE = 2048  # bytes above sp that are saved while the guest computes a gate's arguments
+    # number of bytes above sp that are saved while the guest computes a gate's arguments
+    ABOVE = 2048
     GIVEN_ARGUMENTS = 6  # maximum number of a gate's arguments after the first argument
     MAX_FLAGS = 5  # ``truth`` has 32 bits, one for each combination of flags
     MAX_THREADS = 1024
@@ -87,8 +88,9 @@ cdef enum:
     ELSEWHERE = -2  # result of ``flow_of``: the branch target is computed at run time
     MAX_ALL_TAILS = 1 << 22  # maximum number of pending tail calls and active inline copies
     MAX_TAIL_THREADS = 1 << 16
-    PROGRAM_BITS = 5  # bits of a thread's key that hold the program number (at most MAX_PROGRAMS)
-    # Reasons why a return cannot be awaited; ``await_address`` returns numbers below 3
+    # number of bits of a thread's key that hold the program number (at most MAX_PROGRAMS)
+    PROGRAM_BITS = 5
+    # Reasons why a return cannot be awaited, other than the results 0 to 2 of ``await_address``
     TOO_MANY_OF_THREAD = 3
     TOO_MANY_OF_ALL = 4
     STACK_REACH = 1 << 20  # maximum distance in bytes between stack pointers of one stack

@@ -5,8 +5,8 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 
 cdef enum:
     MAX_PROGRAMS = 16
-    MAX_PROGRAM_HOOKS = 48  # maximum number of hooked ranges; every translation checks all
-    NEAR = 64  # maximum distance in bytes of probes that share a hooked range
+    MAX_PROGRAM_HOOKS = 48  # maximum number of hooked ranges; every translation checks all of them
+    NEAR = 64  # maximum distance in bytes between probes that share a hooked range
     PROGRAM_SHIFT = 56
     MAX_LEFT = 64  # maximum number of threads with an incomplete instruction
     COMM = 20  # size of a process's name in bytes
@@ -32,7 +32,7 @@ cdef struct Programs:
     uint64_t flags
     uint32_t executed  # process flag: the process has executed a program
     uint64_t name
-    # Number of the running program, and the value of ``Clock.turns`` for which the number is valid
+    # Index of the running program, and the value of ``Clock.turns`` for which the index is valid
     uint64_t turn
     int running
     # Instruction count at the most recent site; if the count decreases, the fields below are void.

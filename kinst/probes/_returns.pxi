@@ -240,11 +240,11 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
     while first and t.all[first - 1].calls and t.all[first - 1].sp == sp and (
             t.all[first - 1].back == back):
         first -= 1
-        t.all[first].calls = False  # the call that this record waits for has been executed
+        t.all[first].calls = False  # the call whose return address is ``back`` has been executed
     low = kept = first
     while low and (t.all[low - 1].sp == sp or return_abandoned(&t.all[low - 1], sp)):
         low -= 1
-    # Keep records with this stack pointer that wait for a different address: a calling function
+    # Keep records that have this stack pointer but a different return address: a calling function
     # without a frame returns with the same stack pointer.
     for i in range(low, first):
         if t.all[i].sp == sp and t.all[i].back != back:

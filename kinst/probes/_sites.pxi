@@ -50,7 +50,7 @@ cdef class ProbeSites(CodeReader):
         cdef int i
         if d.owner != NULL:
             raise RuntimeError("the dispatcher is already initialized")
-        self.engine = engine  # None if this object only reads code
+        self.engine = engine  # None if this dispatcher only reads code
         self.drained = []
         self.program_hooks = []
         CodeReader.__init__(self, shape, classify)
@@ -225,7 +225,7 @@ cdef class ProbeSites(CodeReader):
                   uint64_t error, uint64_t flags, uint32_t error_set):
         """Set the offsets of the thread members that describe a system call.
 
-        :param per_cpu: Unicorn's number of the register that leads to the thread.
+        :param per_cpu: Unicorn's identifier of the register that points to the thread's pointer.
         :param error_set: flag which means that the system call has set the error itself.
         """
         self.unchanging()

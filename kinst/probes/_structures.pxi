@@ -12,15 +12,20 @@ cdef struct Site:
     uint8_t length
     uint8_t second  # offset of the trampoline's second breakpoint
     uint8_t patched
-    uint8_t gate  # at a gate: number of its arguments after the first; 0: no gate
+    uint8_t gate  # at a gate, the number of its arguments after the first argument; elsewhere 0
     uint8_t call  # CALL_BEGINS or CALL_ENDS if system calls begin or return here, else 0
-    uint32_t operation  # vnode operation: 2 * index + 1 at its call, + 2 at its return; 0: none
-    uint8_t repeats  # in a program: repeated instruction (amd64 REP), counted once per repetition
-    uint32_t behind  # in a program: how many instructions precede this one in its ``block``
+    # at a vnode operation's call, 2 * its index + 1; at its return, 2 * its index + 2; elsewhere 0
+    uint32_t operation
+    # whether this is a repeated instruction of a program (amd64 REP); each repetition counts
+    uint8_t repeats
+    uint32_t behind  # in a program, number of instructions that precede this one in its ``block``
     uint64_t block
-    uint8_t join  # whether a guard's branch leads here to skip a tracepoint
-    uint64_t target  # tracepoint: code that computes the arguments; guard: the code that it guards
-    uint64_t otherwise  # guard: where the branch leads while no static probe is enabled
+    uint8_t join  # whether a guard's branch jumps to this site to skip a tracepoint
+    # at a tracepoint, address of the code that computes its arguments; at a guard,
+    # address of the guarded code
+    uint64_t target
+    # at a guard, address to which the branch jumps while no static probe is enabled
+    uint64_t otherwise
     uint8_t code[MAX_CODE]
 
 cdef struct Probe:
@@ -31,18 +36,21 @@ cdef struct Probe:
     uint32_t function
     uint8_t provider
     uint8_t removed
-    # Bounds [low, high) of the function; a return probe at a conditional or computed jump fires
-    # only if the jump leads out of the bounds or to the function's start.  high 0: no condition.
+    # Bounds [low, high) of the function, or high = 0 if the probe fires unconditionally.  A return
+    # probe at a conditional or computed jump fires only if the jump leaves the bounds or goes to
+    # the start of the function.
     uint64_t low
     uint64_t high
     uint8_t told  # whether Python is notified of firings that an action handles natively
-    uint8_t role  # role in an inline copy: ENTERS, WAY_OUT or CALLS_OUT; 0: none
+    # role in an inline copy: ENTERS, WAY_OUT or CALLS_OUT, or 0 if the probe has no role
+    uint8_t role
     uint8_t silent  # whether the probe only tracks its inline copy and never fires
     uint32_t copy
     int32_t lower  # at an entry of a copy: number of bytes by which the stack pointer is lowered
-    uint8_t tail  # return probe at a jump: fires when the jump's target function has returned
+    # for a return probe at a jump, whether it fires when the jump's target function has returned
+    uint8_t tail
 
-# The entry and return probes of a vnode operation; NONE: not enabled.
+# The entry and return probes of a vnode operation, or NONE for a probe that is not enabled.
 cdef struct Operation:
     uint32_t entry
     uint32_t returns
@@ -63,27 +71,29 @@ cdef struct Record:
 # An instruction that the kernel's breakpoint handler emulates, and its effect.
 cdef struct Effect:
     uint64_t answer  # return value of the seam that requests this instruction
-    int64_t change  # the new stack pointer minus the register ``base``
+    int64_t change  # new stack pointer minus the value of the register ``base``
     uint8_t base
     uint8_t code
     bint returns
-    uint8_t stores  # register stored at the new stack pointer; NO_REGISTER: none
-    uint8_t loads  # register loaded from the address in ``base``; NO_REGISTER: none
+    uint8_t stores  # register that is stored at the new stack pointer, or NO_REGISTER
+    uint8_t loads  # register that is loaded from the address in ``base``, or NO_REGISTER
 
 cdef enum:
     MAX_EFFECTS = 8
 
 cdef struct CallTable:
     uint64_t base
-    uint64_t size  # bytes per entry
+    uint64_t size  # size of an entry in bytes
     uint32_t count
-    uint32_t *probes  # entry and return probe of each system call; NONE if not enabled
-    int8_t *widths  # width of each argument in bits: negative if signed, 0 for a full register
+    # entry and return probe of each system call, or NONE for a probe that is not enabled
+    uint32_t *probes
+    # width of each argument in bits, negative if the argument is signed; 0 for a full register
+    int8_t *widths
 
 cdef struct Calls:
-    int per_cpu  # Unicorn's number of the register that leads to the thread
-    # Offsets in the thread: of the call's arguments, table entry, return value, error, and flags;
-    # the flag ``error_set`` means that the call has set the error itself.
+    int per_cpu  # Unicorn's identifier of the register that points to the current thread's pointer
+    # Offsets in the thread of the call's arguments, table entry, return value, error and flags. The
+    # flag ``error_set`` means that the call has set the error itself.
     uint64_t arguments
     uint64_t entry
     uint64_t value
@@ -131,7 +141,7 @@ cdef enum:
     MAX_RANGES = 4096
 
 cdef struct Tails:
-    TailThread *threads  # open addressing
+    TailThread *threads  # hash table with open addressing
     uint64_t mask
     uint64_t count
     uint64_t room  # array elements allocated for all threads
@@ -150,8 +160,8 @@ cdef struct Dispatch:
     void *owner
     int path
     bint counting_only
-    # Registers: Unicorn's number, offset in the trap frame (-1: none), whether the kernel restores
-    # the register
+    # For each register: Unicorn's identifier, offset in the trap frame (-1 for a register outside
+    # the frame), and whether the kernel restores the register
     int count
     int number[MAX_REGISTERS]
     int place[MAX_REGISTERS]
@@ -178,15 +188,16 @@ cdef struct Dispatch:
     Effect effects[MAX_EFFECTS]
     int effect_count
     uint64_t frame_bias
-    uint64_t trap_stack  # stack that breakpoint exceptions switch to; 0: the interrupted stack
+    # stack to which breakpoint exceptions switch, or 0 if they stay on the interrupted stack
+    uint64_t trap_stack
     uint64_t frame_mask  # bits of the frame's status register that mask interrupts
     bint mask_sets
-    uint64_t cpu_mask  # the same bits of the CPU's status register
+    uint64_t cpu_mask  # bits of the CPU's status register that mask interrupts
     uint64_t saved_mask
     int frame_size
     uint64_t seam
-    uint64_t scratch  # address of a word that the breakpoint path overwrites, and the word's value
-    uint64_t scratch_value
+    uint64_t scratch  # address of a word that the breakpoint path overwrites
+    uint64_t scratch_value  # original value of the word at ``scratch``
     uint64_t flags_if  # amd64: RFLAGS.IF, which selects the thread's or the CPU's trampoline
     # Trampolines
     uint8_t *slots
@@ -234,7 +245,7 @@ cdef struct Dispatch:
     uint8_t above[ABOVE]  # contents of the stack from the stack pointer upward
     uint64_t above_at
     uint64_t above_size
-    # Registers with a gate's arguments; NO_REGISTER: on the stack, ``made_stack`` bytes above sp
+    # Registers with a gate's arguments, or NO_REGISTER for arguments ``made_stack`` bytes above sp
     uint8_t made_in[GIVEN_ARGUMENTS]
     uint64_t made_stack
     uint64_t made[DECLARED_ARGUMENTS]
@@ -251,6 +262,8 @@ cdef struct Dispatch:
     uint32_t range_room
     bint after  # whether the firing probe's function has already returned to its caller
     bint linked  # whether calls leave their return address in ``link``, not on the stack
-    int per_cpu  # Unicorn's number of the register that leads to the thread; 0: unknown
-    uint64_t thread_begins  # address of a new thread's first instruction; 0: unknown
+    # Unicorn's identifier of the register that points to the current thread's pointer,
+    # or 0 if unknown
+    int per_cpu
+    uint64_t thread_begins  # address of a new thread's first instruction, or 0 if unknown
     bint stop  # the handler has failed: do not execute the instruction

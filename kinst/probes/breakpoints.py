@@ -94,8 +94,8 @@ class Breakpoints(ProbeTable):
         if self.threads and not self.trap.segment:
             raise ProbeError(f"--trampolines=thread: {machine.arch.name} supports only "
                              "--trampolines=probe")
-        # With python=True: called at the seam with the addresses of the breakpoint (the first or
-        # the second one) and of the trap frame.
+        # Callback for stops at the seam, used with python=True.  It receives the address of the
+        # breakpoint (the first or the second one) and the address of the trap frame.
         self.trapped: Callable[[int, int], None] | None = None
         self._trampolines: Trampolines | None = None
         self._seam_at: int | None = None

@@ -20,10 +20,11 @@ class DeclaredProbes(ProbedCode):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self._declared: list[StaticProbe] | None = None
-        self._static: dict[int, int] = {}  # index in ``declared`` -> number of the probe
+        self._static: dict[int, int] = {}  # index in ``declared`` -> ID of the probe
         self._gates = False  # whether the gates were added
-        self._operations: dict[str, int] = {}  # function name -> number of the operation
-        self._tables: dict[CallTable, int] = {}  # system call table -> its number
+        self._operations: dict[str, int] = {}  # function name -> index of the operation
+        # system call table -> the dispatcher's index of the table
+        self._tables: dict[CallTable, int] = {}
 
     def remove_all(self) -> None:
         """Forget all probes; they must not be enabled."""

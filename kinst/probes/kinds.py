@@ -10,7 +10,7 @@ class ProbeKind(enum.IntEnum):
     ENTRY = 1
     RETURN = 2
     STATIC = 3
-    PROGRAM_OFFSET = 4  # in a program, not in the kernel
+    PROGRAM_OFFSET = 4  # like OFFSET, but in a program instead of the kernel
     PROGRAM_ENTRY = 5
     PROGRAM_RETURN = 6
 

@@ -22,12 +22,13 @@ KINDS: dict[int, tuple[str, str]] = {
     ProbeKind.OFFSET: ("kinst", ""), ProbeKind.ENTRY: ("fbt", "entry"),
     ProbeKind.RETURN: ("fbt", "return"), ProbeKind.PROGRAM_OFFSET: ("pid", ""),
     ProbeKind.PROGRAM_ENTRY: ("pid", "entry"), ProbeKind.PROGRAM_RETURN: ("pid", "return")}
-FAR_JUMP = 4  # bytes of the first of two instructions that jump to any address (riscv64 AUIPC)
-# Values that the dispatcher returns in place of a probe's number; -2 means refused.
+# size in bytes of the first of two instructions that jump to any address (riscv64 AUIPC)
+FAR_JUMP = 4
+# Values that the dispatcher returns instead of a probe's ID; -2 means that the probe is refused.
 NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
 
 
-# Offset of an instruction, and the probe's number or the reason why there is no probe
+# Offset of an instruction, and the ID of its probe or the reason why it has no probe
 CopyEnd = tuple[int, int | str]
 
 

@@ -62,8 +62,8 @@ class ProgramProbes(DeclaredProbes):
         except MemberError as error:
             raise ProbeError(f"probes in programs: {error}") from None
         if word is None:
-            raise ProbeError("probes in programs need a kernel that already runs programs: boot "
-                             "the kernel further")
+            raise ProbeError("probes in programs: the kernel has not set up its per-CPU data "
+                             "yet; let the boot continue first")
         watch_threads(machine)
         self.dispatcher.use_programs(process=found.process, number=found.number, flags=found.flags,
                                      executed=members.executed, name=found.name)

@@ -56,10 +56,10 @@ class SeamBreakpoints(ProbeTable):
         self._area: Trampolines | None = None
         self._next_slot = RESERVED
         self._saved_mask = self._scratch = self._scratch_value = 0
-        # Called at each stop at the seam; returns (address, bytes) of the stack before the trap.
+        # Callback for each stop at the seam; returns (address, bytes) of the stack before the trap.
         self.stack_before: Callable[[], tuple[int, bytes] | None] | None = None
         self._stack: tuple[int, bytes] | None = None
-        self._registers: dict[str, int] = {}  # values to set once the kernel has returned
+        self._registers: dict[str, int] = {}  # register values to set once the kernel has returned
         self._firing = False
         self._awaited = AwaitedReturns(machine, self.dispatcher, self._returned)
         self.after = False  # whether the firing probe's function has already returned to its caller

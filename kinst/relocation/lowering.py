@@ -22,7 +22,7 @@ class Template:
     flags: int = 0
     code: bytes = b""
     has_data: bool = False
-    reason: str = ""  # why the instruction is refused
+    reason: str = ""  # reason why the instruction is refused
 
     def arguments(self, names: list[str]) -> tuple[object, ...]:
         """Return the arguments for ``CodeReader.add_template``.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-Bits = Sequence[int]  # numbers of the flag bits that conditions test
+Bits = Sequence[int]  # positions of the flag bits that conditions test
 
 
 class RegisterState(Protocol):
@@ -41,23 +41,24 @@ class Op(enum.IntEnum):
     COPY = 1
     REWRITE = 2
     JUMP = 3  # jump to target
-    BRANCH_FLAGS = 4  # jump to target if the flags select a bit of truth that is set
-    # Jump to target if a and b, ``extra`` bits wide, satisfy the comparison of RISC-V funct3 n.
+    BRANCH_FLAGS = 4  # jump to target if the bit of ``truth`` that the flags select is set
+    # Jump to target if a and b, both ``extra`` bits wide, satisfy comparison n (RISC-V funct3).
     BRANCH_COMPARE = 5
-    BRANCH_BIT = 6  # jump to target if bit n of a equals extra
-    # If n is 0, jump to target if a is zero.  Otherwise, decrement a, and jump if a is not zero and
-    # the flags select a bit of truth that is set.
+    BRANCH_BIT = 6  # jump to target if bit n of a equals ``extra``
+    # If n is 0, jump to target if a is zero.  Otherwise, decrement a, and jump to target if a is
+    # not zero and the bit of ``truth`` that the flags select is set.
     BRANCH_COUNT = 7
     SET = 8  # a = target
     NEXT = 9  # no effect
     LINK = 10  # jump to b + extra, rounded down to even if n, or to target; a = next address
     CALL = 11  # push the next address and jump to target
     INDIRECT = 12  # jump to the word at a + b * n + c + target or, if extra, to a; push if truth
-    RETURN = 13  # pop the next address, then extra more bytes
+    RETURN = 13  # pop the next address, then ``extra`` more bytes
     CHANGE_FLAGS = 14  # flags = (flags | target) & ~extra
     READ_FLAGS = 15  # a = flags & extra
     WRITE_FLAGS = 16  # flags = flags & ~extra | a & extra
-    LOAD_VECTOR = 17  # a = the n bytes at target, zero-extended; without a, only read them
+    # a = the n bytes at target, zero-extended; if there is no a, only read the bytes
+    LOAD_VECTOR = 17
 
 
 class Relative(enum.IntEnum):
@@ -65,8 +66,10 @@ class Relative(enum.IntEnum):
 
     ABSOLUTE = 0  # the target is independent of the address
     RELATIVE = 1  # the instruction contains the distance to the target
-    PAGE_RELATIVE = 2  # the distance counts from the start of the instruction's 4 KiB page
-    DISPLACEMENT = 3  # the target is independent, but a displacement differs between sites
+    # the instruction contains the distance from the start of its 4 KiB page to the target
+    PAGE_RELATIVE = 2
+    # the target is independent of the address, but a displacement differs between sites
+    DISPLACEMENT = 3
 
 
 @dataclass(frozen=True)

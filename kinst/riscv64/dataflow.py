@@ -105,7 +105,8 @@ NARROW: tuple[Row, ...] = (
     (0, 0, _nothing),
 )
 
-# Overlaps as in classify.py; the last row of each table matches all remaining instructions.
+# Intended overlaps, in the format of classify.py.  The last row of each table matches every
+# instruction and is not listed here.
 WIDE_OVERLAPS: Overlaps = {
     (0x7F, 0x2F): ((0xF800007F, 0x1000002F), (0xF800007F, 0x1800002F), (0xF800007F, 0x2800002F)),
     (0x7F, 0x13): ((0xFFF0707F, 0x00000013),),

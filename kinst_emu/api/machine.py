@@ -195,7 +195,7 @@ class Machine(Inspected):
                 raise KinstError(f"{int(place):#x} is not a 64-bit address")
             return int(place)
         symbol = self.emulated.image.symbols.find(place.strip())
-        if symbol is not None:  # for example an assembly routine, whose symbol has no size
+        if symbol is not None:  # may be an assembly routine, whose symbol has no size
             return symbol.address
         return code_place(self.emulated.image, place).address
 

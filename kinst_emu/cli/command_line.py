@@ -19,11 +19,11 @@ from kinst_emu.cli.conflicts import SCHEDULED, refuse
 from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, parse_count
 
-# What the last part of a probe description names, keyed by the letter of the option.
+# Name of the last part of a probe description, keyed by the letter of the option.
 LAST = {"P": "provider", "m": "module", "f": "function"}
 FLAGS = {"q": "quiet", "F": "flowindent", "w": "destructive", "C": "cpp", "Z": "zdefs"}
 UNICORN, QEMU = "unicorn", "qemu"
-BOOT, COMMAND = "boot", "$"  # the workload "boot", and the prefix of a shell command
+BOOT, COMMAND = "boot", "$"  # name of the workload "boot", and prefix of a shell command
 EXAMPLES = (
     "kdtrace -k teaching/amd64 -n kinst::strlen: -c 'strlen(\"hello\")'",
     "kdtrace -k kernel -n fbt::malloc: -c 'malloc(100, &M_TEMP, 2)'",
@@ -388,7 +388,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     complete(parser)
     if not arguments:
         raise UsageError("")
-    # As in getopt(3), what follows "--" is not an option, so that a number may be negative there.
+    # As in getopt(3), arguments after "--" are not options, so a number may be negative there.
     end = arguments.index("--") if "--" in arguments else len(arguments)
     given, unknown = parser.parse_known_intermixed_args(arguments[:end])
     if not unknown:

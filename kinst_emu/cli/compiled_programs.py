@@ -46,7 +46,7 @@ def show_rewritten(pipeline: Pipeline, programs: Sequence[CompiledProgram], json
         for compiled in program.clauses:
             clause, specifier = compiled.function.clause, compiled.function.specifier
             if clause.body is None and not clause.bare:
-                # A clause with "if" was split into several; only the first has its whole text.
+                # A clause with "if" was split into several; only the first has the whole text.
                 continue
             parts = split(specifier.text, last_part(program.letter))
             text = rewritten.get(parts) or [":".join(parts)]

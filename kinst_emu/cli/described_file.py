@@ -33,7 +33,7 @@ def described_file(text: str, modules: Sequence[str] = ()) -> Image:
         return image
     code = path.with_suffix("")
     if not code.is_file():
-        return image  # symbols and debug data, without code
+        return image  # the file has symbols and debug data, but no code
     other = described_file(str(code))
     debug = debug_file(other.file)
     return other if debug is not None and debug.path == path else image

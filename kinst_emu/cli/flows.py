@@ -96,7 +96,7 @@ def stack_of(player: Player) -> tuple[tuple[int, int | None], ...]:
     machine = player.machine
     frames = list(Stacks(machine).addresses(machine.read_register, DEEP))
     frames.reverse()
-    # A return address follows its call; the address before it lies in the call instruction.
+    # A return address follows its call instruction, so the preceding byte belongs to the call.
     return tuple((at - is_return, at if is_return else None) for at, is_return in frames)
 
 

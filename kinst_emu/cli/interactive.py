@@ -12,7 +12,7 @@ from emu.machine.machine import Machine, Stop, StopReason, Until
 SLICE = 20_000_000  # virtual time between two checks of the keyboard (a slice), in ns
 # number of slices without output after which the run ends, once the input pipe has ended
 QUIET = 5
-LEAVE = 0x1D  # Ctrl-]
+LEAVE = 0x1D  # code of Ctrl-], which ends the session
 
 
 def interact(machine: Machine) -> Stop | None:

@@ -246,7 +246,7 @@ class TracedKernel:
         if self.player is not None:
             self.player.advance_to_end()
             return None
-        if self.idle:  # there is no workload, and no BEGIN clause has ended the trace
+        if self.idle:  # no workload was given, and no BEGIN clause has ended the trace
             raise KinstError(IDLE)
         if self._command is not None:
             assert isinstance(self.machine, UnicornMachine)

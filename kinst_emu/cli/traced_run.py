@@ -100,7 +100,7 @@ class TracedRun:
                 raise KeyboardInterrupt
             session.interrupted = True
 
-        if kernel is None:  # a running machine handles the interrupt itself
+        if kernel is None:  # otherwise, the running machine handles SIGINT
             signal.signal(signal.SIGINT, interrupted)
         if options.given("destructive") and not options.given("quiet"):
             say("allowing destructive actions")

@@ -44,8 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="restore this snapshot and make the call there (default: boot the "
                              "kernel)")
     parser.add_argument("--show", action="append", default=[], metavar="ARG",
-                        help="after the call, dump the buffer of an argument (arg0, arg1, ...) or "
-                        "of an assigned name; may be repeated (default: no dump)")
+                        help="after the call, dump the memory that an argument (arg0, arg1, ...) "
+                        "or a name assigned in the call points to; may be repeated (default: no "
+                        "dump)")
     parser.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N",
                         help="abandon the call after N instructions (default: %(default)s)")
     parser.add_argument("--unchecked", action="store_true",

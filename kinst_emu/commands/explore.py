@@ -70,9 +70,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--preemptions", metavar="N", help="maximum number of preemptions in a schedule (default: "
         "2)")
     add("--strategy", choices=STRATEGIES,
-        help="all: every schedule with at most --preemptions preemptions that can give a different "
-        "result; pct: random priorities that change --preemptions times, at random instructions; "
-        "random: at most --preemptions preemptions, at random instructions (default: all)")
+        help="schedules to try; all: every schedule that can give a different result, with at most "
+        "--preemptions N preemptions; pct: random priorities that change N times, at random "
+        "instructions; random: at most N preemptions, at random instructions (default: all)")
     add("--limit", metavar="N", help="maximum number of schedules to try (default: 100000)")
     add("--jobs", default="1", metavar="N",
         help="number of worker processes (default: %(default)s)")
@@ -93,10 +93,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="put a breakpoint on this instruction; runs that execute it trap through the kernel's "
         "vectors; amd64 only; may be repeated (default: no breakpoints)")
     add("--trampolines", choices=TRAMPOLINES,
-        help="with --probe: thread: one trampoline for each thread, as in FreeBSD; shared: one "
-        "trampoline for all threads, which is incorrect; every firing rewrites its trampoline "
-        "(default: "
-        + TRAMPOLINES[0] + ")")
+        help="with --probe: how trampolines, which each firing rewrites, are allocated; thread: "
+        "one for each thread, as in FreeBSD; shared: one for all threads, a deliberate mistake "
+        "(default: " + TRAMPOLINES[0] + ")")
     add("--pairs", type=Path, metavar="FILE",
         help="instead of --run: file with one run per line; execute each run once, then explore "
         "the pairs in which one run writes memory that the other accesses, up to --limit pairs; "

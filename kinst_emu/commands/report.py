@@ -29,8 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst report``."""
     parser.add_argument("file", type=Path, metavar="FILE", help="results file written by --store")
     parser.add_argument("other", type=Path, nargs="?", metavar="OTHER",
-                        help="compare the last build in FILE with the last build in this file "
-                        "(default: list the builds in FILE)")
+                        help="second results file: compare its last build with the last build in "
+                        "FILE (default: list the builds in FILE)")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"),
                         help="compare builds A and B in FILE, by their numbers in the list of "
                         "builds (default: list the builds)")

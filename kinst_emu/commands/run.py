@@ -57,9 +57,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true",
                         help="print the result as JSON (default: text)")
     parser.add_argument("words", nargs="+", metavar="COMMAND",
-                        help="line for the kinst-emu shell, with programs, quotes and ; && || & | "
-                        "< >; or a C file followed by its arguments; the file is first compiled "
-                        "with kinst-emu's system.h")
+                        help="command line for the kinst-emu shell, which supports quotes and the "
+                        "operators '; && || & | < >'; or a C file followed by its arguments, which "
+                        "is first compiled with kinst-emu's system.h")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -46,7 +46,7 @@ from kinst_emu.report.trial_report import as_json, show
 from kinst_emu.terminal.terminal import parse_count, parse_size
 
 COPIES, MEMORY = 52_000, "512M"
-CHUNK, FUNCTIONS = 300, 400  # number of encodings, and of functions, per work item
+CHUNK, FUNCTIONS = 300, 400  # numbers of encodings and of functions per work item
 MAX_STATES = 999
 LOCATED = 40  # maximum number of kinds of mistakes for which source lines are looked up
 

@@ -42,7 +42,7 @@ ENDS = {
 }
 
 MOST_PREEMPTIONS, MOST_SCHEDULES, MOST_JOBS = 8, 100_000_000, 64
-# Instruction budget of a schedule, as a multiple of the longest serial schedule; minimum budget.
+# a schedule's budget is FACTOR times the longest serial schedule, but at least LEAST_LIMIT
 FACTOR, LEAST_LIMIT = 40, 20_000_000
 
 Judge = Callable[[Played], str | None]
@@ -272,7 +272,7 @@ class Explorer:
         explored, left_out = self.explored, deque[int]()
 
         def listed() -> Iterator[Schedule]:
-            for schedule in schedules:  # workers fetch schedules in advance
+            for schedule in schedules:  # workers fetch schedules in advance, so save the count
                 left_out.append(explored.skipped)
                 yield schedule
             left_out.append(explored.skipped)

@@ -184,7 +184,7 @@ class OneCpuStage(Stage):
                 raise KeyboardInterrupt
             elif stop.reason is StopReason.INSTRUCTIONS and machine.instructions >= last:
                 if machine.panics and last < most:
-                    last = most  # allow for printing the panic message
+                    last = most  # let the kernel print the panic message
                     continue
                 played.end = Stop(StopReason.PATIENCE if self.longest else stop.reason, stop.pc)
                 return False

@@ -110,9 +110,10 @@ class _Starting:
         self._reads = machine.symbol(guest.threads.start.stands).address
         self._limit = machine.instructions + PATIENCE
         self.runs: dict[int, StartedRun] = {}
-        self._first = 0  # process number of the first program
+        self._first = 0  # process ID of the first program
         self.standing: set[int] = set()
-        self._shell = self._unread = 0  # the shell's thread; number of unread characters
+        # the shell's thread, and the number of typed characters that the shell has not read
+        self._shell = self._unread = 0
 
     def _here(self) -> int | None:
         """Return the program at its first instruction on the CPU whose turn it is, or None."""
@@ -171,7 +172,7 @@ class _Starting:
         if stop.pc == self._reads:
             self._shell = self._shell or thread_of(machine)
             self._unread -= thread_of(machine) == self._shell
-            if self.shell_waits:  # a program that exists starts soon
+            if self.shell_waits:  # an existing program starts within SOON instructions
                 self._limit = min(self._limit, machine.instructions + SOON)
         elif stop.pc == self._executed and len(self.runs) < len(self._texts):
             self._begins()

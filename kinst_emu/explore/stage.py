@@ -22,13 +22,13 @@ from kinst_emu.explore.trampolines import ProbedRuns
 # Maximum virtual time that a run may sleep before others continue, in nanoseconds.
 SLEEP = 1_000_000_000
 LONG_TURN = 1 << 30  # length of a CPU's turn in instructions: practically unlimited
-# number of signals that a run is waiting, after which other runs continue
+# number of times that a run signals that it is waiting before other runs continue
 PAUSES = 3000
-# multiple of the longest serial schedule's length; used in place of SPINS if it is larger
+# factor for the length of the longest serial schedule; the product replaces SPINS if it is larger
 FACTOR = 4
 # on CPUs without a signal for waiting, number of instructions after which a run counts as waiting
 SPINS = 400_000
-ANSWER = 20_000  # maximum number of instructions for a CPU to answer an interrupt
+ANSWER = 20_000  # maximum number of instructions until a CPU answers an interrupt
 SLEEPS = 8  # number of sleeps after which the last unfinished run counts as stuck
 # number of rounds in one turn after which the runs count as waiting for each other
 ROUNDS = 40

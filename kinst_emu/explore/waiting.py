@@ -45,7 +45,7 @@ def nobody_goes_on(stage: Stage) -> bool:
     Memory no longer changes, and each CPU returns to an address with the same registers.
     """
     machine, parts = stage.machine, list[bytes]()
-    machine.give_turn(machine.cpu.number)  # this also releases the held CPUs
+    machine.give_turn(machine.cpu.number)  # the call also releases the held CPUs
     machine.schedule.length = WINDOW
     looking = Accesses(machine.engine, parts.append)
     try:

@@ -55,7 +55,7 @@ def draw(aggregations: Sequence[Row], timed: Mapping[str, int], path: str) -> No
     import matplotlib
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams["svg.hashsalt"] = "kinst"  # makes the file reproducible
+    matplotlib.rcParams["svg.hashsalt"] = "kinst"  # a fixed salt makes the file reproducible
     pictures = [picture for row in aggregations for picture in _pictures(row, timed)]
     shown = pictures[:MOST_PICTURES]
     heights = [HEIGHT if rows is None else MARGIN + BAR * rows

@@ -53,7 +53,7 @@ class Session:
 
     def __init__(self, names: MutableMapping[str, Any]) -> None:
         self._names = names
-        # number of instructions that step() has executed; that back() has undone
+        # numbers of instructions that step() has executed and that back() has undone
         self.stepped = self.gone_back = 0
         self._moves: list[Moved] = []
         self._moved_machine: Machine | None = None

@@ -19,9 +19,15 @@ from kinst_emu.terminal.status import Screen, StatusLine, drawable
 Item = TypeVar("Item")
 # Collect garbage rarely: most objects (probes, names, types) stay alive until the command ends.
 COLLECT_AFTER = 100_000
-# Errors of a full or failing device. The error names the file, except for standard output
+# Error numbers of a full or failing device.  Errors name the file, except for standard output
 # (emu/host/atomic_file.py, append_file.py).
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _interrupted(program: str) -> int:
+    """Report an interrupt, and return the exit status for it."""
+    print(f"{program}: interrupted", file=sys.stderr)
+    return 130
 
 
 def run_command(program: str, main: Callable[[], int]) -> NoReturn:
@@ -56,8 +62,12 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
         print(f"{program}: {text}", file=sys.stderr)
         status = 1
     except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr)
-        status = 130
+        status = _interrupted(program)
+    except RuntimeError as error:
+        # Before Python 3.12, an interrupt while a class is created is wrapped in a RuntimeError.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        status = _interrupted(program)
     except BrokenPipeError:
         sys.stderr.close()
         status = 141

@@ -10,7 +10,7 @@ from dtrace.run.values import Value
 # Maximum numbers of bars and of distributions drawn for one aggregation.
 MOST_BARS, MOST_DISTRIBUTIONS = 40, 8
 MOST_AGGREGATIONS = 40
-MOST_EMPTY = 128  # maximum number of empty buckets drawn one by one; quantize() has fewer
+MOST_EMPTY = 128  # maximum number of empty buckets drawn one by one; quantize() has fewer buckets
 
 
 @dataclass(frozen=True)

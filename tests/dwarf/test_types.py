@@ -56,7 +56,7 @@ def sample(version):
     integer = ctf.integer("int", 4, flags=1)
     long = ctf.integer("unsigned long", 8)
     three = ctf.integer("int", 4, flags=1, bits=3)
-    node = ctf.count + 2  # number that the structure below will have
+    node = ctf.count + 2  # type ID that the structure below will have
     pointer = ctf.add("", POINTER, node)
     ctf.structure("node", 24, ("next", pointer, 0), ("low", three, 64), ("", node + 1, 128))
     ctf.structure("", 8, ("a", integer, 0), ("b", long, 0), kind=UNION)

@@ -8,7 +8,7 @@ from tests.conftest import ARCHES, real_kernel
 from tests.generated_calls import SCALARS, SEEN, build
 from tests.kinst_emu.commands.test_front import run
 
-CALLS, PARTS = 1000, 10  # number of generated calls, and number of modules that contain them
+CALLS, PARTS = 1000, 10  # numbers of generated calls and of modules that contain them
 LISTED, WORDS = 12, 10  # maximum numbers of compared parameters, and of arguments argN in D
 SEED = 53
 SIGNED = {"signed char", "short", "int", "long"}

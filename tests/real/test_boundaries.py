@@ -19,7 +19,7 @@ from tests.kinst_emu.commands.test_commands import run
 DEEP = 200  # maximum number of frames to read from a stack
 # An ending thread calls this function, which calls or jumps to cpu_throw and never returns.
 LAST = "sched_throw"
-# A fault in these functions leads to a handler (pcb_onfault) that returns to their caller.
+# A fault in these functions enters a handler (pcb_onfault) that returns to their caller.
 FAULTING = {"copyin_nosmap_std", "copyin", "copycommon"}
 # The first function of every thread, in assembly; it enters user mode by an exception return.
 FIRST = "fork_trampoline"
@@ -129,7 +129,7 @@ def test_functions_without_an_entry_or_return_site_are_listed(traced):
         first, left, _framed, leaving = breakpoints.boundaries(function)
         named = [listed.get(function.name, "")]
         assert (first >= 0 or any("no entry" in reason for reason in named)) and (
-            left or leaving or any("never returns" in reason for reason in named)), function.name
+            left or leaving or any("no return probe" in reason for reason in named)), function.name
 
 
 CALLERS = """

@@ -45,7 +45,7 @@ def cutting(machine, every, directory, start=0):
     functions = [f for f in machine.image.symbols.functions() if f.size > 8]
     print(f"KINST_SEED={SEED}")
     choice = random.Random(SEED).sample(functions, 300)
-    # These functions certainly run.
+    # Add functions that are sure to run.
     choice += [machine.symbol(name) for name in ("strlen", "malloc", "strcmp", "uma_zalloc_arg")]
     return Cutting(machine, SEED, every, choice, directory, start=start)
 

@@ -186,7 +186,7 @@ def test_perfetto_slices_match_the_calls_that_fbt_counts(recorded, player):
         out.take(entries)
     out.finish()
     slices, _instants, _tracks = perfetto_slices(
-        file.getvalue(), apart=(INLINE, ROOT))  # functions entered before this part are not counted
+        file.getvalue(), apart=(INLINE, ROOT))  # leaves out functions entered before this part
     slice_counts = Counter(name for name, *_rest in slices)
     assert {name: slice_counts[name] for name in names} == {name: counts[name] for name in names}
     assert sum(counts.values()) > 10

@@ -119,7 +119,7 @@ def test_gdb_shows_the_threads_of_all_processes_and_the_memory_of_each(arch, cal
     assert shown(output[3]) == shown(output[9]) == code(check, at)
     assert shown(output[6]) == code(shell, at)
     assert "refer to init (pid 1)" in output[-1] and "the chosen process" in output[-1]
-    assert "no process 99999" in output[-1] and "number of a process" in output[-1]
+    assert "process 99999 does not exist" in output[-1] and "number of a process" in output[-1]
 
 
 def program(path):

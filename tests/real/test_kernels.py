@@ -81,7 +81,7 @@ CALLS = [
     ('strcmp("a", "a")', 0),
     ('snprintf(buf(64), 64, "%d-%s", 42, "xyz")', 6),
     ('m = buf(64); _mtx_init(m+24, "x", 0, 0); __mtx_lock_flags(m+24, 0, "f", 1); '
-     '__mtx_unlock_flags(m+24, 0, "f", 2); memcmp(m+24, buf(8), 8)', 0),  # MTX_UNOWNED
+     '__mtx_unlock_flags(m+24, 0, "f", 2); memcmp(m+24, buf(8), 8)', 0),  # compare with MTX_UNOWNED
     ('p = malloc(100, &M_TEMP, 0x102); memcmp(p, buf(100), 100)', 0),
     ('free(malloc(5000, &M_TEMP, 2), &M_TEMP); strlen(buf(100000))', 0),
 ]

@@ -33,7 +33,7 @@ def test_pictures_of_random_firings_match_the_recordings(kernel):
         offset = chosen.randrange(min(300, kernel.symbols.find(function).size))
         try:
             explained = explain(kernel, Asked(f"{function}:{offset}", call))
-        except KinstError as error:  # no instruction begins there, or the call does not execute it
+        except KinstError as error:  # no instruction begins at this offset, or it is not executed
             assert any(text in str(error) for text in (
                 "no instruction begins", "number of executions", "cannot be probed")), error
             continue

@@ -241,7 +241,7 @@ def test_an_invalid_probe_in_a_program_causes_a_one_line_error(kernel):
             ("pid$target:libc.so.7::entry", "has no module 'libc.so.7'"),
             ("pid99999:::entry", "process 99999 does not exist"),
             ("pid1:::none", "is an invalid probe name"),
-            ("pid:::entry", "pid needs the number of a process")):
+            ("pid:::entry", "the provider name must include a process ID")):
         refused = run("kdtrace", "-k", str(kernel.path), "-n", wanted, "-c", "$ cat /etc/motd")
         assert refused.returncode == 1 and message in refused.stderr, (wanted, refused.stderr)
         assert len(refused.stderr.splitlines()) == 1
@@ -305,7 +305,7 @@ def test_system_runs_commands_in_the_guest(kernel):
     for words, message in (
             (("BEGIN { system(\"true\"); }", "-c", "strlen(0)"), "needs the guest's shell"),
             (("proc:::exec-success { system(\"cat /etc/motd\"); }", "-c", "$ cat /etc/motd"),
-             "more than 1000 commands")):
+             "called more than 1000 times")):
         refused = run("kdtrace", "-k", str(kernel.path), "-wqn", *words)
         assert refused.returncode == 1 and message in refused.stderr
 

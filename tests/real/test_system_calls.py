@@ -145,7 +145,7 @@ def test_system_call_probes_match_the_kernels_hook_and_change_nothing(
     assert machine.digest() == untraced
     wanted = by_the_kernels_hook(kernel, types)
     commands = [pid for pid in wanted if any(
-        call[1] == "execve" for call in wanted[pid])]  # not the shell, which waits for the commands
+        call[1] == "execve" for call in wanted[pid])]  # excludes the shell, which only waits
     assert len(commands) >= 4
     for pid in commands:
         assert found[pid] == wanted[pid]

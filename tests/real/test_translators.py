@@ -31,7 +31,8 @@ def test_translated_arguments_have_the_addresses_flags_and_states_of_a_connectio
     sent = [line.split() for line in lines if line.startswith("127.0.0.1 ")]
     (client,) = {one[1] for one in sent} - {"8080"}
     assert Counter(one[1] for one in sent).keys() == {client, "8080"}
-    assert sent[0][4] == "2" and sent[0][1] == client and sent[1][4] == "12"  # SYN; SYN and ACK
+    # The first packet has the flag SYN, the second packet SYN and ACK.
+    assert sent[0][4] == "2" and sent[0][1] == client and sent[1][4] == "12"
     changes = [line.split()[0].removeprefix("state-") for line in lines if " from state-" in line]
     seen = [state for state in PATH if state in changes]
     assert seen == PATH and changes[-1] == "closed"

@@ -446,4 +446,5 @@ def _with(emit: Emit) -> tuple[str, ...]:
 
 
 STACKS, SYMBOLS = frozenset(_with(_stack)), frozenset(_with(_symbol))  # actions allowed in keys
-ON_HOST = _with(_on_host)  # number of the helper: index in this tuple + Helper.DESTRUCTIVE
+# the helper ID of an action is its index in this tuple + Helper.DESTRUCTIVE
+ON_HOST = _with(_on_host)

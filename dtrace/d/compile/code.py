@@ -27,7 +27,7 @@ from dtrace.d.language.types import (
 )
 from dwarf.types import Pointer, Type, strip
 
-CONTEXT, RECORD = 6, 7  # numbers of the registers that hold the addresses of the context and record
+CONTEXT, RECORD = 6, 7  # register numbers of the context's address and the record's address
 ALU = {"+": Alu.ADD, "-": Alu.SUB, "*": Alu.MUL, "&": Alu.AND, "|": Alu.OR, "^": Alu.XOR,
        "<<": Alu.LSH}
 UNSIGNED = {"==": BpfJump.JEQ, "!=": BpfJump.JNE, "<": BpfJump.JLT, ">": BpfJump.JGT,

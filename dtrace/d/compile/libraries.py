@@ -20,7 +20,8 @@ DEFINED = re.compile(
     r"^(?:inline .*?(\w+)(?:\[.*\])? =|\} (\w+);|translator (\w+)|typedef .* (\w+);)", re.MULTILINE)
 SOURCE = re.compile(r"^translator \w+ < (struct \w+) \*", re.MULTILINE)
 DEPENDS = re.compile(r"^\s*#\s*pragma\s+D\s+depends_on\s+library\s+(\S+)", re.MULTILINE)
-MOST, MOST_BYTES = 1000, 1 << 20  # maximum number of -L libraries; maximum size of each in bytes
+# maximum number of -L libraries; maximum size of a -L library in bytes
+MOST, MOST_BYTES = 1000, 1 << 20
 # Libraries that need the kernel's types; each library follows the libraries that it uses.
 KERNEL = ("psinfo", "io", "ip", "tcp", "udp")
 # Libraries on which -L libraries may depend; some are built-in constants.

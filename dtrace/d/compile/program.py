@@ -26,7 +26,8 @@ from dtrace.d.language.types import Universe
 from emu.host.errors import KinstError
 
 PARTS = ("provider", "module", "function", "name")
-LIMITS = (64, 64, 192, 64)  # maximum size of each part in bytes, including a NUL
+# maximum size in bytes of each part of a probe description, including a NUL
+LIMITS = (64, 64, 192, 64)
 MAX_PROBE = (1 << 32) - 1
 OWN = ("BEGIN", "END", "ERROR")  # probes that have no stack because they interrupt nothing
 # Maximum number of statements compiled for the second and later descriptions of a clause.

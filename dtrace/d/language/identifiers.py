@@ -194,7 +194,7 @@ CONTEXT = {
     "probefunc": ("string", ContextOffset.FUNCTION), "probename": ("string", ContextOffset.NAME),
     "timestamp": ("uint64_t", ContextOffset.TIMESTAMP),
 }
-# Variables whose values the host supplies, with their types, in the order of their numbers.
+# Variables whose values the host supplies, with their types.  The runtime uses their indexes.
 HOSTED = {
     "caller": "uintptr_t", "cpu": "int", "curthread": "struct thread *", "errno": "int",
     "execargs": "string", "execname": "string", "gid": "gid_t", "ipl": "uint_t",

@@ -51,43 +51,47 @@ THREADS = ThreadLists(
     tid="td_tid", name="td_name", pid="p_pid", process_name="p_comm", saved="td_pcb",
     frame="td_frame",
 )
-# Probes whose code only prepares arguments after it has tested the guard.  Exception: if priv(9)
+# Probes whose guarded code only prepares the arguments.  Exception: if priv(9)
 # grants a lookup without a check, the guarded code does more.
 GUARDED = frozenset({("proc", "exit"), ("sched", "preempt"), ("priv", "priv-ok"),
                      ("priv", "priv-err")} | {("mac_framework", f"mac-{asked}-{answer}")
                                               for asked in ("check", "grant")
                                               for answer in ("ok", "err")})
-# TDP_NERRNO of sys/sys/proc.h.
+# Members with a system call's state, and the flag TDP_NERRNO (sys/sys/proc.h).
 CALL_MEMBERS = CallMembers("struct thread", "td_sa.args", "td_sa.callp", "td_uretoff.tdu_retval",
                            "td_errno", "td_pflags", 0x08000000)
 
-# P_EXEC of sys/sys/proc.h.
+# Members that describe a process, and the flag P_EXEC (sys/sys/proc.h).
 PROCESS_MEMBERS = ProcessMembers("struct thread", "td_proc", "struct proc", "p_pid", "p_flag",
                                  0x4000, "p_comm")
 
-# sys/signalvar.h, TDA_SIG of sys/proc.h, SIGSTOP and _SIG_MAXSIG of sys/signal.h.
+# Members with pending signals (sys/signalvar.h), TDA_SIG (sys/proc.h), and SIGSTOP and
+# _SIG_MAXSIG (sys/signal.h).
 SIGNAL_MEMBERS = SignalMembers("struct thread", ("td_sigqueue.sq_signals", "td_sigqueue.sq_kill"),
                                "td_ast", 15, stop=17, count=128)
 
-# sys/lock.h, mutex.h, sx.h, rwlock.h; in the order of lock_classes[]: spin and sleep mutexes, sx,
-# rm, rm_sleepable, rw, lockmgr.
+# Members of locks (sys/lock.h, mutex.h, sx.h, rwlock.h), in the order of lock_classes[]: spin and
+# sleep mutexes, sx, rm, rm_sleepable, rw, lockmgr.
 LOCK_MEMBERS = LockMembers("struct lock_object", "lo_flags", 24, 15, (
     LockKind("struct mtx", "mtx_lock", 7, 0, spins=True), LockKind("struct mtx", "mtx_lock", 7, 0),
     LockKind("struct sx", "sx_lock", 31, 1), None, None,
     LockKind("struct rwlock", "rw_lock", 31, 1), None))
 
-# sys/unistd.h: RFSTOPPED; kern/sched_ule.c: TSF_BOUND, td_get_sched().
+# Functions and members that start a thread (RFSTOPPED of sys/unistd.h; TSF_BOUND and td_get_sched()
+# of kern/sched_ule.c).
 THREAD_START = ThreadStart(
     stands="sys_read", create="kthread_add", stopped=1 << 17, lock="thread_lock_flags_",
     add="sched_add", exit="kthread_exit", thread="struct thread", pinned="td_pinned",
     scheduler="struct td_sched", cpu="ts_cpu", flags="ts_flags", bound=1)
 
-# sys/priority.h: PRI_IDLE, PRI_MIN_IDLE.
+# Functions and members that start a program at idle priority (PRI_IDLE, PRI_MIN_IDLE of
+# sys/priority.h).
 PROGRAM_START = ProgramStart(
     executed="exec_setregs", frame="td_frame", ends="exit1", bind="cpuset_setithread",
     levels=(("td_pri_class", 4), ("td_user_pri", 224), ("td_base_user_pri", 224)))
 
-# sys/proc.h: TDS_RUNQ; kern/sched_ule.c: TDF_SLICEEND.
+# Functions and members of a thread switch (TDS_RUNQ of sys/proc.h, TDF_SLICEEND of
+# kern/sched_ule.c).
 THREAD_SWITCH = ThreadSwitch(
     functions=("cpu_switch", "cpu_throw"), owes="td_owepreempt", flags="td_flags",
     ended=0x04000000, nesting="td_critnest", state="td_state", queued=3)
@@ -136,18 +140,18 @@ def freebsd(
             unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})"
             rb"(?:: [ -~]{1,200})?\.",
             needs={"options FFS": "ffs_mount", "device md": "g_md_class"},
-            no_file_system=frozenset({22, 97})),  # EINVAL, EINTEGRITY (sys/errno.h)
+            no_file_system=frozenset({22, 97})),  # errors EINVAL and EINTEGRITY (sys/errno.h)
         traps=GuestTraps(
             hole, trap_frame, trap_entries, seam="dtrace_invop_jump_addr", seam_word=seam_word,
             exclusions=Exclusions(EXCLUDED | entry_path, EXCLUDED_PREFIXES + entry_prefixes,
                                   "dtrace_safe_", COPIED),
-            # vm_fault_trap(map, vaddr, fault_type, fault_flags, signo, ucode): sys/vm/vm_fault.c.
+            # sys/vm/vm_fault.c: vm_fault_trap(map, vaddr, fault_type, fault_flags, signo, ucode).
             page_faults=PageFaults("vm_fault_trap", 2, *page_faults), interrupts=interrupts),
         threads=GuestThreads(
             per_cpu[0], THREADS, per_cpu[1:], THREAD_START, THREAD_SWITCH, WAIT_MEMBERS,
             LOCK_MEMBERS,
-            # kern/kern_synch.c, kern_thread.c, kern_clock.c, kern_resource.c; set_cputicker() of
-            # kern/kern_tc.c.
+            # CPU time of threads: kern/kern_synch.c, kern_thread.c, kern_clock.c, kern_resource.c,
+            # set_cputicker() of kern/kern_tc.c.
             clock=ThreadClock(
                 ("thread", "td_runtime"), ("pcpu", "pc_switchtime"), ("thread", "td_tid"),
                 frozenset({"mi_switch", "thread_exit", "statclock", "calcru", "rufetchtd"}),

@@ -17,8 +17,8 @@ from emu.host.errors import ImageError
 NAME, TYPE, ADDRESS, SIZE, METADATA = 1, 2, 3, 4, 0x8000
 ELFHDR, DYNAMIC, ENVP, HOWTO, KERNEND, SHDR = 2, 5, 6, 7, 8, 9  # metadata types
 OBJECT, SHARED = b"elf obj module\0", b"elf module\0"
-DISK = b"mfs_root\0"  # md(4), "PRELOADED"
-ROOT = "vfs.root.mountfrom"  # loader.conf(5)
+DISK = b"mfs_root\0"  # type of a memory disk's image: md(4), "PRELOADED"
+ROOT = "vfs.root.mountfrom"  # variable that names the root file system: loader.conf(5)
 # Boot flags: letter of boot(8) -> bit of boothowto (sys/reboot.h).
 FLAGS = {"a": 1 << 0, "s": 1 << 1, "r": 1 << 5, "d": 1 << 6, "v": 1 << 11, "h": 1 << 12,
          "C": 1 << 13, "g": 1 << 15, "m": 1 << 16, "p": 1 << 20, "D": 1 << 29}

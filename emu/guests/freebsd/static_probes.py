@@ -16,8 +16,8 @@ from emu.guest.static_probe import Argument, StaticProbe, StaticProbeError, Trac
 from emu.guests.freebsd.strings import text
 from emu.host.errors import MemoryAccessError
 
-PROBE = struct.Struct("<i4x7Q3Qqi4xQ")  # struct sdt_probe
-ARGUMENT = struct.Struct("<i4x5Q")  # struct sdt_argtype
+PROBE = struct.Struct("<i4x7Q3Qqi4xQ")  # layout of struct sdt_probe
+ARGUMENT = struct.Struct("<i4x5Q")  # layout of struct sdt_argtype
 # struct sdt_tracepoint; its linker set contains the structures, not pointers to them.
 TRACEPOINT = struct.Struct("<4Q")
 MOST = 1 << 16  # maximum number of members of a linker set

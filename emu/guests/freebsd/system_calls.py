@@ -13,7 +13,7 @@ from emu.guests.freebsd.strings import text
 from emu.host.errors import MemoryAccessError
 
 PROVIDER = "syscall"
-# (table of functions, table of names, module of the probes)
+# System call tables: (table of functions, table of names, module of the probes)
 TABLES = (("sysent", "syscallnames", "freebsd"),
           ("freebsd32_sysent", "freebsd32_syscallnames", "freebsd32"))
 MOST = 4096  # maximum number of system calls in a table

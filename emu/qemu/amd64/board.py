@@ -112,7 +112,7 @@ REAL, DATA, ROOM = 0x7000, 0x8000, 0x2000  # physical addresses of the code and 
 FLAT_GDT = struct.pack("<3Q", 0, 0x00AF9A000000FFFF, 0x00CF92000000FFFF)
 LMA, PSE, PAE = 1 << 10, 1 << 4, 1 << 5
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
-TSS_TYPE, TSS_AVAILABLE = 5, 0x89  # offset of a descriptor's type byte; type of a TSS not in use
+TSS_TYPE, TSS_AVAILABLE = 5, 0x89  # offset of a descriptor's type byte; type of an available TSS
 SEGMENTS = ("cs", "ss", "ds", "es", "fs", "gs")
 
 

@@ -20,7 +20,7 @@ from emu.unicorn.machine import UnicornMachine
 HEADER = 64  # size in bytes of a Linux Image header
 # Without this prefix, the kernel parses its command line as a Linux command line.
 GUARD = "FreeBSD:"
-FLAGS = 0b1010  # little-endian, 4 KiB pages, loadable anywhere in memory
+FLAGS = 0b1010  # header flags: little-endian, 4 KiB pages, loadable at any address
 
 
 def flatten(image: Image) -> bytes:

@@ -98,7 +98,7 @@ cdef enum:
     INTERRUPT_GATE = 0xE
     TRAP_GATE = 0xF
     INTERRUPT_FLAG = 1 << 9
-    CLEARED = 1 << 8 | 1 << 14 | 1 << 16 | 1 << 17  # TF NT RF VM
+    CLEARED = 1 << 8 | 1 << 14 | 1 << 16 | 1 << 17  # flags TF, NT, RF and VM
 
 # unicorn/x86.h: uc_x86_mmr
 cdef struct Mmr:

@@ -60,7 +60,7 @@ def _fadt(facs: int, dsdt: int) -> bytes:
 def _madt(cpus: int) -> bytes:
     body = struct.pack("<II", LAPIC_BASE, 0)
     for i in range(cpus):
-        body += struct.pack("<BBBBI", 0, 8, i, i, 1)  # processor ID, APIC ID, enabled
+        body += struct.pack("<BBBBI", 0, 8, i, i, 1)  # local APIC: processor ID, APIC ID, enabled
     body += struct.pack("<BBBBII", 1, 12, ioapic_id(cpus), 0, IOAPIC_BASE, 0)
     body += struct.pack("<BBBBIH", 2, 10, 0, 0, 2, 0)  # IRQ 0 is connected to pin 2
     return _table(b"APIC", 1, body)

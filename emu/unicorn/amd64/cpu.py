@@ -50,10 +50,10 @@ CR4_OSFXSR = 1 << 9
 SEGMENT_CACHE = 24  # size of QEMU's SegmentCache in bytes
 CPL, INHIBIT, SS32, CS64 = 3, 1 << 3, 1 << 5, 1 << 15  # bits of QEMU's hflags (HF_CPL, ...)
 SYSCALL = 256  # exception vector that the engine passes for a SYSCALL instruction
-TSS_RSP0, TSS_IST = 4, 28  # SDM volume 3, "64-Bit Mode TSS"; IST n is at TSS_IST + 8 * n
+TSS_RSP0, TSS_IST = 4, 28  # offsets in the TSS (SDM volume 3); IST n is at TSS_IST + 8 * n
 CR4_PAE, CR0_PE, CR0_PG, CR0_WP = 1 << 5, 1 << 0, 1 << 31, 1 << 16
 EFER_SCE, EFER_LME, EFER_LMA = 1 << 0, 1 << 8, 1 << 10
-MMR = struct.Struct("<H6xQII")  # Unicorn's uc_x86_mmr
+MMR = struct.Struct("<H6xQII")  # layout of Unicorn's uc_x86_mmr
 
 
 def scratch() -> unicorn.Uc:

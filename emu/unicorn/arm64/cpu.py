@@ -44,7 +44,7 @@ from emu.unicorn.new_engine import new_engine
 
 MPIDR = registers.key(3, 0, 0, 0, 5)
 SCTLR_OFF = 0x30D00800  # SCTLR_EL1 bits that are 1 while the MMU is off
-PMCCNTR = registers.key(3, 3, 9, 13, 0)  # the cycle counter, at one cycle per nanosecond
+PMCCNTR = registers.key(3, 3, 9, 13, 0)  # cycle counter; it advances by 1 per nanosecond
 CLOCK_READ_COST = 100  # duration of a counter read in ns
 # Exception numbers of the CPU model (QEMU target/arm/cpu.h).
 UNDEFINED, SVC, PREFETCH_ABORT, DATA_ABORT, BKPT, HVC, SMC = 1, 2, 3, 4, 7, 11, 13

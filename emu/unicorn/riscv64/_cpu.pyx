@@ -41,7 +41,7 @@ cdef uint64_t PPN = (<uint64_t>1 << 44) - 1
 
 cdef enum:  # bits of a page table entry
     VALID = 1
-    LEAF = 0xE  # R, W, X
+    LEAF = 0xE  # bits R, W and X; all are 0 in a pointer to the next table
 
 # Context fields whose offsets the engine needs, in this order; sstatus is a part of mstatus.
 PLACES = ("sepc", "scause", "stval", "mstatus", "stvec", "satp")
@@ -88,7 +88,7 @@ cdef bint walk(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
     levels = <int>mode - 5
     top = address >> (11 + 9 * levels)
     if top != 0 and top != (<uint64_t>1 << (53 - 9 * levels)) - 1:
-        return False  # not a sign-extended address
+        return False  # the address is not sign-extended
     table = (satp & PPN) << 12
     for level in range(levels - 1, -1, -1):
         place = <uint64_t *>host_physical(c, table + 8 * (address >> (12 + 9 * level) & 0x1FF), 8)
@@ -160,9 +160,9 @@ cdef Answer read_time(Clock *c, uint64_t pc) noexcept nogil:
 cdef Answer deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
     cdef bint user = register_read(c, PRIV) == 0
     cdef uint64_t vectors
-    if cause in (ECALL_U, ECALL_S):  # Unicorn does not distinguish calls from these modes
+    if cause in (ECALL_U, ECALL_S):  # Unicorn does not report the mode of an ECALL
         if not user:
-            return DECLINED  # a call to the firmware
+            return DECLINED  # Python handles calls to the firmware
         cause = ECALL_U
     elif cause == ILLEGAL:
         return read_time(c, pc)

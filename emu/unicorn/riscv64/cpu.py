@@ -46,18 +46,19 @@ SSI, STI, SEI = 1, 5, 9
 INTERRUPT = 1 << 63
 WFI = (0x10500073).to_bytes(4, "little")
 NOP = (0x00000013).to_bytes(4, "little")
-MAY_END_BLOCK = (0x63, 0x67, 0x6F, 0x73, 0x0F)  # branches, JALR, JAL, SYSTEM, MISC-MEM
+MAY_END_BLOCK = (0x63, 0x67, 0x6F, 0x73, 0x0F)  # opcodes: branches, JALR, JAL, SYSTEM, MISC-MEM
 LR = (0x1005B52F).to_bytes(4, "little")  # lr.d a0, (a1)
 BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
 USER_MODE, MACHINE_MODE = 0, 3
 OF_FETCH = frozenset((0, 1, 12))
-WITH_ADDRESS = frozenset((0, 1, 4, 5, 6, 7, 12, 13, 15))  # misalignment, access and page faults
+# Exception causes that set stval to an address: misalignment, access faults and page faults.
+WITH_ADDRESS = frozenset((0, 1, 4, 5, 6, 7, 12, 13, 15))
 MASK = (1 << 64) - 1
 # Registers that are parts of another register: that register's name, and a mask (privileged manual)
 SSTATUS = 1 << 63 | 1 << 19 | 1 << 18 | 3 << 13 | SPP | SPIE | SIE  # SD MXR SUM FS SPP SPIE SIE
 PARTS = {"sstatus": ("mstatus", SSTATUS), "sie": ("mie", 1 << SSI | 1 << STI | 1 << SEI)}
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
-HOST_COUNTERS = (CSR_CYCLE, CSR_INSTRET)  # the CPU model reads them from the host's clock
+HOST_COUNTERS = (CSR_CYCLE, CSR_INSTRET)  # counters that the CPU model reads from the host's clock
 SYSTEM = 0x73  # major opcode of the CSR instructions
 
 
@@ -187,7 +188,8 @@ class RiscvCpu(Cpu):
         self.timer = machine.timer(f"sbi{number or ''}", machine.interrupts_changed)
         self.told = False  # whether this hart's software interrupt must be raised at its next turn
         self.timer_at = (1 << 64) - 1  # deadline of the SBI timer in virtual ns
-        self._cycle_reads: list[int] | None = None  # addresses, or None before the search
+        # Addresses of instructions that read a counter, or None before the search.
+        self._cycle_reads: list[int] | None = None
         self.sbi = Sbi(self._set_timer, machine.output, lambda: -1, self._shutdown, self._send,
                        self._start_hart, self._stop_hart, self._status,
                        machine.image.options.cpus)
@@ -293,7 +295,7 @@ class RiscvCpu(Cpu):
         at = pc  # this address may be in a trampoline
         pc = machine.left_at(pc)
         machine.pc = pc
-        if vector in (ECALL_U, ECALL_S):  # Unicorn does not distinguish the two modes
+        if vector in (ECALL_U, ECALL_S):  # Unicorn does not report the mode of an ECALL
             if machine.read_register("priv") != USER_MODE:
                 return self._ecall(pc)
             return self._trap(ECALL_U, pc, 0)

@@ -25,7 +25,7 @@ struct gate {
 static struct gate idt[256] __attribute__((aligned(16)));
 static u64 gdt[3] = { 0, 0x00209a0000000000, 0x0000920000000000 };
 
-void invop_init(void);	/* amd64-illumos */
+void invop_init(void);	/* only in the variant amd64-illumos */
 void Xbpt(void), Xill(void), Xprot(void), Xpage(void), Xtimer(void), Xspurious(void);
 
 static inline void

@@ -17,7 +17,8 @@ class Agreement:
     firings: int = 0
     functions: set[str] = field(default_factory=set)
     encodings: dict[str, set[bytes]] = field(default_factory=dict)
-    lengths: Counter[int] = field(default_factory=Counter)  # bytes of the breakpoints that fired
+    # size in bytes of a breakpoint -> number of such breakpoints that fired
+    lengths: Counter[int] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     refused: int = 0  # number of executed instructions that cannot be probed
 

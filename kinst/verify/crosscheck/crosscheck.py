@@ -43,7 +43,8 @@ from kinst.verify.crosscheck.lockstep import (
     record,
 )
 
-MAX_PROBES, MAX_FIRINGS = 300, 1200  # maximum number of probes and of firings in one call
+# maximum number of probes in one call; maximum number of firings in one call
+MAX_PROBES, MAX_FIRINGS = 300, 1200
 # Maximum number of firings if even the rarest instruction is executed more than MAX_FIRINGS times
 MOST_FIRINGS = 2 * MAX_FIRINGS
 PROBED_PATIENCE = 30.0  # seconds to wait for QEMU's response in a call with probes
@@ -215,7 +216,8 @@ class Crosscheck:
             if rare is None:
                 raise KinstError("the call executes no instruction that can be probed")
             if rare[1] > MOST_FIRINGS:
-                raise TooLongError(f"every instruction is executed more than {MOST_FIRINGS} times")
+                raise TooLongError("cannot choose a probe: the call executes every instruction "
+                                   f"that can be probed more than {MOST_FIRINGS} times")
             chosen[rare[2]] = rare[3], rare[4]
         return chosen
 

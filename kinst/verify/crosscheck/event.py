@@ -40,7 +40,7 @@ class DisplacedWrites:
 
     def __init__(self, machine: Machine, recording: ExecutionTrace) -> None:
         self.machine, self._writes = machine, recording.writes
-        # address -> sorted numbers of the recorded steps at the address
+        # address -> sorted indexes of the recorded steps at the address
         self._steps: dict[int, list[int]] = {}
         for number, step in enumerate(recording.steps):
             self._steps.setdefault(step[recording.pc], []).append(number)

@@ -16,15 +16,18 @@ class LaboratoryArch(ABC):
     uc_mode: ClassVar[int]
     cpu_model: ClassVar[int]
     arch: ClassVar[Arch]
-    fixed: ClassVar[int] = 0  # instruction length in bytes; 0: variable
-    general: ClassVar[dict[str, int]]  # compared and randomized registers: name -> Unicorn number
+    fixed: ClassVar[int] = 0  # instruction length in bytes, or 0 if the length varies
+    # compared and randomized registers: name -> Unicorn's identifier
+    general: ClassVar[dict[str, int]]
     pc: ClassVar[int]
     flags: ClassVar[tuple[str, int]]  # flags register, and the mask of the randomized flags
-    vectors: ClassVar[Sequence[tuple[int, int]]]  # vector registers: (Unicorn number, bits)
+    # vector registers: (Unicorn's identifier, width in bits)
+    vectors: ClassVar[Sequence[tuple[int, int]]]
     control: ClassVar[Mapping[str, int]] = {}  # general registers with a fixed value
     preset: ClassVar[Sequence[tuple[int, int]]] = ()  # (register, value) set before each execution
-    trap_pc_offset: ClassVar[int] = 0  # offset of the pc that Unicorn reports for an exception
-    unknown: ClassVar[frozenset[str]]  # faults of instructions that the CPU model does not support
+    trap_pc_offset: ClassVar[int] = 0  # offset that Unicorn adds to the pc of an exception
+    # names of the faults of instructions that the CPU model does not support
+    unknown: ClassVar[frozenset[str]]
 
     def prepare(self, engine: Any) -> None:
         """Configure a new engine for kernel mode."""
@@ -64,7 +67,7 @@ class LaboratoryArch(ABC):
 class Judge(Protocol):
     """CPU that executes instructions independently of Unicorn, with memory as in ``FlatCpu``."""
 
-    unknown: ClassVar[str]  # fault of instructions that the CPU does not support
+    unknown: ClassVar[str]  # name of the fault of instructions that the CPU does not support
     compared: ClassVar[Mapping[str, int]]  # masks of the registers that an emulation may change
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from kinst.verify.laboratory.finding import Finding, from_kept
 from kinst.verify.sweep.store import Build, Store
 
-Place = tuple[str, Finding]  # first place of an encoding, and the encoding's finding
+# place where an encoding first occurs, and the finding about the encoding
+Place = tuple[str, Finding]
 KEPT = 1000  # maximum number of wrong encodings listed for each build alone
 
 

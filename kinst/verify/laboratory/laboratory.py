@@ -36,9 +36,9 @@ MAX_STEPS = 4096
 UNKNOWN = "the CPU model does not support it"
 ON_HOST = "on the host"
 EXECUTED = "executed"  # result on the host: the encoding was executed and compared
-# Numbers of special states for cases that random states rarely cover.  HALVES: all registers have
-# the same value, for conditions on registers and verdicts that test too many bits.  MIXED: aligned
-# addresses and small numbers, for divisions and vector instructions.
+# Numbers of special states, for cases that random states rarely cover.  In HALVES, all registers
+# have the same value; this tests conditions on registers, and verdicts that test too many bits.
+# MIXED has aligned addresses and small numbers, for divisions and vector instructions.
 MADE = 1_000_000
 SAME = (0xFFFFFFFF_00000000, 0xFFFFFFFF, 0, 1)
 HALVES = range(MADE, MADE + len(SAME))

@@ -8,8 +8,8 @@ from kinst.verify.sweep.task import Item, Prepared, Result, Task
 from kinst.verify.sweep.workers import Workers
 
 CHUNK = 500  # number of items in a part
-MOST = 4  # while many items remain, parts are larger, with at most MOST * CHUNK items
-SHARE = 10  # larger parts have at most 1/SHARE of the remaining items
+MOST = 4  # maximum size of a part in multiples of CHUNK, used while many items remain
+SHARE = 10  # a part larger than CHUNK has at most 1/SHARE of the remaining items
 
 
 class KeptTask(Task[Item, Result, Prepared]):

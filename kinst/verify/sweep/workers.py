@@ -28,8 +28,8 @@ AHEAD = 4  # number of parts queued for each process
 AHEAD_OF_THREAD = 2  # number of parts queued for each thread of a cluster
 EVERY = 5.0  # interval in seconds at which a cluster's threads are counted
 LOSSES = 20  # number of lost workers after which a part is considered the cause
-# Parameters of mallopt(3), <malloc.h>, with the maxima of glibc's own dynamic adjustment (malloc.c)
-MALLOPT = {-1: 64 << 20, -3: 32 << 20}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: bytes
+# mallopt(3) parameters (<malloc.h>), set to the highest values that glibc itself would choose
+MALLOPT = {-1: 64 << 20, -3: 32 << 20}  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, in bytes
 WAIT = 30  # seconds to wait for a response from the scheduler
 
 
@@ -97,7 +97,8 @@ class Processes(Workers):
             # A forked worker has nothing to clean up: it exits at once when this process is killed.
             pool = ProcessPoolExecutor(min(self._jobs, len(asked)), get_context("fork"), _begin,
                                        (os.getpid(), task.copied))
-            futures: deque[Future[list[Result]]] = deque()  # for the first parts in ``asked``
+            # results of the first parts in ``asked``
+            futures: deque[Future[list[Result]]] = deque()
             try:
                 with ended_pool(pool):
                     while asked:
@@ -197,7 +198,8 @@ class Cluster(Workers):
         client, code = self._client, our_code()
         lost = (self._dask.KilledWorker, self._dask.client.FutureCancelledError)
         left = enumerate(parts)
-        waiting: dict[Any, tuple[int, Sequence[Item], int]] = {}  # part number, items and losses
+        # (index of the part, items of the part, number of lost workers)
+        waiting: dict[Any, tuple[int, Sequence[Item], int]] = {}
         early: dict[int, Done[Item, Result]] = {}
         running, wanted = self._dask.as_completed(loop=client.loop), 0
 

@@ -62,7 +62,8 @@ class TrialArch(ABC):
     fault_address: ClassVar[str]
     fault_mask: ClassVar[int] = (1 << 64) - 1
     unknown: ClassVar[tuple[str, int] | None] = None
-    vectors: ClassVar[Sequence[tuple[int, int]]] = ()  # vector registers: (Unicorn number, bits)
+    # vector registers: (Unicorn's identifier, width in bits)
+    vectors: ClassVar[Sequence[tuple[int, int]]] = ()
     protection: ClassVar[tuple[str, int] | None] = None
 
     @abstractmethod

@@ -14,13 +14,13 @@ from kinst.verify.trial.states import CALM, HALVES, JUMPS, MIXED, POINTERS
 from kinst.verify.trial.trial import LOST, REPEATS, PlacedProbe, Trial
 from kinst.verify.trial.verdicts import LENGTH, OPERANDS, TARGET, kind_of
 
-INTERRUPTED = 16  # one in this many copied encodings is also executed with an interrupt
+INTERRUPTED = 16  # one in INTERRUPTED copied encodings is also executed with an interrupt
 BATCH = 400  # maximum number of instructions placed at the same time
 NO_STACK = "not executed: it leaves the kernel without its stack or does not finish"
 BY_MODULE = "by the module"
 IN_MODULE = "the fault occurs in the module's own code instead of at the instruction"
 ROUNDS = 48  # rounds of special states, used if the random states prove too little
-GONE = 16  # number of jumps to unmapped addresses after which special states end
+GONE = 16  # number of jumps to unmapped addresses after which no more special states are tried
 MADE = tuple(first + 2 * i for i in range(ROUNDS) for first in (JUMPS, POINTERS, MIXED))
 
 

@@ -16,8 +16,8 @@ AROUND = 128  # number of zeroed pages before, between and after data and stack,
 STACK = DATA_PAGES + AROUND  # index of the stack's first page, counted from the first data page
 ABOVE_STACK = 2 * PAGE + 0x800  # number of bytes of stack above the initial stack pointer
 LEAST_STACK = 3 * PAGE  # number of bytes of stack that the kernel needs to handle a breakpoint
-# Number of bytes at a function's end that serve as jump targets; share of these addresses among
-# random words
+# Number of bytes at a function's end that serve as jump targets; fraction of random words that are
+# addresses of these bytes
 LANDING, CODE_SHARE = 64, 0.4
 # Size of a watched pc-relative operand in bytes; fill byte of an operand that serves as a divisor
 WATCHED, DIVISOR = 64, b"\x40"

@@ -8,9 +8,9 @@ from kinst.verify.laboratory.laboratory import SAME, mixed
 from kinst.verify.trial.architecture import TrialArch
 from kinst.verify.trial.memory import AROUND, DATA_PAGES, PAGE, TrialMemory
 
-# First state number of each family of special states, whose registers contain: stack addresses;
-# code addresses; data addresses; data addresses or small numbers; the same value everywhere.
-# States with even numbers enable interrupts.
+# Number of the first state in each family of special states.  The registers contain stack addresses
+# (CALM), code addresses (JUMPS), data addresses (POINTERS), data addresses or small numbers
+# (MIXED), or the same value everywhere (HALVES).  States with even numbers enable interrupts.
 CALM, JUMPS, POINTERS, MIXED, HALVES = 1000, 2000, 3000, 4000, 5000
 MASK = (1 << 64) - 1
 

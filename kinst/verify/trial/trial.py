@@ -27,7 +27,8 @@ from kinst.verify.trial.states import TrialStates, divided
 
 LIMIT = 50_000  # maximum number of instructions of an execution
 LONG = 5_000_000  # maximum number of instructions of an interrupted execution
-NAME = "trial_of_kinst"  # kinst excludes functions whose names begin with kinst_
+# function name for placed instructions; kinst excludes functions whose names begin with kinst_
+NAME = "trial_of_kinst"
 PASSES = 64  # maximum number of times that the end is reached with a wrong stack pointer
 LOST = -1  # error number for a module that panics or does not return
 NOWHERE = "access to nonexistent memory"  # an access that causes no fault in the kernel

@@ -28,7 +28,7 @@ MAX_ROWS = 20_000
 # Maximum number of instructions until the function returns, including those of other threads.
 MAX_WORK = 5_000_000
 MAX_ENTERED = 24  # maximum number of functions whose first call is recorded
-SHELL_PROCESS = 1  # process number of the shell
+SHELL_PROCESS = 1  # process ID of the shell
 WORD = 8  # size of a word in bytes
 # number of bytes of code recorded before and after the address of the program's instruction
 AROUND = 24
@@ -141,14 +141,15 @@ class EntryRecorder(EachInstruction):
         super().__init__(machine)
         self.seen, self._limit, self.running = seen, limit, running
         self._handler_function = machine.symbol(handler)
-        self._handled = 0  # return address of the handler
+        self._handled = 0  # address to which the handler returns
         self._returns = trap_of(machine.guest, machine.arch.name).instructions.trap_returns
         at_shell(machine)
         check_command(seen.command)
         self._way = SeenWay()  # rows recorded so far, either on the way in or on the way out
-        self._back = 0  # return address of the function
+        self._back = 0  # address to which the function returns
         self._thread = 0  # the thread that called the function
-        self._sp = self._count = 0  # stack pointer after the return; number of counted instructions
+        # stack pointer after the return, and number of counted instructions
+        self._sp = self._count = 0
         self._earlier = 0  # number of recorded calls of the function before the wanted call
         self._inside = False
 

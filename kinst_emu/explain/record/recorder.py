@@ -139,7 +139,7 @@ class FiringRecorder(EachInstruction):
                 if not (firing.complete or firing.mistake.strayed or ran):
                     raise
                 firing.mistake.ended = "" if firing.mistake.strayed else str(error)
-                # The run ended in the middle of the firing.
+                # If the run ended in the middle of the firing, show the code that it executed.
                 if not firing.complete and not firing.mistake.strayed:
                     firing.mistake.strayed, firing.slot = firing.last, self._slot
                     firing.trampoline = b"".join(

@@ -32,7 +32,7 @@ class StackWords:
 
     def __init__(self, machine: StackMemory, frame: int) -> None:
         self._machine, self._below = machine, frame + BEYOND
-        self._known: dict[int, bytes] = {}  # contents by the first address of each watched range
+        self._known: dict[int, bytes] = {}  # contents of the watched ranges, keyed by first address
         self._stacks = 0
 
     def changed(self) -> Mapping[int, int]:

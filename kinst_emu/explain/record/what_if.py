@@ -10,8 +10,9 @@ from kinst.probes.breakpoints import DOUBLE, Breakpoints, Fire
 from kinst.relocation.instructions import Instructions
 from kinst.relocation.verdict import Copy, Rewrite, Verdict
 
-COPY = "copy"  # the displaced instruction is copied unchanged, whatever its verdict
-SHARE = "share"  # another thread's firing overwrites the trampoline before its execution
+COPY = "copy"  # mistake of copying the displaced instruction unchanged, whatever its verdict
+# mistake of sharing a trampoline, which another thread's firing overwrites before its execution
+SHARE = "share"
 WHAT_IFS = (COPY, SHARE)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from kinst_emu.explain.steps.step import Step
 
-# for each step name, the step of each architecture, or None if the architecture lacks the step
+# (step name, step for each architecture, or None if the architecture lacks the step)
 Beside = list[tuple[str, list[Step | None]]]
 
 

@@ -17,7 +17,7 @@ from kinst_emu.explain.steps.words import Words
 MAX_ROWS = 90  # maximum number of assembly instructions drawn in one part of the path
 MAX_STAYS = 24  # maximum number of stays in C functions drawn in one part of the path
 WORD = 8  # size of a word in bytes
-Changes = Mapping[int, int]  # changed memory words by address
+Changes = Mapping[int, int]  # values of the changed memory words, keyed by address
 
 
 @dataclass(frozen=True)

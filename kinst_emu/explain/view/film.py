@@ -7,8 +7,8 @@ from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explain.view.scene import Moment
 from kinst_emu.explain.view.svg import Element, cleaned, picture
 
-TEXT = ""  # used instead of an attribute name for the text of an element
-# number of an SVG element in document order, and an attribute name
+TEXT = ""  # in place of an attribute name, denotes the text of an element
+# (index of an SVG element in document order, attribute name)
 Place = tuple[int, str]
 Values = dict[Place, str]
 

@@ -22,7 +22,8 @@ from kinst_emu.explain.view.layout import (
 WIDTH, HEIGHT = 1280, 720
 LEFT, MIDDLE, RIGHT = 430, 364, 422  # widths of the columns
 MACHINE, STACK = MARGIN * 2 + LEFT, MARGIN * 3 + LEFT + MIDDLE  # left edges of the columns
-HEADS, NOTES = 58, 52  # trampoline pane: height without code and notes; y of the notes
+# height of the trampoline pane without code and notes, and y of the notes, in pixels
+HEADS, NOTES = 58, 52
 FIELD_LETTERS = 14  # maximum number of characters in the column of field names
 HERE = "\N{BLACK RIGHT-POINTING TRIANGLE}"
 PANES = {"function": Frame(MARGIN, TOP, LEFT, 200),
@@ -31,7 +32,7 @@ PANES = {"function": Frame(MARGIN, TOP, LEFT, 200),
          "registers": Frame(MACHINE, TOP, MIDDLE, 360),
          "way": Frame(MACHINE, TOP + 376, MIDDLE, HEIGHT - TOP - 392),
          "stack": Frame(STACK, TOP, RIGHT, HEIGHT - TOP - MARGIN)}
-# Panes of each view: a column that is shown alone if the screen is too narrow for the picture.
+# Panes of each view.  If the screen is too narrow for the picture, only one view is shown.
 VIEWS = {"code": ("function", "trampoline", "clause"), "machine": ("registers", "way"),
          "stack": ("stack",)}
 

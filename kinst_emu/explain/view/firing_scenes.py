@@ -42,7 +42,7 @@ AROUND = 4  # number of instructions shown before and after the probed instructi
 LAST = 7  # maximum number of instructions listed for the current part of the firing
 EXECUTED = 4  # maximum number of executed instructions listed before the next instruction
 ADDRESS = 8  # size of an address in bytes
-# maximum number of characters in a line, and of lines for a clause with its output
+# maximum numbers of characters in a line, and of lines for a clause and its output
 MOST_LETTERS, MOST_CLAUSE = 50, 8
 # Maximum number of stores of one instruction that are drawn as arrows; if exceeded, none is drawn.
 MOST_STORES = 6

@@ -9,14 +9,14 @@ from kinst_emu.explain.view.layout import MARGIN, TOP, Band, Column, Frame, Grid
 from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explain.view.scene import Anchor, Arrow, Pane, Row, Scene, Scenes
 
-LANES, HEIGHT, LINE = 560, 560, 16  # LANES: width of all lanes together, in pixels
+LANES, HEIGHT, LINE = 560, 560, 16  # LANES is the total width of all lanes, in pixels
 SHARED = 240  # width of the pane of shared memory, in pixels
 LETTER = 7.9  # width of a character in pixels
-# maximum number of lines in a row, of shared values shown, and of characters in a title
+# maximum numbers of lines in a row, of shared values shown, and of characters in a title
 MOST_LINES, MOST_SHARED, MOST_TITLE = 3, 14, 58
 ROWS = 10  # maximum number of rows visible at a time
 PITCH = MOST_LINES * LINE - 6
-# distances in pixels: between the lines of a row, between shared values
+# distances in pixels between the lines of a row, and between shared values
 BETWEEN, SHARED_PITCH = 13, 34
 BEGIN, END = "begin", "end"  # names of the steps
 

@@ -8,7 +8,7 @@ from kinst_emu.explain.view.scene import Anchor, Arrow
 TOP, MARGIN = 64, 16
 LINE, LETTERS = 17, 13  # distance between lines of text and font size, in pixels
 HEAD = 42  # y of the baseline of a pane's first row, in pixels
-BEND, POINT = 20, 9  # arrows: distance of the curve's control points; length of the head
+BEND, POINT = 20, 9  # distance of an arrow's control points from its ends, and length of its head
 STORE_FROM = 180  # distance from a pane's top edge to the start of its store arrows, in pixels
 # number of registers in a column; distance between columns in pixels
 REGISTERS, REGISTER_STEP = 17, 176

@@ -134,7 +134,7 @@ class Stepper(App[None]):
             self._scenes.steps, (number for number, step in enumerate(self.steps)
                                  if not step.wrong), strict=True)]
         self.at = 0
-        self.moment: int | None = None  # None while a step as a whole is shown
+        self.moment: int | None = None  # None while the whole step is shown
 
     def compose(self) -> ComposeResult:
         """Yield the title, the step, the panels, the prompt of ``g`` and the key bar."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from kinst_emu.explain.steps.beside import Beside
 from kinst_emu.explain.steps.step import Step, Table
 
-# maximum width of a paragraph in columns: for one explanation, for explanations side by side
+# maximum paragraph width in columns, for one explanation and for explanations side by side
 WIDTH, NARROW = 100, 64
 MARK = "*"  # precedes table rows that the text refers to
 

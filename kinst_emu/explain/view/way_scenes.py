@@ -19,7 +19,7 @@ from kinst_emu.explain.view.scene import (
     text_rows,
 )
 
-# maximum number of instructions, of functions, and of lines of text shown
+# maximum numbers of instructions, of functions, and of lines of text shown
 LAST, FUNCTIONS, LINES = 16, 15, 14
 LETTERS = 43  # maximum number of characters in a line of text
 # Maximum number of stores of one moment that are drawn as arrows; if exceeded, none is drawn.
@@ -39,7 +39,7 @@ class WayScenes(Scenes[WayMoment]):
         known, functions = dict[int, int](), list[str]()
         for number, moment in enumerate(way.moments):
             known |= moment.words
-            # The first moment has the initial values of all words, which no instruction stored.
+            # No instruction stored the words of the first moment: they have their initial values.
             first = number == 0 or (number == 1 and set(way.labels) <= set(moment.words))
             stored |= frozenset() if first else frozenset(moment.words)
             stored |= way.pushed if number else frozenset()

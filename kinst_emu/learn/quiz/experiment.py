@@ -59,7 +59,7 @@ class Experimenter:
         self.machine, self.trap = machine, TRAPS[machine.arch.name]
         self.facts = LABORATORIES[machine.arch.name]()
         self._base = machine.snapshot()
-        self._memory = (machine.sp - BELOW - ROOM) & ~15  # target of random pointers
+        self._memory = (machine.sp - BELOW - ROOM) & ~15  # memory to which random pointers refer
         # The stack pointer and the registers that the kernel reserves keep their values.
         arch = machine.arch
         self._flags, self._bits = self.facts.flags

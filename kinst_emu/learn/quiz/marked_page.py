@@ -16,10 +16,10 @@ from kinst_emu.learn.quiz.marking import mark, wanted
 from kinst_emu.learn.quiz.questions import LEVELS, WORDS, Question
 from kinst_emu.report.page_file import page
 
-# number of hash rounds that derive a key from an answer, and from the word SHOW
+# numbers of hash rounds that derive a key from an answer, and from the word SHOW
 ROUNDS, SHOWN_ROUNDS = 1_000, 20_000
 RIGHT, WRONG = b"right: ", b"wrong: "  # beginnings of decrypted responses
-SHOW = "show"  # the solution is encrypted with this word, for learners who ask for the solution
+SHOW = "show"  # word with which the solution is encrypted, for learners who ask for it
 
 
 @dataclass(frozen=True)

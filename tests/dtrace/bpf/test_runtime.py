@@ -155,7 +155,7 @@ def test_a_ring_keeps_the_newest_records_that_fit(seed):
             assert found == list(range(number + 1 - len(found), number + 1)) and found
             assert sum(sizes[n][1] for n in found) <= size
             before = found[0] - 1
-            if before > last_read:  # the record before found[0] was dropped, not already read
+            if before > last_read:  # the preceding record was dropped, not already read
                 assert (sum(sizes[n][1] for n in found) + sizes[before][1] > size
                         or sum(sizes[n][0] + 24 for n in found) + 2 * max(sizes)[0] > room)
             last_read = number

@@ -9,7 +9,7 @@ from dwarf.types import Member, Structure
 from emu.host.errors import KinstError
 from tests.dtrace.programs import quiet, run, tag
 
-BEGIN, END, ERROR = 1, 2, 3  # probe IDs
+BEGIN, END, ERROR = 1, 2, 3  # IDs of the probes BEGIN, END and ERROR
 MASK = (1 << 64) - 1
 SAID = []
 

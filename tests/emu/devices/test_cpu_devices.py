@@ -56,7 +56,7 @@ def test_gic_interrupts_below_32_are_private_and_the_others_are_routed():
     distributor.write(0x100, 4, 1 << 27)
     assert distributor.read(0x800, 4) == 0x02020202
     distributor.set_private(1, 11, True)
-    distributor.set_private(2, 11, True)  # not enabled on this CPU
+    distributor.set_private(2, 11, True)  # interrupt 11 is not enabled on this CPU
     assert [one.asserted for one in interfaces] == [False, True, False]
     present[0] = 2
     assert distributor.read(0x200, 4) == 1 << 27 and distributor.read(0x100, 4) == 0xFFFF

@@ -136,7 +136,7 @@ def test_reads_and_writes_work_and_do_not_change_the_image():
     driver = Driver(content)
     assert driver.ask(IN, 3, room=1024) == (0, content[1536:2560], 1025)
     new = bytes(255 - i % 256 for i in range(1024))
-    assert driver.ask(OUT, 7, new)[0] == 0  # crosses the boundary between two 4096-byte blocks
+    assert driver.ask(OUT, 7, new)[0] == 0  # the write crosses a 4096-byte boundary
     assert driver.ask(FLUSH, 0)[0] == 0
     assert driver.ask(IN, 6, room=2048)[1] == content[3072:3584] + new + content[4608:5120]
     assert driver.ask(GET_ID, 0, room=20)[1].startswith(b"kinst\0")

@@ -89,7 +89,8 @@ class Ground:
 
     def _amd64(self):
         machine = self.machine
-        machine.write_register("efer", machine.read_register("efer") | 1 << 11)  # NXE
+        # NXE (no-execute enable)
+        machine.write_register("efer", machine.read_register("efer") | 1 << 11)
         near = machine.symbol("strlen").address
         hole = machine.guest.traps.hole(machine, near, self.free, 1, self.free + (1 << 20))
         for place, entry in hole.writes:

@@ -89,7 +89,7 @@ def test_instruction_counts_of_blocks_match_the_decoder(fresh):
         if known is not None and fresh.translate(address) is not None:
             assert known == len(fresh.arch.split(fresh.read(address, size))), hex(address)
             compared += 1
-    # The clock divides by the length of fixed-length instructions and needs no counts for them.
+    # With fixed-length instructions, a block's count is computed from its size and is not stored.
     assert compared > 50 or fresh.cpu.model.fixed_length
 
 

@@ -404,7 +404,7 @@ class Writing(RuleBasedStateMachine):
             assert reach(plain, position) is None
             plain.write(address, data)
             plain.forget_translations()
-        while plain.instructions < end:  # a panic ends the run early, so run again
+        while plain.instructions < end:  # a panic may end a run early
             before = plain.instructions
             stop = plain.run(Until(instructions=end))
             assert plain.instructions > before, stop

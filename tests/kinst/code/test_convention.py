@@ -16,7 +16,7 @@ def structure(*offsets, size):
 RESULTS = {"nothing": Void(), "number": LONG, "pointer": Pointer(lambda: LONG),
            "small": structure(0, 8, size=16), "large": structure(0, 8, 16, size=24),
            "packed": structure(1, size=9), "empty": structure(size=0)}
-# Number of argument registers used for the result's address, keyed by kind of result.
+# Number of argument registers that hold the result's address, keyed by kind of result.
 FIRST = {"amd64": {"large": 1, "packed": 1}, "arm64": {}, "riscv64": {"large": 1}}
 
 

@@ -14,7 +14,7 @@ from kinst.relocation.verdict import Refuse
 
 PC = 0x40001000
 RET = {"amd64": "c3", "arm64": "c0035fd6", "riscv64": "8280"}
-# Instructions that load data from after the return, with the number of bytes that they load.
+# Instructions that load data located after the return instruction, and their load sizes in bytes.
 LOADS = {
     "amd64": [("488b0501000000", 8), ("8b0501000000", 4), ("660f6f0501000000", 16),
               ("ff1501000000", 8), ("480b0501000000", 8)],
@@ -86,7 +86,7 @@ DAMAGED = [
     # VMPTRLD and a far jump through RIP are refused, but the memory that they read is still data.
     ("amd64", "0fc73501000000c3" + "41" * 8 + "90c3"),
     ("amd64", "ff2d01000000c3" + "41" * 10 + "90c3"),
-    # Data that looks like a load of code: b .+12; ldr x0, .+12; .word 0; ldr x0, .-8; add; add
+    # Data that decodes as an LDR from code: b .+12; ldr x0, .+12; .word 0; ldr x0, .-8; add; add
     ("arm64", "03000014" "60000058" "00000000" "c0ffff58" "0004009100040091c0035fd6"),
     # Code in which each pass of the search finds more data.
     ("amd64", ("0f100502000000eb10" + "90" * 14 + "48b8") * 6 + "90c3" + "90" * 8),

@@ -251,7 +251,7 @@ def test_the_debug_data_determines_where_a_copy_is_entered(booted, table):
     index = Index([[(low, high)]])
     index.all[0] = dataclasses.replace(index.all[0], begins=table[4].address)
     assert made(booted, index, "entry")[2] == [table[4].offset]
-    index.all[0] = dataclasses.replace(index.all[0], begins=high)  # outside the copy
+    index.all[0] = dataclasses.replace(index.all[0], begins=high)  # an address outside the copy
     assert made(booted, index, "entry")[2] == [table[1].offset]
 
 

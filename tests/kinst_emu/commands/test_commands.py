@@ -424,7 +424,7 @@ def test_the_d_option_prints_the_probes_of_inline_functions():
     (["-c", "5"], "executes no instruction"), (["-c", "nosuch(1)"], "no function 'nosuch'"),
     (["-c", "strlen("], "strlen("), (["-c", "fibonacci(24)"], "more than 50000 instructions"),
     (["-c", 'strlen("a")', "--random", "2"], "not both"), (["--functions", ","], "give names"),
-    (["--functions", "nosuch*"], "pattern 'nosuch*' matches no function"),
+    (["--functions", "nosuch*"], "pattern 'nosuch*' matches nothing"),
     (["--random", "x"], "--random"),
     (["--seed", "x"], "--seed"), (["-c", "strlen(0x12345678900)"], "not compared"),
 ])

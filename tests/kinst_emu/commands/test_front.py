@@ -115,7 +115,7 @@ def test_mismatches_are_grouped_by_kind_of_instruction(capsys):
         other = Outcome({"rax": 1}, (), {}, 0, "")
         return finding("copy", Mismatch(code, 0, 0, "copy", ran, other), code)
 
-    # ADD with every pair of the low registers, and more kinds than the report shows
+    # ADD with every pair of the low registers, and more kinds of mismatches than the report shows
     codes = [bytes((0x48, 0x01, 0xC0 | n)) for n in range(64)]
     codes += [bytes((0x0F, 0x40 | n, 0xC1)) for n in range(16)]
     codes += [bytes((0x0F, 0x90 | n, 0xC1)) for n in range(16)]

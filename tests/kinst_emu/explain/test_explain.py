@@ -235,7 +235,7 @@ def test_a_comparison_names_the_architecture_that_fails():
             "this call: 0;")
     assert "arm64/kernel has no function 'Xbpt'" in result.stderr
     assert "; on riscv64, " in result.stderr
-    result = run(*words, "strlen:x")  # fails on all architectures with the same message
+    result = run(*words, "strlen:x")  # this place fails on all architectures with the same message
     refused(result, "not a place in code")
     assert "riscv64" not in result.stderr
 

@@ -123,7 +123,7 @@ def test_the_trail_names_the_code_and_the_arrow_ends_at_the_instruction(explaine
             assert abs(int(re.match(r"M-?\d+ (-?\d+)", tip)[1])
                        - (pane.y + float(here[0][1].attrib["y"]))) < 10
             arrows += 1
-    # An emulated instruction may lead outside the listed code.
+    # After an emulated instruction, execution may continue outside the listed code.
     assert arrows or not explained.firing.slot
 
 

@@ -12,7 +12,7 @@ from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.explorer import CHECK, DEADLOCK, PANIC, RACE, RESULT, Explorer, Search
 from tests.conftest import MEMORY
 
-# Name of a defect: (prefix of the setup function, runs, check, kinds of expected findings).
+# (prefix of the setup function, runs, check, kinds of expected findings), keyed by defect name
 SEEDS = {
     "lost update": ("counter", ("counter_{}()",) * 2, "counter_check()", {CHECK}),
     "publication order": ("message", ("message_send_{}()", "message_take_{}()"), "", {RESULT}),

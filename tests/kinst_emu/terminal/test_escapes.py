@@ -9,7 +9,7 @@ import pytest
 from emu.host.printable import name, plain
 from images import catalog
 
-ESCAPE = b"s\x1b[7mn"  # has the length of "strlen"
+ESCAPE = b"s\x1b[7mn"  # as long as "strlen"
 
 
 @pytest.fixture(scope="module")

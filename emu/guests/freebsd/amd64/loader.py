@@ -94,7 +94,8 @@ def stack(module: int, kernend: int) -> tuple[int, bytes]:
     return STACK_TOP - len(data), data
 
 
-GDT_ENTRIES = struct.pack("<3Q", 0, 0x00209A0000000000, 0x0000920000000000)  # 64-bit code, data
+# Descriptors: null, 64-bit code segment, data segment.
+GDT_ENTRIES = struct.pack("<3Q", 0, 0x00209A0000000000, 0x0000920000000000)
 CR4_PAE, CR4_OSFXSR = 1 << 5, 1 << 9
 CR0_PG, CR0_WP, CR0_ET, CR0_MP, CR0_PE = 1 << 31, 1 << 16, 1 << 4, 1 << 1, 1 << 0
 EFER_LME, EFER_LMA = 1 << 8, 1 << 10

@@ -181,7 +181,8 @@ def test_loops_with_cpu_dependent_prefixes_are_refused(code):
 
 def test_a_lock_prefix_on_a_register_does_not_end_the_laboratory():
     lab = Laboratory(LABORATORIES["amd64"](), TRAPS["amd64"], 1)
-    word, _mismatch = lab.test(bytes.fromhex("f0f2460fbaeac7"), 2)  # the CPU model calls abort()
+    # This encoding makes the CPU model call abort().
+    word, _mismatch = lab.test(bytes.fromhex("f0f2460fbaeac7"), 2)
     assert word.startswith(("not executed", "refuse"))
 
 
