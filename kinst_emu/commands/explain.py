@@ -60,10 +60,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="instruction with the probe, e.g. strlen:4 (kinst disas lists the instructions); for "
         "a command, the system call to explain, e.g. open")
     add("--of", choices=KINDS, metavar="KIND", default=None,
-        help=f"what to explain: a {FIRING} at PLACE; a {SYSTEM_CALL} named PLACE, a {PAGE_FAULT} "
-        f"or a {CONTEXT_SWITCH} of a command; or the {RUNS} of --run (default: {RUNS} with --run; "
-        f"{PAGE_FAULT} or {CONTEXT_SWITCH} if PLACE is that word; {SYSTEM_CALL} for a command; "
-        f"otherwise {FIRING})")
+        help=f"what to explain; {FIRING}: a firing at PLACE; {SYSTEM_CALL}: the system call PLACE "
+        f"of a command; {PAGE_FAULT}, {CONTEXT_SWITCH}: one that occurs in a command; {RUNS}: the "
+        f"runs given with --run (default: {RUNS} with --run; {PAGE_FAULT} or {CONTEXT_SWITCH} if "
+        f"PLACE is that word; {SYSTEM_CALL} for a command; otherwise {FIRING})")
     add("-c", dest="call", metavar="CALL",
         help="call that makes the probe fire, e.g. 'strlen(\"hello\")'; or '$ COMMAND', where "
         "COMMAND is a line for the kinst-emu shell (required, except with --run)")

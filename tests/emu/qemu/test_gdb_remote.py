@@ -82,7 +82,8 @@ def test_breakpoints_memory_writes_and_execution_use_the_right_packets(stub):
 @pytest.mark.parametrize("answer, says", [
     ("E01", "refused 'p1': E01"), ("", "not supported"), ("zz", "value of register 'r1'"),
     (None, "closed"),
-    ("01", "value of register 'r1': '01'"), ("01" * 9, "value of register"), ("x" * 16, "value of register"),
+    ("01", "value of register 'r1': '01'"), ("01" * 9, "value of register"),
+    ("x" * 16, "value of register"),
     ("0 " * 8, "value of register"), (["T05"] * 3, "did not answer"),
 ])
 def test_an_invalid_answer_of_the_stub_is_reported(stub, answer, says):
