@@ -217,7 +217,7 @@ class Victim:
         return early
 
     def again(self) -> None:
-        """Run the command to completion, although files of a killed run may remain.
+        """Run the command to completion, even if a killed run has left files.
 
         :raises LeftError: the command fails or does not write its files
         """

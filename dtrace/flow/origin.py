@@ -332,7 +332,7 @@ class Origin:
         return self._last[key]
 
     def _last_of(self, run: int, address: int, count: int, name: str) -> int:
-        """Return the index of the last write of a register in a piece of user code, or -1.
+        """Return the index of the last write to a register in a piece of user code, or -1.
 
         :param run: the count where the uninterrupted user code begins.
         """

@@ -17,7 +17,8 @@ from dtrace.run.locks import LockState
 Values = dict[str, Callable[[], int | bytes | None]]
 MAX_MEMSTR = 4096
 MAX_ANCESTORS = 1024
-LOCKS: dict[str, Callable[[LockState, int], int]] = {  # functions of a lock's state and a thread
+# D subroutine -> function that computes its result from a lock's state and a thread
+LOCKS: dict[str, Callable[[LockState, int], int]] = {
     "mutex_owned": lambda lock, _thread: lock.held,
     "mutex_owner": lambda lock, _thread: lock.owner,
     "mutex_type_adaptive": lambda lock, _thread: lock.sleeps,

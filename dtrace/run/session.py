@@ -274,7 +274,7 @@ class Session(LinkedPrograms):
                 self._wait(due - (due - look) % period if not host else look, host)
                 self._consume()
                 look = self.now + self._period
-                if host and look <= due:  # in host time, consume repeatedly until the firing is due
+                if host and look <= due:  # on the host's clock, consume buffers until it is due
                     continue
             self._wait(due, host)
             if self.firings >= MAX_FIRINGS:

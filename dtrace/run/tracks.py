@@ -42,7 +42,7 @@ def tracks_program(interrupts: Sequence[str]) -> str:
 
 @dataclass
 class _Track:
-    """A track of nested slices: a thread, or the threads or interrupts of a CPU.
+    """A track of nested slices, for one thread or for the threads or interrupts of one CPU.
 
     :param open: keys of the slices that have begun, and whether they were written.
     :param ends: whether the thread is about to end.

@@ -13,7 +13,9 @@ from emu.host.input_file import Content, HeldFile, pieces, taken
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.%-]{0,127}=[ -~]{0,511}")
 MAX_ENVIRONMENT = 256  # maximum number of environment variables
 MAX_DISK = 8 << 30  # maximum size of a disk image in bytes
-COPIED = 64 << 20  # maximum size in bytes of an image that is copied; larger files must not change
+# Maximum size in bytes of an image that is copied.  A larger file is read in place, and must not
+# change during the run.
+COPIED = 64 << 20
 MAX_DISKS = 4
 TURN = 100_000
 MAX_TURN = 1 << 40

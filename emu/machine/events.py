@@ -6,7 +6,7 @@ from collections.abc import Callable
 from emu.host.errors import MachineError
 
 NEVER = (1 << 64) - 1
-MOST_DUE = 1 << 18  # maximum number of timer callbacks in a ``run`` from a valid state
+MOST_DUE = 1 << 18  # limit on timer callbacks in one ``run``; only an invalid state exceeds it
 
 
 class Timer:

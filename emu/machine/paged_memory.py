@@ -9,7 +9,7 @@ MAX_PIECE = 1 << 30  # maximum size of one access in bytes, because page tables 
 
 
 class PagedMemory(ABC):
-    """Owner of page tables: a machine, or a process that is not running.
+    """Memory accessed through page tables: of a machine, or of a process that is not running.
 
     :ivar arch: architecture of the page tables.
     """

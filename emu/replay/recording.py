@@ -77,7 +77,7 @@ MAX_KERNEL = 4096  # maximum length of the kernel's path in characters (Linux's 
 MAX_PAGES = (MAX_PART - MAX_HEAD - 4) // PAGE
 MAX_INPUTS = 1 << 18
 ROW = 256  # maximum size in bytes of an input's JSON, without its value
-INPUT_VALUES = 10  # maximum number of JSON values and brackets for an input
+INPUT_VALUES = 10  # maximum number of JSON values and brackets in the JSON text of one input
 MAX_INPUT_BYTES = 256 << 20  # maximum total size of the JSON of all inputs in bytes
 # Start of a checkpoint: the length of its JSON header, and the header up to the position.
 POSITION = re.compile(rb'.{4}\{"position": (\[[0-9a-z, ]{1,96}\]).*', re.DOTALL)

@@ -134,7 +134,8 @@ cdef void thaw_now(Clock *c) noexcept nogil:
         if d.slot <= last < d.slot + SLOT:
             register_write(c, c.last_address, d.site)
     c.frozen = False
-    # As without a probe, a block start after an instruction that ends a block is canonical.
+    # If the displaced instruction ends a block, the next instruction is a canonical block start,
+    # as it is without the probe.
     c.resumed = d.resumed and not (d.slot and d.slot_ended)
     c.resume_at = d.at
     c.instructions += d.slot_entries if d.slot_entries else 1

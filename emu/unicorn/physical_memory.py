@@ -17,7 +17,8 @@ class PhysicalMemory:
 
     def __init__(self, engine: Engine, ram: GuestMemory, base: int, hidden_base: int) -> None:
         self.ram, self.base = ram, base
-        self.quiet = False  # whether ``store`` leaves stale translations to its caller
+        # whether the caller of ``store``, not ``store`` itself, drops stale translations
+        self.quiet = False
         self._engine, self._hidden_base = engine, hidden_base
         self._hidden: GuestMemory | None = None
         engine.map_ram(base, ram.view)

@@ -394,7 +394,7 @@ class RunLoop:
             raise CodeGoneError(f"{GONE}: {error}") from None
 
     def _settle(self, pc: int) -> None:
-        """Account for the block that the CPU left before ``pc``.
+        """Account for the current block's instructions that were executed before address ``pc``.
 
         :raises CodeGoneError: if its code is no longer mapped.
         """
@@ -503,7 +503,7 @@ class RunLoop:
         return self.machine.arch.split(self._read_code(begin, end - begin))
 
     def _trapped(self, pc: int) -> Stop | None:
-        """Handle the start of a program's block that contains a trapped instruction.
+        """Handle entry into a user-mode block that contains a trapped instruction.
 
         Everything before the block was executed.
         """

@@ -13,7 +13,8 @@ from emu.amd64.arch import Amd64
 from kinst.amd64.host import Host
 from kinst.verify.laboratory.architecture import LaboratoryArch
 
-# Instructions that access or wait for the machine outside the experiment
+# Instructions that access system state or devices, or wait for an event, and so cannot be tested
+# in isolation
 PRIVILEGED = {
     getattr(x86, f"X86_INS_{name}")
     for name in ("WRMSR RDMSR LGDT LIDT LLDT LTR LMSW INVLPG INVD WBINVD SWAPGS CLTS XSETBV "

@@ -62,7 +62,7 @@ class Amd64Trap(GuestTrap):
         return frame.read(machine, machine.sp, "rip") - self.guest_breakpoint.bias
 
     def enter(self, machine: Machine) -> CpuState:
-        """Set the registers to their interrupted values and return the state."""
+        """Restore the interrupted code's registers from the trap frame; return the CPU state."""
         frame, address = machine.sp, self.at_seam(machine)
         for name in registers.NAMES:
             if name != "rip":
@@ -76,8 +76,8 @@ class Amd64Trap(GuestTrap):
     def leave_by_frame(self, machine: Machine, frame: int, pc: int, at: int) -> None:
         """Continue at ``pc`` as ``dtrace_invop_start`` does, with an IRETQ through the trap frame.
 
-        The registers already have their interrupted values.  For IRETQ, the stack pointer is set to
-        the last words of the trap frame.
+        The registers already have the interrupted code's values.  For IRETQ, the stack pointer is
+        set to the last words of the trap frame.
         """
         machine.guest.traps.trap_frame.write(machine, frame, "rip", pc)
         machine.write_register("rflags", machine.read_register("rflags") & ~registers.RFLAGS_IF)

@@ -45,7 +45,7 @@ cdef void syscall_fire(Dispatch *d, int kind) noexcept nogil:
         return
     at = thread + d.calls.arguments
     if kind == CALL_BEGINS and (op_get(d, d.arguments[0]) != thread or op_get(d, d.arguments[1]) != at):
-        return  # this call does not call a system call's function
+        return  # this call instruction does not lead to a system call's handler function
     cdef uint32_t probe = syscall_probe(d, thread, kind, &widths)
     if probe == NONE:
         return

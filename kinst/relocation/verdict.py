@@ -57,7 +57,7 @@ class Op(enum.IntEnum):
     CHANGE_FLAGS = 14  # flags = (flags | target) & ~extra
     READ_FLAGS = 15  # a = flags & extra
     WRITE_FLAGS = 16  # flags = flags & ~extra | a & extra
-    # a = the n bytes at target, zero-extended; if there is no a, only read the bytes
+    # load n bytes at target into a, zero-extended; without a, load and discard them
     LOAD_VECTOR = 17
 
 

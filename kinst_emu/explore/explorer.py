@@ -343,7 +343,7 @@ class Explorer:
         return failure is None
 
     def _ended(self, played: Played) -> tuple[str, str]:
-        """Return the kind and the message for a schedule in which a run did not finish."""
+        """Return the kind of finding and the message for a schedule with an unfinished run."""
         assert played.end is not None
         kind = ENDS.get(played.end.reason, FAULT)
         if kind not in (DEADLOCK, LIVELOCK):

@@ -24,13 +24,13 @@ SLEEP = 1_000_000_000
 LONG_TURN = 1 << 30  # length of a CPU's turn in instructions: practically unlimited
 # number of times that a run signals that it is waiting before other runs continue
 PAUSES = 3000
-# factor for the length of the longest serial schedule; the product replaces SPINS if it is larger
+# the limit is SPINS, or FACTOR times the length of the longest serial schedule if that is larger
 FACTOR = 4
 # on CPUs without a signal for waiting, number of instructions after which a run counts as waiting
 SPINS = 400_000
 ANSWER = 20_000  # maximum number of instructions until a CPU answers an interrupt
 SLEEPS = 8  # number of sleeps after which the last unfinished run counts as stuck
-# number of rounds in one turn after which the runs count as waiting for each other
+# after this many switches per run within one turn, the runs count as waiting for each other
 ROUNDS = 40
 MOST_LOOKED = 512 << 20  # maximum size of the access entries of a schedule, in bytes
 DONE, PREEMPTED, STUCK = "done", "preempted", "stuck"
@@ -129,7 +129,7 @@ class Stage:
         return self.play_all([schedule])[0]
 
     def play_all(self, schedules: Iterable[Schedule]) -> list[Played]:
-        """Execute several schedules while observing memory accesses, which is slow to set up."""
+        """Execute several schedules and observe their memory accesses, with a single setup."""
         entries = AccessEntries()
         looking = self.looking = Accesses(self.machine.engine, entries.add, *self.looked_at)
         try:

@@ -20,8 +20,8 @@ from emu.unicorn.machine import UnicornMachine
 
 PATIENCE = 200_000_000  # instruction budget for starting the threads
 TO_READ = 5_000_000  # instruction budget for the shell to read a line
-CURRENT = "curthread"  # name in a run's arguments for the address of the run's thread
-APART = 64 << 10  # distance in bytes between the CPUs' stacks, without threads
+CURRENT = "curthread"  # in a run's arguments, stands for the address of the run's own thread
+APART = 64 << 10  # distance in bytes between the CPUs' stacks if the kernel has no threads
 
 
 @dataclass(frozen=True)

@@ -310,7 +310,7 @@ class Session:
         del self._moves[:-MOST_KEPT]
 
     def _known_moves(self) -> list[Moved]:
-        """Return the operations that led to the current state, if ``back`` knows all of them."""
+        """Return the operations that led to the current state, or [] if the record is outdated."""
         machine = self.machine
         if (machine is not self._moved_machine
                 or (self._moves and self._moves[-1].last != machine.instructions)):

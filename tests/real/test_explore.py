@@ -63,7 +63,7 @@ def compare_and_swaps_arm64(code, address):
 
 
 def compare_and_swaps_riscv64(code, address):
-    """Yield patches that make each LR.D, BNE or C.BNEZ, SC.D sequence succeed without a store."""
+    """Yield patches that make compare-and-swaps (LR.D, a branch, SC.D) succeed without a store."""
     for at in range(0, len(code) - 11, 2):
         load, branch, store = struct.unpack("<3I", code[at : at + 12])
         if load & 0xF9F0707F != 0x1000302F:

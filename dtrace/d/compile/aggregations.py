@@ -75,7 +75,8 @@ class AggregationCode(RecordCode):
             self._parameters(info, self._llquantize(call, info, use.place), use.place)
             increment = self._increment_of(call, 5)
         number = self._shape(info, [self._part(k) for k in use.keys])
-        # As in DTrace, number, keys, increment and function are separate actions, in this sequence.
+        # As in DTrace, the aggregation's number, its keys, the increment and the function are
+        # separate actions, in that order.
         key = self.key(use.keys, self.next_action)
         start, _size, end = key
         # Reserve the key's space while the increment and the argument are evaluated.

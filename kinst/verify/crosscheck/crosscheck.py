@@ -69,7 +69,8 @@ class Crosscheck:
         self.compare = CallComparison(machine, self._base)
         self._tables: dict[int, dict[int, ProbedInstruction]] = {}
         self._listing = ProbeTable(machine)
-        self._fired: set[bytes] = set()  # encodings that have fired in any call
+        # encodings of the instructions whose probes fired in at least one call
+        self._fired: set[bytes] = set()
 
     def check(self, workload: Workload) -> Agreement:
         """Compare one call on both machines.

@@ -37,8 +37,9 @@ UNKNOWN = "the CPU model does not support it"
 ON_HOST = "on the host"
 EXECUTED = "executed"  # result on the host: the encoding was executed and compared
 # Numbers of special states, for cases that random states rarely cover.  In HALVES, all registers
-# have the same value; this tests conditions on registers, and verdicts that test too many bits.
-# MIXED has aligned addresses and small numbers, for divisions and vector instructions.
+# have the same value; this covers conditional instructions, and finds verdicts computed from too
+# many bits of a register.  MIXED has aligned addresses and small numbers, for divisions and vector
+# instructions.
 MADE = 1_000_000
 SAME = (0xFFFFFFFF_00000000, 0xFFFFFFFF, 0, 1)
 HALVES = range(MADE, MADE + len(SAME))

@@ -87,7 +87,7 @@ class Processes(Workers):
 
     def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
              ordered: bool = False) -> Iterator[Done[Item, Result]]:
-        """Run the parts in forked processes, and replace processes that are lost."""
+        """Run the parts in forked processes, and replace processes that die."""
         left, losses = iter(parts), 0
         asked: deque[Sequence[Item]] = deque()  # parts whose results are pending
         while True:

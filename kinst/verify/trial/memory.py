@@ -76,7 +76,8 @@ class TrialMemory:
     def fill(self, sample: Sample, divided: bool) -> None:
         """Write the initial contents of memory for a state.
 
-        :param divided: whether the sample's pc-relative operands become suitable divisors.
+        :param divided: whether to place nonzero divisors in the memory that the sample's
+            pc-relative operands read.
         """
         for view, content in zip(self._views, self._content, strict=True):
             view[:] = content

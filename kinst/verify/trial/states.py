@@ -16,7 +16,7 @@ MASK = (1 << 64) - 1
 
 
 def divided(number: int) -> bool:
-    """Whether a state fills pc-relative operands with suitable divisors."""
+    """Whether a state places nonzero divisors in the memory that pc-relative operands read."""
     return MIXED <= number < HALVES
 
 

@@ -103,7 +103,7 @@ def each(trial: Trial, functions: Sequence[Symbol], compare: Compare) -> Iterato
 
 
 def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
-    """Compare one function; return how many probes the module created for the function."""
+    """Compare the module's probes in one function to kinst-emu's; return how many it created."""
     check_size(function)
     try:
         code = trial.machine.read(function.address, function.size)

@@ -15,7 +15,7 @@ def firing_page(explained: Explained) -> str:
     pictures, wrong = pictures_of(explained), explained.wrong
     if wrong is None:
         still, showing = pictures.with_data(), alone(film(pictures))
-    else:  # show one pane per still picture, since two films already make a large page
+    else:  # two animations make the page large, so each still picture shows only one pane
         steps = up_to_trampoline(explained.steps, wrong)
         other = firing_pictures(wrong, explained.table, explained.words, steps)
         still = {name: one[RIGHT] for name, one in stills(

@@ -48,7 +48,7 @@ MOST_LETTERS, MOST_CLAUSE = 50, 8
 MOST_STORES = 6
 WAY = ((Station.FUNCTION, "function"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
        (Station.RETURN, "return"), (Station.TRAMPOLINE, "trampoline"))
-BEFORE_CLAUSE = ("frame", "lookup")  # steps that precede the clause at the same moment
+BEFORE_CLAUSE = ("frame", "lookup")  # steps of the clause's moment that come before the clause
 # for each step, the name of the pane that the step is about
 ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
          "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
