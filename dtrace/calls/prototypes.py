@@ -11,6 +11,7 @@ from dwarf.types import Enumeration, Integer, Pointer, Procedure, Type, Types, V
 from dwarf.values import CEnum, Memory, from_bits, is_text, text_at
 from emu.elf.image import Image
 from emu.host.errors import KinstError, MemoryAccessError
+from emu.host.printable import counted
 from emu.machine.machine import Machine
 
 MAX_TEXT = 200  # maximum number of bytes of a string to show
@@ -71,8 +72,8 @@ def check_shape(name: str, procedure: Procedure, given: int) -> None:
     """
     wanted = len(procedure.parameters)
     if given < wanted or (given > wanted and not procedure.variadic):
-        raise KinstError(f"{declare(procedure, name)}: takes {wanted} "
-                         f"argument{'' if wanted == 1 else 's'}, {given} given; {UNCHECKED}")
+        raise KinstError(f"{declare(procedure, name)}: takes "
+                         f"{counted(wanted, 'argument')}, {given} given; {UNCHECKED}")
     for kind in (procedure.result, *(p.type for p in procedure.parameters)):
         inner = strip(kind)
         if not isinstance(inner, Void | Pointer) and not (

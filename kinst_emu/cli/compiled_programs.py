@@ -9,6 +9,7 @@ from dtrace.d.compile.program import Compiled, ListedProbe, split
 from dtrace.d.language.lexer import between
 from dtrace.pipeline import Pipeline
 from dtrace.run.kernel import KernelProbes
+from emu.host.printable import counted
 from kinst_emu.cli import probe_listing
 from kinst_emu.cli.command_line import last_part
 from kinst_emu.cli.say import say
@@ -82,7 +83,7 @@ def say_matched(programs: Sequence[CompiledProgram], quiet: bool, verbose: bool)
         what, shown = program.shown
         count = sum(len(one.probes) for one in program.clauses if not one.function.clause.hidden)
         if not quiet:
-            say(f"{what} '{shown}' matched {count} probe{'' if count == 1 else 's'}")
+            say(f"{what} '{shown}' matched {counted(count, 'probe')}")
         if verbose:
             print(probe_listing.stability(what, shown, program.clauses), flush=True)
 

@@ -44,8 +44,7 @@ class _Clock:
         """Merge the pictures of all moments into one animated picture."""
         first = drawn[0]
         about = f"Animation of {len(drawn)} moments. {first.inside[1].text}"
-        kept = {name: value for name, value in first.attributes.items()
-                if not name.startswith("data-")}
+        kept = _shown(first) | {"aria-label": about}
         inside = "".join(self._versions(versions) for versions in zip(
             *(one.inside[2:] for one in drawn), strict=True))
         return (f"<svg{_written(kept)}><title>{escape(cleaned(first.inside[0].text))}</title>"
@@ -53,9 +52,7 @@ class _Clock:
 
     def _versions(self, versions: Sequence[Element]) -> str:
         """Merge the versions of an element at all moments into one animated element."""
-        first, names = versions[0], set[str]()
-        for one in versions:
-            names |= {name for name in one.attributes if not name.startswith("data-")}
+        first, names = versions[0], {name for one in versions for name in _shown(one)}
         changing = {name for name in names
                     if len({one.attributes.get(name, "") for one in versions}) > 1}
         texts = {one.text for one in versions}
@@ -70,14 +67,12 @@ class _Clock:
         animations = "".join(
             self._animation(name, [one.attributes.get(name, "") for one in versions])
             for name in sorted(changing))
-        kept = {name: value for name, value in first.attributes.items()
-                if not name.startswith("data-")}
-        return (f"<{first.tag}{_written(kept)}>{animations}{inside}"
+        return (f"<{first.tag}{_written(_shown(first))}>{animations}{inside}"
                 f"{escape(cleaned(first.text))}</{first.tag}>\n")
 
     def _alternatives(self, versions: Sequence[Element]) -> str:
         """Return the distinct versions of an element, each visible only at its own moments."""
-        spelled = [str(one) if one.text else "" for one in versions]
+        spelled = ["" if one.tag == "text" and not one.text else str(one) for one in versions]
         return "".join(
             f'<g visibility="hidden">{self._animation("visibility", shown)}{version}</g>\n'
             for version in dict.fromkeys(spelled) if version
@@ -91,6 +86,12 @@ class _Clock:
                 f' values={quoteattr(";".join(cleaned(values[one]) for one in changes))}'
                 f' keyTimes="{";".join(f"{self._begins[one]:.5g}" for one in changes)}"'
                 f' dur="{self._total:g}s" repeatCount="indefinite"/>')
+
+
+def _shown(element: Element) -> dict[str, str]:
+    """Return the attributes of an element that affect the picture."""
+    return {name: value for name, value in element.attributes.items()
+            if not name.startswith("data-")}
 
 
 def _written(attributes: dict[str, str]) -> str:
