@@ -46,7 +46,7 @@ def opened(path: Path, most: int) -> Iterator[int]:
         if stat.S_ISDIR(status.st_mode):
             raise ImageError(f"{path}: is a directory, not a file")
         if not stat.S_ISREG(status.st_mode):
-            raise ImageError(f"{path}: not a regular file")
+            raise ImageError(f"{path}: is not a regular file")
         if not status.st_size:
             raise ImageError(f"{path}: is empty")
         if status.st_size > most:

@@ -181,7 +181,7 @@ def test_huge_sparse_files_and_fifos_are_refused_at_once(tmp_path):
                                 for kind in ("recording", "flow", "snapshot")))
     assert all(said.startswith(f"{large}: has 107374182400 bytes; ") for said in found[:3])
     assert all(said.startswith(f"{zeros}: not a ") for said in found[3:6])
-    assert found[6:] == [f"{fifo}: not a regular file"] * 3
+    assert found[6:] == [f"{fifo}: is not a regular file"] * 3
 
 
 def test_a_recording_that_could_not_be_read_back_is_not_written(tmp_path):
