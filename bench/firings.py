@@ -71,7 +71,7 @@ def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
 
 
 def qemu_rate(arch: str, image: Image, machine, where: tuple[str, int]) -> float:
-    """Return QEMU's stops per second at a breakpoint that each stop steps over, as in gdb."""
+    """Return how often per second QEMU stops at a breakpoint and steps over it, as with gdb."""
     arguments, sp, pc, link, kind = GDB[arch]
     address = machine.symbol(where[0]).address + where[1]
     text = next(s for s in image.segments if s.executable)

@@ -15,7 +15,7 @@ cdef struct Program:
     const uint8_t *data
     uint64_t size
     uint64_t at
-    uint64_t end  # offset of the program's end
+    uint64_t end  # end offset of the line number program
     uint32_t version
     uint8_t offset_size
     uint8_t minimum

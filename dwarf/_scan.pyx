@@ -56,8 +56,8 @@ cdef struct Piece:
     uint64_t low
     uint64_t high
 
-# A type (value: its size in bytes) or a variable (value: its address).  The digest covers the
-# members of a type, or the type that a typedef names.
+# A type or a variable; ``value`` is the type's size in bytes or the variable's address.  The
+# digest covers a type's members, or the type that a typedef names.
 cdef struct Declared:
     uint64_t offset
     uint64_t name

@@ -104,7 +104,8 @@ class CtfTypes(c.Types):
         self._layout = LAYOUTS[self.version]
         content = data[HEADER.size :]
         if text + length > min(LIMIT, EXPANSION * len(data)):
-            raise self._damage(f"the section expands from {len(data)} to {text + length} bytes")
+            raise self._damage(f"the section of {len(data)} bytes expands to {text + length} "
+                               "bytes, which exceeds the limit")
         if flags & COMPRESSED:
             unpack = zlib.decompressobj()
             try:
@@ -236,7 +237,7 @@ class CtfTypes(c.Types):
             if at + layout.record.size > len(self._types):
                 raise self._damage(f"type {len(records) + 1} is truncated")
             if len(records) == MAX_TYPES:
-                raise self._damage(f"more than {MAX_TYPES} types")
+                raise self._damage(f"the section has more than {MAX_TYPES} types")
             name, word, value = layout.record.unpack_from(self._types, at)
             kind, count = word >> layout.kind_shift & 0x3F, word & layout.count_mask
             at += layout.record.size
@@ -338,7 +339,7 @@ class CtfTypes(c.Types):
         return c.Integer(name, record.value, bool(flags & SIGNED) and kind != "boolean", kind)
 
     def _procedure(self, result: int, given: tuple[int, ...] | list[int]) -> c.Procedure:
-        """Return a function type; a last parameter of type 0 stands for ``...``."""
+        """Return a function type; a last parameter of type 0 denotes ``...``."""
         variadic = len(given) > 0 and given[-1] == 0
         named = given[:-1] if variadic else given
         return c.Procedure(tuple(c.Parameter("", self._link(n)) for n in named), variadic,

@@ -50,7 +50,7 @@ MAX_PARTS = 1 << 16  # maximum number of sections with the same name
 
 
 class DebugDataError(KinstError):
-    """Missing, damaged or unsupported debug data."""
+    """Error raised if debug data is missing, damaged or unsupported."""
 
 
 def elf_file(path: Path) -> ElfFile:
@@ -109,7 +109,8 @@ def _view(elf: ElfFile, one: SectionHeader, limit: int = LIMIT) -> memoryview:
 def _decompressed(one: SectionHeader, raw: memoryview, limit: int) -> bytes:
     kind, _zero, size, _alignment = COMPRESSION.unpack_from(raw)
     if size > min(limit, EXPANSION * len(raw) + (1 << 16)):
-        raise ValueError(f"section {one.name} would expand from {len(raw)} to {size} bytes")
+        raise ValueError(f"section {one.name} of {len(raw)} bytes expands to {size} bytes, "
+                         "which exceeds the limit")
     packed = raw[COMPRESSION.size :]
     if kind == ZLIB:
         out = zlib.decompressobj().decompress(packed, size + 1)
@@ -118,7 +119,8 @@ def _decompressed(one: SectionHeader, raw: memoryview, limit: int) -> bytes:
     else:
         raise ValueError(f"section {one.name} has unknown compression type {kind}")
     if len(out) != size:
-        raise ValueError(f"section {one.name} does not have the {size} bytes its header states")
+        raise ValueError(f"section {one.name} does not have the {size} bytes that its header "
+                         "specifies")
     return out
 
 
@@ -203,7 +205,8 @@ def ctf_sections(kernel: ElfFile) -> tuple[bytes, bytes, bytes] | None:
     if symbols is None:
         return data, b"", b""
     if symbols.link >= len(elf.sections):
-        raise DebugDataError(f"{elf.path}: damaged debug data: symbol table without string table")
+        raise DebugDataError(f"{elf.path}: damaged debug data: the symbol table has no string "
+                             "table")
     return data, _content(elf, symbols), _content(elf, elf.sections[symbols.link])
 
 
@@ -298,7 +301,7 @@ def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
             at += len(part)
         if at > LIMIT or len(parts) > MAX_PARTS:
             raise DebugDataError(
-                f"{elf.path}: damaged debug data: too many or too large {name} sections "
+                f"{elf.path}: damaged debug data: the {name} sections are too many or too large "
                 f"({len(parts)} sections, {at} bytes)")
         found[name] = contents[0] if len(contents) == 1 else memoryview(b"".join(contents))
     relocated = elf.kind == ET_REL and any(elf.of_kind(SHT_RELA))  # dwz files are ET_REL, too

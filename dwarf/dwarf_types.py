@@ -167,7 +167,7 @@ class DwarfTypes(c.Types):
             if origin is None:
                 return c.Void
             entry = entry.get_DIE_from_attribute(origin)
-        raise ValueError(f"chain of references at {entry.offset:#x} is too long")
+        raise ValueError(f"the chain of references to the entry at {entry.offset:#x} is too long")
 
     def _follow(self, entry: DIE) -> c.Type:
         with self._entries.reading():
@@ -297,7 +297,7 @@ def _place(entry: DIE) -> tuple[int, int | None]:
 def _expression(operations: list[int]) -> int:
     """Return the constant that a member's location expression adds to the structure's address."""
     if not operations or operations[0] not in (OP_PLUS_UCONST, OP_CONSTU):
-        raise ValueError("member location is not a constant offset")
+        raise ValueError("the location of a member is not a constant offset")
     value = 0
     for number, byte in enumerate(operations[1:10]):
         value |= (byte & 0x7F) << 7 * number

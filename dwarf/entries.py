@@ -36,7 +36,7 @@ class _View(io.RawIOBase):
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at,
                              io.SEEK_END: len(self._content)}[whence]
         if self._at < 0:
-            raise ValueError(f"negative offset {self._at}")
+            raise ValueError(f"cannot seek to the negative offset {self._at}")
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
@@ -86,7 +86,7 @@ class Entries:
             return compile_unit.get_DIE_from_refaddr(offset)
 
     def children(self, entry: DIE, *tags: str) -> Iterator[DIE]:
-        """Yield each child of an entry if the child has one of the given tags.
+        """Yield the children of an entry that have one of the given tags.
 
         The iterator of pyelftools is not used, because it follows DW_AT_sibling even backward.
         """
@@ -104,4 +104,4 @@ class Entries:
             if depth == 1 and child.tag in tags:
                 yield child
             depth += child.has_children
-        raise ValueError(f"more than {MAX_CHILDREN} descendants of the entry at {entry.offset:#x}")
+        raise ValueError(f"the entry at {entry.offset:#x} has more than {MAX_CHILDREN} descendants")

@@ -161,7 +161,7 @@ class DebugIndex:
         return [f for f in self.named(name) if f.inlined and f.pieces]
 
     def called_at(self, line: int) -> Iterator[Function]:
-        """Yield the inline copies with a call site on a given line number, in any source file."""
+        """Yield the inline copies with a call site at a given line number, in any source file."""
         for number, row in enumerate(RECORD.iter_unpack(self._records)):
             if row[8] == line and row[13] == INLINED:
                 yield self.function(number)
@@ -290,8 +290,8 @@ def build(kernel: ElfFile) -> bytes:
     """
     file = debug_file(kernel)
     if file is None:
-        raise DebugDataError(f"{kernel.path}: has no debug data, and {kernel.path.name}.debug "
-                             "is not in its directory")
+        raise DebugDataError(f"{kernel.path}: has no debug data; put the matching "
+                             f"{kernel.path.name}.debug in its directory")
     path, found = file.path, sections(file, NAMES)
     try:
         info, abbrev, ranges, lists, addr, offsets = (found.get(name, b"") for name in NAMES[:6])
@@ -329,7 +329,8 @@ def _assemble(
             named[place] = name
             total[0] += len(name)
             if total[0] > MAX_NAMES:
-                raise DebugDataError(f"damaged debug data: more than {MAX_NAMES} bytes of names")
+                raise DebugDataError("damaged debug data: the names have more than "
+                                     f"{MAX_NAMES} bytes")
         return name
 
     members: dict[bytes, list[int]] = {}
@@ -347,7 +348,7 @@ def _assemble(
         if same is not numbers:  # the same name is stored at two locations
             same += numbers
             same.sort()
-    # The scan merged types with the same name location; merge those with the same name, too.
+    # The scan merged types whose names are at the same location; now merge types with equal names.
     first_of: dict[tuple[bytes, int, int, int, int], tuple[int, int]] = {}
     for entry, place, value, digest, unit, line, tag in struct.iter_unpack(
             DECLARED_FORMAT, declared):

@@ -14,7 +14,7 @@ LIMIT = 1 << 30  # maximum total size of all sections in bytes
 
 
 class NotJoined(KinstError):
-    """Debug data in several places that cannot be joined."""
+    """Error raised if debug data in several places cannot be joined."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def join(own: dict[str, bytes], types: bytes, other: dict[str, bytes] | None) ->
     base = {name: len(own.get(name, b"")) for name in SHARED}
     total = sum(map(len, [*own.values(), types, *theirs.values()]))
     if total > LIMIT:
-        raise NotJoined(f"damaged debug data: {total} bytes to join, more than 1 GiB")
+        raise NotJoined(f"damaged debug data: the joined sections have {total} bytes, more than "
+                        "1 GiB")
     joined = {name: own.get(name, b"") + theirs.get(name, b"") for name in SHARED
               if name in own or name in theirs}
     first, second = base[".debug_info"], base[".debug_info"] + len(types)

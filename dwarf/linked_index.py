@@ -83,7 +83,7 @@ class LinkedIndex(DebugIndex):
                 for part, (index, address) in self._parts.items() for one in index.named(name)]
 
     def called_at(self, line: int) -> Iterator[Function]:
-        """Yield the inline copies with a call site on a given line, in the kernel or a module."""
+        """Yield the inline copies with a call site at a given line, in the kernel or a module."""
         for part, (index, address) in self._parts.items():
             for one in index.called_at(line):
                 yield self._function_of(part, address, one)

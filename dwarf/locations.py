@@ -101,7 +101,7 @@ CONSTANTS = ("const1u", "const1s", "const2u", "const2s", "const4u", "const4s", "
 
 
 class Unkept(Exception):
-    """Location expression that is not supported or does not yield the complete value."""
+    """Error raised for a location expression that is unsupported or yields an incomplete value."""
 
 
 def _size(term: Term) -> int:
@@ -146,7 +146,8 @@ def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Place:
             raise Unkept("the size of a piece is not 1, 2, 4 or 8 bytes")
         parts.append((Load(place.term, size) if place.memory else place.term, size))
     if begin != len(operations) or len(parts) > MAX_OPERATIONS:
-        raise Unkept(f"more than {MAX_OPERATIONS} pieces, or operations after the last DW_OP_piece")
+        raise Unkept(f"the expression has more than {MAX_OPERATIONS} pieces, or operations after "
+                     "the last DW_OP_piece")
     return Pieces(tuple(parts))
 
 

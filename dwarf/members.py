@@ -5,7 +5,7 @@ from emu.host.errors import KinstError
 
 
 class MemberError(KinstError):
-    """Structure member that is missing from the kernel's types."""
+    """Error raised if a structure member is missing from the kernel's types."""
 
 
 def offset_of(types: Types, structure: str, path: str) -> int:

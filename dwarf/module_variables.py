@@ -38,7 +38,7 @@ def opened(path: Path, content: memoryview) -> Iterator[ELFFile]:
 
 
 def modules(kernel: Path, name: str) -> Iterator[InputFile]:
-    """Yield each module file in a kernel's directory if the file contains a given name.
+    """Yield the module files in a kernel's directory that contain a given name.
 
     :raises ImageError: if a module cannot be read.
     """

@@ -26,8 +26,8 @@ class Copied:
         :raises DebugDataError: if the range is not within the value.
         """
         if not 0 <= address <= len(self._content) - size:
-            raise DebugDataError(f"bytes {address} to {address + size} are outside a value of "
-                                 f"{len(self._content)} bytes")
+            raise DebugDataError(f"cannot read bytes {address} to {address + size}: the value has "
+                                 f"only {len(self._content)} bytes")
         return self._content[address : address + size]
 
     def write(self, address: int, data: bytes) -> None:

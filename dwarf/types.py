@@ -74,7 +74,7 @@ class Pointer:
 
     @property
     def target(self) -> "Type":
-        """Type pointed to."""
+        """Type to which the pointer points."""
         return self.link()
 
 
@@ -182,7 +182,7 @@ class Typedef:
 
     @property
     def target(self) -> "Type":
-        """Type that the name stands for."""
+        """Type that the name denotes."""
         return self.link()
 
 
@@ -303,7 +303,7 @@ def strip(kind: Type) -> Type:
         if not isinstance(kind, Typedef | Qualified):
             return kind
         kind = kind.target
-    raise DebugDataError("damaged debug data: a type is defined by itself")
+    raise DebugDataError("damaged debug data: a type is defined in terms of itself")
 
 
 def size_of(kind: Type) -> int:
@@ -324,7 +324,8 @@ def size_of(kind: Type) -> int:
         case Integer() | Float() | Structure() | Enumeration():
             return count * kind.size
         case Array():
-            raise DebugDataError(f"damaged debug data: array of more than {MAX_STEPS} dimensions")
+            raise DebugDataError("damaged debug data: an array has more than "
+                                 f"{MAX_STEPS} dimensions")
         case Pointer():
             return count * POINTER_SIZE
         case Incomplete():

@@ -356,7 +356,8 @@ def from_bits(memory: Memory, kind: Type, bits: int) -> Value:
         return CPointer(bits, kind, memory)
     if isinstance(inner, Integer | Enumeration) and inner.size <= 8:
         return _integer(inner, bits & (1 << 8 * inner.size) - 1, 8 * inner.size)
-    raise DebugDataError(f"{declare(kind)}: the value is not in one general register")
+    raise DebugDataError(f"{declare(kind)}: a value of this type does not fit in one "
+                         "general-purpose register")
 
 
 def _integer(kind: Integer | Enumeration, bits: int, width: int) -> Value:
@@ -415,13 +416,13 @@ def encode(kind: Type, value: object) -> bytes:
     if text and isinstance(value, str | bytes):
         content = value.encode() if isinstance(value, str) else value
         if size > MAX_TEXT:
-            raise DebugDataError(f"{declare(kind)}: too large to write")
+            raise DebugDataError(f"{declare(kind)}: the array is too large to write")
         if len(content) + isinstance(value, str) > size:
             raise OverflowError(f"{len(content)} bytes do not fit in {declare(kind)}")
         return content.ljust(size, b"\0")
     if isinstance(value, bytes):
         if len(value) != size:
-            raise OverflowError(f"{declare(kind)} has {size} bytes, not {len(value)}")
+            raise OverflowError(f"{declare(kind)} has {size} bytes, but {len(value)} were given")
         return value
     if isinstance(inner, Float) and inner.size in FLOATS and isinstance(value, int | float):
         return struct.pack(FLOATS[inner.size], value)

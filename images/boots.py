@@ -23,7 +23,7 @@ KEPT = 4  # maximum number of cached boots per kernel, made by different version
 
 
 class BootError(KinstError):
-    """The kernel did not reach its prompt; ``console`` is the output of the kernel."""
+    """Error raised if a kernel does not reach its prompt; ``console`` is the kernel's output."""
 
     def __init__(self, text: str, console: bytes = b"") -> None:
         super().__init__(text)
@@ -138,14 +138,14 @@ class BootAhead:
     def __init__(self, image: Image, memory: int = MEMORY) -> None:
         self.image, self.memory = image, memory
         self._machine: UnicornMachine | None = None
-        self._thread = threading.Thread(target=self._restore)  # Python waits for it at exit
+        self._thread = threading.Thread(target=self._restore)  # Python waits for the thread at exit
         self._interval = sys.getswitchinterval()
         sys.setswitchinterval(HANDOVER)
         self._thread.start()
 
     def _restore(self) -> None:
         try:
-            # ``machine`` repeats the work and reports the error.
+            # After an error, ``machine`` repeats the restore or boots, and reports the error.
             with contextlib.suppress(KinstError, OSError):
                 path = snapshot_path(self.image, self.memory)
                 if path.exists():

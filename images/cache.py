@@ -19,7 +19,7 @@ ROOT = 0
 
 
 def cache_directory() -> Path:
-    """Return ``$KINST_CACHE``, or the user's cache directory if it is unset."""
+    """Return ``$KINST_CACHE``, or the user's cache directory if the variable is unset."""
     named = os.environ.get("KINST_CACHE")
     return Path(named) if named else Path(platformdirs.user_cache_dir("kinst-emu"))
 

@@ -15,7 +15,7 @@ from emu.elf.linked_image import SUFFIX, with_modules
 from emu.host.errors import ImageError, KinstError
 
 TEACHING = Path(__file__).resolve().parent / "build"
-FLAVOURS = ("amd64-illumos",)  # variants of the teaching kernel, in addition to the architectures
+FLAVOURS = ("amd64-illumos",)  # variants of the teaching kernel, besides one per architecture
 # Names in a kernel's directory: the root file system (of the kinst-emu userland, or of the base
 # system that was fetched with the kernel), and the directory with the base system's headers.
 ROOT_FILE, HEADERS = "root.ufs", "base"
@@ -32,7 +32,7 @@ class KnownImage:
 
 
 def data_directory() -> Path:
-    """Return ``$KINST_DATA``, or the user's data directory if it is unset."""
+    """Return ``$KINST_DATA``, or the user's data directory if the variable is unset."""
     named = os.environ.get("KINST_DATA")
     return Path(named) if named else Path(platformdirs.user_data_dir("kinst-emu"))
 

@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes (0 f
 
 
 class SetError(KinstError):
-    """A distribution set is damaged, too large or incomplete."""
+    """Error raised if a distribution set is damaged, too large or incomplete."""
 
 
 class _Header(tarfile.TarInfo):
@@ -62,7 +62,8 @@ def _members(archive: Path, progress: Progress) -> Iterator[
         for number, info in enumerate(tar):
             total += info.size if info.isfile() else 0
             if info.size > MAX_MEMBER or total > MAX_ALL or number >= MAX_MEMBERS:
-                raise SetError(f"{archive.name}: {info.name[:100]!r}: the set is too large")
+                raise SetError(f"{archive.name}: too large for a distribution set, at the member "
+                               f"{info.name[:100]!r}")
             progress(f"unpacking {archive.name}", raw.tell(), size)
             name = str(PurePosixPath(info.name))
             if ".." not in name.split("/") and name != ".":

@@ -34,7 +34,7 @@ RELEASE = re.compile(r"\d+\.\d+-[A-Z]+\d*")
 
 
 class FetchError(KinstError):
-    """A distribution set cannot be downloaded, verified or written."""
+    """Error raised if a distribution set cannot be downloaded, verified or written."""
 
 
 def fetch(name: str, progress: Progress, site: str | None = None,
@@ -142,8 +142,8 @@ def _download(url: str, path: Path, digest: str, progress: Progress) -> None:
                     file.write(chunk)
                     done += len(chunk)
                     if done > MAX_SET:
-                        raise FetchError(f"{url}: longer than {MAX_SET} bytes, which is too long "
-                                         "for a distribution set")
+                        raise FetchError(f"{url}: exceeds {MAX_SET} bytes, the maximum size of a "
+                                         "distribution set")
                     progress(path.name, done, have + length if length else 0)
             except (http.client.HTTPException, TimeoutError, ConnectionError,
                     ssl.SSLError) as error:

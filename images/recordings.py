@@ -142,8 +142,8 @@ def from_start(player: Player) -> None:
     symbols = [player.machine.image.symbols.find(name) for name in player.machine.guest.boot.starts]
     stop = player.run(Until(addresses=[symbol.address for symbol in symbols if symbol is not None]))
     if stop is None:
-        raise ReplayError(f"{player.recording.path}: ends before the kernel can be probed, in the "
-                          f"first steps of its boot (at {player.position})")
+        raise ReplayError(f"{player.recording.path}: the recording ends in the first steps of the "
+                          f"boot (at {player.position}), before the kernel can be probed")
     if stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
 

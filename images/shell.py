@@ -35,7 +35,7 @@ MARK_SIZE = 16  # maximum size of a mark in bytes
 
 
 class CommandError(KinstError):
-    """A command is invalid or did not end; ``stop`` is the reason why the machine stopped."""
+    """Error raised if a command is invalid or does not end; ``stop`` says why the run ended."""
 
     def __init__(self, text: str, stop: Stop | None = None) -> None:
         super().__init__(text)
@@ -63,7 +63,7 @@ def with_userland(image: Image) -> Image:
     """
     arch = arch_of(image).name
     if not guest_of(image, arch).boot.shell_prompt:
-        raise CommandError(f"{image.path}: the teaching kernel runs no programs; give a FreeBSD "
+        raise CommandError(f"{image.path}: the teaching kernel cannot run programs; give a FreeBSD "
                            "kernel")
     if image.options.programs:
         return image

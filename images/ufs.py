@@ -39,7 +39,7 @@ KINDS = {stat.S_IFDIR: 4, stat.S_IFREG: 8, stat.S_IFLNK: 10}  # d_type, keyed by
 
 
 class FileSystemError(KinstError):
-    """A tree of files does not fit into a file system, or contains an unsupported file or name."""
+    """Error raised if a file tree does not fit, or contains an unsupported file or name."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _Inode:
     content: bytes | memoryview
     blocks: list[int] = field(default_factory=list)  # block numbers of the content
     tables: list[tuple[int, list[int]]] = field(default_factory=list)  # (indirect block, contents)
-    # Block number of each level's root indirect block.
+    # Block numbers of the root indirect blocks, one for each level
     roots: list[int] = field(default_factory=list)
 
 
@@ -375,7 +375,7 @@ def read_folder(path: Path) -> Folder:
                 left -= item.lstat().st_size
                 if left < 0:
                     raise FileSystemError(
-                        f"{path}: its files have more than {MAX_FOLDER >> 20} MiB")
+                        f"{path}: its files exceed {MAX_FOLDER >> 20} MiB in total")
                 node.entries[item.name] = File(item.read_bytes(), stat.S_IFREG | mode & 0o7777)
         return node
 

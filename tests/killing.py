@@ -95,7 +95,7 @@ COMMANDS = (
     Command("explore", ("explore", "-k", "{races}", "--setup", "counter_reset()",
                         "--run", "counter_bad()", "--run", "counter_bad()", "--jobs", "2",
                         "--limit", "300", "--html", "{out}/a.html"), {"a.html": page_is_whole},
-            ends=1),  # exit status for a failing schedule
+            ends=1),  # exit status if a schedule fails
     Command("sweep", ("relocate", "-k", "{kernel}", "--states", "20", "--jobs", "2", "--store",
                       "{out}/a.db"), {"a.db": store_is_whole}),
     Command("xval", ("xval", "-k", "{kernel}", "--random", "3", "--jobs", "2", "--store",

@@ -63,7 +63,7 @@ def test_the_launch_file_of_vs_code_starts_the_server_and_drives_gdb(workspace):
     assert server.wait(60) == 0
     assert output.count("^done") >= 6 and "^error" not in output, output
     assert "^connected" in output and 'func="strlen"' in output and "hello" in output, output
-    # The program stops for the attach, the breakpoint, the step and the reverse step.
+    # The program stops at the attach and the breakpoint, and after the step and reverse step.
     assert output.count("*stopped") == 4, output
 
 

@@ -30,7 +30,7 @@ def imports(path):
 
 
 def floors():
-    """Return, for each package, the packages that import-linter's contracts forbid it to import."""
+    """Return the packages that import-linter's contracts forbid each package to import."""
     above = {}
     for contract in PROJECT["tool"]["importlinter"]["contracts"]:
         if contract["type"] != "layers":

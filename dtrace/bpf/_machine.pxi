@@ -109,7 +109,7 @@ cdef struct Walker:
     bint programs  # whether probes may interrupt user code
     uint64_t skip  # number of innermost frames that stack() omits
     bint after  # whether the function has returned, so that its caller is the first frame
-    uint64_t marks  # bit mask of the marks in a frame's address
+    uint64_t marks  # bit mask of the two marks in a frame's address
     uint64_t own_mark
     uint64_t caller_mark
     SavedRegister trap[WALKED]

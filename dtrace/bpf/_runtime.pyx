@@ -101,7 +101,7 @@ cdef class Runtime:
     cdef object host_numbers  # callback that returns the ID of a process name
     cdef dict walked  # maps the name of a register to its index in the walk
     cdef Action action
-    cdef public object look  # callback that consumes the buffers; receives the time
+    cdef public object look  # callback that consumes the buffers; its argument is the time
 
     def __cinit__(self):
         memset(&self.m, 0, sizeof(Machine))

@@ -197,7 +197,7 @@ cdef int64_t ask_number(Machine *m, const uint8_t *name) noexcept with gil:
     except BaseException as failure:
         runtime.failed(failure)
         return 0
-    w.names = w.names % NAMES  # the cache is full: start over
+    w.names = w.names % NAMES  # if the cache is full, start over
     memcpy(w.name[w.names].text, name, NAME_BYTES)
     w.name[w.names].number = number
     w.names += 1

@@ -61,7 +61,7 @@ class Assembler:
         return self._count
 
     def add(self, i: BpfInstruction) -> None:
-        """Append an instruction, and record the source line and action of the instruction."""
+        """Append an instruction, and record its source line and action."""
         self.instructions.append(i)
         self.lines.append(self.line)
         self.actions.append((self.action, self.storing))
@@ -97,7 +97,7 @@ class Assembler:
             WIDE, to, VALUE, 0, low - ((low & 1 << 31) << 1), high))
 
     def address(self, to: int, region: int, offset: int) -> None:
-        """Append the load of the address of the byte at ``offset`` in a memory region."""
+        """Append code that loads the address of the byte at ``offset`` in a memory region."""
         self.add(BpfInstruction(WIDE, to, REGION, 0, region, offset))
 
     def negate(self, to: int) -> None:

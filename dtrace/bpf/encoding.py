@@ -84,10 +84,10 @@ BYTES = {Size.B: 1, Size.H: 2, Size.W: 4, Size.DW: 8}
 SIZES = {count: size for size, count in BYTES.items()}
 WIDE = Class.LD | Mode.IMM | Size.DW
 
-# Meanings of the source register field in a wide immediate (first line) and a call (second line).
-# the value is a constant, or an offset in the region that the first immediate selects
+# Values of the source register field.
+# wide immediate: a constant, or an offset in the region that the first immediate selects
 VALUE, REGION = 0, 2
-# the callee is a helper, given by its ID, or a function, given by its distance from the call
+# call: a helper, given by its ID, or a function, given by its distance from the call
 HELPER, LOCAL = 0, 1
 
 
@@ -194,7 +194,8 @@ def decode(code: bytes) -> list[BpfInstruction | None]:
         operation, which is not supported.
     """
     if len(code) % SIZE:
-        raise EncodingError(f"{len(code)} bytes are not a multiple of the instruction size (8)")
+        raise EncodingError(f"the code has {len(code)} bytes, which is not a multiple of the "
+                            "instruction size (8)")
     instructions: list[BpfInstruction | None] = []
     at = 0
     while at < len(code):
@@ -202,10 +203,12 @@ def decode(code: bytes) -> list[BpfInstruction | None]:
         wide = None
         if opcode == WIDE:
             if at + 2 * SIZE > len(code):
-                raise EncodingError(f"instruction {at // SIZE}: the second slot is missing")
+                raise EncodingError(f"instruction {at // SIZE}: the last 8 bytes of this 16-byte "
+                                    "instruction are missing")
             second, other, distance, wide = LAYOUT.unpack_from(code, at + SIZE)
             if second or other or distance:
-                raise EncodingError(f"instruction {at // SIZE}: the second slot is not valid")
+                raise EncodingError(f"instruction {at // SIZE}: in the last 8 bytes of this "
+                                    "16-byte instruction, only the immediate may be nonzero")
         i = BpfInstruction(opcode, registers & 15, registers >> 4, offset, immediate, wide)
         if not _legal(i):
             raise EncodingError(

@@ -25,7 +25,7 @@ class Region(enum.IntEnum):
     RECORD = 6  # the record under construction
     SCRATCH = 7  # alloca() and strings that subroutines return
     DYNAMIC = 8  # associative arrays and thread-local variables
-    STATE = 9  # word 0: nonzero once tracing has ended
+    STATE = 9  # the first word is nonzero once tracing has ended
 
     @property
     def address(self) -> int:
@@ -83,7 +83,7 @@ class Helper(enum.IntEnum):
     COMPARE_TEXT = 6  # (a, b): compare two strings; return -1, 0 or 1
     FIND = 7  # (variable, key, key size): return the address of the value, or 0
     ASSIGN = 8  # (variable, key, key size, value or address of a string): assign the variable
-    RECORD = 9  # (clause, size, size in DTrace): return a new record's address, or 0 if none fits
+    RECORD = 9  # (clause, size, size in DTrace): open a record; return its address, or 0 if dropped
     COMMIT = 10  # (): complete the open record
     AGGREGATE = 11  # (aggregation, key, key size, value, increment): aggregate a value
     FAULT = 12  # (Fault, value): end the clause with a fault
@@ -93,7 +93,7 @@ class Helper(enum.IntEnum):
     DISCARD_SPECULATION = 16
     ALLOCATE = 17  # (size): allocate scratch memory and return its address
     STOP = 18  # (): end tracing after this firing
-    COPY_REFERENCE = 19  # (to, memref() pair, maximum): write the length, then the bytes
+    COPY_REFERENCE = 19  # (to, memref() pair, maximum): copy the memory, preceded by its length
     DESTRUCTIVE = 40  # ID of the first helper for ``ON_HOST`` (``dtrace/d/compile/actions.py``)
     VARIABLE = 32  # (index, argument): return a variable that only the host can read
     STACK = 33  # (to, frames, user): write the addresses of a kernel or user stack

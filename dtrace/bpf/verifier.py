@@ -66,7 +66,8 @@ def verify(code: bytes, functions: Iterable[int], helpers: Container[int]) -> No
         raise VerifierError(str(error)) from None
     starts = sorted(set(functions))
     if not starts or starts[0] != 0 or starts[-1] >= len(instructions):
-        raise VerifierError("code precedes the first function, or a function has no code")
+        raise VerifierError("the program has code before its first function, or a function "
+                            "without code")
     calls: dict[int, set[int]] = {}
     for start, end in zip(starts, [*starts[1:], len(instructions)], strict=True):
         calls[start] = _Function(instructions, start, end, starts, helpers).walk()
@@ -81,7 +82,7 @@ def _depths(calls: dict[int, set[int]]) -> None:
             if all(c in depths for c in called):
                 depths[start] = 1 + max([depths[c] for c in called], default=0)
     if len(depths) < len(calls) or any(depth > MAX_DEPTH for depth in depths.values()):
-        raise VerifierError(f"function calls nest deeper than {MAX_DEPTH} levels, or are recursive")
+        raise VerifierError(f"function calls are recursive or nest deeper than {MAX_DEPTH} levels")
 
 
 class _Function:

@@ -94,7 +94,7 @@ class _Parser:
             if match is None:
                 start = at + len(source[at:]) - len(source[at:].lstrip())
                 raise CallSyntaxError(
-                    f"'{source}': cannot read '{source[start : start + 10]}' at column {start + 1}"
+                    f"'{source}': cannot parse '{source[start : start + 10]}' at column {start + 1}"
                 )
             kind = match.lastgroup or ""
             self.tokens.append((kind, match[kind], match.start(kind)))
@@ -152,7 +152,7 @@ class _Parser:
             self.at += 1
             value = _integer(text)
             if not -(1 << 63) <= value < 1 << 64:
-                raise CallSyntaxError(f"{text}: does not fit in 64 bits")
+                raise CallSyntaxError(f"the number {text} does not fit in 64 bits")
             return Literal(value)
         if kind == "string":
             self.at += 1
@@ -223,7 +223,8 @@ def _integer(text: str) -> int:
         return sign * int(digits, 16)
     if len(digits) > 1 and digits.startswith("0"):
         if digits.strip("01234567"):
-            raise CallSyntaxError(f"{text}: begins with 0, so it must be an octal number")
+            raise CallSyntaxError(f"{text}: a number that begins with 0 must be octal; use only "
+                                  "the digits 0 to 7")
         return sign * int(digits, 8)
     return sign * int(digits)
 
@@ -310,16 +311,15 @@ def _variable(image: Image, name: str, prototypes: Prototypes | None) -> "Kernel
     """
     symbols = [s for s in image.symbols.named(name) if s.kind in (STT_NOTYPE, STT_OBJECT)]
     if not symbols:
-        raise KinstError(f"{name}: is a function of the kernel, called as {name}(...); choose "
-                         "another name for your value")
+        raise KinstError(f"{name} is a kernel function, called as {name}(...); choose another name "
+                         "for your value")
     if len({symbol.address for symbol in symbols}) > 1:
         raise KinstError(f"{name}: the kernel has {len(symbols)} variables with this name; choose "
                          "another name for your value")
     symbol = symbols[0]
     if name.startswith(TEMPLATES):
-        raise KinstError(f"{name}: is the template from which the kernel creates one variable per "
-                         "CPU or network stack; those variables cannot be read or set by this "
-                         "name")
+        raise KinstError(f"{name} is a template from which the kernel creates one variable per CPU "
+                         "or network stack; this name cannot read or set those variables")
     types = prototypes.types() if prototypes is not None else None
     kind = types.variable(symbol.name, symbol.address) if types is not None else None
     size = symbol.size if kind is None else size_of(kind)
@@ -400,8 +400,8 @@ class Evaluation:
         symbol = variable.symbol
         signed, bits = value - (1 << 64 if value >> 63 else 0), 8 * variable.size
         if not -(1 << bits - 1) <= signed < 1 << bits and value >> bits:
-            raise KinstError(f"{name} = {signed}: does not fit in the {variable.size} bytes of the "
-                             f"kernel's {name}")
+            raise KinstError(f"{name} = {signed}: the value does not fit in the {variable.size} "
+                             f"bytes of the kernel variable {name}")
         before = self._read(variable)
         stored = value & (1 << bits) - 1
         machine.write(symbol.address, stored.to_bytes(variable.size, "little"))

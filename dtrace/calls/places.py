@@ -79,7 +79,7 @@ class Places:
             bytes_on = self._number(self._take("")) * sign
             found = _At((found.value + bytes_on) & MASK, None, True)
         if self._tokens:
-            raise self._wrong(f"'{self._tokens[0]}' is unexpected")
+            raise self._wrong(f"unexpected '{self._tokens[0]}'")
         if found.loaded:
             pointed = strip(found.type) if found.type is not None else None
             if isinstance(pointed, Pointer):

@@ -50,7 +50,7 @@ def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
     if text.endswith("%") and text[:-1].replace(".", "", 1).isdecimal():
         part = float(text[:-1])
         if part > 100:
-            raise KinstError(f"{text}: a recording ends at 100%")
+            raise KinstError(f"{text}: the position must be at most 100%, the end of the recording")
         return player.seek(first.instructions
                            + int((last.instructions - first.instructions) * part / 100))
     moment = TIME.fullmatch(text)
@@ -84,13 +84,13 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
     interrupted = [n for n, (_address, is_return) in enumerate(frames) if n and not is_return]
     if not interrupted:
         raise KinstError(f"{player.recording.path}: the stack shows no exception that led to the "
-                         "panic; give panic for the position where the panic begins")
+                         "panic; use the position panic instead, where the panic begins")
     address = frames[interrupted[0]][0]
     if not machine.image.holds_code(address):
         if interrupted[0] + 1 >= len(frames):
-            raise KinstError(f"{player.recording.path}: the kernel executed {address:#x}, which is "
-                             "not code, and its caller is unknown; give panic for the position "
-                             "where the panic begins")
+            raise KinstError(f"{player.recording.path}: the kernel jumped to {address:#x}, which "
+                             "is not code, and the caller is unknown; use the position panic "
+                             "instead, where the panic begins")
         address = _call(machine, frames[interrupted[0] + 1][0])
     target = PlayedTarget(player)
     target.break_at(address)
@@ -98,8 +98,8 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
     if event.why is Why.INTERRUPTED:
         return Stop(StopReason.INTERRUPTED, machine.pc)
     if event.why is not Why.BREAKPOINT:
-        raise KinstError(f"{player.recording.path}: the instruction that the panic's stack shows "
-                         f"as interrupted, {machine.image.symbols.where(address)}, was never "
+        raise KinstError(f"{player.recording.path}: the panic's stack shows an exception at "
+                         f"{machine.image.symbols.where(address)}, but that instruction was never "
                          "executed")
     return None
 
@@ -182,8 +182,9 @@ def probed(player: Player, description: str) -> ReachedAt:
     for number in made.numbers:
         static = breakpoints.static(number)
         if static is not None and static.call is not None:
-            raise KinstError(f"{description}: all system calls are made at one place in the "
-                             f"kernel; give fbt::{static.call.function}:{static.name} instead")
+            raise KinstError(f"{description}: not a usable position, because all system calls "
+                             "share one probe location in the kernel; use "
+                             f"fbt::{static.call.function}:{static.name} instead")
     found, tails = list[int](), set[int]()
     for number in made.numbers:
         addresses, probe = list(breakpoints.addresses(number)), breakpoints.probe(number)

@@ -72,14 +72,14 @@ def check_shape(name: str, procedure: Procedure, given: int) -> None:
     """
     wanted = len(procedure.parameters)
     if given < wanted or (given > wanted and not procedure.variadic):
-        raise KinstError(f"{declare(procedure, name)}: takes "
-                         f"{counted(wanted, 'argument')}, {given} given; {UNCHECKED}")
+        raise KinstError(f"{declare(procedure, name)}: expected "
+                         f"{counted(wanted, 'argument')}, got {given}; {UNCHECKED}")
     for kind in (procedure.result, *(p.type for p in procedure.parameters)):
         inner = strip(kind)
         if not isinstance(inner, Void | Pointer) and not (
                 isinstance(inner, Integer | Enumeration) and inner.size <= 8):
-            raise KinstError(f"{declare(procedure, name)}: passing {declare(kind)} is not "
-                             f"supported; {UNCHECKED}")
+            raise KinstError(f"{declare(procedure, name)}: arguments and results of type "
+                             f"{declare(kind)} are not supported; {UNCHECKED}")
 
 
 def check_data(name: str, procedure: Procedure, number: int) -> None:
@@ -91,7 +91,7 @@ def check_data(name: str, procedure: Procedure, number: int) -> None:
     if number < len(procedure.parameters):
         wanted = procedure.parameters[number].type
         if isinstance(strip(wanted), Integer | Enumeration):
-            raise KinstError(f"{declare(procedure, name)}: argument {number + 1} is "
+            raise KinstError(f"{declare(procedure, name)}: argument {number + 1} must be "
                              f"{declare(wanted)}, not a string or buffer; {UNCHECKED}")
 
 
@@ -139,8 +139,8 @@ def registers(
         elif (isinstance(kind, Pointer) and value and machine.translate(value) is None
               and not isinstance(strip(kind.target), Void)):
             raise KinstError(
-                f"{declare(procedure, name)}: argument {number + 1} is {declare(wanted)}, but "
-                f"nothing is mapped at {value:#x}; {UNCHECKED}")
+                f"{declare(procedure, name)}: argument {number + 1} must be a valid "
+                f"{declare(wanted)}, but nothing is mapped at {value:#x}; {UNCHECKED}")
         converted.append(value & (1 << 64) - 1)
     return converted
 

@@ -115,7 +115,7 @@ class Sources:
     """
 
     def __init__(self, image: Image) -> None:
-        # (base address, begin, end, sources) of each part; the kernel's own addresses need no base.
+        # (base address, begin, end, sources) of the kernel, whose base is 0, and of each module.
         self._parts = [(0, 0, 0, FileSources(image.file))]
         self._parts += [(m.address, m.address, m.end, FileSources(m.file.elf))
                         for m in image.modules]

@@ -26,8 +26,8 @@ def debug_index(image: Image) -> DebugIndex:
              if debug_file(module.file.elf) is not None]
     kernel = debug_file(image.file)
     if kernel is None and not parts:
-        raise DebugDataError(f"{image.path}: has no debug data, and {image.path.name}.debug "
-                             "is not in its directory")
+        raise DebugDataError(f"{image.path}: has no debug data; put the matching "
+                             f"{image.path.name}.debug in its directory")
     index = None if kernel is None else index_of(image.file, image.kernel_identity)
     return LinkedIndex(index, parts) if parts or index is None else index
 

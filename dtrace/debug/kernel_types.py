@@ -32,8 +32,8 @@ def _kernel_types(image: Image, source: str | None) -> Types:
     types = _ctf_types(image) if source != "dwarf" else None
     if types is None:
         wanted = {"dwarf": "DWARF", "ctf": "CTF"}.get(source or "", "DWARF or CTF")
-        raise DebugDataError(f"{image.path}: has no {wanted} types, and no {image.path.name}.debug "
-                             "with types is in its directory")
+        raise DebugDataError(f"{image.path}: has no {wanted} types; put the matching "
+                             f"{image.path.name}.debug with types in its directory")
     return types
 
 

@@ -5,6 +5,7 @@ from dwarf.debug_file import DebugDataError
 from emu.elf.image import Image
 from emu.elf.symbols import STT_FUNC, STT_GNU_IFUNC, Symbol
 from emu.host.errors import KinstError
+from emu.host.printable import counted
 from kinst.providers.patterns import is_glob, matches
 
 
@@ -29,9 +30,9 @@ def find_function(image: Image, name: str) -> Symbol:
             return symbol
     copies = _copies(image, name)
     if copies:
-        raise KinstError(f"{image.path}: function '{name}' is inline in {copies} places only; "
-                         f"probe them with kinst::{name}:entry and :return, or list them with "
-                         f"kinst inline {name}")
+        raise KinstError(f"{image.path}: function '{name}' exists only as "
+                         f"{counted(copies, 'inline copy')}; probe them with kinst::{name}:entry "
+                         f"and :return, or list them with kinst inline {name}")
     near = image.symbols.similar(name)
     hint = (f"; did you mean {', '.join(near)}?" if near
             else "; for a function of a module, load the module (--module)")
@@ -55,7 +56,7 @@ def sized_functions(image: Image, name: str) -> list[Symbol]:
     find_function(image, name)
     found = [s for s in image.symbols.named(name) if s.kind == STT_FUNC and s.size]
     if not found:
-        raise KinstError(f"{image.path}: function '{name}' has no size")
+        raise KinstError(f"{image.path}: the size of function '{name}' is unknown")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Code places: the notation, common to all tools, for instructions in a kernel's code.
+"""Code places: the notation that all tools use for instructions in a kernel's code.
 
 A place is ``FUNCTION``, ``FUNCTION+0xHEX``, ``FUNCTION:OFFSET``, ``FILE:LINE``,
 ``FUNCTION:entry``, ``FUNCTION:return``, an address, ``MODULE`FUNCTION+0xHEX`` as printed by
@@ -32,7 +32,7 @@ from kinst.relocation.verdict import ConditionalJump
 FORMS = ("FUNCTION+0xHEX, FUNCTION:OFFSET, FILE:LINE, FUNCTION:entry, FUNCTION:return, an address, "
          "or a probe like kinst::FUNCTION:OFFSET")
 NUMBER = r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,18}"
-ADDED = re.compile(rf"(?P<function>[^+]+)\+(?P<offset>{NUMBER})")  # a probe's FUNCTION+OFFSET
+ADDED = re.compile(rf"(?P<function>[^+]+)\+(?P<offset>{NUMBER})")  # matches FUNCTION+OFFSET
 ADDRESS = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 OFFSET = re.compile(rf"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+)(?:[:+](?P<offset>{NUMBER}))?")
 END = re.compile(r"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+):(?P<end>entry|return)")
@@ -58,12 +58,12 @@ class CodePlace:
 
 
 def number_of(text: str) -> int:
-    """Return the value of an offset, which is hexadecimal with the prefix 0x, else decimal."""
+    """Parse an offset, which is hexadecimal if it has the prefix 0x, else decimal."""
     return int(text, 16) if ADDRESS.fullmatch(text) else int(text)
 
 
 def is_line(image: Image, text: str) -> bool:
-    """Return whether a text denotes FILE:LINE, as opposed to a function with this name."""
+    """Return whether a text denotes FILE:LINE rather than a function with the same name."""
     match = LINE.fullmatch(text)
     return match is not None and not is_glob(match["file"]) and (
         "@" in text or (FILE.search(match["file"]) is not None
@@ -125,7 +125,7 @@ def _at(image: Image, address: int) -> CodePlace:
 def _probes(image: Image, text: str, parts: list[str]) -> Iterator[CodePlace]:
     provider, module, function, name = [""] * (4 - len(parts)) + parts
     if provider not in ("", KINST, fbt.PROVIDER) or not function:
-        raise KinstError(f"{text}: only kinst and fbt probes name a place in the code, "
+        raise KinstError(f"{text}: not a place in code; give a kinst or fbt probe of a function, "
                          "e.g. kinst::strlen:4 or fbt::malloc:entry")
     if name in inline.NAMES:
         yield from _ends(image, function, module, name, provider != fbt.PROVIDER)
@@ -136,7 +136,8 @@ def _probes(image: Image, text: str, parts: list[str]) -> Iterator[CodePlace]:
     elif re.fullmatch(NUMBER, name) and provider != fbt.PROVIDER:
         yield from _offsets(image, function, module, number_of(name))
     else:
-        raise KinstError(f"{text}: '{name}' is not an offset, 'entry' or 'return'")
+        raise KinstError(f"{text}: the probe name '{name}' must be 'entry', 'return' or, with "
+                         "kinst, an offset")
 
 
 def _functions(image: Image, name: str, module: str) -> list[Symbol]:

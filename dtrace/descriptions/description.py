@@ -105,7 +105,7 @@ def create(
 
 
 def _spelled(image: Image, wanted: Description) -> list[tuple[str, str]]:
-    """Return (function, name) pairs for a description; convert the code places of ``kinst``.
+    """Return (function, name) pairs for a description, with code places converted to offsets.
 
     ``kinst::FILE@LINE:``, ``kinst::FUNCTION+0xHEX:`` and ``kinst::FUNCTION:0xHEX:`` are converted
     to functions with decimal offsets.

@@ -26,7 +26,7 @@ from emu.unicorn.guest_memory import PAGE
 from kinst.code.dataflow import EFFECTS, MEMORY, Effect
 
 WINDOW = 50_000  # number of instructions in a window
-# number of instructions to search first; factor by which the number grows
+# length of the first search in instructions; growth factor for later searches
 NEAR, WIDER = 100_000, 16
 MAX_LINKS = 100_000
 STORE = int(StepKind.STEP_STORE)
@@ -305,7 +305,7 @@ class Origin:
                     position += count
                 elif saves and position > low:
                     moved = position - 1
-        runs = list[int]()  # for each piece, the count at which its uninterrupted user code begins
+        runs = list[int]()  # start count of the uninterrupted user code that contains each piece
         for n, (before, address, _count) in enumerate(pieces):
             runs.append(runs[-1] if n and in_program(address) and in_program(pieces[n - 1][1])
                         else before)

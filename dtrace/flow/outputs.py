@@ -51,7 +51,7 @@ class _Walked:
 
 
 class _Instructions:
-    """Output format with a line per instruction; lines wait for recorded effects."""
+    """Output format with a line per instruction; each line waits for the instruction's effects."""
 
     def __init__(self, code: KernelCode, head: Head, show: Callable[[str], None],
                  as_json: bool) -> None:

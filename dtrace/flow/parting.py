@@ -13,7 +13,7 @@ from emu.machine.running_thread import thread_of
 from emu.replay.flow import CHUNK, ENTRY, PIECE, Head, flow
 from emu.replay.player import Player
 
-AROUND = 50_000  # maximum distance of a shown call from the difference, in instructions
+AROUND = 50_000  # maximum distance in instructions between the difference and a shown call
 BEFORE, BEHIND = 10, 14  # maximum number of calls to show before and after the difference
 
 
@@ -184,7 +184,7 @@ def calls_around(player: Player, code: KernelCode, count: int, begin: int) -> li
 
 
 def call_text(call: FunctionEntry, least: int, sources: Sources) -> str:
-    """Return a line of text for a call: the function, indented by stack depth, and source line."""
+    """Return a line of text for a call: function, indented by stack depth, and source line."""
     line = "?" if call.site is None else sources.line(call.site)
     where = "" if line == "?" else "  " + line.rpartition("/")[2]
     how = "" if call.how == "call" else f" [{call.how}]"

@@ -170,7 +170,7 @@ class GuestState(ABC):
 
     @property
     def outside(self) -> bool:
-        """Whether the CPU executes a user program, not the kernel."""
+        """Whether the CPU is executing a user program rather than the kernel."""
         return bool(self._machine.guest.boot.shell_prompt) and not self._machine.pc >> 63
 
     @property
@@ -370,7 +370,7 @@ class GuestState(ABC):
         return time.of(self._runtime.thread, cpu, self.now)
 
     def _ppid(self) -> int | None:
-        """Return 0, the parent ID of a process without a parent.
+        """Return 0, the parent ID of a process without a parent, or None if there are no processes.
 
         The runtime itself reads the parent ID of other processes.
         """
@@ -411,7 +411,7 @@ class GuestState(ABC):
         return ids
 
     def _caller(self) -> int:
-        """Return the address of the first frame outside of the current function."""
+        """Return the address of the first frame outside the current function."""
         fired = self._fired()
         own = int((fired is None or fired.provider != "fbt") and not self.after)
         frames = self.stack(1 + own, False)
@@ -455,7 +455,7 @@ class GuestState(ABC):
             return 0 if name == "zero" else None
         place = self._member("thread", self._machine.guest.threads.lists.frame)
         frame = 0 if place is None else self._number(self.thread + place[0])
-        if not frame:  # the thread has never left the kernel; FreeBSD reports this fault, too
+        if not frame:  # the thread has never left the kernel: report a fault, as FreeBSD does
             raise RuntimeFault(Fault.BAD_ADDRESS, 0)
         return self._number(frame + location[0], location[1])
 

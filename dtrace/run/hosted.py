@@ -25,8 +25,7 @@ LOCKS: dict[str, Callable[[LockState, int], int]] = {
     "mutex_type_spin": lambda lock, _thread: lock.spins,
     **dict.fromkeys(("rw_read_held", "sx_shared_held"),
                     lambda lock, _thread: lock.held and not lock.owner),
-    # The first two subroutines accept any exclusive owner, the next two
-    # only the current thread.
+    # The first two subroutines accept any exclusive owner, the next two only the current thread.
     **dict.fromkeys(("rw_write_held", "sx_exclusive_held"), lambda lock, _thread: lock.owner != 0),
     **dict.fromkeys(("rw_iswriter", "sx_isexclusive"), lambda lock, thread: lock.owner == thread),
 }
@@ -285,7 +284,7 @@ class Hosted:
         return 0
 
     def _of_program(self, address: int, size: int) -> int:
-        """Return an address that copyin() and similar subroutines may read; refuse others.
+        """Return an address unchanged if copyin() and similar subroutines may read it.
 
         :raises RuntimeFault: if the address belongs to the kernel.
         """

@@ -89,7 +89,7 @@ class KernelProbes:
             return []
         if not (provider or function or GLOB.search(name) or name in ("entry", "return", "")) and (
                 own or not self._declares(lambda item: item.name == name)):
-            return []  # the description is a name such as BEGIN
+            return []  # the description consists of a name such as BEGIN
         text = ":".join(parts)
         try:
             made = create(self.breakpoints, Description(text, provider, module, function, name),
@@ -232,11 +232,11 @@ class KernelSurroundings:
                     places[probe.number] = self._place(probe, index, typed)
                     if len(places) > MOST_PLACES:
                         raise KinstError(f"argument {index} is read at more than "
-                                         f"{MOST_PLACES} probes: name fewer functions")
+                                         f"{MOST_PLACES} probes; probe fewer functions")
                 if typed:
                     self._note_type(probe, parameters)
         if typed and len(parameters) > 1:
-            raise KinstError("args[]: several functions of different types are named "
+            raise KinstError("args[]: not all probed functions have the same type as "
                              f"{next(iter(parameters.values()))[0]}")
         if not places:
             return None
@@ -311,13 +311,13 @@ class KernelSurroundings:
                         self._spelled[id(procedure)] = procedure, _spelled(procedure)
                     procedures[self._spelled[id(procedure)][1]] = copy.name, procedure
                     locations.add(places_of_copy[index] if index < len(places_of_copy) else None)
-                if locations:  # inline copies at the same address must have the same location
+                if locations:  # all copies at an address must have the parameter in the same place
                     places[probe.number] = locations.pop() if len(locations) == 1 else None
         if not places:
             return None
         (name, procedure), *others = procedures.values()
         if others:
-            raise KinstError("args[]: several inline functions of different types are named "
+            raise KinstError("args[]: not all probed inline functions have the same type as "
                              f"{name}")
         if index >= len(procedure.parameters):
             raise KinstError(f"index {index} is out of range for args[ ]: "
@@ -432,7 +432,7 @@ class KernelSurroundings:
 
 
 # Bits that mark an address as an instruction or a return address in stacks with inline functions.
-# The marks replace two upper bits of the address; all upper bits are set, or all are clear.
+# The marks replace two upper bits of the address, which all have the same value without the marks.
 UPPER = 1 << 63
 MARKS, INSTRUCTION, CALLER = 3 << 61, 1 << 61, 2 << 61
 

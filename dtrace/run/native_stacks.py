@@ -28,7 +28,7 @@ def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks]
 
     def step(pc: int, is_return: bool) -> Steps:
         if not image.holds_code(pc):
-            # Outside the kernel, a return address ends the stack; the host handles the rest.
+            # A return address outside the kernel ends the stack; the host handles other addresses.
             return StepKind.OUTSIDE, None
         frame_step = stacks().step(pc, is_return)
         return (StepKind.LAST if frame_step is None else StepKind.TRAP if frame_step.trap

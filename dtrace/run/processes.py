@@ -59,8 +59,8 @@ class GuestProcesses:
                              "-c command")
         file, kernel = self._programs.file(name[:NAME]), self._machine.image.machine
         if file.machine != kernel:
-            raise KinstError(f"{file.path}: program for {file.machine}, but the kernel is for "
-                             f"{kernel}")
+            raise KinstError(f"{file.path}: this program is for {file.machine}, but the kernel is "
+                             f"for {kernel}")
         address = self._programs.other_code(name[:NAME])
         if address is not None:
             raise KinstError(f"process {process} ({name[:NAME]}): the code at {address:#x} differs "

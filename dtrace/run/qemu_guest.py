@@ -62,7 +62,7 @@ class QemuGuest(GuestState):
             return None
 
     def interrupted(self, number: int) -> int:
-        """Return an argument, the result, ``after`` or a register, selected by number."""
+        """Return the argument, result, ``after`` flag or register that a number selects."""
         arch = self._machine.arch
         if number >= OTHER_REGISTER:
             return self.state.get(list(arch.registers)[number - OTHER_REGISTER])
@@ -86,7 +86,7 @@ class QemuGuest(GuestState):
 
     def arm(self, due: int | None, ring: Callable[[], int | None]) -> None:
         if due is not None:
-            raise KinstError("--machine qemu: profile and tick probes count virtual time, which "
+            raise KinstError("--machine qemu: profile and tick probes need virtual time, which "
                              "QEMU does not have")
 
     def end(self) -> None:

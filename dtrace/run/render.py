@@ -55,7 +55,7 @@ class Symbols(Protocol):
 
 
 class NoSymbols:
-    """Names of addresses without a kernel: the addresses as numbers."""
+    """Implementation of ``Symbols`` without a kernel: it formats every address as a number."""
 
     def address(self, value: int) -> str:
         """Return the address as a number."""
@@ -315,7 +315,7 @@ def real(letter: str, flags: str, wide: int, precision: int | None, content: byt
 def typed_name(kind: Type, depth: int = 0) -> str:
     """Return the name of a type for ``print()``, with qualifiers and unresolved typedefs."""
     if depth > MAX_NAME:
-        raise DebugDataError("damaged debug data: type is nested too deeply")
+        raise DebugDataError("damaged debug data: a type is nested too deeply")
     match kind:
         case Qualified():
             inner = typed_name(kind.target, depth + 1)
@@ -384,7 +384,7 @@ class Typed:
                 return self._float(content)
             case Pointer():
                 value = number(content, False)
-                if isinstance(base.target, Procedure):  # dtrace(1) does not resolve this typedef
+                if isinstance(base.target, Procedure):  # as in dtrace(1), a typedef does not match
                     text = self.symbols.symbol(value)
                     return text if "`" in text else self._hex(value)
                 return self._hex(value)

@@ -224,7 +224,7 @@ class Session(LinkedPrograms):
         return aggregations(self.consumer, empty=empty)
 
     def timed(self) -> dict[str, int]:
-        """Return the unit of keys that are times, in nanoseconds, keyed by aggregation name.
+        """Return the units, in nanoseconds, of keys that are times, keyed by aggregation name.
 
         The unit is 0 if it cannot be determined.
         """
@@ -274,7 +274,7 @@ class Session(LinkedPrograms):
                 self._wait(due - (due - look) % period if not host else look, host)
                 self._consume()
                 look = self.now + self._period
-                if host and look <= due:  # on the host's clock, consume buffers until it is due
+                if host and look <= due:  # with the host's clock, consume again before the timer
                     continue
             self._wait(due, host)
             if self.firings >= MAX_FIRINGS:

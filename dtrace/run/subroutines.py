@@ -231,7 +231,7 @@ def inet_ntop(family: int, read: Callable[[int], bytes]) -> bytes:
 
 
 def token(text: bytes, separators: bytes, most: int) -> tuple[int, int] | None:
-    """Return the bounds of a string's first token, or None if it has no token; for ``strtok()``.
+    """Return the bounds of the first token for ``strtok()``, or None if the string has no token.
 
     The search for the next token begins at the separator that ends this one.
 
@@ -262,7 +262,7 @@ class _Json:
         return self.text[self.at : self.at + 1]
 
     def string(self) -> bytes | None:
-        """Read a string, and return the contents without quotes, or None if no end is found."""
+        """Read a string and return its contents, or None if the closing quote is missing."""
         begin = self.at + 1
         at = begin
         while at < len(self.text):
@@ -333,7 +333,7 @@ class _Json:
 
 
 def json(text: bytes, path: bytes) -> bytes | None:
-    """Return the text of a JSON element, or None if the element is missing or the JSON invalid.
+    """Return the text of a JSON element, or None if the element is missing or the JSON is invalid.
 
     :param path: keys and array indices, as in ``a.b[1]``.
     """

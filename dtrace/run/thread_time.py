@@ -78,7 +78,7 @@ class ThreadTime:
         if mask - passed < AHEAD // tick:
             passed = 0
         time = (self._read(thread + self._ran[0], self._ran[1]) + passed) * tick
-        # At a switch, the old thread's time ends slightly before the new thread's time begins.
+        # At a thread switch, the old thread's time ends slightly before the new one's begins.
         number = self._read(thread + self._tid[0], self._tid[1])
         last = self._given.get(thread)
         if last is not None and last[0] == number and last[2] <= now:  # the clock was not set back

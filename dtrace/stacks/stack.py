@@ -27,7 +27,7 @@ PANIC = "kernel`panic+"
 INDENT = " " * 14
 # A line of a stack: function, offset and source line.
 LINE = re.compile(r"(?P<function>.+?)(?:\+0x[0-9a-f]+)?(?:  .*)?", re.DOTALL)
-# Minimum distance in bytes from a label at which an address is shown without the label's name.
+# An address at least this many bytes after a symbol is shown without the symbol's name.
 FAR = 1 << 20
 MASK = (1 << 64) - 1
 MOST_STEPS = 1 << 17  # maximum number of cached steps
@@ -183,7 +183,7 @@ class Stacks:
             return trap_step(self._machine)
         rule, known = self._sources.rule(pc - is_return), arch.dwarf_registers
         if not is_return and (rule is None or arch.link is not None):
-            # With a link register, the debug data does not describe epilogues.
+            # On architectures with a link register, the debug data does not describe epilogues.
             followed = self._followed(pc, rule is None)
             if followed is not None:
                 return followed

@@ -47,7 +47,7 @@ def structure(types: Types, name: str) -> Structure | None:
 
 
 class Threads:
-    """Threads of one machine; a kernel without debug data or without threads has none."""
+    """Threads of one machine, or none if the kernel has no threads or no debug data."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -78,7 +78,7 @@ class Threads:
         return {address: name for address in addresses if address and (name := self.name(address))}
 
     def all(self) -> Iterator[Thread]:
-        """Yield the threads of all processes on the kernel's list, as far as it is readable."""
+        """Yield the threads of all processes on the readable part of the kernel's list."""
         left = MOST
         try:
             for process in self._processes():
@@ -91,7 +91,7 @@ class Threads:
             return
 
     def _processes(self) -> Iterator[CStruct]:
-        """Yield the processes on the kernel's list, as far as it is readable."""
+        """Yield the processes on the readable part of the kernel's list."""
         if self._thread is None or self._process is None:
             return
         head = self._machine.image.symbols.find(self._lists.first_process)
@@ -126,8 +126,8 @@ class Threads:
         """
         path, register = self._machine.guest.programs.page_tables
         if self._process is None or not path:
-            raise KinstError(f"{self._machine.image.path}: memory of processes not available: the "
-                             "kernel has no types (debug data), or no processes")
+            raise KinstError(f"{self._machine.image.path}: the memory of processes is not "
+                             "available, because the kernel has no debug data or no processes")
         known = []
         for process in self._processes():
             known.append(_number(process, self._lists.pid))

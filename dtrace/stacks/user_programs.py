@@ -101,8 +101,8 @@ class UserPrograms:
     def _load(self, name: str) -> ProgramFile:
         path = self._files.get(name)
         if path is None:
-            raise ImageError(f"program '{name}': its file is unknown; specify it with "
-                             "--program FILE (symbols are read from there)")
+            raise ImageError(f"the file of program '{name}' is unknown; specify a file with "
+                             "symbols with --program FILE")
         return ProgramFile(path)
 
 

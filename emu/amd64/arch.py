@@ -104,7 +104,7 @@ class Amd64(Arch):
         return 0
 
     def executed_length(self, code: bytes) -> int:
-        """Return the first instruction's size in bytes as the CPU models execute the instruction.
+        """Return how many bytes the CPU models execute as the first instruction.
 
         :return: 0 if they do not execute the instruction.
         """

@@ -82,7 +82,7 @@ class Arch(ABC):
         """Return Capstone's decoder for the architecture, with instruction details turned off."""
 
     def assembler(self, text: str) -> "keystone.Ks | None":
-        """Return Keystone's assembler for the syntax of ``text``, or None if there is none."""
+        """Return Keystone's assembler for the syntax of ``text``, or None if unavailable."""
         return None
 
     def disassemble(self, code: bytes, address: int) -> str:
@@ -141,7 +141,7 @@ class Arch(ABC):
         return 8 if self.link is None else 0
 
     def executed_length(self, code: bytes) -> int:
-        """Return the first instruction's size in bytes as the CPU models execute the instruction.
+        """Return how many bytes the CPU models execute as the first instruction.
 
         The CPU models also execute encodings that are not valid instructions.
 

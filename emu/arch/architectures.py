@@ -29,6 +29,6 @@ def arch_of(image: Made) -> Arch:
         if arch.elf_machine == image.machine:
             return arch
     raise ImageError(
-        f"{image.path}: made for {image.machine}; supported architectures: "
-        f"{', '.join(ARCHITECTURES)}"
+        f"{image.path}: made for {image.machine}, which is not supported; supported "
+        f"architectures: {', '.join(ARCHITECTURES)}"
     )

@@ -43,8 +43,8 @@ class Arm64(Arch):
     dwarf_registers = (*(f"x{i}" for i in range(31)), "sp")
     frame_record = ("x29", 0, 8)
     relocatable_modules = False
-    # At other addresses, Keystone subtracts the address from the immediate of ADR and ADRP, but not
-    # from the immediate of branches.
+    # Assemble at address 0: elsewhere, Keystone subtracts the address from the immediates of ADR
+    # and ADRP, but not from the immediates of branches.
     assembly_address = 0
     watches_before = True  # Arm ARM, D2.10: watchpoint exceptions are taken before the access
 

@@ -92,7 +92,7 @@ class Device(ABC):
         for name in self.kept():
             value = state[name]
             if not _alike(own[name], value):
-                raise ValueError(f"invalid value of the device attribute {name}")
+                raise ValueError(f"the saved value of the device attribute {name} is invalid")
             if isinstance(value, dict) and "hex" in value:
                 value = bytearray.fromhex(value["hex"])
             setattr(self, name, copy.deepcopy(value))
@@ -114,7 +114,7 @@ def number(value: object, end: int = 1 << 63) -> int:
     :raises ValueError: if the value is not such a number.
     """
     if type(value) is not int or not 0 <= value < end:
-        raise ValueError("a device state contains an invalid number")
+        raise ValueError("the saved state of a device contains an invalid number")
     return value
 
 

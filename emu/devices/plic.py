@@ -9,7 +9,7 @@ from emu.devices.device import Device
 
 SOURCES = 64
 PRIORITY, PENDING, ENABLE, CONTEXT = 0, 0x1000, 0x2000, 0x200000
-ENABLE_STEP, CONTEXT_STEP = 0x80, 0x1000  # distance in bytes between contexts in the two blocks
+ENABLE_STEP, CONTEXT_STEP = 0x80, 0x1000  # bytes per context in the ENABLE and CONTEXT blocks
 
 
 class Plic(Device):

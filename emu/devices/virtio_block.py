@@ -103,7 +103,7 @@ class VirtioBlock(Device):
         """Carry out a request, and return the number of bytes written to the request's chain."""
         room = sum(length for _address, length in chain.writable)
         if len(chain.readable) < 16 or not room:
-            raise QueueError("a disk request has no header, or no room for the status")
+            raise QueueError("a disk request has no complete header, or no room for the status")
         kind, _reserved, sector = struct.unpack("<IIQ", chain.readable[:16])
         data, out, status = b"", chain.readable[16:], OK
         if kind == IN:
@@ -184,14 +184,14 @@ class VirtioBlock(Device):
         if not (isinstance(queue, list) and len(queue) == len(self.queue.state())
                 and all(type(one) is int and 0 <= one < 1 << 64 for one in queue)
                 and isinstance(trouble, str) and isinstance(written, dict)):
-            raise ValueError("a disk has an invalid state")
+            raise ValueError("the saved state of a disk is invalid")
         blocks = {}
         for key, text in written.items():
             block_number, block = int(key), bytes.fromhex(text)
             left = len(self._content) - block_number * BLOCK
             if (block_number < 0 or left <= 0 or len(block) != min(BLOCK, left)
                     or str(block_number) != key):
-                raise ValueError("a disk's state contains an invalid block")
+                raise ValueError("the saved state of a disk contains an invalid block")
             blocks[block_number] = block
         self.queue.restore(queue)
         self.trouble = trouble

@@ -18,7 +18,7 @@ NO_INTERRUPT = 1  # flag of the available ring
 
 
 class QueueError(Exception):
-    """The driver has violated the specification; the device must be reset."""
+    """Error raised if the driver violates the specification; the device must then be reset."""
 
 
 @dataclass(frozen=True)

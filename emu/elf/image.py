@@ -64,7 +64,7 @@ class Image:
     segments: tuple[Segment, ...]
     symbols: SymbolTable
     build_id: str
-    modules: tuple[Module, ...] = ()  # modules, which follow the kernel in memory, in address order
+    modules: tuple[Module, ...] = ()  # modules in address order; they follow the kernel in memory
     options: BootOptions = NOTHING  # options for the boot loader
 
     @property
@@ -108,7 +108,7 @@ class Image:
         return f"{self.build_id or 'none'}-{h.hexdigest()[:32]}"
 
     def is_known_as(self, identity: str) -> bool:
-        """Whether an identity that a recording or snapshot contains belongs to this image.
+        """Whether an identity stored in a recording or snapshot refers to this image.
 
         Identities in older recordings and snapshots do not cover the symbols.  They are accepted,
         because the content of a recording is checked during the replay.
@@ -199,12 +199,13 @@ def load_image(path: Path, debug: Path | None = None) -> Image:
         raise ImageError(f"{path}: not an executable kernel (ELF type {elf.kind})")
     code = [section for section in elf.sections if section.flags & SHF_EXECINSTR and section.size]
     if code and all(section.kind == elf_file.SHT_NOBITS for section in code):
-        raise ImageError(f"{path}: a debug file without code; give the kernel that it belongs to")
+        raise ImageError(f"{path}: is a debug file without code; give the kernel that it belongs "
+                         "to")
     segments = [_segment(segment, data, path) for segment in elf.segments
                 if segment.kind == PT_LOAD and segment.in_memory]
     entries, strings, build_id = file_symbols(elf)
     if not segments:
-        raise ImageError(f"{path}: nothing to load: no PT_LOAD segment")
+        raise ImageError(f"{path}: has nothing to load, because it has no PT_LOAD segment")
     _check_overlap(segments, path)
     if not entries:
         debug = debug or path.with_name(path.name + ".debug")
@@ -225,7 +226,8 @@ def load_image(path: Path, debug: Path | None = None) -> Image:
 def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:
     found = file_symbols(ElfFile(read_file(path)))
     if not found[0]:
-        raise ImageError(f"{path}: a debug file without symbols; get the release's kernel-dbg set")
+        raise ImageError(f"{path}: is a debug file without symbols; get the release's kernel-dbg "
+                         "set")
     return found
 
 
@@ -250,5 +252,5 @@ def _check_overlap(segments: list[Segment], path: Path) -> None:
     for first, second in itertools.pairwise(ordered):
         if first.virtual_end > second.virtual:
             raise ImageError(
-                f"{path}: segments overlap at {second.virtual:#x}: not a usable kernel image"
+                f"{path}: not a usable kernel image: two segments overlap at {second.virtual:#x}"
             )

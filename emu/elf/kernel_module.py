@@ -52,7 +52,7 @@ METADATA_SET = "set_modmetadata_set"
 
 @dataclass(frozen=True)
 class Dependency:
-    """Dependency on a module, in a version from ``least`` to ``last``."""
+    """Dependency on a module whose version is from ``least`` to ``last``."""
 
     name: str
     least: int
@@ -71,7 +71,7 @@ class ModuleFile:
         if len(self.data) > MAX_SIZE:
             raise ImageError(f"{path}: too large for a module: {len(self.data)} bytes")
         if bytes(self.data[:4]) != ELF_MAGIC or bytes(self.data[4:6]) != b"\2\1":
-            raise ImageError(f"{path}: not a kernel module (a 64-bit ELF file, like kinst.ko)")
+            raise ImageError(f"{path}: not a kernel module; give a 64-bit ELF file like kinst.ko")
         try:
             self._read(ElfFile(file))
         except (struct.error, IndexError, ValueError, UnicodeDecodeError):
@@ -118,7 +118,8 @@ class ModuleFile:
                 elif segment.kind == PT_DYNAMIC:
                     self.dynamic = virtual
             if not self.segments:
-                raise ImageError(f"{self.path}: nothing to load: no PT_LOAD segment")
+                raise ImageError(f"{self.path}: has nothing to load, because it has no PT_LOAD "
+                                 "segment")
             self.size = max(virtual + size for virtual, _o, _f, size, _x in self.segments)
             self.sections = [
                 s._replace(at=s.address) if s.flags & ALLOC and s.address + s.size <= self.size

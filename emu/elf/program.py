@@ -34,7 +34,7 @@ class ProgramFile:
             sizes[function.address] = max(function.size, sizes.get(function.address, 0))
         if sum(sizes.values()) > MOST_COVERED * sum(s.in_file for s in file.segments
                                                     if s.kind == PT_LOAD):
-            raise ImageError(f"{path}: its functions overlap many times: the symbols are damaged")
+            raise ImageError(f"{path}: damaged symbols: the functions overlap many times")
 
     @property
     def digest(self) -> str:

@@ -77,7 +77,7 @@ class ElfFile:
         if bytes(data[4:6]) != b"\2\1":
             raise ImageError(f"{path}: not a 64-bit little-endian ELF file")
         if len(data) < HEADER.size:
-            raise ImageError(f"{path}: truncated: an ELF header has {HEADER.size} bytes")
+            raise ImageError(f"{path}: truncated: shorter than an ELF header ({HEADER.size} bytes)")
         (_ident, self.kind, machine, _version, self.entry, programs, sections, _flags, _size,
          program_size, program_count, section_size, section_count, names) = HEADER.unpack_from(data)
         self.machine = MACHINES.get(machine, str(machine))
@@ -115,7 +115,7 @@ class ElfFile:
         return self.data[offset : offset + size]
 
     def view(self, section: SectionHeader) -> memoryview:
-        """Return a section's bytes in the file without copying them; no bytes for SHT_NOBITS."""
+        """Return a section's bytes in the file without copying them, or no bytes for SHT_NOBITS."""
         if section.kind == SHT_NOBITS:
             return self.data[:0]
         return self.piece(section.offset, section.size)

@@ -17,7 +17,7 @@ KINDS = (STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC)
 SHN_UNDEF = 0
 MAX_NAME = 4096
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
-FEW_QUESTIONS = 16  # maximum number of lookups by name without an index of all names
+FEW_QUESTIONS = 16  # maximum number of lookups by name before all names are indexed
 FEW_NAMES = 16  # maximum number of string table offsets that are searched for one by one
 KERNEL = "kernel"  # name under which the kernel's own linker lists the kernel
 
@@ -160,7 +160,7 @@ class SymbolTable:
         return named[0] if named else None
 
     def globals(self, names: Collection[str]) -> dict[str, int]:
-        """Return name -> address for all global symbols with one of the given names."""
+        """Return the addresses of the global symbols with the given names, keyed by name."""
         addresses: dict[str, int] = {}
         for at, info, _other, section, value, _size in SYMBOL.iter_unpack(self._raw):
             if section != SHN_UNDEF and info >> 4 and (name := self._text(at)) in names:
@@ -177,8 +177,8 @@ class SymbolTable:
             functions = self._cut(sorted(rows(self._raw, len(self._strings), (STT_FUNC,), True)))
             if self._code is not None and sum(e[1] for e in functions) > MOST_COVERED * sum(
                     end - begin for begin, end in self._code):
-                raise ImageError(f"{self._where}: its functions are many times longer than its "
-                                 "code: the symbols are damaged")
+                raise ImageError(f"{self._where}: damaged symbols: the functions are many times "
+                                 "larger than the code")
             self._functions = functions
             self._addresses = [e[0] for e in self._functions]
         return self._functions

@@ -30,6 +30,6 @@ def first(received: bytes | bytearray) -> tuple[int, int] | None:
 
 
 def opened(packet: bytes | bytearray) -> tuple[bytes, bool]:
-    """Return (content, whether the checksum is correct) of a packet; escapes remain."""
+    """Return a packet's content with unresolved escapes, and whether its checksum is correct."""
     content = bytes(packet[1:-3])
     return content, b"%02x" % (sum(content) & 0xFF) == bytes(packet[-2:]).lower()

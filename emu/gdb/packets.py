@@ -16,7 +16,7 @@ class GdbError(KinstError):
 
 
 class Gone(GdbError):
-    """Loss of the connection to the debugger."""
+    """Error raised if the connection to the debugger is lost."""
 
 
 class Connection:

@@ -60,7 +60,7 @@ def serve(target: Target, place: str, ready: Callable[[int], None], threads: Thr
             try:
                 GdbSession(target, connection, threads, commands).serve()
             except Gone:
-                target.breakpoints.clear()  # set by the disconnected debugger
+                target.breakpoints.clear()  # the debugger that set them has disconnected
                 target.watched.clear()
             else:
                 break

@@ -52,7 +52,7 @@ class NoThreads:
         return []
 
 
-# A ``monitor`` command, which takes its argument and returns the lines to print.
+# Function that executes a ``monitor`` command: it takes the argument and returns output lines.
 Command = Callable[[str], Iterable[str]]
 
 
@@ -150,7 +150,7 @@ class GdbSession:
     # -- registers and memory ---------------------------------------------------------------------
 
     def _value(self, register: GdbRegister) -> bytes:
-        """Return a register's value in hexadecimal; each digit is ``x`` if it is unavailable."""
+        """Return a register's value in hexadecimal, or only ``x`` digits if it is unavailable."""
         size, machine = register.bits // 8, self._target.machine
         thread = self._thread(self._chosen)
         if register.ours is not None and thread.registers is not None:

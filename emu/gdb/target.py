@@ -87,7 +87,7 @@ class Target(ABC):
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
-        # Callback that returns the address space of programs, or None for the running process's.
+        # Callback that returns the space for user addresses; None selects the running process's.
         self.space: Callable[[], AddressSpace] | None = None
         self.breakpoints: set[int] = set()
         self.watched: list[Watched] = []
@@ -171,7 +171,7 @@ class Target(ABC):
                     made.append(WriteWatch(self.machine.engine, w.physical, w.size,
                                            w.kind != 3, w.kind != 2))
                 except ValueError:
-                    raise GdbError(f"{w.address:#x} cannot be watched: not RAM") from None
+                    raise GdbError(f"cannot watch address {w.address:#x}: it is not RAM") from None
             yield made
         finally:
             for watch in made:
@@ -266,7 +266,7 @@ class Target(ABC):
                     return hit or event
 
     def range_step(self, begin: int, end: int, poll: Poll) -> StopEvent:
-        """Step until the program counter is outside of [begin, end), or another event occurs."""
+        """Step until the program counter is outside [begin, end) or another event occurs."""
         for number in range(1 << 20):
             event = self.step()
             pc = self.machine.pc

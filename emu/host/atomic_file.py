@@ -16,7 +16,7 @@ def _drop_abandoned(path: Path, present: Path) -> None:
     """Remove the temporary files that killed writers of ``path`` left behind."""
     now = present.stat().st_mtime
     for other in path.parent.glob(f".{glob.escape(path.name)}.*{PART}"):
-        # The file was already removed, or belongs to another user.
+        # Ignore a file that was already removed or belongs to another user.
         with contextlib.suppress(OSError):
             if now - other.stat().st_mtime > ABANDONED:
                 other.unlink()
@@ -24,7 +24,7 @@ def _drop_abandoned(path: Path, present: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name ``path`` in an ``OSError`` that names no file or a temporary file."""
+    """Make an ``OSError`` name ``path`` if it names a temporary file or no file."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Child processes that end when this process ends, for whatever reason."""
+"""Child processes that end when this process ends, for any reason."""
 
 import contextlib
 import ctypes
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 JOIN = 5  # seconds to wait for a killed process or a pool's thread
-DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG: linux/prctl.h
+DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 _libc = ctypes.CDLL(None)
 
 

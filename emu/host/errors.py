@@ -6,16 +6,16 @@ class KinstError(Exception):
 
 
 class ImageError(KinstError):
-    """A kernel image cannot be used."""
+    """Error raised if a kernel image cannot be used."""
 
 
 class SnapshotError(KinstError):
-    """A snapshot file cannot be used."""
+    """Error raised if a snapshot file cannot be used."""
 
 
 class MemoryAccessError(KinstError):
-    """A guest address is not mapped, or not in RAM."""
+    """Error raised if a guest address is not mapped or not in RAM."""
 
 
 class MachineError(KinstError):
-    """The machine cannot carry out a request."""
+    """Error raised if the machine cannot carry out a request."""

@@ -44,4 +44,8 @@ def printable(text: object, most: int = 200) -> str:
 
 def counted(number: int, noun: str) -> str:
     """Return a number and a noun, which is plural unless the number is 1: ``2 schedules``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{number} {noun[:-1]}ies"
+    return f"{number} {noun}s"

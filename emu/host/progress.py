@@ -8,7 +8,7 @@ Working = Callable[[str], AbstractContextManager[None]]
 
 
 class Progress:
-    """Holder of the progress hook.
+    """Container for the progress hook.
 
     :ivar working: returns a context manager for an operation; its argument describes the operation.
     """

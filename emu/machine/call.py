@@ -20,7 +20,7 @@ DEFAULT_LIMIT = 2_000_000_000  # maximum number of instructions that one call ma
 
 
 class CallError(KinstError):
-    """A guest function call that did not return.
+    """Error raised if a guest function call does not return.
 
     :ivar console: console output of the guest during the call.
     """
@@ -31,7 +31,7 @@ class CallError(KinstError):
 
 
 class PatienceError(CallError):
-    """A guest function call that was still running when its time allowance expired.
+    """Error raised if a guest function call is still running when its time allowance expires.
 
     Whether the call would have returned is unknown.
     """

@@ -171,7 +171,7 @@ class Machine(PagedMemory):
 
     @abstractmethod
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` each time before the guest executes ``address``; None removes it."""
+        """Call ``handler`` before each execution of ``address``; None removes the handler."""
 
     @abstractmethod
     def step(self) -> None:
@@ -179,7 +179,7 @@ class Machine(PagedMemory):
 
     @abstractmethod
     def write_code(self, address: int, data: bytes) -> None:
-        """Write virtual memory for a temporary breakpoint, without recording this as an input."""
+        """Write virtual memory for a temporary breakpoint, without recording an input."""
 
     @abstractmethod
     def hidden_memory(self, size: int) -> int:
@@ -203,7 +203,7 @@ class Machine(PagedMemory):
     @property
     @abstractmethod
     def running(self) -> bool:
-        """Whether the machine is running; in handlers and probe callbacks, it is."""
+        """Whether the machine is running, which is true in handlers and probe callbacks."""
 
     @property
     @abstractmethod

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from emu.arch.arch import Arch
 from emu.host.errors import MemoryAccessError
 
-MAX_PIECE = 1 << 30  # maximum size of one access in bytes, because page tables can map any amount
+MAX_PIECE = 1 << 30  # maximum size of one access in bytes; page tables can map any amount of memory
 
 
 class PagedMemory(ABC):
@@ -58,8 +58,8 @@ class PagedMemory(ABC):
 
     def _pieces(self, address: int, size: int) -> list[tuple[int, int]]:
         if not 0 <= size <= MAX_PIECE:
-            raise MemoryAccessError(f"{size} bytes at guest address {address:#x}: one access must "
-                                    f"have 0 to {MAX_PIECE} bytes")
+            raise MemoryAccessError(f"cannot access {size} bytes at guest address {address:#x}: "
+                                    f"the size must be 0 to {MAX_PIECE} bytes")
         pieces = []
         while size > 0:
             physical = self.translate(address)

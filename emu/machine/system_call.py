@@ -66,7 +66,7 @@ class SystemCaller(Caller):
         self._back = machine.pc
 
     def _allocate(self, size: int) -> int:
-        raise KinstError(f"{size} bytes of arguments: the maximum is {SMALL} for one system call")
+        raise KinstError(f"the arguments have {size} bytes; a system call takes at most {SMALL}")
 
     def call_symbol(self, function: Symbol, arguments: Sequence[int]) -> int:
         """Make the system call that a kernel function implements, and return its result.

@@ -51,7 +51,7 @@ class GdbRemote:
         except OSError as error:
             raise MachineError(f"{where}: no gdb stub answers: {error.strerror or error}") from None
         self.ask("qSupported")
-        # QEMU answers requests for single registers only after it has sent the description.
+        # QEMU answers requests for single registers only after sending the target description.
         self._description = self._transfer("target.xml")
         self.ask("?")
 
@@ -61,7 +61,7 @@ class GdbRemote:
 
     @property
     def waiting(self) -> bool:
-        """Whether a received packet has not been read yet."""
+        """Whether a received packet is waiting to be read."""
         return first(self._buffer) is not None
 
     def _transfer(self, name: str) -> str:
@@ -98,7 +98,7 @@ class GdbRemote:
                     number = int(entry.get("regnum", number))
                     size = int(entry.attrib["bitsize"]) // 8
                     if not (0 <= number < MAX_NUMBER and 0 < size <= MAX_SIZE):
-                        raise ValueError(f"register {number} of {size} bytes is not supported")
+                        raise ValueError(f"register {number} ({size} bytes) is not supported")
                     registers.append(TargetRegister(entry.attrib["name"], number, size))
                     number += 1
                     if len(registers) > MAX_REGISTERS:

@@ -41,7 +41,7 @@ class Keyboard:
         return places
 
     def at(self, pc: int) -> bytes:
-        """Return the input to send now that the guest has stopped at one of the addresses."""
+        """Return the input to send when the guest stops at one of the addresses of ``places``."""
         machine, arch = self._machine, self._machine.arch
         if pc == self._reader and (self._typed or self._sent):
             self._back = arch.return_address(machine), arch.stack_after_return(machine)

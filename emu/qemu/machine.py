@@ -1,4 +1,4 @@
-"""The machine interface on QEMU, a second CPU model, which itself delivers exceptions."""
+"""The machine interface on QEMU, a second CPU model that delivers exceptions by itself."""
 
 import contextlib
 import os
@@ -62,10 +62,10 @@ class QemuMachine(Machine):
         self._keyboard = Keyboard(self)
         self._handlers: dict[int, Callable[[], None]] = {}
         self._handling = False
-        self._looked = 0  # end of the console text that was searched in this run
+        self._looked = 0  # end offset of the console text already searched in this run
         self._inserted: set[int] = set()
         self._panicking: int | None = None
-        # While this callback is set, runs are single steps, and each step begins with a callback.
+        # While this callback is set, runs are single-stepped, and each step begins by calling it.
         self.watch: Callable[[int], None] | None = None
         self._qemu = QemuProcess(self.arch, self.board, ram, memory + hidden, options)
 
@@ -84,7 +84,7 @@ class QemuMachine(Machine):
 
     @classmethod
     def carry(cls, source: UnicornMachine, snapshot: Snapshot | None = None) -> Self:
-        """Return a machine with the memory, general and system registers of another machine.
+        """Return a machine with the memory and the general and system registers of another machine.
 
         Devices are as after a reset and raise no interrupts.
 
@@ -105,7 +105,7 @@ class QemuMachine(Machine):
         return machine
 
     def enter(self, source: UnicornMachine) -> None:
-        """Set the CPU to the state of another machine; that machine's memory was copied already."""
+        """Set the CPU to the state of another machine, whose memory has already been copied."""
         self.board.enter(self, source)
 
     def run_stub(self, end: int) -> None:
@@ -153,7 +153,7 @@ class QemuMachine(Machine):
     def _at(self, address: int, size: int) -> int:
         at = address - self.board.ram_base
         if at < 0 or at + size > self.memory + self._hidden:
-            raise MemoryAccessError(f"physical {address:#x}..{address + size:#x} is not RAM")
+            raise MemoryAccessError(f"physical memory {address:#x}..{address + size:#x} is not RAM")
         return at
 
     def read_physical(self, address: int, size: int) -> bytes:
@@ -180,9 +180,9 @@ class QemuMachine(Machine):
         :raises MachineError: if the machine does not have that much.
         """
         if size > self._hidden:
-            raise MachineError("cannot reserve memory that the kernel does not know about, because "
-                               "QEMU boots this kernel itself: boot the kernel on the default "
-                               "machine and transfer its state to QEMU")
+            raise MachineError("cannot reserve memory hidden from the kernel, because QEMU boots "
+                               "this kernel itself; boot the kernel on the default machine and "
+                               "transfer its state to QEMU")
         return self.board.ram_base + self.memory
 
     def release_hidden(self) -> None:
@@ -229,7 +229,7 @@ class QemuMachine(Machine):
         raise MachineError("QEMU has no virtual time: it uses the host's clock")
 
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` each time before the guest executes ``address``; None removes it."""
+        """Call ``handler`` before each execution of ``address``; None removes the handler."""
         if handler is None:
             self._handlers.pop(address, None)
         else:

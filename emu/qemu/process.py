@@ -38,7 +38,7 @@ class QemuProcess:
 
     def __init__(self, arch: Arch, board: QemuBoard, ram: int, size: int, options: list[str]
                  ) -> None:
-        self._said: bytes | None = None  # standard error of QEMU after QEMU has exited
+        self._said: bytes | None = None  # QEMU's standard error, once QEMU has exited
         with contextlib.ExitStack() as undo:
             self._start(arch, board, ram, size, options, undo)
             self._resources = undo.pop_all()

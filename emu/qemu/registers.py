@@ -14,7 +14,7 @@ class QemuRegisters:
 
     def __init__(self, gdb: GdbRemote, board: QemuBoard, arch: Arch) -> None:
         self._gdb, self._board, self._arch = gdb, board, arch
-        self._values: dict[str, int] = {}  # cached values, keyed by the stub's names
+        self._values: dict[str, int] = {}  # cached values, keyed by the stub's register names
         self._found = {register.name: register for register in gdb.target_registers()}
         self._packet: list[TargetRegister] = []  # the registers of a g packet, in order
         self._packet_size = len(gdb.read_registers())

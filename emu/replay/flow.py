@@ -30,8 +30,8 @@ HEAD, FLOW, STEPS, TAIL = b"FLOW", b"PCES", b"STEP", b"TAIL"
 ENTRY = struct.Struct("<QII")  # flow entry: value, count, FlowKind
 PIECE, THREAD, SKEW, TAKEN = (int(kind) for kind in (
     FlowKind.FLOW_PIECE, FlowKind.FLOW_THREAD, FlowKind.FLOW_SKEW, FlowKind.FLOW_TAKEN))
-CHUNK = 2_000_000  # number of instructions between checks of the address of the thread pointer
-MOST = 1 << 17  # maximum number of entries in a part; the engine delivers at most half at once
+CHUNK = 2_000_000  # number of instructions between checks of the thread pointer's address
+MOST = 1 << 17  # maximum number of entries in a part; the engine delivers at most half that at once
 MAX_FLOW = 1 << 26  # maximum size of a part's entries in bytes
 MAX_STEPS = 1 << 26  # maximum size of a STEPS part in bytes
 MAX_STEP_VALUES = 1 << 22  # maximum number of JSON values in a STEPS part
@@ -159,8 +159,9 @@ class FlowWriter:
                 try:
                     check(text, MAX_STEP_VALUES)
                 except ValueError:
-                    raise ReplayError(f"{self._writer.path}: cannot be written: {MOST_STEPS} "
-                                      "instructions have too many effects for one part") from None
+                    raise ReplayError(f"{self._writer.path}: cannot write the trace: {MOST_STEPS} "
+                                      "instructions have too many effects for one part of the file"
+                                      ) from None
                 self._writer.write(STEPS, text)
 
     def end(self, tail: Tail) -> None:
@@ -244,9 +245,9 @@ def _step(row: Any) -> Executed:
     position, pc, registers, stores = row
     if not (type(position) is type(pc) is int and isinstance(registers, dict)
             and all(type(value) is int for value in registers.values())):
-        raise ValueError("a trace has an invalid step")
+        raise ValueError("the registers or the position of an instruction in a trace are invalid")
     if not all((at is None or type(at) is int) and type(physical) is int
                for at, physical, _data in stores):
-        raise ValueError("a trace has an invalid store")
+        raise ValueError("a memory write in a trace is invalid")
     return Executed(position, pc, registers, tuple(
         (at, physical, bytes.fromhex(data)) for at, physical, data in stores))

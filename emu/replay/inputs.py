@@ -22,7 +22,7 @@ TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK = (
     "type", "register", "vector", "memory", "turn", "off", "timer", "stuck")
 KINDS = (TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK)
 MAX_INPUT = 64 << 20  # maximum size of an input in bytes
-SLACK = 1 << 16  # maximum number of bytes that a guest prints beyond the limit before its run ends
+SLACK = 1 << 16  # maximum number of bytes by which console output exceeds its limit
 ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 
 
@@ -64,7 +64,7 @@ class Input:
 
 
 class ReplayError(KinstError):
-    """A recording cannot be created, read or replayed."""
+    """Error raised if a recording cannot be created, read or replayed."""
 
 
 def position_of(machine: UnicornMachine) -> Position:
@@ -172,11 +172,11 @@ def from_json(row: Sequence[Any]) -> Input:
     """
     *position_row, kind, name, value = row
     if kind not in KINDS or not isinstance(name, str):
-        raise ValueError("an input has an invalid kind or name")
+        raise ValueError("an input in a recording has an invalid kind or name")
     if (kind == MEMORY and not ADDRESS.fullmatch(name)) or len(name) > 32:
-        raise ValueError("an input has an invalid address or name")
+        raise ValueError("an input in a recording has an invalid address or name")
     if kind in (TURN, OFF, TIMER) and not (name.isdecimal() and int(name) < MOST_CPUS):
-        raise ValueError("an input has an invalid CPU number")
+        raise ValueError("an input in a recording has an invalid CPU number")
     if kind == TURN and len(value) != 10:
-        raise ValueError("a turn has an invalid value")
+        raise ValueError("a change of the running CPU in a recording has an invalid value")
     return Input(position_from_json(position_row), kind, name, bytes.fromhex(value))

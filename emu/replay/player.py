@@ -70,8 +70,8 @@ class Player:
                 f"{recording.path}: starts from a boot that this version of the program does not "
                 "reproduce; record it again")
         if position_of(machine) != start.position:
-            raise ReplayError(f"{recording.path}: starts at {start.position}, but the machine is "
-                              f"at {position_of(machine)}")
+            raise ReplayError(f"{recording.path}: the recording starts at {start.position}, but "
+                              f"the machine is at {position_of(machine)}")
         self._given = 0
         self._kept: list[_State] = []
         self._first = self._state()
@@ -201,7 +201,7 @@ class Player:
         :raises ReplayError: if the time is not part of the recording.
         """
         if not self.recording.start.position.time <= time <= self.recording.last.time:
-            raise ReplayError(f"{self.recording.path}: covers only the virtual time from "
+            raise ReplayError(f"{self.recording.path}: the recording covers only virtual time "
                               f"{self.recording.start.position.time / 1e9:.9f} s to "
                               f"{self.recording.last.time / 1e9:.9f} s")
         return self._near(lambda p: p.time < time, None) or _wish(self.run(Until(time=time)))

@@ -79,7 +79,7 @@ MAX_INPUTS = 1 << 18
 ROW = 256  # maximum size in bytes of an input's JSON, without its value
 INPUT_VALUES = 10  # maximum number of JSON values and brackets in the JSON text of one input
 MAX_INPUT_BYTES = 256 << 20  # maximum total size of the JSON of all inputs in bytes
-# Start of a checkpoint: the length of its JSON header, and the header up to the position.
+# Pattern of a checkpoint's start: length of the JSON header, and the header up to the position.
 POSITION = re.compile(rb'.{4}\{"position": (\[[0-9a-z, ]{1,96}\]).*', re.DOTALL)
 MAX_POSITION = 128  # number of bytes to read for a match of POSITION
 

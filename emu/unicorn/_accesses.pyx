@@ -44,7 +44,7 @@ cdef struct AccessEntry:
     uint32_t size
     uint16_t kind
     uint16_t cpu  # CPU number, or thread number if threads are observed
-    uint64_t open  # position of the latest access without ACCESS_HELD, which may be this one
+    uint64_t open  # position of the latest access without ACCESS_HELD, possibly of this access
 
 
 cdef struct AccessState:
@@ -98,7 +98,7 @@ cdef void access_memory(void *uc, int kind, uint64_t address, int size, int64_t 
                 s.opened = position
     host = host_physical(s.clock, address, <uint64_t>size)
     if host == NULL:
-        return  # device registers are not memory
+        return  # the address belongs to a device, not to memory
     entry = &s.entries[s.used]
     entry.position, entry.pc, entry.physical = position, s.pc, address
     entry.size, entry.cpu = <uint32_t>size, <uint16_t>who

@@ -98,8 +98,8 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
     cdef uint64_t total = c.instructions + c.count
     cdef uint64_t unusual, last
     cdef uint32_t n = 0
-    # The first block after a switch from the kernel to a program takes this path: ``turns[0]``
-    # changed.
+    # A switch from the kernel to a program changes ``turns[0]``, so the first block after the
+    # switch takes this path.
     if c.address >> 63 and not address >> 63:
         c.program_began = total
     memcpy(&unusual, c, sizeof(unusual))
@@ -322,7 +322,7 @@ cdef void stop_hook(void *uc, uint64_t address, uint32_t size, void *data) noexc
         if c.stops[i] == address:
             break
     else:
-        return  # the stop was removed, but its hook could not be
+        return  # the stop was removed, but its hook could not be removed
     if c.passing and c.pass_by == address:
         c.passing = False
         c.passed, c.passed_at = address, c.instructions

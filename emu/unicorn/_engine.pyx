@@ -28,7 +28,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 
 from emu.host.errors import MachineError
 
-# unicorn.h: uc_control_type, UC_CTL(type, count, direction)
+# Values of uc_control_type and UC_CTL(type, count, direction) from unicorn.h
 cdef enum:
     CTL_WRITE = 1
     CTL_READ = 2
@@ -80,7 +80,7 @@ cdef inline uint64_t low_code(Clock *c, uint64_t address) noexcept nogil:
 cdef uint64_t frame_of_code(Clock *c, uint64_t address) noexcept nogil:
     cdef uint64_t physical = 0
     if not c.walk(c, address, &physical):
-        physical = address  # unmapped: no code can be executed here
+        physical = address  # no code can be executed at an unmapped address
     return physical & ~<uint64_t>4095
 
 
@@ -438,7 +438,7 @@ cdef class Engine(EngineWiring):
         if len(wanted) > MAX_STOPS:
             raise ValueError(f"{len(wanted)} stop addresses: at most {MAX_STOPS} are supported")
         if <int>len(self.left_hooks) > self.most_left:
-            # Unicorn checks every hook for each instruction that it translates.
+            # Remove unused hooks: Unicorn checks every hook for each translated instruction.
             for address in list(self.left_hooks):
                 if self._remove_hook(address, self.left_hooks[address]):
                     del self.left_hooks[address]

@@ -45,5 +45,5 @@ class Board(ABC):
             device.restore(state[name])
 
 
-# The board class of each architecture, which is called with the machine.
+# Architecture -> board class, which is called with the machine.
 BOARDS: Parts[Callable[[Any], Board]] = Parts("emu.unicorn.{}.board", "BOARD")

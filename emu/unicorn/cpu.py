@@ -33,7 +33,7 @@ class Cpu(ABC):
     # Registers that Unicorn exposes only in privileged modes; use ``read_system`` for them.
     guarded: ClassVar[frozenset[str]] = frozenset()
     wakes_masked: ClassVar[bool]  # whether a masked interrupt ends the wait instruction
-    # Instructions that a CPU executes while it spins for another CPU; each ends its block.
+    # Instructions that a CPU executes in loops that wait for another CPU; each ends its block.
     yields: ClassVar[tuple[bytes, ...]]
     spins_aloud: ClassVar[bool] = True  # whether kernels use ``yields`` in their spin loops
 
@@ -41,8 +41,7 @@ class Cpu(ABC):
         self.number = number
         self.on = number == 0
         self.masked = False  # whether the CPU waits with all maskable interrupts disabled
-        # Start address and argument posted by another CPU, used when this CPU's turn comes; empty
-        # if nothing is posted.
+        # Start address and argument that another CPU has posted for this CPU's next turn, or empty.
         self.posted: list[int] = []
 
     @abstractmethod
@@ -56,7 +55,7 @@ class Cpu(ABC):
         """
 
     def entry_described(self, vector: int, left: int, reached: int) -> str:
-        """Describe, in sentences, how the CPU enters an exception vector.
+        """Return sentences that describe how the CPU enters an exception vector.
 
         :param left: stack pointer before the exception.
         :param reached: stack pointer at the vector.
@@ -111,11 +110,11 @@ class Cpu(ABC):
 
     @abstractmethod
     def invalid(self) -> str | None:
-        """Handle an instruction that Unicorn cannot execute; returns like ``exception``."""
+        """Handle an instruction that Unicorn cannot execute; for the result, see ``exception``."""
 
     @abstractmethod
     def bus_error(self, code: int) -> str | None:
-        """Handle an access to an unmapped physical address; returns like ``exception``."""
+        """Handle an access to an unmapped physical address; for the result, see ``exception``."""
 
     def trapped(self, pc: int, code: bytes) -> int:
         """Handle a program's instruction that must trap but that the CPU model would execute.
@@ -126,7 +125,7 @@ class Cpu(ABC):
         :param code: bytes of the block.
         :return: the number of instructions before it.
         """
-        raise MachineError(f"unexpected trap at {pc:#x}: this CPU traps no program instructions")
+        raise MachineError(f"unexpected trap at {pc:#x}: this CPU never traps program instructions")
 
     def stuck(self) -> str:
         """Explain why the CPU model does not execute the current instruction."""

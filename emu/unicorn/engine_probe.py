@@ -105,7 +105,7 @@ def find_field(states: Sequence[bytes], values: Sequence[int], form: str, what: 
 
 
 def context_field(uc: unicorn.Uc, offset: int, form: str) -> int:
-    """Read, from an engine, the field at an offset returned by ``find_field``."""
+    """Return the field of an engine's state at an offset returned by ``find_field``."""
     context = uc.context_save()
     raw = ctypes.string_at(context.context, context.size)
     value: int = struct.unpack_from(form, raw, offset)[0]

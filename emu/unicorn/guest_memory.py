@@ -136,7 +136,7 @@ class GuestMemory:
         self._states: StateFile | None = None  # created for the first snapshot
 
     def clear(self) -> None:
-        """Set all bytes to zero; this has no effect after a snapshot."""
+        """Set all bytes to zero, or do nothing after a snapshot."""
         if self.base is None and _libc.madvise(self.address, self.size, MADV_DONTNEED) != 0:
             raise OSError(ctypes.get_errno(), "madvise")
 

@@ -115,7 +115,8 @@ class UnicornMachine(RunningMachine):
         if self.runner is not None:
             raise MachineError("the machine is being recorded: it cannot return to a saved state")
         if patches != self.patches:
-            raise MachineError("probes were enabled or disabled since the snapshot was taken")
+            raise MachineError("cannot restore the snapshot: probes were enabled or disabled after "
+                               "it was taken")
 
     def mark(self) -> StateMark:
         """Save the current state for a fast return with ``back_to``.

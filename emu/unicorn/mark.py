@@ -20,7 +20,7 @@ Loop = tuple[Stop | None, tuple[int, int] | None]
 
 
 class MarkedMachine(Protocol):
-    """The part of a machine that marks use."""
+    """Interface that marks require of a machine."""
 
     engine: Engine
     memory_part: GuestMemory

@@ -51,7 +51,7 @@ class PhysicalMemory:
         """
         at = address - self.base
         if at < 0 or at + size > self.ram.size:
-            raise MemoryAccessError(f"physical {address:#x}..{address + size:#x} is not RAM")
+            raise MemoryAccessError(f"physical memory {address:#x}..{address + size:#x} is not RAM")
         return self.ram.view[at : at + size]
 
     def area(self, address: int, size: int) -> memoryview:

@@ -19,7 +19,7 @@ from emu.unicorn.state import MachineState
 
 PANIC_INSTRUCTIONS = 100_000_000  # instruction budget for printing the panic message
 MAX_RUNG = 1 << 16  # maximum number of timer expirations while a CPU waits without an interrupt
-# Stops that the guest itself causes, which are therefore part of the machine's state.
+# Reasons of stops that the guest itself causes; such a stop is part of the machine's state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
 GONE = ("the CPU executes code through a mapping that was removed from the page tables; the run "
         "was abandoned, so restore an earlier state")
@@ -28,7 +28,7 @@ MAX_STOPS = StopLimit.MAX_STOPS - 1
 
 
 class CodeGoneError(MachineError):
-    """Execution of code that the guest's page tables do not map.
+    """Error raised if the CPU executes code that the guest's page tables do not map.
 
     A page table or a control register was changed, and the CPU model still uses the old mapping.
     The number of executed instructions is unknown, so the run is abandoned: restore an earlier
@@ -159,7 +159,7 @@ class RunLoop:
             self._limit = self.engine.limit = min(self._limit, end)
 
     def heard(self, data: int) -> None:
-        """Check the console for text that ends the run, after the guest wrote a byte to it."""
+        """Check the console for text that ends the run, after the guest has written a byte."""
         console = self.machine.console
         text = console.text
         if console.full(self._console_start):
@@ -496,7 +496,7 @@ class RunLoop:
         return None
 
     def _instructions(self, begin: int, end: int) -> list[bytes]:
-        """Return the instructions in virtual [begin, end); for fixed lengths, only the last one."""
+        """Return the instructions in [begin, end), or only the last one if lengths are fixed."""
         fixed = self.machine.cpu.model.fixed_length
         if fixed:
             return [self._read_code(end - fixed, fixed)]

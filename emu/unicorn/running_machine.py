@@ -17,7 +17,7 @@ class RunningMachine(WiredMachine):
     """A machine that can run, but cannot return to an earlier state."""
 
     alarm: Alarm | None = None  # an observer's alarm, not part of the machine's state
-    patches = 0  # serial number of the set of breakpoints in memory, or 0
+    patches = 0  # serial number of the set of breakpoints in memory, or 0 without breakpoints
 
     def __init__(self, image: Image, memory: int = 512 << 20) -> None:
         super().__init__(image, memory)
@@ -93,15 +93,15 @@ class RunningMachine(WiredMachine):
             is held.
         """
         if self.running:
-            raise MachineError("the machine is running: give a turn only while it is stopped")
+            raise MachineError("a CPU can get the turn only while the machine is stopped")
         if not 0 <= cpu < len(self.cpus):
             raise MachineError(f"CPU {cpu} does not exist")
         if not self.cpus[cpu].on:
             raise MachineError(f"CPU {cpu} is off")
         mask = sum(1 << held_number for held_number in set(held))
         if cpu in held or mask >> len(self.cpus):
-            raise MachineError("held CPUs must exist and must not include the CPU that gets the "
-                               "turn")
+            raise MachineError("every held CPU must exist, and the CPU that gets the turn must "
+                               "not be held")
         self._entered("turn", str(cpu), mask.to_bytes(1, "little") + patience.to_bytes(4, "little"))
         if self.schedule.several:
             self.schedule.held = set(held)
@@ -116,7 +116,7 @@ class RunningMachine(WiredMachine):
         :raises MachineError: while the machine is running.
         """
         if self.running:
-            raise MachineError("the machine is running: ring a timer only while it is stopped")
+            raise MachineError("a timer can be made to expire only while the machine is stopped")
         self._entered("timer", str(self.cpu.number), b"")
         self.engine.synchronize()
         self.cpu.ring_timer()
@@ -230,7 +230,7 @@ class RunningMachine(WiredMachine):
 
     @property
     def running(self) -> bool:
-        """Whether the machine is running; in handlers and probe callbacks, it is."""
+        """Whether the machine is running, which is true in handlers and probe callbacks."""
         return self._loop.running or self.engine.running
 
     def _between_instructions(self, why: str) -> None:

@@ -5,7 +5,7 @@ from emu.unicorn.machine import UnicornMachine
 
 
 def thread_words(machine: UnicornMachine) -> list[int | None]:
-    """Return, for each CPU, the physical address of the word that points to its running thread.
+    """Return the physical address of the word that points to each CPU's running thread.
 
     The address is None before the kernel has set up the word (``thread_word``).
     """

@@ -46,7 +46,7 @@ class Schedule:
         self._waiting: list[int | None] = [None] * len(cpus)
         self.held: set[int] = set()  # CPUs that must not get a turn
         self.turned: Callable[[], None] | None = None  # called when a CPU's turn begins
-        self.left: int | None = None  # number of turns until the run ends with PATIENCE, or None
+        self.left: int | None = None  # number of turns until the run ends (PATIENCE), or None
 
     @property
     def length(self) -> int:
@@ -242,13 +242,13 @@ class Schedule:
             raise ValueError("the state and the machine have different numbers of CPUs")
         present = number(state["cpu"], len(cpus))
         for cpu, row in zip(cpus, state["cpus"], strict=True):
-            # Otherwise, old register values may affect how the values below are set.
+            # Reset the registers first: their old values may affect how new values are set.
             self._turns.power_on(cpu.number)
             cpu.restore(own if cpu.number == present else row["registers"])
             cpu.on, cpu.masked = bool(row["on"]), bool(row["masked"])
             cpu.posted = [number(value, 1 << 64) for value in row["posted"]]
             if len(cpu.posted) not in (0, 2):
-                raise ValueError("a posted CPU start needs an address and an argument")
+                raise ValueError("'posted' must be empty or contain an address and an argument")
             pc = self._machine.pc
             self._waiting[cpu.number] = pc if row["waiting"] else None
             self._turns.stands = bool(row["arrived"]), pc, False

@@ -165,7 +165,8 @@ def restore(path: Path, image: Image) -> UnicornMachine:
         _restore_memory(machine, header["pages"], body, path)
         machine.restore_state(from_json(header["state"]))
     except DAMAGE as error:
-        raise SnapshotError(f"{path}: damaged ({type(error).__name__} in its header)") from None
+        raise SnapshotError(f"{path}: damaged header ({type(error).__name__}); create it again"
+                            ) from None
     return machine
 
 
@@ -179,7 +180,7 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
     _magic, version, head_size, body_size, digest = HEAD.unpack_from(raw)
     if version not in (FORMAT, WITHOUT_IMAGE):
         raise SnapshotError(f"{path}: snapshot format {version} is not supported; this program "
-                            f"reads format {FORMAT}")
+                            f"reads formats {WITHOUT_IMAGE} and {FORMAT}")
     if len(raw) != HEAD.size + head_size + body_size:
         raise SnapshotError(
             f"{path}: truncated or extended: {len(raw)} bytes instead of "
@@ -207,7 +208,8 @@ def _restore_image(machine: UnicornMachine, same: list[list[int]], path: Path) -
         if not (first >= end and count > 0 and first + count <= limit and at >= 0
                 and 0 <= segment < len(segments)
                 and at + count * PAGE <= len(segments[segment].data)):
-            raise SnapshotError(f"{path}: damaged: pages outside memory or the kernel's file")
+            raise SnapshotError(f"{path}: damaged: it refers to pages outside memory or outside "
+                                "the kernel's file; create it again")
         machine.memory_part.view[first * PAGE : (first + count) * PAGE] = (
             segments[segment].data[at : at + count * PAGE])
         end = first + count
@@ -222,13 +224,15 @@ def _restore_memory(
     try:
         for first, count in pages:
             if not (first >= 0 and count > 0 and first + count <= limit):
-                raise SnapshotError(f"{path}: damaged: pages outside memory")
+                raise SnapshotError(f"{path}: damaged: it refers to pages outside memory; create "
+                                    "it again")
             part = view[first * PAGE : (first + count) * PAGE]
             at = 0
             while at < len(part):
                 got = reader.readinto(part[at:])
                 if not got:
-                    raise SnapshotError(f"{path}: damaged: memory ends early; create it again")
+                    raise SnapshotError(f"{path}: damaged: the memory contents are truncated; "
+                                        "create it again")
                 at += got
     except zstandard.ZstdError:
-        raise SnapshotError(f"{path}: damaged memory part; create it again") from None
+        raise SnapshotError(f"{path}: damaged memory contents; create it again") from None

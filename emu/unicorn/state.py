@@ -39,4 +39,4 @@ class Snapshot:
 
     state: MachineState
     memory: MemoryImage
-    patches: int = 0  # serial number of the set of breakpoints in memory, or 0
+    patches: int = 0  # serial number of the set of breakpoints in memory, or 0 without breakpoints

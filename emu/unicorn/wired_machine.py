@@ -259,7 +259,7 @@ class WiredMachine(Machine):
             self.runner = runner
 
     def write_code(self, address: int, data: bytes) -> None:
-        """Write virtual memory for a temporary breakpoint, without recording this as an input."""
+        """Write virtual memory for a temporary breakpoint, without recording an input."""
         # The write need not drop translations, because remove_translations does so below.
         self._physical.quiet = True
         try:

@@ -241,7 +241,7 @@ NO_PREFIX = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
     "RSQRTPS SFENCE SHA1MSG1 SHA1MSG2 SHA1NEXTE SHA1RNDS4 SHA256MSG1 SHA256MSG2 SHA256RNDS2 "
     "STMXCSR XRSTOR XRSTOR64 XRSTORS XRSTORS64 XSAVE XSAVE64 XSAVEC XSAVEC64 XSAVES XSAVES64"
 ).split())
-# Indexes of the existing control registers; indexes of the existing debug registers
+# Indexes of the control registers and of the debug registers that exist
 CONTROL, DEBUG = frozenset((0, 2, 3, 4, 8)), frozenset(range(8))
 ADDRESS_ONLY = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
     "LEA NOP PREFETCH PREFETCHNTA PREFETCHT0 PREFETCHT1 PREFETCHT2 PREFETCHW CLFLUSH CLFLUSHOPT "

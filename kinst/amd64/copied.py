@@ -21,7 +21,7 @@ GENERAL = """
     SHLD SHLX SHR SHRD SHRX STC STD STOSB STOSD STOSQ STOSW SUB T1MSKC TEST TZCNT TZMSK XADD XCHG
     XLATB XOR
 """
-# Instructions on segments, control and model-specific registers, caches and I/O ports
+# Instructions that access segments, control or model-specific registers, caches or I/O ports
 SYSTEM = """
     CLAC CLDEMOTE CLFLUSH CLFLUSHOPT CLI CLTS CLWB CLZERO CPUID IN INSB INSD INSW INVD INVEPT INVLPG
     INVLPGA INVPCID INVVPID LAR LFS LGDT LGS LIDT LLDT LMSW LSL LSS LTR MONITOR MONITORX OUT OUTSB

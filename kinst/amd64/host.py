@@ -23,13 +23,13 @@ from kinst.relocation.trampoline import SLOT
 from kinst.verify.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
 from kinst.verify.laboratory.outcome import ChangedPages, Outcome
 
-# ptrace(2), <linux/ptrace.h>
+# Constants of ptrace(2), from <linux/ptrace.h>
 TRACEME, SINGLESTEP, GETREGS, SETREGS = 0, 9, 12, 13
 SYSEMU_SINGLESTEP = 32
 SETOPTIONS, GETSIGINFO, GETREGSET, SETREGSET = 0x4200, 0x4202, 0x4204, 0x4205
 EXITKILL = 0x100000
 NT_X86_XSTATE = 0x202
-# struct user_regs_struct, <sys/user.h>
+# Members of struct user_regs_struct, from <sys/user.h>
 USER = ("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx",
         "rsi", "rdi", "orig_rax", "rip", "cs", "rflags", "rsp", "ss", "fs_base", "gs_base", "ds",
         "es", "fs", "gs")
@@ -63,7 +63,7 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 class HostError(KinstError):
-    """Raised when the host's CPU cannot be used to execute instructions."""
+    """Error raised if the host's CPU cannot be used to execute instructions."""
 
 
 def _words(content: bytes) -> bytes:

@@ -27,12 +27,12 @@ EFFECTS = {
     b"\xc9": KernelEffect(3, "rbp", 8, loads="rbp"),  # LEAVE
     b"\x90": KernelEffect(4, "rsp", 0),
     b"\xc3": KernelEffect(5, "rsp", 8, returns=True)}
-# Size in bytes of the return address that precedes struct regs at dtrace_invop's argument ``stack``
+# dtrace_invop's ``stack`` points to a return address of this many bytes, followed by struct regs
 RETURN_POINTER = 8
 
 
 class IllumosInstructions(Amd64Instructions):
-    """amd64 instructions; refuses those that illumos's vectors cannot perform."""
+    """amd64 instructions, with a refusal for each one that illumos's vectors cannot perform."""
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         length, verdict = super().classify(code, address)
@@ -42,8 +42,7 @@ class IllumosInstructions(Amd64Instructions):
         if effect is None:
             return length, Refuse("cannot be performed by this kernel's vectors, which know only "
                                   "push %rbp, leave, nop and ret")
-        # The host only continues after the instruction; the kernel performs the other effects of
-        # the instruction.
+        # kinst-emu only moves the pc past the instruction; the kernel performs all other effects.
         return length, verdict if effect.returns else Nothing(address + length)
 
 

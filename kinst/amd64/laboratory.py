@@ -37,7 +37,7 @@ PREFIXES = bytes([0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x
                   *range(0x40, 0x50)])
 LOCK, FS, GS = 0xF0, 0x64, 0x65
 SEGMENTS = (0x26, 0x2E, 0x36, 0x3E, FS, GS)
-# first byte of a VEX prefix; first byte of an EVEX prefix; map number of opcodes 0F 38
+# first bytes of a VEX prefix and of an EVEX prefix; number of the opcode map 0F 38
 VEX, EVEX, MAP = 0xC4, 0x62, 2
 GATHERS = b"\x90\x91\x92\x93\xa0\xa1\xa2\xa3\xc6\xc7"  # opcodes of gathers and scatters
 STRINGS = b"\xa4\xa5\xa6\xa7\xaa\xab\xac\xad\xae\xaf"  # MOVS CMPS STOS LODS SCAS
@@ -56,7 +56,7 @@ class Amd64Laboratory(LaboratoryArch):
     } | {"fs_base": uc.UC_X86_REG_FS_BASE, "gs_base": uc.UC_X86_REG_GS_BASE} | {
         name: registers.FLOATING_POINT[name] for name in ("fpcw", "fpsw", "mxcsr")
     }
-    # Control and status words as after FNINIT
+    # Values of the FPU control and status words after FNINIT, and of MXCSR after a reset
     control: ClassVar[Mapping[str, int]] = {"fpcw": 0x37F, "fpsw": 0, "mxcsr": 0x1F80}
     # All x87 registers are in use.  The record of the last x87 instruction is cleared, because it
     # would describe an earlier encoding.

@@ -43,7 +43,7 @@ class NzcvCondition:
         return Lowered(Op.BRANCH_FLAGS, truth=truth(self, bits))
 
 
-DAIF = 0xF << 6  # interrupt mask bits of PSTATE
+DAIF = 0xF << 6  # bits of PSTATE that mask interrupts
 BTYPE = 3 << 10
 
 
@@ -209,7 +209,7 @@ def _to_register(code: int, pc: int) -> Verdict:
     return JumpAndLink(link, pc + 4, register=register(code >> 5 & 31))
 
 
-# The trampoline of a rewritten instruction: code, a breakpoint, and data at a multiple of 8 bytes
+# The trampoline of a rewritten instruction contains code, a breakpoint and 8-byte aligned data.
 def _constant(number: int, value: int, relative: Relative) -> Rewrite:
     """Return the rewrite ``ldr xN, =value``.
 
@@ -244,7 +244,7 @@ def _literal(code: int, pc: int) -> Verdict:
         return LoadVector(number, target, 4 << size, pc + 4)
     if size == 3 or number == 31:
         return Nothing(pc + 4) if size == 3 else LoadNothing(target, pc + 4)
-    # ldr xN, pc + 16; ldr (w|x)N, [xN]; breakpoint; padding; the address
+    # Trampoline: ldr xN, pc + 16; ldr (w|x)N, [xN]; breakpoint; padding; the address
     first = _word(0x58000000 | 4 << 5 | number)
     return Rewrite(first + _word(loads[size] | number << 5 | number), target.to_bytes(8, "little"))
 
@@ -310,7 +310,7 @@ ROWS: tuple[VerdictRow, ...] = (
     (0xFFFFFCFF, 0xD501401F, refuse("masks interrupts")),  # MSR ALLINT, PM (immediate)
     (0xFFFFFFC0, 0xD5184300, refuse("masks interrupts")),  # MSR ALLINT, PM (register)
     (0xFFF8F01F, 0xD500401F, copy),  # MSR (immediate), others
-    # Registers of EL1 and, for a kernel that runs there, of EL2 (op1 0 and 4)
+    # Registers of EL1 (op1 0), and of EL2 (op1 4) for a kernel that runs in EL2
     (0xFFDBFFC0, 0xD5184000, refuse("accesses the state of the last exception")),  # SPSR, ELR
     (0xFFDBFFC0, 0xD5185100, refuse("accesses the state of the last exception")),  # AFSR0, AFSR1
     (0xFFDBFFE0, 0xD5185200, refuse("accesses the state of the last exception")),  # ESR
@@ -325,7 +325,7 @@ ROWS: tuple[VerdictRow, ...] = (
     # PAuth_LR: the signature covers the address of the instruction.
     (0xFFFF8000, 0xDAC18000, refuse("uses its own address in a signature")),  # PACIASPPC etc.
     (0xFF800000, 0xF3800000, refuse("uses its own address in a signature")),  # AUTIASPPC, AUTIBSPPC
-    # MOPS: prologue, main and epilogue instruction; a fault may restart the prologue.
+    # MOPS: prologue, main and epilogue instructions; a fault may restart them at the prologue.
     # CPY*, SET*
     (0x3B200C00, 0x19000400, refuse("is one of three instructions that must stay together")),
     # PC-relative instructions
@@ -409,7 +409,7 @@ OVERLAPS: Overlaps = {
 }
 
 
-# Rows that can match an instruction, by its highest byte
+# Rows that can match an instruction, indexed by the highest byte of the instruction
 ROWS_BY = tuple(possible(ROWS, 0xFF000000, n << 24) for n in range(0x100))
 
 

@@ -89,12 +89,12 @@ class Passed:
 class _Shape:
     size: int
     alignment: int
-    whole: bool  # an integer or a pointer, not a structure
+    whole: bool  # whether the type is an integer or a pointer, not a structure
     packed: bool
 
 
 class _Unknown(Exception):
-    """Raised when the type of an argument does not determine its location."""
+    """Error raised if the type of an argument does not determine its location."""
 
 
 def words(convention: Convention, procedure: Procedure) -> list[Passed | None]:
@@ -228,7 +228,7 @@ def _alignment(kind: Type, seen: list[int], depth: int) -> tuple[int, bool]:
 
 
 def sizes(passed: Passed) -> Sequence[int]:
-    """Return, for each word of an argument, how many of its bytes belong to the value."""
+    """Return how many bytes of each word of an argument belong to the value."""
     count = len(passed.words)
     return [min(WORD, passed.size - WORD * number) for number in range(count)]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from emu.arch.parts import Parts
 
-MEMORY = "memory"  # pseudo-register: a value that the same instruction loads
+MEMORY = "memory"  # pseudo-register for the value that the instruction itself loads
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class CodeFrame:
 
 
 class FrameFollower:
-    """Finder of stack frames in the code of one architecture.
+    """Analyzer that finds stack frames by following code of one architecture.
 
     :param read: returns the code at an address, without breakpoints; fewer bytes where it ends.
     :param starts: returns whether a function starts at an address, so that a jump there may be a

@@ -95,7 +95,7 @@ def _literals(decoded: _Decoded) -> list[tuple[int, int]]:
         before, found = found, _merged(ranges)
         if found == before:
             return found
-    return _merged(before + found)  # no convergence: use the last two results
+    return _merged(before + found)  # the results still differ: merge the last two
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Stack depths at a function's instructions: by how many bytes the stack pointer was lowered."""
+"""Stack depths at a function's instructions: the bytes by which the stack pointer was lowered."""
 
 import functools
 from collections.abc import Sequence

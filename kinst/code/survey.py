@@ -65,7 +65,7 @@ def _survey(arch: Arch, trap: GuestTrap, guest: Guest, functions: Sequence[Symbo
     counts: list[int] = []
     left_out: list[int] = []
     exclusive = bad = data = 0
-    # Of several functions at one address, only the largest counts.
+    # If several functions have the same address, only the largest function counts.
     functions = sorted(functions, key=lambda f: (f.address, -f.size))
     for index, function in enumerate(functions):
         if function.address in seen:

@@ -70,7 +70,7 @@ include "../relocation/_template.pxi"
 
 cdef enum:
     RECORDS = 1 << 16
-    # number of bytes above sp that are saved while the guest computes a gate's arguments
+    # number of bytes above sp that are saved while the guest computes a probe's arguments
     ABOVE = 2048
     GIVEN_ARGUMENTS = 6  # maximum number of a gate's arguments after the first argument
     MAX_FLAGS = 5  # ``truth`` has 32 bits, one for each combination of flags
@@ -90,10 +90,10 @@ cdef enum:
     MAX_TAIL_THREADS = 1 << 16
     # number of bits of a thread's key that hold the program number (at most MAX_PROGRAMS)
     PROGRAM_BITS = 5
-    # Reasons why a return cannot be awaited, other than the results 0 to 2 of ``await_address``
+    # More reasons why a return cannot be awaited; ``await_address`` returns 0 to 2
     TOO_MANY_OF_THREAD = 3
     TOO_MANY_OF_ALL = 4
-    STACK_REACH = 1 << 20  # maximum distance in bytes between stack pointers of one stack
+    STACK_REACH = 1 << 20  # maximum distance in bytes between two stack pointers in the same stack
 
 cdef uint32_t NONE = 0xFFFFFFFF
 

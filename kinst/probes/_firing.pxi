@@ -91,7 +91,7 @@ cdef inline bint firing_calls(const Template *t) noexcept nogil:
 
 cdef void firing_fire(Dispatch *d, const Site *s) noexcept nogil:
     cdef uint32_t i = s.first
-    # Computed before any handler runs, because a handler may reallocate the tables.
+    # Compute ``back`` before any handler runs, because a handler may reallocate the tables.
     cdef uint64_t back = program_place_of(s) + s.length if firing_calls(&d.templates.all[s.template]) else 0
     if s.call:
         syscall_fire(d, s.call)
@@ -322,7 +322,7 @@ cdef void firing_at_seam_called(Dispatch *d) noexcept nogil:
             return
         if d.visiting != NONE:
             i = tracepoint_come_back(d, s.gate)
-            c.detour.sp = op_field(d, d.place[d.sp])[0]  # after the kernel's return path
+            c.detour.sp = op_field(d, d.place[d.sp])[0]  # sp at the end of the kernel's return path
         elif tracepoint_sets_out(d, s):
             tracepoint_set_out(d, i)
             op_field(d, d.place[d.pc])[0] = s.target

@@ -13,7 +13,7 @@ cdef enum:
 
 cdef struct Program:
     uint32_t process
-    bint executed  # whether only a process that has executed the program since fork() matches
+    bint executed  # whether a process must have executed a program since its fork() to match
     uint8_t name[COMM]
 
 # An instruction that a thread left incomplete
@@ -35,7 +35,7 @@ cdef struct Programs:
     # Index of the running program, and the value of ``Clock.turns`` for which the index is valid
     uint64_t turn
     int running
-    # Instruction count at the most recent site; if the count decreases, the fields below are void.
+    # Instruction count at the most recent site; a decrease invalidates the fields below.
     uint64_t latest
     # The most recent site and its block; the instructions that threads left incomplete
     uint32_t met

@@ -14,7 +14,7 @@ cdef struct Site:
     uint8_t patched
     uint8_t gate  # at a gate, the number of its arguments after the first argument; elsewhere 0
     uint8_t call  # CALL_BEGINS or CALL_ENDS if system calls begin or return here, else 0
-    # at a vnode operation's call, 2 * its index + 1; at its return, 2 * its index + 2; elsewhere 0
+    # 2 * n + 1 at the call of vnode operation n, 2 * n + 2 at the operation's return; elsewhere 0
     uint32_t operation
     # whether this is a repeated instruction of a program (amd64 REP); each repetition counts
     uint8_t repeats
@@ -92,8 +92,8 @@ cdef struct CallTable:
 
 cdef struct Calls:
     int per_cpu  # Unicorn's identifier of the register that points to the current thread's pointer
-    # Offsets in the thread of the call's arguments, table entry, return value, error and flags. The
-    # flag ``error_set`` means that the call has set the error itself.
+    # Offsets in struct thread of a system call's arguments, table entry, return value, error and
+    # flags. The flag ``error_set`` means that the call has set the error itself.
     uint64_t arguments
     uint64_t entry
     uint64_t value
@@ -155,7 +155,7 @@ cdef struct Dispatch:
     Operation operations[MAX_OPERATIONS]
     int operation_count
     Pending pending[MAX_PENDING]
-    uint64_t latest  # instruction count at the latest call; a decrease voids ``pending``
+    uint64_t latest  # instruction count at the latest call; a decrease invalidates ``pending``
     int pending_count
     void *owner
     int path
@@ -168,7 +168,7 @@ cdef struct Dispatch:
     bint restored[MAX_REGISTERS]
     # Registers whose trap frame field lacks the interrupted value; compiled code never changes them
     bint untold[MAX_REGISTERS]
-    bint wide[MAX_REGISTERS]  # the register has more than 64 bits: only LOAD_VECTOR writes it
+    bint wide[MAX_REGISTERS]  # more than 64 bits: only LOAD_VECTOR writes the register
     uint8_t arguments[ARGUMENTS]
     uint8_t pc
     uint8_t sp
@@ -183,7 +183,7 @@ cdef struct Dispatch:
     # Breakpoint
     uint32_t vector
     uint32_t bias
-    bint called  # the kernel calls the seam, which returns 0; otherwise the kernel jumps to it
+    bint called  # whether the kernel calls the seam, which returns 0, or else jumps to the seam
     # Instructions that the kernel's breakpoint handler emulates on request
     Effect effects[MAX_EFFECTS]
     int effect_count
@@ -237,7 +237,7 @@ cdef struct Dispatch:
     uint32_t frame_split
     bint framed
     uint64_t at
-    bint firing  # a Python or native handler is running: the tables must not change
+    bint firing  # whether a Python or native handler is running; if so, the tables must not change
     # The tracepoint whose arguments the guest is computing, and the registers at the tracepoint
     uint32_t visiting
     uint32_t reached  # the tracepoint that the guest has reached from the guard

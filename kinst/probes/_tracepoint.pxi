@@ -26,7 +26,7 @@ cdef void tracepoint_set_out(Dispatch *d, uint32_t site) noexcept nogil:
     d.above_at = op_get(d, d.sp)
     d.above_size = ABOVE
     if not guest_read(d.clock, d.above_at, d.above, d.above_size):
-        d.above_size = STACK_PAGE - d.above_at % STACK_PAGE  # the stack ends with this page
+        d.above_size = STACK_PAGE - d.above_at % STACK_PAGE  # the next page is unmapped
         if not guest_read(d.clock, d.above_at, d.above, d.above_size):
             d.above_size = 0
     d.visiting = site

@@ -9,7 +9,7 @@ from kinst.probes.inline_copies import InlineCopies
 from kinst.probes.probed_code import ProbeError
 
 MAX_THREADS, MAX_TAILS = 1 << 16, 1 << 20
-SAME_STACK = 1 << 20  # maximum distance in bytes between stack pointers of one stack
+SAME_STACK = 1 << 20  # maximum distance in bytes between two stack pointers in the same stack
 
 
 class AwaitedReturns:

@@ -89,8 +89,8 @@ class Breakpoints(ProbeTable):
         self.records_wanted = records
         self.threads = trampolines == THREAD
         if python and (path == DIRECT or self.threads or records):
-            raise ProbeError("python=True supports only the double path, with a trampoline for "
-                             "each probe and no records")
+            raise ProbeError("python=True cannot be combined with path=DIRECT, "
+                             "trampolines=THREAD or records=True")
         if self.threads and not self.trap.segment:
             raise ProbeError(f"--trampolines=thread: {machine.arch.name} supports only "
                              "--trampolines=probe")
@@ -99,7 +99,7 @@ class Breakpoints(ProbeTable):
         self.trapped: Callable[[int, int], None] | None = None
         self._trampolines: Trampolines | None = None
         self._seam_at: int | None = None
-        self._seam_before = 0  # the seam's previous content, for example that of dtrace.ko
+        self._seam_before = 0  # previous value of the kernel's pointer, for example from dtrace.ko
         self._state = NativeState(self.dispatcher, self.templates.names)
         begins = machine.image.symbols.find(machine.guest.threads.begins)
         self.dispatcher.follow_threads(self.trap.numbers[machine.guest.threads.per_cpu],

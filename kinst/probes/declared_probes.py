@@ -21,7 +21,7 @@ class DeclaredProbes(ProbedCode):
         super().__init__(machine)
         self._declared: list[StaticProbe] | None = None
         self._static: dict[int, int] = {}  # index in ``declared`` -> ID of the probe
-        self._gates = False  # whether the gates were added
+        self._gates = False  # whether the gates (functions that tracepoints call) were added
         self._operations: dict[str, int] = {}  # function name -> index of the operation
         # system call table -> the dispatcher's index of the table
         self._tables: dict[CallTable, int] = {}
@@ -84,7 +84,7 @@ class DeclaredProbes(ProbedCode):
                 self.dispatcher.add_tracepoint(number, address, code, target)
                 self._add_guard(self.declared[index], address)
             self._add_operation(self.declared[index], number, debug)
-        except ValueError as error:  # the code is not what a compiler generates
+        except ValueError as error:  # compilers do not generate such code
             raise ProbeError(f"{self.declared[index].text}: {error}") from None
         self._static[index] = number
         return number
@@ -165,8 +165,8 @@ class DeclaredProbes(ProbedCode):
         except system_calls.SystemCallError as error:
             raise ProbeError(str(error)) from None
         if not call_sites:
-            raise ProbeError(f"{self.image.path}: the call of a system call's function was not "
-                             f"found in {calls.handler}: system calls cannot be probed")
+            raise ProbeError(f"{self.image.path}: no call to a system call's function was found "
+                             f"in {calls.handler}: system calls cannot be probed")
         self.dispatcher.use_calls(
             self.trap.numbers[guest.threads.per_cpu], arguments=offsets.arguments,
             entry=offsets.entry, value=offsets.value, error=offsets.error, flags=offsets.flags,

@@ -13,7 +13,7 @@ from emu.elf.symbols import Symbol
 from kinst.code.listing import ProbedInstruction, instructions
 from kinst.relocation.trap import GuestTrap
 
-SLOW = "_APV"  # suffix of the function that has the tracepoints
+SLOW = "_APV"  # suffix of the name of the function that has the tracepoints
 
 
 def calls(trap: GuestTrap, index: DebugIndex, image: Image, function: str,

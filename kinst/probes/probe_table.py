@@ -17,12 +17,12 @@ from kinst.probes.program_probes import ProgramProbes
 from kinst.relocation.trap import CpuState
 from kinst.relocation.verdict import ConditionalJump, Copy, Refuse, Rewrite
 
-# Provider and name by kind of probe; for an empty name, the instruction's offset is the name.
+# Kind of probe -> (provider, name); if the name is empty, the instruction's offset is the name.
 KINDS: dict[int, tuple[str, str]] = {
     ProbeKind.OFFSET: ("kinst", ""), ProbeKind.ENTRY: ("fbt", "entry"),
     ProbeKind.RETURN: ("fbt", "return"), ProbeKind.PROGRAM_OFFSET: ("pid", ""),
     ProbeKind.PROGRAM_ENTRY: ("pid", "entry"), ProbeKind.PROGRAM_RETURN: ("pid", "return")}
-# size in bytes of the first of two instructions that jump to any address (riscv64 AUIPC)
+# size in bytes of the first instruction of a far jump (riscv64 AUIPC)
 FAR_JUMP = 4
 # Values that the dispatcher returns instead of a probe's ID; -2 means that the probe is refused.
 NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
@@ -102,7 +102,7 @@ class ProbeTable(ProgramProbes):
         return copy, role
 
     def addresses(self, number: int) -> list[int]:
-        """Return the addresses at which a probe fires; for a static probe, its tracepoints."""
+        """Return the addresses at which a probe fires, or the tracepoints of a static probe."""
         static = self.static(number)
         return ([self.dispatcher.probe(number)[0]] if static is None
                 else [point.address for point in static.tracepoints])
@@ -252,7 +252,7 @@ class ProbeTable(ProgramProbes):
         return address - self.functions[index].address
 
     def probe(self, number: int) -> Probe:
-        """Return a probe by number, from 0; the number is one less than the id of dtrace(1)."""
+        """Return a probe by number, from 0; the number is one less than the ID in dtrace(1)."""
         known = self._objects.get(number)
         if known is None:
             address, code, _index, kind, _count, _removed = self.dispatcher.probe(number)

@@ -9,11 +9,11 @@ from kinst.code.listing import ProbedInstruction, check_size, instructions
 from kinst.probes.dispatcher import new_dispatcher
 from kinst.relocation.trap import trap_of
 
-LONGEST_CODE = 15  # bytes of the longest instruction
+LONGEST_CODE = 15  # maximum length of an instruction in bytes
 
 
 class ProbeError(KinstError):
-    """Raised when probes cannot be created or enabled, or a description matches no probe.
+    """Error raised if probes cannot be created or enabled, or a description matches no probe.
 
     :param tag: the error tag of dtrace(1) if it is not D_PDESC_ZERO.
     """

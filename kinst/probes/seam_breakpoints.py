@@ -269,12 +269,12 @@ class SeamBreakpoints(ProbeTable):
                 if answer is None:
                     self._return_at = last
                     machine.handle(last, self._back)
-                # With an answer, the last instruction reads the stack: search again at the next
-                # firing.
+                # With an answer, the last instruction reads the stack: single-step to it again at
+                # the next firing.
                 return
         raise ProbeError(
-            f"{self.image.symbols.where(pc)}: the kernel did not return here from its breakpoint "
-            "handler")
+            f"{self.image.symbols.where(pc)}: the kernel's breakpoint handler did not return to "
+            "this address")
 
     def _back(self) -> None:
         stack, registers = self._stack, self._registers

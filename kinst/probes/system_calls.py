@@ -24,7 +24,7 @@ NO_ARGUMENT = "dummy"
 
 
 class SystemCallError(KinstError):
-    """Raised when the system calls of a kernel cannot be probed."""
+    """Error raised if the system calls of a kernel cannot be probed."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,6 @@ def places(trap: GuestTrap, table: list[ProbedInstruction], displacement: int
                 if isinstance(i.verdict, Refuse) or (
                         i is following and i.address in targets):
                     raise SystemCallError(f"{i.address:#x}: no breakpoint can be set at or after "
-                                          "the call of a system call's function")
+                                          "the call to a system call's function")
             yield call, following
         has_arguments = False

@@ -198,7 +198,7 @@ def _take(breakpoints: ProbeTable, copy: _Copy,
     unseen = next(((place, why) for place, why in entries if isinstance(why, str)), None)
     if unseen is not None:
         found.reports.append(f"{where}: {unseen[0]}: {unseen[1]}")
-        # Without its entry, the copy's return cannot be detected.
+        # Without a probe at the copy's entry, the copy's return cannot be detected.
         breakpoints.dispatcher.forget_copy(numbers)
         return
     if refused:

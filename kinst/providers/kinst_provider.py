@@ -133,7 +133,7 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
 
 
 def _number(digits: str) -> int:
-    """Convert an offset to a number; replace a huge offset by a number beyond any function."""
+    """Convert an offset to a number; replace a huge offset with a number beyond any function."""
     digits = digits.lstrip("0") or "0"
     return int(digits) if len(digits) <= 18 else 1 << 62
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex, Function
 from dwarf.types import Types
+from emu.host.printable import counted
 from kinst.probes.probe_table import ProbeTable
 from kinst.probes.traced_program import TracedProgram
 from kinst.providers.patterns import is_glob, matches
@@ -64,8 +65,8 @@ def inlined_only(probes: ProbeTable, wanted: Wanted) -> str:
         copies = len(wanted.index().copies(wanted.function))
     except DebugDataError:
         return ""
-    return (f"; it is inline in {copies} places: kinst::{wanted.function}:entry and :return probe "
-            "the copies" if copies else "")
+    return (f"; it exists only as {counted(copies, 'inline copy')}; probe them with "
+            f"kinst::{wanted.function}:entry and :return" if copies else "")
 
 
 class Provider(ABC):

@@ -61,7 +61,7 @@ class Instructions(ABC):
 
     @abstractmethod
     def second_argument(self, code: bytes) -> int | None:
-        """Return what an instruction adds to a register to form a function's second argument."""
+        """Return n if an instruction adds n to a register to form a second argument, else None."""
 
     def makes(self, code: bytes, verdict: Verdict) -> tuple[str, int] | None:
         """Return (register, address) if an instruction sets a register to an address, else None."""

@@ -216,7 +216,7 @@ class GuestTrap(ABC):
         """Return from a handled breakpoint into the kernel, which continues at ``pc``."""
 
     def leave_by_frame(self, machine: Machine, frame: int, pc: int, at: int) -> None:
-        """Continue at ``pc``: the ``frame_return`` instruction at ``at`` returns to this address.
+        """Continue at ``pc``, to which the ``frame_return`` instruction at ``at`` returns.
 
         The registers already have their interrupted values.
         """

@@ -50,9 +50,9 @@ class Op(enum.IntEnum):
     BRANCH_COUNT = 7
     SET = 8  # a = target
     NEXT = 9  # no effect
-    LINK = 10  # jump to b + extra, rounded down to even if n, or to target; a = next address
+    LINK = 10  # jump to b + extra or, without b, to target (if n, clear bit 0); a = next address
     CALL = 11  # push the next address and jump to target
-    INDIRECT = 12  # jump to the word at a + b * n + c + target or, if extra, to a; push if truth
+    INDIRECT = 12  # jump to a if extra, else to *(a + b * n + c + target); push if truth
     RETURN = 13  # pop the next address, then ``extra`` more bytes
     CHANGE_FLAGS = 14  # flags = (flags | target) & ~extra
     READ_FLAGS = 15  # a = flags & extra
@@ -122,7 +122,7 @@ class _Flags:
 
 
 def truth(condition: "Condition", bits: Bits) -> int:
-    """Return the truth table of a condition: bit i is its truth when flag j equals bit j of i."""
+    """Return a condition's truth table: bit i is the result if each flag j equals bit j of i."""
     return sum(
         condition.holds(_Flags(sum((i >> j & 1) << bit for j, bit in enumerate(bits)))) << i
         for i in range(1 << len(bits))

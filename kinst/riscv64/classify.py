@@ -168,7 +168,7 @@ COMPRESSED_OVERLAPS: Overlaps = {
 }
 
 
-# Rows that can match an instruction, by opcode (wide) or function and quadrant (compressed)
+# Rows that can match an instruction, indexed by opcode or (compressed) by function and quadrant
 WIDE_BY = tuple(possible(WIDE, 0x7F, n) for n in range(0x80))
 COMPRESSED_BY = tuple(possible(COMPRESSED, 0xE003, (n & 0x1C) << 11 | n & 3) for n in range(32))
 

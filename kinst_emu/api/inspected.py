@@ -181,7 +181,7 @@ class Inspected:
         return types
 
     def _type(self, name: str) -> Type:
-        """Return the type with a given name; each ``*`` after the name stands for a pointer."""
+        """Return the type with a given name; each ``*`` after the name denotes a pointer."""
         plain = name.rstrip("* ")
         found = self._types().named(plain)
         if len(found) != 1:

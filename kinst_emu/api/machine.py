@@ -195,7 +195,7 @@ class Machine(Inspected):
                 raise KinstError(f"{int(place):#x} is not a 64-bit address")
             return int(place)
         symbol = self.emulated.image.symbols.find(place.strip())
-        if symbol is not None:  # may be an assembly routine, whose symbol has no size
+        if symbol is not None:  # includes assembly routines, whose symbols have no size
             return symbol.address
         return code_place(self.emulated.image, place).address
 
@@ -391,8 +391,8 @@ class Machine(Inspected):
         :raises KinstError: on QEMU.
         """
         if not isinstance(self.emulated, UnicornMachine):
-            raise KinstError("a machine on QEMU cannot keep, restore or save its state: use the "
-                             "machine on Unicorn, before on_qemu()")
+            raise KinstError("a machine on QEMU cannot keep, restore or save its state: do this "
+                             "on the Unicorn machine before you call on_qemu()")
         if self._breakpoints is not None:
             self._breakpoints.disable()
         try:
@@ -465,7 +465,7 @@ class Machine(Inspected):
 
         :raises KinstError: when the file cannot be written, or probes are enabled.
         """
-        from kinst_emu.api.record_run import recorded  # deferred: slow to import
+        from kinst_emu.api.record_run import recorded  # deferred, because the import is slow
 
         if not isinstance(self.emulated, UnicornMachine):
             raise KinstError("a machine on QEMU cannot be recorded")

@@ -27,8 +27,8 @@ def recorded(machine: UnicornMachine, path: Path | None, kind: str, workload: st
         return
     check_writable(path, "the recording")
     if path.exists() and (not path.is_file() or path.samefile(machine.image.path)):
-        raise KinstError(f"{path}: is the kernel, or not a regular file: choose another file for "
-                         "the recording")
+        raise KinstError(f"{path}: is the kernel or is not a regular file: choose another file "
+                         "for the recording")
     from emu.replay.recording import Recorder  # deferred: slow to import (compression, JSON)
 
     recorder = Recorder(machine, path, kind, workload)

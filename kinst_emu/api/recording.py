@@ -59,8 +59,8 @@ class RecordedMachine(Machine):
     """Machine of a recording, which is read-only and moves only with the recording."""
 
     def _refuse(self, *_arguments: object, **_options: object) -> NoReturn:
-        raise KinstError("this machine belongs to a recording: it is read-only, and only the "
-                         "recording moves it (go, step, back)")
+        raise KinstError("this machine belongs to a recording and is read-only: use the "
+                         "recording's go(), step() or back() to move it")
 
     write = set = call = evaluate = place = run = step = type = command = _refuse
     probe = trace = restore = on_qemu = record = execute_again = _refuse

@@ -73,7 +73,7 @@ T = TypeVar("T", bound=HasTurn)
 
 
 def in_turn(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
-    """Decorate a method to hold the machine's lock while it runs."""
+    """Decorate a method so that it holds the machine's lock while it runs."""
     @functools.wraps(method)
     def wrapped(self: T, /, *arguments: P.args, **options: P.kwargs) -> R:
         with self.turn:

@@ -1,4 +1,4 @@
-"""Joining of ``--append`` with a value such as ``-s``, which argparse takes for an option."""
+"""Join ``--append`` with a value such as ``-s``, which argparse mistakes for an option."""
 
 from collections.abc import Sequence
 

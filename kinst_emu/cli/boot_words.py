@@ -101,8 +101,8 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
         for path in arguments.disk:
             check_writable(path, "--disk")
         if len({path.resolve() for path in arguments.disk}) < len(arguments.disk):
-            raise KinstError("--write: two disks have the same file; give a copy of the file for "
-                             "one of them")
+            raise KinstError("--write: two disks use the same file; give one of them a copy of "
+                             "the file")
     base = [catalog.base(image)] if arguments.base else []
     configured = _told(image, boot_options(
         arguments.env, arguments.append, arguments.memory_disk, [*base, *arguments.disk]))

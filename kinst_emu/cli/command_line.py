@@ -19,7 +19,7 @@ from kinst_emu.cli.conflicts import SCHEDULED, refuse
 from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, parse_count
 
-# Name of the last part of a probe description, keyed by the letter of the option.
+# Last field of the probe descriptions that an option takes, keyed by the option's letter.
 LAST = {"P": "provider", "m": "module", "f": "function"}
 FLAGS = {"q": "quiet", "F": "flowindent", "w": "destructive", "C": "cpp", "Z": "zdefs"}
 UNICORN, QEMU = "unicorn", "qemu"
@@ -63,7 +63,7 @@ def last_part(letter: str) -> str:
 
 
 class UsageError(Exception):
-    """A command line that cannot be parsed."""
+    """Error raised if a command line cannot be parsed."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,4 +1,4 @@
-"""Printing of compiled programs for kdtrace: listings, rewritten text, code, stability."""
+"""Output of compiled programs for kdtrace: listings, rewritten text, code, stability."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ def show_rewritten(pipeline: Pipeline, programs: Sequence[CompiledProgram], json
         for compiled in program.clauses:
             clause, specifier = compiled.function.clause, compiled.function.specifier
             if clause.body is None and not clause.bare:
-                # A clause with "if" was split into several; only the first has the whole text.
+                # The compiler splits a clause with "if"; only the first part has the whole text.
                 continue
             parts = split(specifier.text, last_part(program.letter))
             text = rewritten.get(parts) or [":".join(parts)]

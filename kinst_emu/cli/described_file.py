@@ -1,4 +1,4 @@
-"""Finding of the file with the debug data that a command shows, such as a kernel."""
+"""Lookup of the file whose debug data a command shows, such as a kernel."""
 
 from collections.abc import Sequence
 from pathlib import Path

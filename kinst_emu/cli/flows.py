@@ -83,7 +83,7 @@ def _wish(stop: object) -> None:
 
 
 def marks_of(player: Player, descriptions: list[str]) -> list[list[int]]:
-    """Return, for each probe description, the list of the addresses of the matching probes."""
+    """Return the addresses of the matching probes, as one list for each probe description."""
     return [probed(player, text).addresses for text in descriptions]
 
 

@@ -10,7 +10,7 @@ from emu.host.errors import KinstError
 from emu.machine.machine import Machine, Stop, StopReason, Until
 
 SLICE = 20_000_000  # virtual time between two checks of the keyboard (a slice), in ns
-# number of slices without output after which the run ends, once the input pipe has ended
+# after piped input ends, the run ends after this many consecutive slices without output
 QUIET = 5
 LEAVE = 0x1D  # code of Ctrl-], which ends the session
 

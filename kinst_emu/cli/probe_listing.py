@@ -1,4 +1,4 @@
-"""Lists of probes for ``kdtrace -l``; with ``-v``, also of what cannot be probed and why."""
+"""Lists of probes for ``kdtrace -l``; ``-v`` adds code that cannot be probed, with reasons."""
 
 import dataclasses
 from collections import Counter
@@ -148,7 +148,7 @@ def _left_out(probes: KernelProbes, listed: Sequence[ListedProbe]
     by_instruction = {(p.module, p.function) for p in listed if p.provider == "kinst"}
     for function in table.kernel_functions:
         if (function.module_name, function.name) not in by_instruction:
-            # Instructions matter only to kinst; functions without fbt probes are reported below.
+            # Only kinst probes instructions; functions without fbt probes are reported below.
             continue
         for i in table.instructions(function):
             if isinstance(i.verdict, Refuse):

@@ -38,11 +38,11 @@ from kinst_emu.terminal.terminal import check_writable
 
 TRACKS_BUFFER = "16m"  # size of the trace buffer for --tracks, in bytes
 USAGE_STATUS = 2
-KERNELS = ("kinst:", "fbt:")  # prefixes of descriptions that need a kernel
+KERNELS = ("kinst:", "fbt:")  # prefixes of probe descriptions that need a kernel
 
 
 class Failed(KinstError):
-    """A D program that does not compile."""
+    """Error raised if a D program does not compile."""
 
 
 def trace(arguments: list[str]) -> int:

@@ -16,7 +16,7 @@ UNFINISHED = "tracing ended before the workload"
 
 
 class ShellCommands:
-    """Commands for the guest's shell: the workload, and those of ``system()``.
+    """Commands for the guest's shell: the workload and the commands of ``system()``.
 
     :param machine: machine whose shell runs the commands; None when there is no shell.
     :param limit: instructions after which a command is stopped.

@@ -142,7 +142,7 @@ class TracedKernel:
 
     @property
     def target_process(self) -> int:
-        """Process ID that ``$target`` stands for, or 0 if there is no target process.
+        """Value of ``$target``: a process ID, or 0 if there is no target process.
 
         It is the process of -p, or the first one that the guest's shell creates for the command.
 
@@ -203,14 +203,14 @@ class TracedKernel:
         machine = self.machine
         show: Callable[[int], None] = show_byte if rows is None else rows.byte
         console = _Console(session, show)
-        # Remove the shell's marks first: they are not shown, so they cannot begin a line.
+        # Remove the shell's marks first: they are invisible and must not begin a line.
         if self._command is not None:
             machine.console.stream = shown_output(console.byte)
         elif self.player is not None:
             machine.console.stream = without_marks(console.byte)
         else:
             for byte in bytes(machine.console.text):
-                show(byte)  # console output from before the probes were enabled
+                show(byte)  # the guest printed this before the probes were enabled
             machine.console.stream = console.byte
         try:
             with PROGRESS.working("running the traced workload"), console.streaming():

@@ -48,7 +48,7 @@ class Setting:
 
 
 NO_LINE = "?"
-MERGED = 8  # maximum number of inline functions named for code without a source line
+MERGED = 8  # maximum number of inlined functions listed for code without a source line
 PROVIDERS: dict[str, type[ProviderModule]] = {"kinst": KinstModule, "fbt": FbtModule}
 
 
@@ -140,7 +140,7 @@ def located(setting: Setting, one: Finding, plain: bytes) -> str:
             return ""  # code that the linker added, such as a veneer
         name = frames[0].name
         if line == NO_LINE:
-            # Code merged from several places has no line; name every function inlined in it.
+            # Code merged from several places has no line: list the functions inlined there.
             inside = [one.name for low, high in frames[-1].pieces
                       for one in index.inside(low, high)]
             merged = ", ".join(list(dict.fromkeys(n for n in inside if n != name))[:MERGED])

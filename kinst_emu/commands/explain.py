@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
     if kind in OF_COMMAND:
         return _way(arguments, arguments.place if kind == SYSTEM_CALL else kind, hit, limit)
     if arguments.kernel is None:
-        raise KinstError("give a kernel: -k IMAGE, or --arch for teaching kernels side by side")
+        raise KinstError("give a kernel (-k IMAGE), or --arch for teaching kernels side by side")
     explained = explain(
         with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus), asked)
     pictures = pictures_of(explained)

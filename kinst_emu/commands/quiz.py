@@ -28,7 +28,7 @@ EXAMPLES = (
     "kinst quiz -k kernel --page quiz.html --questions 10",
 )
 MAX_QUESTIONS = 1_000
-PAGE = (1, 2, 6, 3, 4, 5)  # levels of the questions on an HTML page, repeated in this sequence
+PAGE = (1, 2, 6, 3, 4, 5)  # levels of successive questions on an HTML page; the sequence repeats
 TRIES = 3  # maximum number of lines read for one answer
 LINE = 1_000  # maximum length of a typed line, in characters
 

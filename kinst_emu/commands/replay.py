@@ -247,7 +247,7 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     if not arguments.json:
         print(f"{register} is {value:#x} at instruction {count}")
     sources, rows, saved = Sources(image), list[dict[str, object]](), 0
-    held: Link | None = None  # a load that may only restore a saved register
+    held: Link | None = None  # the last load, hidden if it merely restores a register
     for link in _searching(links, register):
         rows.append(_linked(link, player, sources, code, programs))
         if arguments.json:

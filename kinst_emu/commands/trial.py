@@ -124,8 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
                          "--assemble CODE")
     if arguments.copies is not None:
         if not arguments.all or arguments.provider != "kinst" or arguments.part == "verdicts":
-            raise KinstError("--copies: works only with --all, for the execution of kinst.ko; all "
-                             "other selections are executed completely")
+            raise KinstError("--copies: works only with --all when kinst.ko is executed; other "
+                             "selections execute every encoding")
         if arguments.copies != "all":
             parse_count(arguments.copies, "--copies")
     if arguments.random is not None:

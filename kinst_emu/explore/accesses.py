@@ -11,7 +11,7 @@ from typing import NamedTuple
 from emu.unicorn._accesses import AccessKind, AccessLimit
 
 ENTRY = struct.Struct("<4QI2HQ")  # structure AccessEntry of emu/unicorn/_accesses.pyx
-# maximum number of accesses by one instruction to one granule that are distinguished
+# maximum number of distinguished accesses by one instruction to one granule
 MOST_REPEATED = 4
 GRANULE = 8  # size in bytes of a granule, the unit in which accesses are compared
 assert ENTRY.size == AccessLimit.ACCESS_SIZE

@@ -28,7 +28,7 @@ from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.threads import CURRENT, StartedRun, begin_runs, caller_of, make_threads
 from kinst_emu.explore.trampolines import ProbedRuns
 
-# minimum and maximum number of runs; four runs already have 24 serial schedules, all executed
+# minimum and maximum number of runs; the search executes all 24 serial schedules of four runs
 MIN_RUNS, MAX_RUNS = 2, 4
 COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"
                       r"(?P<value>-?(?:0[xX][0-9a-fA-F]{1,16}|\d{1,20}))\s*", re.DOTALL)
@@ -225,14 +225,14 @@ def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int, unchec
 
 def _judge_in_d(machine: UnicornMachine, image: Image, text: str) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # the call also releases the held CPUs
+        machine.give_turn(machine.cpu.number)  # give_turn() also releases the held CPUs
         return DCheck(machine, image, text).wrong()
     return judge
 
 
 def _judge_by_command(machine: UnicornMachine, command: str) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # the call also releases the held CPUs
+        machine.give_turn(machine.cpu.number)  # give_turn() also releases the held CPUs
         machine.schedule.length = machine.image.options.turn
         try:
             ran = give_command(machine, command, COMMAND_LIMIT)
@@ -253,7 +253,7 @@ def made_stage(machine: UnicornMachine, started: Sequence[StartedRun], limit: in
 def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
            names: dict[str, int]) -> Judge:
     def judge(played: Played) -> str | None:
-        machine.give_turn(machine.cpu.number)  # the call also releases the held CPUs
+        machine.give_turn(machine.cpu.number)  # give_turn() also releases the held CPUs
         evaluation = Evaluation(Caller(machine, CHECK_LIMIT), prototypes, dict(names))
         try:
             value = evaluation.run(asked.program)

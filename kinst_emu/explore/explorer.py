@@ -150,7 +150,7 @@ def preemptions_of(schedule: Sequence[ScheduleTurn]) -> int:
 
 
 class Explorer:
-    """Searcher for failing schedules on a stage.
+    """Engine that searches for failing schedules on a stage.
 
     :param judge: called after a schedule in which all runs finished, while the machine is in its
         final state; it returns a description of the failure, or None. None: no check.
@@ -199,7 +199,7 @@ class Explorer:
         self.explored.serial_failed = self._serial() is None
 
     def only(self, schedule: Schedule) -> Explored:
-        """Execute the serial schedules and a given one; report only findings of the given one."""
+        """Execute a given schedule after the serial ones; report only the given one's findings."""
         began = time.monotonic()
         self.learn()
         self.explored.findings.clear()
@@ -272,7 +272,7 @@ class Explorer:
         explored, left_out = self.explored, deque[int]()
 
         def listed() -> Iterator[Schedule]:
-            for schedule in schedules:  # workers fetch schedules in advance, so save the count
+            for schedule in schedules:  # save the count, since workers fetch in advance
                 left_out.append(explored.skipped)
                 yield schedule
             left_out.append(explored.skipped)

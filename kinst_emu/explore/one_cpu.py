@@ -47,7 +47,7 @@ class OneCpuStage(Stage):
 
     def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], limit: int) -> None:
         switch, symbols = machine.guest.threads.switch, machine.image.symbols
-        assert switch is not None  # this stage is used only with threads
+        assert switch is not None  # only kernels with threads use this stage
         self._switch: ThreadSwitch = switch
         functions = [one for one in map(symbols.find, switch.functions) if one is not None]
         start = machine.guest.threads.start
@@ -153,7 +153,7 @@ class OneCpuStage(Stage):
             machine.pc = run.address
 
     def _back_from_switch(self) -> tuple[int, int]:
-        """Return (pc, sp) as they will be when the function that was just entered returns."""
+        """Return the values that pc and sp will have when the function just entered returns."""
         machine = self.machine
         back = machine.arch.return_address(machine)
         return back, machine.arch.stack_after_return(machine)

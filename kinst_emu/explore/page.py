@@ -87,7 +87,7 @@ def _part(stage: Stage, finding: Finding, runs: int, sources: Sources | None,
     elif sources is not None:
         try:
             played = stage.play(finding.turns, look=True)
-        except KinstError as error:  # the runs make too many accesses
+        except KinstError as error:  # the runs make too many memory accesses to record
             return FindingPart(finding.kind, finding.message, finding.schedule, [],
                                [f"(not available: {error})"])
         found = rows(stage.machine, sources, played.accesses, runs, stage.probed)

@@ -184,7 +184,7 @@ def ranked(uses: Sequence[Use], programs: Sequence[bool] = ()) -> list[tuple[int
     return [(i, j) for _score, i, j in sorted(scored)]
 
 
-Row = dict[str, object]  # entry of the store with the findings of a pair
+Row = dict[str, object]  # entry of the store: the findings of one pair
 
 
 def explore_pair(stage: PairStage, one: CorpusCall, other: CorpusCall, schedules: int, seed: int

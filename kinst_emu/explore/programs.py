@@ -172,7 +172,7 @@ class _Starting:
         if stop.pc == self._reads:
             self._shell = self._shell or thread_of(machine)
             self._unread -= thread_of(machine) == self._shell
-            if self.shell_waits:  # an existing program starts within SOON instructions
+            if self.shell_waits:  # a program that exists starts within SOON instructions
                 self._limit = min(self._limit, machine.instructions + SOON)
         elif stop.pc == self._executed and len(self.runs) < len(self._texts):
             self._begins()

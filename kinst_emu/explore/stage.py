@@ -22,11 +22,11 @@ from kinst_emu.explore.trampolines import ProbedRuns
 # Maximum virtual time that a run may sleep before others continue, in nanoseconds.
 SLEEP = 1_000_000_000
 LONG_TURN = 1 << 30  # length of a CPU's turn in instructions: practically unlimited
-# number of times that a run signals that it is waiting before other runs continue
+# number of wait signals of a run after which other runs continue
 PAUSES = 3000
-# the limit is SPINS, or FACTOR times the length of the longest serial schedule if that is larger
+# if FACTOR times the length of the longest serial schedule exceeds SPINS, it replaces SPINS
 FACTOR = 4
-# on CPUs without a signal for waiting, number of instructions after which a run counts as waiting
+# number of instructions after which a run counts as waiting, on CPUs without a signal for waiting
 SPINS = 400_000
 ANSWER = 20_000  # maximum number of instructions until a CPU answers an interrupt
 SLEEPS = 8  # number of sleeps after which the last unfinished run counts as stuck
@@ -52,7 +52,7 @@ class AccessEntries:
         if self._size > MOST_LOOKED:
             raise KinstError(
                 f"the runs make more than {MOST_LOOKED // ENTRY.size // 1_000_000} million memory "
-                "accesses, or do not finish")
+                "accesses; perhaps they do not finish")
         self._parts.append(part)
 
     def take(self) -> bytes:
@@ -110,7 +110,7 @@ class Stage:
         self._leave = leave.address if leave is not None and runs[0].thread else None
         self.looked_at: tuple[Sequence[int], Sequence[int]] = (
             [run.thread for run in runs] if all(run.thread for run in runs) else (), ())
-        self.longest = 0  # number of instructions of the longest serial schedule, or 0
+        self.longest = 0  # number of instructions of the longest serial schedule; 0: unknown
         self.looking: Accesses | None = None
         self.probed: ProbedRuns | None = None
         machine.schedule.length = LONG_TURN

@@ -20,7 +20,7 @@ from emu.unicorn.machine import UnicornMachine
 
 PATIENCE = 200_000_000  # instruction budget for starting the threads
 TO_READ = 5_000_000  # instruction budget for the shell to read a line
-CURRENT = "curthread"  # in a run's arguments, stands for the address of the run's own thread
+CURRENT = "curthread"  # denotes the address of the run's own thread in its arguments
 APART = 64 << 10  # distance in bytes between the CPUs' stacks if the kernel has no threads
 
 
@@ -70,7 +70,7 @@ def stand_in_thread(machine: UnicornMachine) -> None:
     place = machine.image.symbols.find(start.stands)
     if place is None:
         return
-    # If the shell is already in the call, a newline makes the shell start another call.
+    # If the shell is already waiting for a line, a newline makes it read another line.
     for typed in (b"", b"\n"):
         machine.type(typed)
         stop = machine.run(Until(addresses=[place.address],
@@ -88,7 +88,7 @@ def runs_threads(machine: UnicornMachine) -> bool:
 
 def caller_of(machine: UnicornMachine, limit: int = DEFAULT_LIMIT) -> Caller:
     """Return the ``Caller`` for functions that must be called before the runs begin."""
-    # The arguments of threads are used later, so they must not be on the stack.
+    # Threads read their arguments later, so the arguments must not be on the stack.
     return Caller(machine, limit, on_stack=not runs_threads(machine))
 
 

@@ -53,7 +53,7 @@ class ProbedRuns:
         self._due: dict[int, Site] = {}  # site of the next displaced instruction, keyed by run
         # (physical address, site, code) of each trampoline, keyed by address
         self._holds: dict[int, tuple[int, Site, bytes]] = {}
-        # (position, whether it is a store) -> description of the trampoline access
+        # description of each trampoline access, keyed by (position, whether it is a store)
         self.said: dict[tuple[int, bool], str] = {}
         self.events: list[ProbedEvent] = []
         self._breakpoints = RewrittenTrampolines(

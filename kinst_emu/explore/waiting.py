@@ -45,7 +45,7 @@ def nobody_goes_on(stage: Stage) -> bool:
     Memory no longer changes, and each CPU returns to an address with the same registers.
     """
     machine, parts = stage.machine, list[bytes]()
-    machine.give_turn(machine.cpu.number)  # the call also releases the held CPUs
+    machine.give_turn(machine.cpu.number)  # give_turn() also releases the held CPUs
     machine.schedule.length = WINDOW
     looking = Accesses(machine.engine, parts.append)
     try:
@@ -66,7 +66,7 @@ def _stored(found: list[bytes]) -> set[tuple[int, int]]:
 
 
 def _window(machine: UnicornMachine) -> int:
-    """Return a number of instructions that is large enough for each CPU to have a turn."""
+    """Return an instruction count that is large enough for each CPU to have a turn."""
     return 3 * len(machine.cpus) * WINDOW
 
 
@@ -93,7 +93,7 @@ def _comes_by_again(machine: UnicornMachine, cpu: int) -> bool:
 
 
 def waits(stage: Stage, played: Played) -> Iterator[str]:
-    """Describe, for each unfinished run, its location and the event for which it waits."""
+    """Describe the location of each unfinished run, and the event for which the run waits."""
     machine = stage.machine
     running = {thread_of(machine): machine.pc for _cpu in machine.schedule.each()}
     places = [machine.pc for _cpu in machine.schedule.each()]

@@ -1,4 +1,4 @@
-"""Flame graphs, drawn in notebooks, of stacks that a D program has counted."""
+"""Flame graphs for notebooks, drawn from stacks that a D program has counted."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Rendering of HTML pages from templates, and writing of the page files."""
+"""Functions that render HTML pages from templates and write the page files."""
 
 import sys
 from pathlib import Path

@@ -69,7 +69,7 @@ class KernelMagics(Magics):
         parser.add_argument("arguments", nargs="*")
         given = parser.parse_args(_words(line))
         if (cell is None) == (given.program is None):
-            raise KinstError("%dtrace: give one program: %%dtrace with the program below it, or "
+            raise KinstError("%dtrace: give one program, either in the lines below %%dtrace or as "
                              "%dtrace -n 'PROGRAM'")
         options = {name: value if equals else True for name, equals, value in
                    (option.partition("=") for option in given.options)}
@@ -111,7 +111,7 @@ class KernelMagics(Magics):
     def layout(self, line: str) -> Lines:
         """Show a type, function or variable in C: %layout struct thread, %layout malloc."""
         if not line.strip():
-            raise KinstError("%layout: give a name, like struct thread")
+            raise KinstError("%layout: give the name of a type, like struct thread")
         return self._session.layout(line.strip())
 
     @line_magic

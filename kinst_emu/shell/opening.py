@@ -35,7 +35,7 @@ def open_with(session: Session, given: argparse.Namespace) -> None:
     if given.recording is not None:
         for name in ("module", "userland", "files", "memory", "cpus"):
             if getattr(given, name) not in (None, False, []):
-                raise KinstError(f"--{name}: not possible with a recording, which has its own "
+                raise KinstError(f"--{name}: cannot be used with a recording, which has its own "
                                  "machine")
         session.open_recording(Recording(given.recording, given.kernel))
         return

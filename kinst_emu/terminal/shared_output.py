@@ -22,7 +22,7 @@ class SharedOutput(io.TextIOWrapper):
     """
 
     raw = changed = False
-    # whether the guest, or this program, wrote the last line without ending it
+    # whether the guest has written an unfinished line; whether this program has
     _guests = _ours = False
     _printed = False  # whether the text layer may hold text that is not yet in the buffer
     given: io.TextIOWrapper | None = None

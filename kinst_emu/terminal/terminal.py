@@ -19,8 +19,8 @@ from kinst_emu.terminal.status import Screen, StatusLine, drawable
 Item = TypeVar("Item")
 # Collect garbage rarely: most objects (probes, names, types) stay alive until the command ends.
 COLLECT_AFTER = 100_000
-# Error numbers of a full or failing device.  Errors name the file, except for standard output
-# (emu/host/atomic_file.py, append_file.py).
+# Error numbers of a full or failing device.  Such an error without a file name concerns standard
+# output, since emu/host/atomic_file.py and append_file.py name their files.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 

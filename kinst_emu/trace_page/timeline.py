@@ -70,7 +70,7 @@ def timeline(trace: Collected) -> Timeline:
 
 
 def _columns(span: int, wanted: int) -> int:
-    """Return a number of columns that is near the wanted number.
+    """Return a number of columns close to the wanted number.
 
     If possible, each column spans a whole number of nanoseconds; otherwise some columns would
     cover one nanosecond more than others, and therefore show more firings.

@@ -137,7 +137,7 @@ def test_a_kernel_without_debug_data_is_reported(tmp_path):
     path = tmp_path / "kernel"
     path.write_bytes(Elf().build())
     assert debug_file(elf_file(path)) is None
-    with pytest.raises(DebugDataError, match=r"kernel\.debug is not in its directory"):
+    with pytest.raises(DebugDataError, match=r"put the matching kernel\.debug in its directory"):
         build(elf_file(path))
 
 

@@ -139,7 +139,7 @@ def test_a_register_value_is_converted_to_its_type():
     assert from_bits(memory, STATE, 2).name == "GONE"
     assert typeof(from_bits(memory, Pointer(lambda: CHAR), BASE)) == "char *"
     for kind in (NODE, Float("double", 8), Procedure((), False, Void)):
-        with pytest.raises(DebugDataError, match="not in one general register"):
+        with pytest.raises(DebugDataError, match="not fit in one general-purpose register"):
             from_bits(memory, kind, 1)
 
 

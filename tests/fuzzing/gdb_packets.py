@@ -109,7 +109,7 @@ def once(rng, ground):
     if rng.random() < 0.5:
         machine.type(rng.choice((b"strings\r", b"lesson\r", b"ticks\r")))
     machine.run(Until(instructions=machine.instructions + rng.randrange(2000)))
-    if rng.random() < 0.2:  # only packets that read state
+    if rng.random() < 0.2:  # send only packets that read state
         packets = [p for p in (packet(rng, machine) for _ in range(60)) if p[:1].decode("latin-1")
                    in "?gHTmpq"]
         before = machine.digest()

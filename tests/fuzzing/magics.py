@@ -23,7 +23,7 @@ from kinst_emu.shell.magics import KernelMagics
 from tests.conftest import ARCHES
 from tests.fuzzing.changes import text_changed
 
-# Valid lines keyed by magic; {file} stands for a recording.
+# Valid lines keyed by magic; {file} is the path of a recording.
 LINES = {
     "kinst": ("-k teaching/{arch}", "{file}", "-k teaching/{arch} {file}"),
     "dtrace": ("-n 'fbt::strlen:entry {{ @[probefunc, stack(2)] = quantize(arg0); }}' "

@@ -135,7 +135,7 @@ def test_a_packed_tree_is_read_back_and_blocks_are_not_shared(root):
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 49152, 49153, 2 << 20, (2 << 20) + 49153, 70 << 20])
 def test_files_of_all_sizes_are_read_back(size):
-    """These sizes need direct blocks, one or two levels of indirect blocks, or two groups."""
+    """The sizes need direct blocks, one or two levels of indirect blocks, or two groups."""
     content = array("I", range(size // 4 + 1)).tobytes()[:size]
     checked(Folder({"f": File(content)}))
 

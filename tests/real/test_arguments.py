@@ -39,7 +39,7 @@ def parts(parameter):
 
 
 def wanted(call, seen):
-    """Return, for each compared parameter, a list of the numbers that the callee has stored."""
+    """Return the numbers that the callee has stored, as one list for each compared parameter."""
     return [[number(kind, seen[offset + at : offset + at + SCALARS[kind]])
              for _suffix, at, kind in parts(parameter)]
             for parameter, offset in zip(call.parameters[:LISTED], call.offsets()[:LISTED],

@@ -27,10 +27,10 @@ FIRST = "fork_trampoline"
 
 @pytest.fixture(params=ARCHES, scope="module")
 def traced(request):
-    """Boot a machine with probes on all functions, run the test program, and return a tuple.
+    """Boot a machine with probes on all functions, and run the test program.
 
-    The tuple has the machine, the probes, a counter of functions whose frames vanished with ended
-    threads, and the stacks.
+    The result is a tuple of the machine, the probes, a counter of functions whose frames vanished
+    with ended threads, and the stacks.
     """
     image = with_userland(real_kernel(request.param))
     machine = UnicornMachine(image)

@@ -75,7 +75,7 @@ def check(firing, table, words):
         content = bytes.fromhex("".join(row[1] for row in rows).replace(" ", ""))
         assert firing.trampoline.startswith(content) and len(content) > 0
     after, *pushed = tables(by_name["after"])
-    for table in pushed:  # memory that an emulated instruction has written
+    for table in pushed:  # each shows memory written by an emulated instruction
         assert not firing.slot
         (store,) = firing.memory.stores[len(firing.rows) - 1]
         (number,) = table.marked
@@ -172,7 +172,7 @@ def test_a_system_call_is_explained_from_the_program_into_the_kernel_and_back(ar
 @pytest.mark.parametrize("words, says", [
     (["strlen", "-c", "$ cat /etc/motd"], "not a system call of this kernel"),
     (["open", "-c", "$ cat /etc/motd", "--hit", "3"],
-     "number of calls to sys_open in 'cat /etc/motd': 1"),
+     "too few calls to sys_open in 'cat /etc/motd': 1"),
     (["open", "-c", "$ sleep 100", "--limit", "1000"],
      "occurrence 1 of the calls to sys_open was not reached"),
     (["open", "-c", "$ cat", "--what-if", "copy"], "works only when a probe"),

@@ -48,7 +48,7 @@ def player(recorded):
 
 def places(player, seed, count, room):
     chosen = random.Random(seed)
-    low = player.recording.last.instructions // 5  # the MMU is on and threads run from here on
+    low = player.recording.last.instructions // 5  # the MMU is on and threads run by then
     return [chosen.randrange(low, player.recording.last.instructions - room) for _ in range(count)]
 
 
@@ -77,7 +77,7 @@ def test_declared_effects_of_instructions_match_their_execution(player):
             e = effect(instruction)
             after = registers | step.registers
             changed = {n for n in step.registers if n in followed and n != arch.pc}
-            jumped = not 0 <= done[number + 1].pc - step.pc <= 15  # through an exception or a jump
+            jumped = not 0 <= done[number + 1].pc - step.pc <= 15  # an exception or a jump
             if not changed <= e.writes and not jumped:
                 odd.append((hex(step.pc), arch.disassemble(instruction, step.pc), changed))
             for name, sources in e.copies.items():
@@ -186,7 +186,7 @@ def test_perfetto_slices_match_the_calls_that_fbt_counts(recorded, player):
         out.take(entries)
     out.finish()
     slices, _instants, _tracks = perfetto_slices(
-        file.getvalue(), apart=(INLINE, ROOT))  # leaves out functions entered before this part
+        file.getvalue(), apart=(INLINE, ROOT))  # omits functions entered before ``at``
     slice_counts = Counter(name for name, *_rest in slices)
     assert {name: slice_counts[name] for name in names} == {name: counts[name] for name in names}
     assert sum(counts.values()) > 10

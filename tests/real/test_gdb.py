@@ -66,7 +66,7 @@ def test_gdb_shows_lines_locals_and_threads_and_runs_backwards_over_a_call(arch,
     assert "uma_zalloc_arg (" in output[6]
     assert re.search(r"#1 .* in malloc .*kern_malloc\.c:\d+", output[7])
     assert "malloc" in output[8] and "Value returned" in output[8]
-    assert "uma_zalloc_arg" in output[9]  # stopped at the function's first instruction again
+    assert "uma_zalloc_arg" in output[9]  # gdb is back at the function's first instruction
     assert "No more reverse-execution history" in output[11]
     assert "the state matches the recorded one" in output[-1]
 

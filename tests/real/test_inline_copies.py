@@ -105,7 +105,7 @@ def test_a_copy_with_an_end_that_has_no_probe_is_reported(followed):
 
 
 def test_copies_have_many_entry_and_return_probes(followed):
-    """The tests above are meaningful only with many probes."""
+    """The other tests of inline copies are meaningful only with many probes."""
     kinds = Counter(followed.dispatcher.probe(number)[3] for number in followed.probes["entry"])
     assert ProbeKind.ENTRY not in kinds
     assert len(followed.probes["return"]) > len(followed.probes["entry"]) > 10_000

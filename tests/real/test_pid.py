@@ -212,7 +212,7 @@ int main(int argc, char **argv)
 
 def test_an_instruction_that_enters_the_kernel_fires_once_per_execution(
         kernel, tmp_path):
-    """The instructions fault, repeat, are emulated by the kernel, or are system calls.
+    """Each probed instruction faults, repeats, is emulated by the kernel, or is a system call.
 
     Each must fire 40 times, whether it is probed alone or with the others.
     """

@@ -28,7 +28,7 @@ def kernel(request):
 
 @pytest.fixture(scope="module")
 def boot(kernel):
-    """Boot a machine twice; the second time, count the calls of all functions with probes.
+    """Boot a machine twice, and count the calls of all functions with probes the second time.
 
     Return the machine, its state, the digest and the console after the boot, and the number of
     calls of each function during the boot.

@@ -56,7 +56,7 @@ def test_instructions_that_the_module_handles_correctly_are_not_reported(arch, t
 
 
 def test_a_misread_instruction_is_found_with_any_states(tmp_path):
-    """In ``call *0x10(%r12)``, SIB index 4 means no index, but the module takes it for %rsp."""
+    """In ``call *0x10(%r12)``, SIB index 4 means no index, but the module mistakes it for %rsp."""
     for seed in range(1, 5):
         report = judged("amd64", "41ff542410", tmp_path, "--states", "1", "--seed", str(seed))
         assert [row["bytes"] for row in report["mishandled"]] == ["41ff542410"]

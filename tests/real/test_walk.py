@@ -41,7 +41,7 @@ def test_the_commands_of_the_page_find_the_bug(page, tmp_path):
     commands = blocks(page)
     assert len(commands) > 4
     for command, shown in commands:
-        # Replace the page's numbers with those that earlier commands printed on this kernel.
+        # Replace numbers on the page with those that earlier commands printed on this kernel.
         for name, value in seen.items():
             command = command.replace(name, value)
         program, _space, rest = command.partition(" ")

@@ -135,7 +135,7 @@ def test_a_context_switch_saves_the_old_threads_registers_and_loads_the_new_ones
 
 @pytest.mark.parametrize("command, hits", [("check memory", 6), ("check fault", 3)])
 def test_faults_of_the_kernel_itself_are_not_counted(kernel, command, hits):
-    """The kernel may fault, too, when it creates programs or copies data from and to them."""
+    """The kernel itself may fault when it creates programs or copies data to or from them."""
     for hit in range(1, hits + 1):
         machine = booted(with_userland(kernel), MEMORY)
         recorder = FaultRecorder(machine, command, hit, LIMIT, RunningThread(machine))

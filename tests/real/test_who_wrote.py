@@ -59,7 +59,7 @@ def test_the_writes_to_twenty_variables_match_qemus_watchpoints(arch, tmp_path):
     assert [(address, new) for _count, _pc, address, new in ours] == [
         (address, new) for _pc, address, new in theirs]
     for (_count, pc, _address, _new), (their_pc, _at, _value) in zip(ours, theirs, strict=True):
-        assert 0 <= their_pc - pc <= 15  # QEMU stops at the store or after the store
+        assert 0 <= their_pc - pc <= 15  # QEMU stops at or after the store
 
 
 def contents(qemu, addresses):

@@ -88,7 +88,7 @@ def _type_of(env: Environment, text: str, function: str, number: int, place: Sou
 def hold_arguments(called: str, formals: list[tuple[str, Type | None]], least: int,
                    most: int | None, given: list[syntax.Expression], place: SourcePlace, what: str
                    ) -> None:
-    """Check arguments, or keys, against a prototype.
+    """Check arguments or keys against a prototype.
 
     :param formals: the spelling for messages and the type of each parameter; a type of None
         accepts anything.

@@ -67,7 +67,7 @@ def _in_context(place: SourcePlace, index: int, kind: Type) -> syntax.Expression
 
 def located_argument(env: Environment, place: SourcePlace, index: int, kind: Type | None
                      ) -> syntax.Expression | None:
-    """Return an expression for an argument that is missing from the context at some probes.
+    """Return an expression for an argument that the firing contexts of some probes lack.
 
     Return None if the argument can only be read from the context.
 

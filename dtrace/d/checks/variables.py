@@ -115,7 +115,7 @@ def _symbol(env: Environment, node: syntax.Name) -> syntax.Expression:
     use.lvalue = True
     if isinstance(strip(kind), Procedure):
         function = constant(node.place, address, pointer_to(kind))
-        function.lvalue = True  # ``&function`` is the function's address as well
+        function.lvalue = True  # ``function`` and ``&function`` have the same value
         return function
     return typed(use, kind)
 

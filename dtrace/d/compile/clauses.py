@@ -199,7 +199,7 @@ class _Order:
     data: bool = False
 
     def follow(self, kind: str, statement: syntax.Expression, place: SourcePlace) -> None:
-        """Check and record a statement; the preceding statements of the clause must allow it.
+        """Check that the clause's preceding statements allow a statement, and record it.
 
         :raises DError: if the statement may not follow them.
         """

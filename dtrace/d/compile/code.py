@@ -42,7 +42,7 @@ SWAPS = {"htons": 16, "ntohs": 16, "htonl": 32, "ntohl": 32, "htonll": 64, "ntoh
 
 
 def window(offset: int, bits: int) -> tuple[int, int, int]:
-    """Return the first byte, the number of bytes and the lowest bit with which to read a bit-field.
+    """Return the first byte, byte count and lowest bit with which to read a bit-field.
 
     The bytes are the fewest aligned ones that hold the field; if even eight do not, they begin with
     the field's first byte, and there are eight or nine.
@@ -58,7 +58,7 @@ def window(offset: int, bits: int) -> tuple[int, int, int]:
 
 
 
-REGISTERS = 7  # number of registers of DTrace's virtual machine for one expression
+REGISTERS = 7  # number of registers that an expression may use in DTrace's virtual machine
 
 
 def registers(e: syntax.Expression) -> int:
@@ -331,8 +331,8 @@ class ExpressionCode(ValueCode):
             case_of |= dict.fromkeys(numbers, 1 if value is None else len(values) - 1)
         low, high = min(case_of), max(case_of)
         if high - low >= MAX_TABLE or len(values) > MAX_CASES:
-            raise DError("D_UNKNOWN", "too many probes, or probe IDs too far apart, to look up "
-                         "where this argument is kept", e.place)
+            raise DError("D_UNKNOWN", "the location of this argument cannot be looked up: there "
+                         "are too many probes, or their IDs are too far apart", e.place)
         table = b"".join(case_of.get(n, 0).to_bytes(2, "little") for n in range(low, high + 1))
         labels, end = [self.out.label() for _ in values], self.out.label()
         self.out.load(1, CONTEXT, ContextOffset.PROBE)
@@ -417,7 +417,7 @@ class ExpressionCode(ValueCode):
             self.address(base)
 
     def _memory(self, e: syntax.Expression) -> None:
-        """Emit the load of an object in memory."""
+        """Emit code that loads an object from memory."""
         self.address(e)
         if is_reference(e.kind):
             return

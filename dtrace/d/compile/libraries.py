@@ -24,7 +24,7 @@ DEPENDS = re.compile(r"^\s*#\s*pragma\s+D\s+depends_on\s+library\s+(\S+)", re.MU
 MOST, MOST_BYTES = 1000, 1 << 20
 # Libraries that need the kernel's types; each library follows the libraries that it uses.
 KERNEL = ("psinfo", "io", "ip", "tcp", "udp")
-# Libraries on which -L libraries may depend; some are built-in constants.
+# Libraries on which -L libraries may depend; some of them contain only built-in constants.
 THERE = frozenset(f"{name}.d" for name in (
     *KERNEL, "regs", "signal", "errno", "socket"))
 
@@ -58,7 +58,7 @@ def needed(arch: str, types: Types | None, programs: Iterable[str]) -> dict[str,
 
 
 def _fits(text: str, types: Types) -> bool:
-    """Whether a library has translators and the kernel has all types that these translate."""
+    """Whether a library has translators and the kernel has all types that they translate."""
     sources = set(SOURCE.findall(text))
     return bool(sources) and all(
         any(isinstance(kind, Structure) for kind in types.named(source)) for source in sources)

@@ -30,7 +30,7 @@ PARTS = ("provider", "module", "function", "name")
 LIMITS = (64, 64, 192, 64)
 MAX_PROBE = (1 << 32) - 1
 OWN = ("BEGIN", "END", "ERROR")  # probes that have no stack because they interrupt nothing
-# Maximum number of statements compiled for the second and later descriptions of a clause.
+# Maximum number of statements compiled for all but the first probe description of a clause.
 MAX_REPEATED = 10_000
 
 
@@ -60,7 +60,7 @@ class KnownProbes(Protocol):
     """Interface through which the compiler asks about the probes of a system."""
 
     def numbered(self, number: int) -> ListedProbe | None:
-        """Return the probe with a given ID, or None if no probe has it."""
+        """Return the probe with a given ID, or None if there is no such probe."""
 
     def provides(self, provider: str) -> bool:
         """Whether a provider has probes."""
@@ -378,7 +378,7 @@ class Compiler:
                 raise DError("D_PRAGMA_INVAL", f"invalid class {kind} specified by #pragma {name}",
                              place)
             if kind == "library" and self._in_library:
-                return  # the caller compiles dependencies first
+                return  # the caller has sorted the libraries by dependency
             if kind == "library":
                 raise DError("D_PRAGMA_DEPEND",
                              "main program may not explicitly depend on a library", place)
@@ -410,7 +410,7 @@ class Compiler:
         self._of_name(name, words[1].text, place)
 
     def _of_name(self, name: str, target: str, place: SourcePlace) -> None:
-        """Process a pragma that concerns a name that the program has defined or will define."""
+        """Process a pragma about a name that the program defines, before or after the pragma."""
         checker = self.checker
         if checker.knows(target):
             if not checker.owns(target):

@@ -149,7 +149,7 @@ class Declarator:
 
     @property
     def name(self) -> str | None:
-        """Name that is declared, or None."""
+        """Name that the declarator declares, or None."""
         return self.own if self.inner is None else self.inner.name
 
     def function(self, parameters: Parameters, variadic: bool) -> None:

@@ -21,7 +21,7 @@ from dwarf.types import Array, Integer, Type, Typedef, strip
 
 FLAGS = "#0-+ '"
 SIZES = "hlLw"
-MAX_NUMBER = 1 << 16  # maximum width or precision: scripts must not fill the host's memory
+MAX_NUMBER = 1 << 16  # maximum width or precision, so that no script fills the host's memory
 
 
 @dataclass

@@ -267,7 +267,7 @@ Part = tuple[Type, str, int]
 
 @dataclass(eq=False)
 class KeyShape:
-    """An aggregation with one set of key sizes; these sizes may differ between statements.
+    """An aggregation with one set of key sizes, since key sizes may differ between statements.
 
     :param parts: for each key: type, form ("value", "stack" and so on), size in bytes.
     """

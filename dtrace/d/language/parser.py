@@ -133,7 +133,7 @@ class Parser:
         """
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise DError("D_SYNTAX", f"nested deeper than {MAX_DEPTH}", place)
+            raise DError("D_SYNTAX", f"the program is nested deeper than {MAX_DEPTH} levels", place)
 
     def built(self, node: Built, *parts: syntax.Expression, levels: int = 1) -> Built:
         """Set the height of an expression from its parts, and return the expression.
@@ -144,7 +144,8 @@ class Parser:
         """
         node.height = levels + max([part.height for part in parts], default=0)
         if node.height > MAX_HEIGHT:
-            raise DError("D_SYNTAX", f"expression of more than {MAX_HEIGHT} levels", node.place)
+            raise DError("D_SYNTAX", f"the expression has more than {MAX_HEIGHT} levels",
+                         node.place)
         return node
 
     # -- the program -------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def is_signed(kind: Type) -> bool:
 
 
 def pointed(kind: Type) -> Type:
-    """Return the type that a pointer or an array refers to; ``void`` for any other type."""
+    """Return the type that a pointer or an array refers to, or ``void`` for any other type."""
     kind = strip(kind)
     if isinstance(kind, Pointer):
         return kind.target
@@ -174,7 +174,7 @@ _ORDER = {kind: number for number, kind in enumerate((
 
 
 def arithmetic(left: Type, right: Type) -> Type:
-    """Return the result type of an integer operation: the wider or else the unsigned type.
+    """Return an integer operation's result type: the wider or, at equal width, the unsigned type.
 
     Unlike C, D does not promote the operands to ``int`` first.
     """
@@ -303,7 +303,7 @@ class Universe:
         return self._named.get(name)
 
     def named(self, name: str) -> Type | None:
-        """Return the type with a given name, without ``struct``, ``union`` or ``enum``, or None."""
+        """Return the type whose name has no ``struct``, ``union`` or ``enum`` prefix, or None."""
         scope, mark, plain = name.rpartition("`")
         if mark and scope not in SCOPES:
             return None

@@ -1,4 +1,4 @@
-"""Copying of a kernel's segments to addresses that differ from their link addresses."""
+"""Copy a kernel's segments to addresses that differ from their link addresses."""
 
 from emu.elf.image import Image
 from emu.guest.guest import BareMachine
@@ -17,6 +17,7 @@ def copy_image(computer: BareMachine, image: Image, offset: int) -> int:
     for segment in image.segments:
         at = computer.ram_base + offset + segment.virtual - low
         if at + segment.memory_size > computer.ram_base + computer.memory - KEPT:
-            raise ImageError(f"{image.path}: does not fit in {computer.memory >> 20} MiB of memory")
+            raise ImageError(f"{image.path}: the kernel does not fit in "
+                             f"{computer.memory >> 20} MiB of memory")
         computer.write_physical(at, bytes(segment.data))
     return low

@@ -51,8 +51,8 @@ THREADS = ThreadLists(
     tid="td_tid", name="td_name", pid="p_pid", process_name="p_comm", saved="td_pcb",
     frame="td_frame",
 )
-# Probes whose guarded code only prepares the arguments.  Exception: if priv(9)
-# grants a lookup without a check, the guarded code does more.
+# Probes whose guarded code only prepares the arguments.  Exception: if priv(9) grants a lookup
+# without a check, the guarded code does more.
 GUARDED = frozenset({("proc", "exit"), ("sched", "preempt"), ("priv", "priv-ok"),
                      ("priv", "priv-err")} | {("mac_framework", f"mac-{asked}-{answer}")
                                               for asked in ("check", "grant")
@@ -77,20 +77,20 @@ LOCK_MEMBERS = LockMembers("struct lock_object", "lo_flags", 24, 15, (
     LockKind("struct sx", "sx_lock", 31, 1), None, None,
     LockKind("struct rwlock", "rw_lock", 31, 1), None))
 
-# Functions and members that start a thread (RFSTOPPED of sys/unistd.h; TSF_BOUND and td_get_sched()
-# of kern/sched_ule.c).
+# Functions and members used to start a thread (RFSTOPPED of sys/unistd.h; TSF_BOUND and
+# td_get_sched() of kern/sched_ule.c).
 THREAD_START = ThreadStart(
     stands="sys_read", create="kthread_add", stopped=1 << 17, lock="thread_lock_flags_",
     add="sched_add", exit="kthread_exit", thread="struct thread", pinned="td_pinned",
     scheduler="struct td_sched", cpu="ts_cpu", flags="ts_flags", bound=1)
 
-# Functions and members that start a program at idle priority (PRI_IDLE, PRI_MIN_IDLE of
+# Functions and members used to start a program at idle priority (PRI_IDLE, PRI_MIN_IDLE of
 # sys/priority.h).
 PROGRAM_START = ProgramStart(
     executed="exec_setregs", frame="td_frame", ends="exit1", bind="cpuset_setithread",
     levels=(("td_pri_class", 4), ("td_user_pri", 224), ("td_base_user_pri", 224)))
 
-# Functions and members of a thread switch (TDS_RUNQ of sys/proc.h, TDF_SLICEEND of
+# Functions and members used in a thread switch (TDS_RUNQ of sys/proc.h, TDF_SLICEEND of
 # kern/sched_ule.c).
 THREAD_SWITCH = ThreadSwitch(
     functions=("cpu_switch", "cpu_throw"), owes="td_owepreempt", flags="td_flags",

@@ -17,7 +17,7 @@ from emu.host.errors import ImageError
 NAME, TYPE, ADDRESS, SIZE, METADATA = 1, 2, 3, 4, 0x8000
 ELFHDR, DYNAMIC, ENVP, HOWTO, KERNEND, SHDR = 2, 5, 6, 7, 8, 9  # metadata types
 OBJECT, SHARED = b"elf obj module\0", b"elf module\0"
-DISK = b"mfs_root\0"  # type of a memory disk's image: md(4), "PRELOADED"
+DISK = b"mfs_root\0"  # type of a memory disk image (md(4), "PRELOADED")
 ROOT = "vfs.root.mountfrom"  # variable that names the root file system: loader.conf(5)
 # Boot flags: letter of boot(8) -> bit of boothowto (sys/reboot.h).
 FLAGS = {"a": 1 << 0, "s": 1 << 1, "r": 1 << 5, "d": 1 << 6, "v": 1 << 11, "h": 1 << 12,
@@ -66,11 +66,12 @@ def command_line(options: BootOptions, guard: str = "") -> str:
     :raises ImageError: if an option is impossible on a command line.
     """
     if options.memory_disk is not None:
-        raise ImageError("QEMU's own boot supports no memory disk on this architecture; use --disk")
+        raise ImageError("QEMU cannot boot a kernel with a memory disk on this architecture; use "
+                         "--disk")
     words = [word.decode() for word in environment(options).split(b"\0") if word]
     if any(" " in word for word in words):
-        raise ImageError("QEMU cannot pass a variable of --env whose value contains a space to "
-                         "this kernel; omit the variable")
+        raise ImageError("QEMU cannot pass an --env variable whose value contains a space to this "
+                         "kernel; omit the variable")
     if options.flags:
         words.append(f"-{options.flags}")
     return " ".join([*([guard] if guard else []), *words]) if words else ""

@@ -74,7 +74,7 @@ def _probes(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
 
 
 def _set(image: Image, memory: VirtualMemory, name: str, size: int) -> bytes:
-    """Return the bytes of a linker set; they are empty if the kernel does not have the set.
+    """Return the bytes of a linker set, or empty bytes if the kernel does not have the set.
 
     :param size: size of a member in bytes.
     """

@@ -108,7 +108,7 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
 
 # -- transfer of a state --------------------------------------------------------------------------
 
-REAL, DATA, ROOM = 0x7000, 0x8000, 0x2000  # physical addresses of the code and data; total size
+REAL, DATA, ROOM = 0x7000, 0x8000, 0x2000  # stub: physical addresses of code and data, total size
 FLAT_GDT = struct.pack("<3Q", 0, 0x00AF9A000000FFFF, 0x00CF92000000FFFF)
 LMA, PSE, PAE = 1 << 10, 1 << 4, 1 << 5
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags

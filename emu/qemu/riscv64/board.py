@@ -14,7 +14,7 @@ from emu.riscv64 import registers
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.riscv64.board import RAM_BASE
 
-# Registers with other names in gdb's target description; it uses ABI names for floating point.
+# Registers whose names differ in gdb's target description, which uses ABI names for f0 to f31.
 FLOATS = [*(f"ft{i}" for i in range(8)), "fs0", "fs1", *(f"fa{i}" for i in range(8)),
           *(f"fs{i}" for i in range(2, 12)), *(f"ft{i}" for i in range(8, 12))]
 SPELLINGS = {"s0": ("s0", "fp")} | {f"f{i}": (name,) for i, name in enumerate(FLOATS)}
@@ -25,7 +25,7 @@ FIRMWARE = {
     "pmpcfg0": 0x1F,
 }
 FS_INITIAL = 1 << 13
-MACHINE = 3  # the privilege level at which all registers are accessible
+MACHINE = 3  # machine mode, in which all registers are accessible
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:

@@ -100,7 +100,7 @@ cdef enum:
     INTERRUPT_FLAG = 1 << 9
     CLEARED = 1 << 8 | 1 << 14 | 1 << 16 | 1 << 17  # flags TF, NT, RF and VM
 
-# unicorn/x86.h: uc_x86_mmr
+# Unicorn's struct uc_x86_mmr (unicorn/x86.h)
 cdef struct Mmr:
     uint16_t selector
     uint64_t base
@@ -170,7 +170,7 @@ cdef enum:
     CS64 = 1 << 15
     WRITABLE = 2
     RSP0 = 4  # offset of RSP0 in the TSS
-    IST = 28  # offset in the TSS of the 8 bytes before the first interrupt stack pointer (IST1)
+    IST = 28  # interrupt stack pointer n is at offset IST + 8 * n of the TSS
     SYSCALL = 256
     SYSCALL_BYTES = 2
     RESUME_FLAG = 1 << 16
@@ -180,7 +180,7 @@ cdef uint64_t RESERVED = <uint64_t>0xFFF << 40  # reserved bits of a page table 
 cdef uint32_t FAULTS = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 13 | 1 << 14 | 1 << 16 | 1 << 19
 cdef uint32_t WITH_ERROR_CODE = 1 << 13 | 1 << 14
 
-# unicorn/x86.h: uc_x86_msr
+# Unicorn's struct uc_x86_msr (unicorn/x86.h)
 cdef struct Msr:
     uint32_t number
     uint64_t value
@@ -220,7 +220,7 @@ cdef Answer system_call(Clock *c, uint64_t behind) noexcept nogil:
     if not msr(c, EFER) & SCE:
         return DECLINED
     whole = context_length(c)[0]
-    context_length(c)[0] = brief(c)  # copy only the part that changes
+    context_length(c)[0] = brief(c)  # copy only the part of the context that changes
     answer = enter_kernel(c, behind)
     context_length(c)[0] = whole
     return answer
@@ -243,7 +243,8 @@ cdef Answer enter_kernel(Clock *c, uint64_t behind) noexcept nogil:
     to_ring_0(c)
     place(c, RCX_PLACE)[0] = behind
     place(c, R11_PLACE)[0] = flags & ~<uint64_t>RESUME_FLAG
-    # The model then adds the length of SYSCALL to RIP. Writing the RIP register would end the run.
+    # Subtract the length of SYSCALL, which the CPU model adds to RIP afterwards. Set RIP in the
+    # context, because writing the register ends the run.
     place(c, RIP_PLACE)[0] = msr(c, LSTAR) - SYSCALL_BYTES
     c.context_restore(c.uc, c.context)
     register_write(c, RFLAGS, flags & ~(msr(c, SFMASK) | RESUME_FLAG))

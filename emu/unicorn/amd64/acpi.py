@@ -51,7 +51,7 @@ def _fadt(facs: int, dsdt: int) -> bytes:
     put(64, "I", PM1_CONTROL)
     put(76, "I", PM_TIMER)
     put(88, "BBBB", 4, 2, 0, 4)  # lengths in bytes: PM1 event, PM1 control, PM2, timer
-    put(96, "HH", 0xFFFF, 0xFFFF)  # latencies that mean that C2 and C3 are not supported
+    put(96, "HH", 0xFFFF, 0xFFFF)  # latencies: C2 and C3 are not supported
     put(109, "H", 1 << 1)  # boot architecture flags: an 8042, no other legacy devices
     put(112, "I", 1 << 0 | 1 << 2 | 1 << 4)  # flags: WBINVD, C1, power button by control method
     return _table(b"FACP", 1, bytes(body))
@@ -62,7 +62,7 @@ def _madt(cpus: int) -> bytes:
     for i in range(cpus):
         body += struct.pack("<BBBBI", 0, 8, i, i, 1)  # local APIC: processor ID, APIC ID, enabled
     body += struct.pack("<BBBBII", 1, 12, ioapic_id(cpus), 0, IOAPIC_BASE, 0)
-    body += struct.pack("<BBBBIH", 2, 10, 0, 0, 2, 0)  # IRQ 0 is connected to pin 2
+    body += struct.pack("<BBBBIH", 2, 10, 0, 0, 2, 0)  # IRQ 0 is connected to pin 2 of the I/O APIC
     return _table(b"APIC", 1, body)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 NAME, BYTE, WORD, DWORD, BUFFER, PACKAGE, SCOPE = 0x08, 0x0A, 0x0B, 0x0C, 0x11, 0x12, 0x10
 DEVICE = b"\x5b\x82"
-END_TAG = b"\x79\x00"  # end of a resource list (6.4.2.9); a zero checksum is not verified
+END_TAG = b"\x79\x00"  # end of a resource list (6.4.2.9); readers accept a zero checksum
 
 
 def _sized(body: bytes) -> bytes:

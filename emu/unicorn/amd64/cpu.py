@@ -34,7 +34,7 @@ from emu.unicorn.new_engine import new_engine
 
 NON_MASKABLE, BREAKPOINT, INVALID_OPCODE = 2, 3, 6
 DOUBLE_FAULT, GENERAL_PROTECTION, PAGE_FAULT = 8, 13, 14
-WRITE, RESERVED_BIT = 2, 8  # page fault error code bits; WRITE is also a page table entry bit
+WRITE, RESERVED_BIT = 2, 8  # bits of a page fault's error code; page table entries also have WRITE
 NO_EXECUTE = 1 << 63  # page table entry bit
 MASK = (1 << 64) - 1
 RESERVED = 0xFFF << 40  # reserved bits of an entry: the CPU model has 40-bit physical addresses
@@ -67,7 +67,7 @@ def scratch() -> unicorn.Uc:
 
 @functools.cache
 def _shadow_field() -> StateFields:
-    """Locate, in the CPU state, the flags that hold the interrupt shadow (QEMU's ``hflags``).
+    """Locate the flags that hold the interrupt shadow (QEMU's ``hflags``) in the CPU state.
 
     The interrupt shadow blocks interrupts for one instruction after STI.  One engine executes STI
     and another NOP in its place, both with interrupts enabled.  The hook of the next block stops
@@ -101,7 +101,7 @@ def _shadow_field() -> StateFields:
 
 @functools.cache
 def _segment_fields() -> StateFields:
-    """Locate, in the CPU state, the hidden parts of the segment registers.
+    """Locate the hidden parts of the segment registers in the CPU state.
 
     Chosen bases of FS and GS, which are adjacent, reveal them.  The segments are in the order of
     their encoding, each a ``SegmentCache`` of QEMU: u32 selector, u64 base, u32 limit, u32 flags.
@@ -129,7 +129,7 @@ def _segment_fields() -> StateFields:
 
 @functools.cache
 def _register_places() -> list[int]:
-    """Locate, in the CPU state, the registers that exceptions and SYSCALL write."""
+    """Locate the CPU state fields of the registers that exceptions and SYSCALL write."""
     written = (uc.UC_X86_REG_RIP, uc.UC_X86_REG_RCX, uc.UC_X86_REG_R11, uc.UC_X86_REG_RSP)
     states, seeds = [], (0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978)
     for seed in seeds:
@@ -143,7 +143,7 @@ def _register_places() -> list[int]:
 
 @functools.cache
 def _exception_fields() -> tuple[int, int]:
-    """Locate, in the CPU state, the error code and the exception in flight.
+    """Locate the CPU state fields of the error code and the exception in flight.
 
     Loading a selector beyond the descriptor table raises #GP with the selector as error code.
     Unicorn never completes an exception, so a second page fault would become a double fault;
@@ -154,7 +154,7 @@ def _exception_fields() -> tuple[int, int]:
         engine = scratch()
         engine.mem_write(CODE, b"\x8e\xe0")  # mov fs, eax
         engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
-        engine.reg_write(uc.UC_X86_REG_RAX, 0x7F7F0000 | code)  # the low half is loaded into FS
+        engine.reg_write(uc.UC_X86_REG_RAX, 0x7F7F0000 | code)  # MOV loads the low half into FS
         before.append(context_bytes(engine))
         engine.emu_start(CODE, CODE + 2)
         after.append(context_bytes(engine))
@@ -249,7 +249,8 @@ class Amd64Cpu(Cpu):
         if vector != BREAKPOINT or not machine.at_breakpoint(pc - 1):
             pc = machine.left_at(pc)
         code, software = self._finish_exception()
-        # INT3 and INT n trap after the instruction; a fault during delivery is reported at the INT.
+        # INT3 and INT n trap after the instruction.  A fault during delivery is reported at the
+        # start of the instruction.
         began = pc
         if software:
             is_int3 = vector == BREAKPOINT and machine.read(pc - 1, 1) == INT3
@@ -296,7 +297,7 @@ class Amd64Cpu(Cpu):
             return f"exception {vector}: {error}"
 
     def entry_described(self, vector: int, left: int, reached: int) -> str:
-        """Describe, in sentences, the gate of an exception vector and the stack switch."""
+        """Return sentences that describe the gate of an exception vector and the stack switch."""
         gate = self._gate(vector)
         return "" if gate is None else gate.described(left, reached)
 
@@ -357,7 +358,7 @@ class Amd64Cpu(Cpu):
             frame.insert(0, code & 0xFFFFFFFF)
         top &= ~15
         pieces = [word.to_bytes(8, "little") for word in reversed(frame)]
-        if (top - 8) >> 12 == (top - 8 * len(frame)) >> 12:  # one page: write the frame at once
+        if (top - 8) >> 12 == (top - 8 * len(frame)) >> 12:  # the frame is in one page
             pieces = [b"".join(reversed(pieces))]
         for piece in pieces:
             fault = self._push_fault(top - 8 & MASK)
@@ -468,7 +469,7 @@ class Amd64Cpu(Cpu):
             return False
         pc = m.pc
         if self.in_shadow():
-            m.engine.shadow = True  # the instruction after STI executes first
+            m.engine.shadow = True  # the instruction after STI must be executed first
             return False
         trouble = self._enter(self.lapic.acknowledge(), pc, None)
         if trouble is not None:
@@ -521,7 +522,7 @@ class Amd64Cpu(Cpu):
         state |= _segment_fields().read(m.uc)
         flags = _shadow_field().read(m.uc)["hflags"]
         state["interrupt_shadow"], state["stack_32"] = bool(flags & INHIBIT), bool(flags & SS32)
-        # Other CPUs may be in real mode or in an NMI handler: store all flags.
+        # Store all flags, because other CPUs may be in real mode or in an NMI handler.
         if m.schedule.several:
             state |= _shadow_field().read(m.uc)
         return state
@@ -573,7 +574,7 @@ class Amd64Cpu(Cpu):
         for name in registers.SEGMENTS:
             at = state[name] & ~7
             if at and not (at + 7 <= limit and self._mapped(base + at, 8)):
-                raise ValueError(f"the descriptor of {name} in the state cannot be read")
+                raise ValueError(f"the segment descriptor of {name} cannot be read")
 
 
 CPU = Amd64Cpu

@@ -35,7 +35,7 @@ class Gate:
                    low >> 16 & 0xFFFF, low >> 40 & 0xF, low >> 45 & 3, low >> 32 & 7)
 
     def described(self, left: int, reached: int) -> str:
-        """Describe, in sentences, how the CPU enters the handler.
+        """Return sentences that describe how the CPU enters the handler.
 
         :param left: stack pointer before the exception.
         :param reached: stack pointer at the vector.

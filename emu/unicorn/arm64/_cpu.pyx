@@ -52,7 +52,7 @@ cdef enum:
     EL1H = 5
     MASKED = 0x3C0 | EL1H  # the DAIF bits
     SYNC = 0x200
-    LOWER = 0x400  # vector offset of exceptions from EL0
+    LOWER = 0x400  # offset of the vectors for exceptions from EL0
     EC_BRK = 0x3C
     SVC = 2  # exception numbers of Unicorn
     PREFETCH_ABORT = 3

@@ -52,12 +52,12 @@ VECTOR_SYNC, VECTOR_IRQ = 0x000, 0x080
 CURRENT_SPX, LOWER_A64 = 0x200, 0x400
 PSTATE_D, PSTATE_A, PSTATE_I, PSTATE_F = 1 << 9, 1 << 8, 1 << 7, 1 << 6
 EL0T, EL1H = 0, 5
-EL_BITS = 3 << 2  # exception level bits of PSTATE
+EL_BITS = 3 << 2  # bits of PSTATE that hold the exception level
 EC_SYSTEM = 0x18
-FPEN = 3 << 20  # floating-point access bits of CPACR_EL1
+FPEN = 3 << 20  # bits of CPACR_EL1 that control floating-point access
 FP_ACCESS = 0x07 << 26 | 1 << 25 | 1 << 24 | 0xE << 20  # syndrome of any trapped FP access
-# Instructions that FPEN traps, as (mask, value) pairs: floating point and SIMD, whose bits 27 and
-# 26 are set (Arm ARM C4.1), and accesses to FPCR and FPSR.
+# (mask, value) pairs of the instructions that FPEN traps: floating point and SIMD (bits 27 and 26
+# are set, Arm ARM C4.1), and accesses to FPCR and FPSR.
 FLOATING_POINT = ((0x0C000000, 0x0C000000), (0xFFDFFFC0, 0xD51B4400))
 A32 = "the guest switched to AArch32 code (SPSR_EL1.M[4]), which is not supported"
 YIELD, WFE = bytes.fromhex("3f2003d5"), bytes.fromhex("5f2003d5")
@@ -109,7 +109,7 @@ def _monitor() -> StateFields:
 
 @functools.cache
 def _execution_state() -> StateFields:
-    """Locate, in the CPU state, the word after the PC and PSTATE that is 1 in A64 state.
+    """Locate the word of the CPU state that follows the PC and PSTATE and is 1 in A64 state.
 
     Writing a register does not change it.
     """
@@ -127,7 +127,7 @@ def _execution_state() -> StateFields:
 
 @functools.cache
 def _exception_fields() -> tuple[int, int]:
-    """Locate, in the CPU state, the syndrome and the fault address of the last abort.
+    """Locate the CPU state fields of the last abort's syndrome and fault address.
 
     An exclusive load from a chosen, misaligned address reveals them.
     """
@@ -249,7 +249,7 @@ class ArmCpu(Cpu):
     def _system_read(self, number: int) -> int | None:
         if number == CNTFRQ:
             return FREQUENCY
-        if number == PMCCNTR:  # the CPU model would return the host's clock
+        if number == PMCCNTR:  # the CPU model itself returns the host's clock
             return self.machine.now
         if number == MPIDR:
             return 1 << 31 | self.number
@@ -317,7 +317,7 @@ class ArmCpu(Cpu):
                 if i == 0:
                     self._enter(VECTOR_SYNC, pc, FP_ACCESS)
                 return i
-        raise MachineError(f"the code at {pc:#x} changed while its block started")
+        raise MachineError(f"the code at {pc:#x} changed just before the CPU executed it")
 
     def stuck(self) -> str:
         """Explain why the CPU model does not execute the current instruction."""

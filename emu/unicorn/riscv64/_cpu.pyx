@@ -54,7 +54,7 @@ cdef enum:
     STVEC = 4
     SATP_PLACE = 5
 
-# Context field that ``deliver`` needs in addition: the value for stval.
+# Context field that ``deliver`` needs in addition to PLACES: the value for stval.
 EXCEPTION_PLACES = ("badaddr",)
 
 cdef enum:
@@ -88,7 +88,7 @@ cdef bint walk(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
     levels = <int>mode - 5
     top = address >> (11 + 9 * levels)
     if top != 0 and top != (<uint64_t>1 << (53 - 9 * levels)) - 1:
-        return False  # the address is not sign-extended
+        return False  # invalid: the address is not sign-extended
     table = (satp & PPN) << 12
     for level in range(levels - 1, -1, -1):
         place = <uint64_t *>host_physical(c, table + 8 * (address >> (12 + 9 * level) & 0x1FF), 8)
@@ -168,7 +168,7 @@ cdef Answer deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
         return read_time(c, pc)
     elif not tells_address(cause):
         return DECLINED
-    if user:  # set the level first: the saved context contains it
+    if user:  # set the privilege level before the context is saved
         register_write(c, PRIV, 1)
     c.context_save(c.uc, c.context)
     vectors = place(c, STVEC)[0] & ~<uint64_t>3

@@ -50,7 +50,7 @@ class RiscvBoard(Board):
     def device_tree(self) -> DeviceNode:
         """Return the device tree of the board."""
         count = len(self.cpus)
-        # Phandles of the interrupt controllers: one for each hart, and the PLIC.
+        # Phandles of the interrupt controllers: one for each hart, and one for the PLIC.
         harts, plic = [1, *range(3, 2 + count)], 2
         root = DeviceNode("", N_address_cells=2, N_size_cells=2, compatible="riscv-virtio",
                     model="kinst,riscv64")

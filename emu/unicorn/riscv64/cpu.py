@@ -54,7 +54,7 @@ OF_FETCH = frozenset((0, 1, 12))
 # Exception causes that set stval to an address: misalignment, access faults and page faults.
 WITH_ADDRESS = frozenset((0, 1, 4, 5, 6, 7, 12, 13, 15))
 MASK = (1 << 64) - 1
-# Registers that are parts of another register: that register's name, and a mask (privileged manual)
+# Partial register -> (full register, mask of the part), from the privileged manual
 SSTATUS = 1 << 63 | 1 << 19 | 1 << 18 | 3 << 13 | SPP | SPIE | SIE  # SD MXR SUM FS SPP SPIE SIE
 PARTS = {"sstatus": ("mstatus", SSTATUS), "sie": ("mie", 1 << SSI | 1 << STI | 1 << SEI)}
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
@@ -74,9 +74,9 @@ def scratch() -> unicorn.Uc:
 
 @functools.cache
 def _control_places() -> dict[str, int]:
-    """Locate, in a context, the PC and the control and status registers."""
+    """Locate the PC and the control and status registers in a context."""
     wanted = {name: registers.UNICORN[name] for name in ("pc", *registers.SUPERVISOR)}
-    del wanted["sstatus"], wanted["sie"]  # parts of mstatus and mie
+    del wanted["sstatus"], wanted["sie"]  # sstatus and sie are parts of mstatus and mie
     wanted |= {"mstatus": uc.UC_RISCV_REG_MSTATUS, "mie": uc.UC_RISCV_REG_MIE}
     engine = scratch()
     engine.reg_write(uc.UC_RISCV_REG_PRIV, MACHINE_MODE)  # mstatus is accessible only in M-mode
@@ -94,7 +94,7 @@ def _control_places() -> dict[str, int]:
 
 @functools.cache
 def _software_field() -> StateFields:
-    """Locate, in a context, the pending interrupts that the guest itself clears (mip)."""
+    """Locate the context field of the pending interrupts that the guest itself clears (mip)."""
     states, values = [], (0x222, 0x20, 0x202, 0x220)
     for value in values:
         engine = scratch()
@@ -112,7 +112,7 @@ def _control_fields() -> StateFields:
 
 @functools.cache
 def _reservation() -> StateFields:
-    """Locate, in the CPU state, the address and the word of an LR reservation.
+    """Locate the address and the word of an LR reservation in the CPU state.
 
     Chosen values reveal where they are stored.
     """
@@ -136,7 +136,7 @@ def _reservation() -> StateFields:
 
 @functools.cache
 def _fault_address() -> int:
-    """Locate, in the CPU state, the value that stval will receive (QEMU's ``badaddr``).
+    """Locate the CPU state field of the value that stval will receive (QEMU's ``badaddr``).
 
     LR from a chosen, misaligned address reveals it.
     """
@@ -255,14 +255,14 @@ class RiscvCpu(Cpu):
                 if i:
                     return i
                 with self.machine.unrecorded():
-                    # Any other form is illegal: let the CPU model run it and raise the exception.
+                    # Other forms are illegal: the CPU model executes them and raises the exception.
                     return 0 if self._counter_read(pc, word) else 1
         return len(instructions)  # the bytes matched, but not at an instruction boundary
 
     # -- control and status registers -------------------------------------------------------------
 
     def read_system(self, name: str) -> int:
-        """Read a system register; in user mode, where the CPU model hides it, read a context."""
+        """Read a system register, or its copy in a context when user mode hides the register."""
         if name not in self.guarded:
             return super().read_system(name)
         m = self.machine
@@ -272,7 +272,7 @@ class RiscvCpu(Cpu):
         return _control_fields().read(m.uc)[place] & mask
 
     def write_system(self, name: str, value: int) -> None:
-        """Write a system register; in user mode, where the CPU model hides it, write a context."""
+        """Write a system register, or its copy in a context when user mode hides the register."""
         if name not in self.guarded:
             super().write_system(name, value)
             return
@@ -292,7 +292,7 @@ class RiscvCpu(Cpu):
         """Deliver an exception or answer an SBI call; Unicorn has advanced the PC by 4."""
         machine = self.machine
         pc = machine.pc - 4 & (1 << 64) - 1
-        at = pc  # this address may be in a trampoline
+        at = pc  # ``at`` may be in a trampoline
         pc = machine.left_at(pc)
         machine.pc = pc
         if vector in (ECALL_U, ECALL_S):  # Unicorn does not report the mode of an ECALL

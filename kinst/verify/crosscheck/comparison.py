@@ -40,26 +40,26 @@ class CallComparison:
             number += not one.second
             if (one.site, one.second) != (other.site, other.second):
                 raise Divergence(
-                    f"firing {number} is at different probes: {one.site:#x} and {other.site:#x}, "
-                    "after this instruction:", before or one.site, (), (), ())
+                    f"firing {number} occurred at different probes, {one.site:#x} and "
+                    f"{other.site:#x}, after this instruction:", before or one.site, (), (), ())
             different = [name for name, a, b in zip(
                 self.names, one.registers, other.registers, strict=False)
                 if (a ^ b) & flags.get(name, -1)]
             if different:
-                # The previous displaced instruction set these registers, so report it.
+                # Report the previous displaced instruction, because it set these registers.
                 raise Divergence(
                     f"{', '.join(different)} differ{'s' * (len(different) == 1)} at firing "
                     f"{number}, {'after this' if before else 'at this'} instruction:",
                     before or one.site, self.names, one.registers, other.registers)
             if one.written != other.written:
                 raise Divergence(
-                    f"the memory written differs at firing {number} ({one.written.hex()} and "
+                    f"the bytes written differ at firing {number} ({one.written.hex()} and "
                     f"{other.written.hex()}), after this instruction:", before, (), (), ())
             self._same_frame(one, other, number)
             before = one.site
         if len(ours) != len(theirs) and not (unfinished and len(theirs) < len(ours)):
-            raise Divergence(f"kinst-emu's machine stopped at the seam {len(ours)} times, QEMU "
-                             f"{len(theirs)} times", before or self.last, (), (), ())
+            raise Divergence(f"kinst-emu's machine stopped at the seam {len(ours)} times, but "
+                             f"QEMU {len(theirs)} times", before or self.last, (), (), ())
         self.last = before or self.last
 
     def _same_frame(self, one: Event, other: Event, number: int) -> None:
@@ -78,7 +78,7 @@ class CallComparison:
                 different.append(name)
         if different:
             which = "the second trap frames" if one.second else "the trap frames"
-            raise Divergence(f"{which} at firing {number} differ ({', '.join(different)}) at this "
+            raise Divergence(f"{which} of firing {number} differ in {', '.join(different)} at this "
                              "instruction:",
                              one.site, names, ours, theirs)
 
@@ -103,7 +103,7 @@ class CallComparison:
             return None  # ``stops`` reports the difference later
         return one.stack if (one.site, one.second) == (other.site, other.second) else None
 
-    def value(self, ours: object, theirs: object, where: str = "") -> None:
+    def value(self, ours: object, theirs: object, where: str) -> None:
         """Compare the results of a call.
 
         :param where: the circumstances, for the error message.

@@ -43,9 +43,9 @@ from kinst.verify.crosscheck.lockstep import (
     record,
 )
 
-# maximum number of probes in one call; maximum number of firings in one call
+# maximum number of probes, and of their firings, in one call
 MAX_PROBES, MAX_FIRINGS = 300, 1200
-# Maximum number of firings if even the rarest instruction is executed more than MAX_FIRINGS times
+# Maximum number of firings if every instruction is executed more than MAX_FIRINGS times
 MOST_FIRINGS = 2 * MAX_FIRINGS
 PROBED_PATIENCE = 30.0  # seconds to wait for QEMU's response in a call with probes
 
@@ -92,7 +92,7 @@ class Crosscheck:
         self.compare.last = recording.steps[-1][recording.pc]
         with QemuMachine.carry(machine, self._base) as other:
             self.compare.value(value, self._on_qemu(
-                lambda: follow(other, recording, points, workload)))
+                lambda: follow(other, recording, points, workload)), "without probes")
             self.compare.state(state, other, self.compare.model.state)
             self.compare.memory_left(memory, other, recording.unequal)
         self._probed(workload, recording, points, agreement, value)
@@ -170,8 +170,8 @@ class Crosscheck:
     def _fire(self, seen: list[Event], probe: Probe, state: CpuState | NativeState) -> None:
         seen[-1].registers = tuple(state.get(name) for name in self.compare.names)
         if len(seen) > 4 * MOST_FIRINGS:
-            raise TooLongError(f"the call with probes stops {len(seen)} times at the seam: too "
-                               "many stops to compare")
+            raise TooLongError(f"the call with probes stops at the seam {len(seen)} times, which "
+                               "is too often to compare")
 
     def _sites(self, recording: ExecutionTrace, points: dict[int, ModelPoint],
                found: Agreement) -> Sites:

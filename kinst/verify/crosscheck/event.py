@@ -33,7 +33,7 @@ class Event:
 
 
 class DisplacedWrites:
-    """Reader of the memory that displaced instructions have written at each stop of a machine.
+    """Reader of the bytes that a machine's displaced instructions have written, stop by stop.
 
     The addresses are those of the recording of the same call.
     """

@@ -24,7 +24,7 @@ from kinst.verify.crosscheck.lockstep import MAX_STEPS, TooLongError
 
 DELIVERY, TRAMPOLINE, EMULATION = "delivery", "trampoline", "emulation"
 FAULTS = (DELIVERY, TRAMPOLINE, EMULATION)
-FLIPPED = 0x20  # bit that a delivery fault flips in the status register of the trap frame
+FLIPPED = 0x20  # bit that the fault "delivery" flips in the trap frame's status register
 
 
 @dataclass(frozen=True)

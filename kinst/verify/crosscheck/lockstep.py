@@ -22,7 +22,7 @@ MAX_STEPS = 50_000  # maximum number of instructions; single-stepping them takes
 
 
 class TooLongError(KinstError):
-    """Raised when a workload executes too many instructions to be compared."""
+    """Error raised if a workload executes too many instructions to be compared."""
 
 
 @dataclass
@@ -196,7 +196,7 @@ def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, Mo
         settle(address)
         theirs = [machine.read_register(name) for name in names]
         if at >= len(steps):
-            raise Divergence("QEMU continues where kinst-emu's machine has returned",
+            raise Divergence("kinst-emu's machine has returned, but QEMU continues",
                              last or address, names, steps[-1], theirs)
         if tuple(theirs) != steps[at]:
             what = ", ".join(n for n, a, b in zip(names, steps[at], theirs, strict=True) if a != b)
@@ -210,7 +210,7 @@ def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, Mo
     finally:
         machine.watch = None
     if at != len(steps):
-        raise Divergence(f"QEMU returned after {at} instructions, kinst-emu's machine after "
+        raise Divergence(f"QEMU returned after {at} instructions, but kinst-emu's machine after "
                          f"{len(steps)}", last or 0, names, steps[min(at, len(steps) - 1)],
                          [machine.read_register(name) for name in names])
     return result

@@ -9,7 +9,7 @@ from kinst.verify.sweep.store import Build, Store
 
 # place where an encoding first occurs, and the finding about the encoding
 Place = tuple[str, Finding]
-KEPT = 1000  # maximum number of wrong encodings listed for each build alone
+KEPT = 1000  # maximum number of wrong encodings listed that occur only in one build
 
 
 def findings_of(store: Store, build: Build) -> Iterator[Place]:

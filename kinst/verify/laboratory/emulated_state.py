@@ -8,7 +8,7 @@ from kinst.verify.laboratory.memory_map import MASK
 
 
 class Unreachable(Exception):
-    """Raised when an emulation accesses memory that cannot be mapped."""
+    """Error raised if an emulation accesses memory that cannot be mapped."""
 
 
 @dataclass

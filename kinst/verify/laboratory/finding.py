@@ -110,7 +110,7 @@ def from_kept(kept: Kept) -> Finding:
             isinstance(one, str) for one in (*words, *lines)):
         raise ValueError("a field of the finding has the wrong type")
     verdict, how, note, judged, source = words
-    # Earlier versions of this program stored "not shown: ..." for what is unproven.
+    # Earlier versions of this program stored "not shown: ..." for an unproven result.
     word = (UNPROVEN + kept.word.removeprefix("not shown: ")
             if kept.word.startswith("not shown: ") else kept.word)
     return Finding(kept.item, word, state, verdict, how, tuple(lines), note, judged, source)

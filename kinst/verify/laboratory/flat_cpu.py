@@ -84,7 +84,7 @@ class FlatCpu:
         self.engine.remove_translations(CODE, CODE + PAGE)
 
     def keep(self, size: int) -> None:
-        """Use the current contents of the code and trampoline pages as reference for ``memory``.
+        """Use the current code and trampoline pages as the reference for ``memory``.
 
         :param size: length of the instruction at CODE, which a breakpoint may overwrite.
         """

@@ -37,7 +37,7 @@ UNKNOWN = "the CPU model does not support it"
 ON_HOST = "on the host"
 EXECUTED = "executed"  # result on the host: the encoding was executed and compared
 # Numbers of special states, for cases that random states rarely cover.  In HALVES, all registers
-# have the same value; this covers conditional instructions, and finds verdicts computed from too
+# have the same value; such states cover conditional instructions, and reveal verdicts that use too
 # many bits of a register.  MIXED has aligned addresses and small numbers, for divisions and vector
 # instructions.
 MADE = 1_000_000

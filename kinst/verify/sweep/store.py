@@ -101,7 +101,7 @@ def _kept(item: object, word: object, detail: object) -> Kept:
     :raises ValueError: if a value has the wrong type.
     """
     if not (isinstance(item, bytes) and isinstance(word, str) and isinstance(detail, str)):
-        raise ValueError("a value of a result has the wrong type")
+        raise ValueError("a result has a value of the wrong type")
     return Kept(item, word, detail)
 
 
@@ -132,7 +132,8 @@ class Store:
             elif version != FORMAT:
                 raise KinstError(f"{path}: store format {version} is not supported, only {FORMAT}")
             if self._schema(self._db) != _expected():
-                raise KinstError(f"{path}: damaged: the tables are not those of a result store")
+                raise KinstError(f"{path}: damaged: its tables do not have the format of a result "
+                                 "store")
             self._db.execute("PRAGMA synchronous = NORMAL")
         self._words: dict[str, int] = {}
 
@@ -190,7 +191,7 @@ class Store:
         self._db.execute("INSERT OR IGNORE INTO subject (kind, name) VALUES (?, ?)", (kind, name))
         number = self._one("SELECT id FROM subject WHERE kind = ? AND name = ?", (kind, name))
         if number is None:
-            raise ValueError("an inserted row is missing")
+            raise ValueError("a row is missing after it was inserted")
         return number
 
     def _encodings(self, architecture: str, codes: Sequence[bytes]) -> dict[bytes, int]:
@@ -244,7 +245,7 @@ class Store:
             self._db.execute("INSERT OR IGNORE INTO word (text) VALUES (?)", (text,))
             number = self._one("SELECT id FROM word WHERE text = ?", (text,))
             if number is None:
-                raise ValueError("an inserted row is missing")
+                raise ValueError("a row is missing after it was inserted")
             self._words[text] = number
         return self._words[text]
 

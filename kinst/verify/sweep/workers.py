@@ -27,7 +27,7 @@ MAX_JOBS = 64
 AHEAD = 4  # number of parts queued for each process
 AHEAD_OF_THREAD = 2  # number of parts queued for each thread of a cluster
 EVERY = 5.0  # interval in seconds at which a cluster's threads are counted
-LOSSES = 20  # number of lost workers after which a part is considered the cause
+LOSSES = 20  # maximum number of lost workers that are replaced (on a cluster, for each part)
 # mallopt(3) parameters (<malloc.h>), set to the highest values that glibc itself would choose
 MALLOPT = {-1: 64 << 20, -3: 32 << 20}  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, in bytes
 WAIT = 30  # seconds to wait for a response from the scheduler
@@ -119,8 +119,8 @@ class Processes(Workers):
                 if losses > self._losses:
                     lost = "a worker process was lost" if losses == 1 else (
                         f"worker processes were lost {losses} times")
-                    raise KinstError(f"--jobs: {lost}, perhaps for lack of memory; try fewer "
-                                     "jobs or a smaller --memory") from None
+                    raise KinstError(f"--jobs: {lost}, perhaps because memory ran out; try "
+                                     "fewer jobs or a smaller --memory") from None
 
 
 def _begin(parent: int, copied: bool) -> None:
@@ -163,7 +163,7 @@ def carry_out_remotely(work: Work) -> bytes:
     """
     if work.code != our_code():
         raise KinstError(f"--cluster: the worker on {platform.node()} has another version of "
-                         "kinst-emu, which may give other results; install the same version there")
+                         "kinst-emu, so its results may differ; install the same version there")
     _keep_memory()
     return bytes(_protocol().serialize_bytes(carry_out(work.task, work.items)))
 

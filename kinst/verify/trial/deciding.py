@@ -116,7 +116,7 @@ def _stepped(trial: Trial, ends: set[int], describe: Describe, watch: MadeProbe 
     before = machine.read(watch.place, size) if watch is not None else b""
     for pc in _addresses(trial, ends):
         if watch is not None and (now := machine.read(watch.place, size)) != before:
-            # Writes by kernel functions (malloc, memcpy) belong to the module's calling line.
+            # Attribute a write by a kernel function (memcpy) to the module's line that calls it.
             line = describe(last) if last else line
             for path, offset, length in members:
                 part = slice(offset, offset + length)

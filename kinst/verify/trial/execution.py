@@ -98,8 +98,8 @@ def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, differe
     outcomes, told, gone = dict[int, Outcome](), Told(verdict, trial.machine.arch.sp), 0
     for number in range(states):
         for state in (number, CALM + number):
-            # After a fault, the kernel's handler is abandoned at its entry: the frame is in the
-            # stack, which the next state overwrites.  Differences are confirmed after a restart.
+            # After a fault, the kernel's handler is abandoned at its entry: the next state
+            # overwrites the trap frame on the stack.  Differences are confirmed after a restart.
             outcome = trial.in_place(sample, state)
             if outcome.fault == REPEATS:
                 trial.restart()
@@ -109,7 +109,7 @@ def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, differe
                              and trial.faults.at == sample.address)
             if trial.has_stack(outcome):
                 outcomes[state] = outcome
-                # Odd-numbered states mask interrupts, which hides that a module leaves them masked.
+                # Odd-numbered states mask interrupts, so they hide modules that leave them masked.
                 if state % 2 == 0:
                     told.add(outcome)
                     gone += went
@@ -177,7 +177,7 @@ def _one(trial: Trial, one: PlacedProbe, states: int) -> Tried:
         outcome = _displaced(trial, one, number, in_place)
         faults += bool(in_place.fault)
         if outcome != in_place:
-            # Confirm the difference in a guest in which nothing was executed before.
+            # Confirm the difference in a restarted guest.
             trial.restart()
             in_place = trial.in_place(sample, number)
             trial.restart()
@@ -198,7 +198,7 @@ def _one(trial: Trial, one: PlacedProbe, states: int) -> Tried:
         wrong = _interrupted(trial, one, calm[0])
         if wrong is not None:
             return Tried(sample.code, word, wrong, faults, note)
-    # A different method with equal results is right, but a different decoding remains unproven.
+    # Equal results prove a different method right, but leave a different decoding unproven.
     if read or told.lacks:
         why = NOT_TOLD + difference if told.ways and difference else told.lacks
         return Tried(sample.code, unproven(word, why), None, faults, note, word)

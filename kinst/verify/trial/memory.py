@@ -50,7 +50,7 @@ class TrialMemory:
             at = physical - machine.ram_base
             self._views.append(machine.memory_part.view[at : at + PAGE])
         self._content = [self._random_page(random.Random(seed ^ page)) for page in pages]
-        # A return instruction finds a valid return address: the stack is the same in all states.
+        # Put a valid return address on the stack, which is the same in all states.
         page, at = divmod(self.sp - self.stack[0], PAGE)
         top = bytearray(self._content[DATA_PAGES + page])
         top[at : at + 8] = self.landing(random.Random(seed)).to_bytes(8, "little")

@@ -137,7 +137,8 @@ class ProviderModule(ABC):
             self._names = Caller(self.machine).call(
                 self.machine.symbol("kmem_malloc").address, [NAMES, M_WAITOK_ZERO], "kmem_malloc")
             if not self._names:
-                raise KinstError("the guest cannot allocate memory for the trial's names")
+                raise KinstError("the guest cannot allocate memory for the names that are passed "
+                                 "to the module")
         if self._name_at + len(text) + 1 > NAMES:
             self._name_at = 0  # start over: the restored guest no longer uses the first names
         address = self._names + self._name_at

@@ -29,7 +29,7 @@ LIMIT = 50_000  # maximum number of instructions of an execution
 LONG = 5_000_000  # maximum number of instructions of an interrupted execution
 # function name for placed instructions; kinst excludes functions whose names begin with kinst_
 NAME = "trial_of_kinst"
-PASSES = 64  # maximum number of times that the end is reached with a wrong stack pointer
+PASSES = 64  # maximum number of stops at the expected pc with a wrong stack pointer
 LOST = -1  # error number for a module that panics or does not return
 NOWHERE = "access to nonexistent memory"  # an access that causes no fault in the kernel
 REPEATS = "instruction repeats for too long"  # a string instruction with a large random count
@@ -67,7 +67,7 @@ def _spread(functions: list[Symbol]) -> list[Symbol]:
 
 
 class _Lost(Exception):
-    """Raised when the module panics or does not return while it creates a probe."""
+    """Error raised if the module panics or does not return while it creates a probe."""
 
     def __init__(self, sample: Sample) -> None:
         super().__init__()
@@ -157,8 +157,8 @@ class Trial:
         machine.write_code(begin, bytes(content))
         placed_probes = [self._made(sample) for sample in samples]
         self.made = machine.snapshot()
-        # Record what the module writes, so that each sample runs with only its own breakpoint:
-        # targets of a sample's jump may lie in other samples.
+        # Record the bytes that the module writes, so that each sample can run with only its own
+        # breakpoint: a sample may jump into another sample.
         for i, placed in enumerate(placed_probes):
             if placed.probe is not None:
                 self.module.enable(placed.probe)

@@ -73,7 +73,7 @@ class Verdicts:
             kept.extend(examples[: EXAMPLES - len(kept)])
 
 
-# Compares one function; returns the number of probes that the module created.
+# Function that compares one kernel function and returns the number of probes created
 Compare = Callable[[Trial, Symbol, Verdicts], int]
 
 
@@ -103,7 +103,7 @@ def each(trial: Trial, functions: Sequence[Symbol], compare: Compare) -> Iterato
 
 
 def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
-    """Compare the module's probes in one function to kinst-emu's; return how many it created."""
+    """Compare a function's module probes with kinst-emu's; return the number of module probes."""
     check_size(function)
     try:
         code = trial.machine.read(function.address, function.size)

@@ -114,7 +114,7 @@ class SwitchRecorder(EachInstruction):
         counted = 0
 
         def counts() -> bool:
-            """Return whether a switch counts: the first away from the shell, and any later one."""
+            """Return whether a switch counts; the first that counts is one away from the shell."""
             nonlocal counted
             counted += counted > 0 or self._running.pid() == SHELL_PROCESS
             return counted > 0

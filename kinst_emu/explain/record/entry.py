@@ -122,7 +122,7 @@ def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime,
             raise CommandError(f"'{command}': occurrence {wanted.hit} of the {wanted.what} was "
                                f"not reached within {limit:,} instructions; raise --limit", stop)
         if stop.reason is not StopReason.ADDRESS:
-            raise CommandError(f"--hit {wanted.hit}: number of {wanted.what} in '{command}': "
+            raise CommandError(f"--hit {wanted.hit}: too few {wanted.what} in '{command}': "
                                f"{counted}", stop)
         counted += counts()
         yield machine.instructions
@@ -145,7 +145,7 @@ class EntryRecorder(EachInstruction):
         self._returns = trap_of(machine.guest, machine.arch.name).instructions.trap_returns
         at_shell(machine)
         check_command(seen.command)
-        self._way = SeenWay()  # rows recorded so far, either on the way in or on the way out
+        self._way = SeenWay()  # rows recorded so far on the way to the function, or back
         self._back = 0  # address to which the function returns
         self._thread = 0  # the thread that called the function
         # stack pointer after the return, and number of counted instructions
@@ -155,7 +155,7 @@ class EntryRecorder(EachInstruction):
 
     @abstractmethod
     def counts(self) -> bool:
-        """Return whether the present call of the function counts as an occurrence."""
+        """Return whether the current call of the function counts as an occurrence."""
 
     @abstractmethod
     def program(self, row: SeenInstruction) -> SeenInstruction:
@@ -227,8 +227,9 @@ class EntryRecorder(EachInstruction):
         if address == self._handler_function.address and not seen.spent:
             self._handled = self._returns_to()
         if len(way.rows) > MAX_ROWS:
-            raise KinstError(f"{seen.function.name}: more than {MAX_ROWS:,} instructions between "
-                             "the program and the function; choose another occurrence with --hit")
+            raise KinstError(f"{seen.function.name}: more than {MAX_ROWS:,} instructions ran "
+                             "between the program and the function; choose another occurrence "
+                             "with --hit")
         if seen.spent:
             if not address >> 63 and thread_of(self.machine) == self._thread:
                 self._leave()

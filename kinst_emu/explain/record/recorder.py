@@ -101,8 +101,8 @@ class FiringRecorder(EachInstruction):
         self._stored: list[tuple[int, int]] = []  # (address, size) of stores not yet in a row
         # After a tail call: the return address, and the stack pointer after the return.
         self._returns_to: tuple[int, int] | None = None
-        self._went_on = 0  # number of observed instructions when the run continued
-        # addresses of the words that were stored to since the run continued
+        self._went_on = 0  # number of instructions observed until the end of the firing
+        # addresses of the words to which instructions have stored since the end of the firing
         self._stored_since: set[int] = set()
         self._clause: ExplainedClause | None = None
 
@@ -149,8 +149,8 @@ class FiringRecorder(EachInstruction):
         if self.failure is not None:
             raise KinstError(f"{where}: the firing cannot be recorded: {self.failure}")
         if not self._began:
-            raise KinstError(f"{where}: --hit {firing.hit}: number of executions of the "
-                             f"instruction in this call: {self._hits}; choose another call")
+            raise KinstError(f"{where}: --hit {firing.hit}: the instruction is executed too few "
+                             f"times in this call ({self._hits}); choose another call")
         if not firing.complete and not firing.mistake.strayed:
             raise KinstError(f"{where}: the run did not continue within {MAX_ROWS} instructions "
                              "after the breakpoint")

@@ -151,7 +151,7 @@ class SeenFiring:
 
     @property
     def hit(self) -> int:
-        """Number of the recorded execution of the instruction, from 1."""
+        """Number of the recorded execution of the instruction, counted from 1."""
         return self.asked.hit
 
     @property

@@ -10,8 +10,8 @@ from kinst.probes.breakpoints import DOUBLE, Breakpoints, Fire
 from kinst.relocation.instructions import Instructions
 from kinst.relocation.verdict import Copy, Rewrite, Verdict
 
-COPY = "copy"  # mistake of copying the displaced instruction unchanged, whatever its verdict
-# mistake of sharing a trampoline, which another thread's firing overwrites before its execution
+COPY = "copy"  # mistake: copy the displaced instruction unchanged, whatever its verdict
+# mistake: share a trampoline, so that another thread overwrites it before it is executed
 SHARE = "share"
 WHAT_IFS = (COPY, SHARE)
 

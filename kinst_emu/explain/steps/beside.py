@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from kinst_emu.explain.steps.step import Step
 
-# (step name, step for each architecture, or None if the architecture lacks the step)
+# (step name, for each architecture the step, or None if the architecture does not have it)
 Beside = list[tuple[str, list[Step | None]]]
 
 

@@ -40,7 +40,7 @@ TERMS = {
 
 
 def first_terms(steps: Sequence[Step]) -> list[dict[str, str]]:
-    """Return, for each step, the terms that first appear in the step, with their definitions."""
+    """Return the terms that first appear in each step, together with their definitions."""
     open_terms = {term: re.compile(rf"(?i)\b{re.escape(term)}s?\b") for term in TERMS}
     result = []
     for step in steps:

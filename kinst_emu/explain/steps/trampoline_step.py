@@ -73,8 +73,8 @@ def displacement(firing: SeenFiring, verdict: Rewrite) -> list[str]:
     for where, begin, content, size in (
             ("At its original address", firing.instruction.address, code, len(code)),
             ("In the trampoline", firing.slot, firing.trampoline, length)):
-        # The displacement has the same distance from the end in both forms, even if one form is
-        # longer.
+        # Both encodings have the displacement at the same distance from their end, even if one
+        # encoding is longer.
         field = content[at + size - length : at + size - length + 4]
         distance = int.from_bytes(field, "little", signed=True)
         places.append(begin + size + distance & MASK)

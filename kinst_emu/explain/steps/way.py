@@ -15,7 +15,7 @@ from kinst_emu.explain.steps.step import Step
 from kinst_emu.explain.steps.words import Words
 
 MAX_ROWS = 90  # maximum number of assembly instructions drawn in one part of the path
-MAX_STAYS = 24  # maximum number of stays in C functions drawn in one part of the path
+MAX_STAYS = 24  # maximum number of moments in C functions drawn in one part of the path
 WORD = 8  # size of a word in bytes
 Changes = Mapping[int, int]  # values of the changed memory words, keyed by address
 
@@ -75,7 +75,7 @@ class _Moments:
 
     def all(self, station: int, rows: Sequence[SeenInstruction], words: Sequence[Changes],
             where: Words) -> None:
-        """Append moments for the first ``MAX_ROWS`` rows; for the others, as ``stays`` does."""
+        """Append a moment for each of the first ``MAX_ROWS`` rows; pass later rows to ``stays``."""
         for row, more in zip(rows[:MAX_ROWS], words[:MAX_ROWS], strict=True):
             self.add(station, row, more)
         self.stays(station, rows[MAX_ROWS:], words[MAX_ROWS:], where)

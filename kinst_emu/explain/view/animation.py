@@ -15,7 +15,7 @@ from kinst_emu.explain.view.scene import Moment
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# display times in ms of a moment within a step, the first moment of a step, and the last moment
+# display times in ms: a moment within a step, the first moment of a step, the last moment
 MOMENT, STEP, LAST = 400, 2500, 5000
 COLOURS = 32
 # font files that are part of matplotlib

@@ -7,7 +7,7 @@ from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explain.view.scene import Moment
 from kinst_emu.explain.view.svg import Element, cleaned, picture
 
-TEXT = ""  # in place of an attribute name, denotes the text of an element
+TEXT = ""  # denotes the text of an element in place of an attribute name
 # (index of an SVG element in document order, attribute name)
 Place = tuple[int, str]
 Values = dict[Place, str]
@@ -105,7 +105,7 @@ def film(pictures: Pictures[Moment]) -> Film:
 
     def differences(before: Values, now: Values) -> tuple[int, ...]:
         if now.keys() != before.keys():
-            raise ValueError("the pictures of two moments differ in their elements")
+            raise ValueError("the pictures of two moments have different elements")
         return tuple(one for place, value in now.items() if before[place] != value
                      for one in (places.setdefault(place, len(places)),
                                  strings.setdefault(value, len(strings))))

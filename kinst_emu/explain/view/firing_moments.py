@@ -12,7 +12,7 @@ from kinst_emu.explain.view.memory_words import StackWord
 WORD = 8
 BESIDE = 2  # maximum number of words drawn above the trap frame
 MOST_WORDS = 72  # maximum number of stack words drawn
-STACK = 4096  # maximum distance of a word in use from the stack pointer, in bytes
+STACK = 4096  # maximum distance in bytes from the stack pointer to a word in use
 # names of the trap frame fields in each drawn word, keyed by the address of the word
 DrawnWords = dict[int, tuple[str, ...]]
 
@@ -141,7 +141,7 @@ def _return_addresses(firing: SeenFiring, row: int) -> set[int]:
 
 
 def _places(firing: SeenFiring) -> list[Station]:
-    """Return, for each recorded row, the part of the firing to which it belongs."""
+    """Return the part of the firing to which each recorded row belongs."""
     frames, places = {frame.row for frame in firing.frames}, list[Station]()
     slot = range(firing.slot, firing.slot + len(firing.trampoline))
     state = Station.VECTOR

@@ -1,4 +1,4 @@
-"""HTML page that explains a firing with an animated picture; with --what-if, with two."""
+"""HTML page that explains a firing with an animated picture, or with two for --what-if."""
 
 from kinst_emu.explain.record.what_if import COPY
 from kinst_emu.explain.steps.explained import Explained

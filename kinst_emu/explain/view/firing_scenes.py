@@ -48,7 +48,7 @@ MOST_LETTERS, MOST_CLAUSE = 50, 8
 MOST_STORES = 6
 WAY = ((Station.FUNCTION, "function"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
        (Station.RETURN, "return"), (Station.TRAMPOLINE, "trampoline"))
-BEFORE_CLAUSE = ("frame", "lookup")  # steps of the clause's moment that come before the clause
+BEFORE_CLAUSE = ("frame", "lookup")  # steps at the clause's moment, before the clause is executed
 # for each step, the name of the pane that the step is about
 ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
          "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
@@ -128,7 +128,7 @@ class FiringScenes(Scenes[FiringMoment]):
                            str(one.offset)) for one in self._around]
 
     def _trampoline(self, moment: FiringMoment) -> Rows:
-        """Return rows for the trampoline, with code and data; no rows before it is written."""
+        """Return rows for a trampoline's code and data, or none while it is not written yet."""
         return [self._code(at, code, moment, f"{at - self._firing.slot:+#x}")
                 for at, code in self.in_slot] if moment.patched else []
 

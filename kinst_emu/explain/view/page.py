@@ -17,7 +17,7 @@ TEMPLATE = "explanation.html"
 SPEEDS = (1, 2, 4, 8, 16)  # selectable speeds in moments per second
 # width of a character in a table and gap between columns, in CSS pixels
 LETTER, GAP = 7.9, 9.6
-# each part with its label, which is empty for a paragraph
+# (label, part) pairs; the label of a paragraph is empty
 Parts = list[tuple[str, str | Table]]
 
 

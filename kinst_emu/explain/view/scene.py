@@ -26,7 +26,7 @@ class Row:
     data: Mapping[str, str] = field(default_factory=dict)
 
 
-# None is an empty line in place of a row that only other moments have
+# None is an empty line that keeps a place for a row that only other moments have
 Rows = Sequence[Row | None]
 
 

@@ -197,7 +197,7 @@ class Stepper(App[None]):
 
     @on(Input.Submitted)
     def went(self, event: Input.Submitted) -> None:
-        """Go to the step whose number, name or beginning of the name was entered."""
+        """Go to the step whose number, name or name prefix was entered."""
         names = [step.name for step in self.steps]
         word = event.value.strip().lower()
         matches = [word] if word in names else [name for name in names if name.startswith(word)]

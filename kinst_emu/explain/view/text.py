@@ -7,7 +7,7 @@ from kinst_emu.explain.steps.step import Step, Table
 
 # maximum paragraph width in columns, for one explanation and for explanations side by side
 WIDTH, NARROW = 100, 64
-MARK = "*"  # precedes table rows that the text refers to
+MARK = "*"  # mark before each table row that the text mentions
 
 
 def text(steps: Sequence[Step]) -> Iterator[str]:

@@ -32,7 +32,7 @@ class WayScenes(Scenes[WayMoment]):
         self._way, self._words = way, words
         self.moments, self.steps = way.moments, way.steps
         self._known: list[dict[int, int]] = []
-        # for each moment, the addresses that have been stored to until then
+        # for each moment, the addresses to which instructions have stored so far
         self._stored: list[frozenset[int]] = []
         self._functions: list[list[str]] = []
         stored = frozenset[int]()

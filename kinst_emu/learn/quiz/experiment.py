@@ -50,7 +50,7 @@ class Experiment:
 
 
 class Experimenter:
-    """Chooser of random instructions, and runner of experiments on them.
+    """Source of random instructions, which also runs experiments on them.
 
     :param machine: machine with a booted kernel; each experiment restores its state at the end.
     """
@@ -76,7 +76,7 @@ class Experimenter:
                              "has no usable functions, so there is nothing to ask about")
 
     def instruction(self, generator: random.Random, word: str) -> tuple[Symbol, ProbedInstruction]:
-        """Return a random function and instruction; the instruction's verdict begins with ``word``.
+        """Return a random function, and an instruction in it whose verdict begins with ``word``.
 
         :raises KinstError: when no such instruction is found.
         """

@@ -74,7 +74,7 @@ def test_a_pattern_also_matches_inline_functions():
 
 
 def test_every_tool_reports_functions_that_are_only_inlined(recording):
-    said = "is inline in 5 places"
+    said = "exists only as 5 inline copies"
     for command in (("line", "-k", KERNEL, "charge:0"), ("disas", "-k", KERNEL, "charge"),
                     ("explain", "-k", KERNEL, "charge:0", "-c", "account(4)"),
                     ("call", "-k", KERNEL, "charge(4)"),

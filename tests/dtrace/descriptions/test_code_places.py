@@ -72,11 +72,11 @@ def test_a_place_that_cannot_be_resolved_raises_a_clear_error(image):
     for text, says in (
             ("", "not a place in code"), ("strlen+0x", "not a place in code"),
             ("strlen:0x10000", "ends at offset"),
-            ("charge", "is inline in"), ("charge:0", "is inline in"),
+            ("charge", "inline copies"), ("charge:0", "inline copies"),
             ("strlne:4", "did you mean strlen"), ("lesson.c:1", "the nearest lines with code"),
             ("nosuch.c:4", "no source file is named nosuch.c"),
             ("0x10", "no function contains this address"), ("nosuch*:entry", "no function"),
-            ("syscall::open:entry", "only kinst and fbt probes"),
+            ("syscall::open:entry", "not a place in code"),
             ("nomodule`strlen+0x4", "the module nomodule has no function 'strlen'")):
         with pytest.raises(KinstError, match=says.replace("(", r"\(")) as error:
             code_places(image, text)

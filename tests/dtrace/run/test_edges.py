@@ -104,7 +104,7 @@ def test_aggregation_keys_beyond_the_limits_are_dropped_and_counted(monkeypatch)
     assert "        4                1\n" not in kept
     with monkeypatch.context() as few:
         few.setattr(aggregations, "MAX_KEYS", 1 << 20)
-        few.setattr(aggregations, "MAX_KEY_BYTES", 16)  # size of two keys; @b has no key
+        few.setattr(aggregations, "MAX_KEY_BYTES", 16)  # size of two keys in bytes; @b has no key
         assert run(*words) == (status, kept, said)
     monkeypatch.setattr(aggregations, "MAX_VALUES", 2)
     status, out, said = run(*words)

@@ -166,12 +166,12 @@ def test_function_sizes_are_limited_to_the_segment_and_in_total(tmp_path):
     assert [f.size for f in found.functions()] == [16, 48] and found.where(0x1100) == "0x1100"
     symbols = [(f"f{n}", 0x1000, 64, 2) for n in range(17)]
     path.write_bytes(Elf(segments=[(0x1000, code, 64)], symbols=symbols).build())
-    with pytest.raises(ImageError, match=f"{path}: its functions are many times longer than"):
+    with pytest.raises(ImageError, match=f"{path}: damaged symbols: the functions are many"):
         load_image(path).symbols.function_at(0x1000)
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 62, (1 << 64) - 1])
 def test_a_read_of_an_impossible_size_is_refused(size):
     machine = unbooted(catalog.find("teaching/amd64"), 64 << 20)
-    with pytest.raises(MemoryAccessError, match=f"^{size} bytes at guest address 0x"):
+    with pytest.raises(MemoryAccessError, match=f"^cannot access {size} bytes at guest address 0x"):
         machine.read(machine.pc, size)

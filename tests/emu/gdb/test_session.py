@@ -390,7 +390,7 @@ def test_gdb_shows_old_and_new_value_at_a_watched_store(image, played):
     assert not thread.is_alive(), done.stderr
     changes = re.findall(r"Old value = (-?\d+) .*\nNew value = (-?\d+) ", done.stdout)
     assert [(int(one) & 255, int(other) & 255) for one, other in changes] == [
-        (old, new), (new, old)], done.stdout  # the change as seen forward, then backward
+        (old, new), (new, old)], done.stdout  # running forward, then backward
 
 
 LLDB = shutil.which("lldb-19") or shutil.which("lldb")

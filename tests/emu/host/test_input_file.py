@@ -260,7 +260,10 @@ def stripped(content):
 
 
 def test_boots_use_the_opened_bytes_whatever_happens_to_the_files(tmp_path, monkeypatch):
-    """Two of the four kernels lack a symbol; tests/real covers disks."""
+    """The kernel file alternates among four kernels, two of which lack a symbol.
+
+    tests/real covers disks.
+    """
     monkeypatch.setenv("KINST_CACHE", str(tmp_path / "cache"))
     source = catalog.find("teaching/amd64").path
     plain = source.read_bytes()

@@ -281,9 +281,9 @@ def outcome(ground, machine, number, access, address, pair):
         if "esr_el1" in found and not 0x20 <= found["esr_el1"] >> 26 <= 0x25:
             del found["far_el1"]  # FAR_EL1 is defined for aborts only
         if found.get("scause") == BREAKPOINT:
-            del found["stval"]  # may be 0 (privileged manual, "Supervisor Trap Value")
+            del found["stval"]  # stval may be 0 (privileged manual, "Supervisor Trap Value")
     if "sstatus" in found:
-        found["sstatus"] &= ~(3 << 32)  # UXL, which Unicorn's CPU model lacks
+        found["sstatus"] &= ~(3 << 32)  # clear UXL, which Unicorn's CPU model lacks
     for name, page in (("stack", 2), ("kernel stack", 508)):
         stack = machine.read_physical(ground._physical(page), PAGE)
         found |= {f"{name} {at:#x}": int.from_bytes(stack[at : at + 8], "little")

@@ -463,7 +463,7 @@ def test_probes_are_not_recorded_as_inputs(image, booted, short, tmp_path):
 
 
 def test_the_schedule_is_stored_and_invalid_schedules_are_refused(image, tmp_path):
-    """A recording of an older version contains no schedule; its schedule is that of one CPU."""
+    """A recording of an older version has no schedule and is read with the schedule of one CPU."""
     path = tmp_path / "file.rec"
     with Recorder(started(image), path, BOOT, ""):
         pass

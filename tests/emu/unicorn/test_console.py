@@ -34,7 +34,7 @@ def test_each_run_may_write_a_limited_amount_to_the_console(machine):
 
 
 def test_the_console_limit_applies_to_each_run_separately(machine):
-    """The limit is the same if the run is interrupted, or if a snapshot is restored before it."""
+    """Interrupting a run, or restoring a snapshot before the run, does not change the limit."""
     machine.type(b"strings\r" * 100)
     kept = machine.snapshot()
     assert machine.run(Until()).reason is StopReason.OUTPUT

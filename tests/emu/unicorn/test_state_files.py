@@ -35,7 +35,7 @@ def test_an_invalid_timer_state_is_refused(value):
 
 
 def test_a_clock_far_ahead_of_its_timers_is_an_error():
-    """Timers catching up with a clock far in the future would expire again and again."""
+    """Timers would expire again and again to catch up with a clock that is far ahead."""
     machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
     state = snapshot.to_json(machine.state())
     state["instructions"] = state["canonical"] = 1 << 55

@@ -291,7 +291,7 @@ def test_arm64_casp_is_not_an_exclusive_access():
     (0xC95FFFE9, 0xC901FFE9),
 ])
 def test_arm64_unprivileged_exclusive_sequences_are_not_probed(load, store):
-    """Of LDTXR or LDATXR, ADD, STTXR or STLTXR, and RET, only the RET can be probed."""
+    """In the sequence LDTXR/LDATXR, ADD, STTXR/STLTXR, RET, only the RET can be probed."""
     code = b"".join(w.to_bytes(4, "little") for w in (load, 0x11000529, store, 0xD65F03C0))
     listed = instructions(TRAPS["arm64"], code, Symbol("f", PC, len(code), 2))
     assert [i.offset for i in listed if not isinstance(i.verdict, Refuse)] == [12]

@@ -41,7 +41,7 @@ CASES = [(arch, bytes.fromhex(load), size) for arch, loads in LOADS.items() for 
 
 
 def behind(arch, load, size):
-    """Return code that consists of a load and a return, first without and then with its data."""
+    """Return the code of a load and a return, and the same code followed by the loaded data."""
     code = load + bytes.fromhex(RET[arch])
     if arch == "riscv64":
         target = TRAPS[arch].instructions.literal(load + bytes(8), PC)

@@ -40,7 +40,7 @@ USES = {
     "variable": lambda m: m.variable("ticks"),
     "registers": lambda m: dict(m.registers),
 }
-# Members that read only the kernel's file or Python objects, or boot another machine.
+# Members that use the kernel's file, Python objects or another machine, but not this machine.
 ELSEWHERE = {"where", "stacks", "prototype", "explore", "program", "turn", "kernel", "emulated"}
 # Members that probe callbacks may use, because they change nothing.
 LOOKS = {"pc", "sp", "instructions", "now", "console", "read", "string", "stack", "value", "struct",

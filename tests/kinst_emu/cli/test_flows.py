@@ -137,7 +137,7 @@ def test_diverging_runs_are_compared(call, arch, tmp_path):
 
 
 def test_different_builds_are_compared_call_by_call(call, arch, tmp_path):
-    """The second build has the same code, another build ID and other data."""
+    """The second build has the same code but a different build ID and different data."""
     from images import catalog
 
     image = catalog.find(f"teaching/{arch}")
@@ -172,7 +172,7 @@ def test_different_builds_are_compared_call_by_call(call, arch, tmp_path):
     (("--origin", "nothing"), "the kernel has no symbol 'nothing'"),
     (("--gdb", "http"), "use a port"),
     (("--who-wrote", "no->where"), "is not a place in memory"),
-    (("--who-wrote", "1 2"), "is unexpected"),
+    (("--who-wrote", "1 2"), "unexpected '2'"),
 ])
 def test_invalid_options_are_refused_with_one_line(call, words, said):
     refused(run("kinst", "replay", str(call), *words), said)

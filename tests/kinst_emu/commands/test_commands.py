@@ -243,7 +243,7 @@ def test_relocate_writes_a_junit_report(tmp_path):
     ([], None, "give a kernel"), (["--encodings", "-"], "55", "needs --arch"),
     (["--arch", "amd64", "--encodings", "-"], "xyz", "-:1: 'xyz' is not an instruction"),
     (["--arch", "amd64", "--encodings", ABSENT], None, "cannot be read"),
-    (["-k", "teaching/amd64", "alltraps"], None, "has no size"),
+    (["-k", "teaching/amd64", "alltraps"], None, "the size of function"),
     (["-k", "teaching/amd64", "--arch", "arm64"], None, "is for amd64"),
     (["-k", "teaching/amd64", "--arch", "amd64", "--encodings", "-"], "55",
      "does not test a kernel"),

@@ -130,5 +130,5 @@ def test_stored_words_are_reported_even_if_they_keep_their_value():
 
 def test_impossible_requests_are_refused_with_one_line():
     explain = ["kinst", "explain", "-k", "teaching/amd64"]
-    refused(run(*explain, "page-fault", "-c", "$ x"), "runs no programs")
+    refused(run(*explain, "page-fault", "-c", "$ x"), "cannot run programs")
     refused(run(*explain, "context-switch", "-c", "$ x", "-n", "{ }"), "-n: works only when a")

@@ -65,7 +65,7 @@ def test_every_magic_returns_a_displayable_result(ipython):
 
 @pytest.mark.parametrize(("line", "why"), [
     ("%disas nosuch", "nosuch"), ("%disas", "give exactly one FUNCTION"),
-    ("%layout", "give a name"),
+    ("%layout", "give the name"),
     ("%who_wrote x", "needs a recording"), ("%explain strlen:0", "-c"),
     ("%dtrace", "give one program"), ("%dtrace -n 'x'", "does not compile"),
     ("%kinst", "give a kernel"), ("%kinst -k no/such", "no/such"), ("%kinst no.rec", "no.rec"),

@@ -51,7 +51,7 @@ def hole(
 # Indices of ``regs[]`` and ``uregs[]`` in D.
 LOW = "gs fs es ds rdi rsi rbp rsp rbx rdx rcx rax trapno err rip cs rflags rsp ss".split()
 HIGH = "r15 r14 r13 r12 r11 r10 r9 r8 rdi rsi rbp rbx rdx rcx rax".split()
-# Index -> the emulator's name of the register, or a field of the trap frame.
+# Index -> name of a register in the emulator, or of a field of the trap frame.
 PLACES = dict(enumerate((*LOW, *HIGH))) | {40: "rip", 42: "rflags", 43: "rsp"}
 NUMBERS = {
     **{f"R_{name}": n for n, name in enumerate(
@@ -77,7 +77,7 @@ GUEST = freebsd(
     per_cpu=("gs_base", "kernel_gs_base", False),
     ticks={"rdtsc": 1},
     releases="amd64/amd64",
-    tracepoint=bytes.fromhex("660f1f0400"),  # no-op of machine/sdt_machdep.h
+    tracepoint=bytes.fromhex("660f1f0400"),  # no-op at static probes (machine/sdt_machdep.h)
     interrupts=("intr_execute_handlers", "lapic_handle_timer"),
     entry_path=frozenset({"Xbpt", "alltraps", "calltrap", "trap"}),
     seam_word="dtrace_invop_calltrap_addr",

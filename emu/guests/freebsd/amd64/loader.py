@@ -89,7 +89,7 @@ def page_tables() -> bytes:
 
 
 def stack(module: int, kernend: int) -> tuple[int, bytes]:
-    """Return the stack pointer and contents: return address, metadata address, end (u32 each)."""
+    """Return the stack pointer and the stack: return address, metadata address, end (u32 each)."""
     data = struct.pack("<III", 0, module, kernend).ljust(16, b"\0")
     return STACK_TOP - len(data), data
 
@@ -108,16 +108,16 @@ def load(computer: BareMachine, image: Image) -> None:
     for first, second in itertools.pairwise(ordered):
         if first.physical_end > second.physical:
             raise ImageError(
-                f"{image.path}: segments overlap at physical {second.physical:#x}: not a "
-                "usable kernel image"
+                f"{image.path}: not a usable kernel image: two segments overlap at physical "
+                f"address {second.physical:#x}"
             )
     computer.firmware()
     put, memory = computer.write_physical, computer.memory
     for segment in image.segments:
         if segment.physical < 0x200000 or segment.physical_end > memory - (1 << 20):
             raise ImageError(
-                f"{image.path}: segment at physical {segment.physical:#x} does not fit in "
-                f"{memory >> 20} MiB of memory"
+                f"{image.path}: the segment at physical address {segment.physical:#x} does not fit "
+                f"in {memory >> 20} MiB of memory"
             )
         put(segment.physical, bytes(segment.data))
     module, at, data, kernend = metadata(image, memory_map(memory))

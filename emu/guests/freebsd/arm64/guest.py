@@ -69,9 +69,9 @@ GUEST = freebsd(
     per_cpu=("x18", "tpidr_el1", False),
     ticks={"arm_tmr_get_timecount": TICK},
     releases="arm64/aarch64",
-    tracepoint=bytes.fromhex("1f2003d5"),  # no-op of machine/sdt_machdep.h
+    tracepoint=bytes.fromhex("1f2003d5"),  # no-op at static probes (machine/sdt_machdep.h)
     interrupts=("intr_irq_handler",),
-    # CPUs execute the mp functions at their startup, before the MMU is on.
+    # CPUs execute the mp* functions at startup, before the MMU is on.
     entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors", "mpentry_psci",
                           "mpentry_spintable", "mpentry_common", "mp_virtdone"}),
     entry_prefixes=("handle_el",),

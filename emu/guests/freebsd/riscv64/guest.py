@@ -66,9 +66,9 @@ GUEST = freebsd(
     per_cpu=("tp", "sscratch", True),
     ticks={"get_timecount": TICK},
     releases="riscv/riscv64",
-    tracepoint=bytes.fromhex("13000000"),  # no-op of machine/sdt_machdep.h
+    tracepoint=bytes.fromhex("13000000"),  # no-op at static probes (machine/sdt_machdep.h)
     interrupts=("intr_irq_handler",),
-    # CPUs execute mpentry at their startup, before the MMU is on.
+    # CPUs execute mpentry at startup, before the MMU is on.
     entry_path=frozenset({"mpentry", "cpu_exception_handler", "cpu_exception_handler_supervisor",
                           "cpu_exception_handler_user", "do_trap_supervisor", "do_trap_user"}),
 )
