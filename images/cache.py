@@ -59,7 +59,7 @@ def _like_tmp(folder: Path) -> bool:
 
 
 def _reachable(folder: Path) -> bool:
-    """Whether other users can access the files in a directory."""
+    """Return whether other users can access the files in a directory."""
     try:
         return bool(folder.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH))
     except OSError:

@@ -43,7 +43,7 @@ def store() -> Path:
 
 
 def is_teaching(image: Image) -> bool:
-    """Whether an image is in one of the directories where teaching kernels are built."""
+    """Return whether an image is in one of the directories where teaching kernels are built."""
     return any(image.path.is_relative_to(place) for place in (TEACHING, built_teaching()))
 
 

@@ -31,10 +31,10 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
 
     :param name: the kernel's file or name as the user gave it. If None, the recorded path and then
         the known images are searched.
-    :param modules: names and build ids of the modules loaded after the kernel.
+    :param modules: names and build IDs of the modules loaded after the kernel.
     :param given: module files from the user; other modules are expected next to the kernel.
     :param hint: the path in the recording. It is untrusted, so only a regular file with the same
-        build id is used.
+        build ID is used.
     :param options: the boot loader's options.
     :raises ReplayError: the kernel or a module is missing, or is another build.
     """
@@ -47,7 +47,7 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
     if name is not None:
         image = _behind(path, replace(catalog.find(name), options=options), modules, given)
         if not image.is_known_as(build_id):
-            raise ReplayError(f"{path}: was recorded on another kernel (build id {build_id}), "
+            raise ReplayError(f"{path}: was recorded on another kernel (build ID {build_id}), "
                               f"not on {image.path}; give the recording's kernel")
         return image
     missing = ""
@@ -65,7 +65,7 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
             continue
         if image.is_known_as(build_id):
             return image
-    raise ReplayError(f"{path}: was recorded on a kernel for {architecture} with the build id "
+    raise ReplayError(f"{path}: was recorded on a kernel for {architecture} with the build ID "
                       f"{build_id}, which is not a known kernel{missing}; specify it with -k"
                       + (f" (and {', '.join(n for n, _id in modules)} next to it, or with --module)"
                          if modules else ""))
@@ -107,10 +107,10 @@ def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) ->
     paths = [by_name.get(name, image.path.parent / name) for name, _id in modules]
     for (name, build_id), file in zip(modules, paths, strict=True):
         if not file.is_file():
-            raise ReplayError(f"{path}: needs the module {name} (build id {build_id}), which is "
+            raise ReplayError(f"{path}: needs the module {name} (build ID {build_id}), which is "
                               f"not next to {image.path}; specify its file with --module")
         if ModuleFile(read_file(file)).build_id != build_id:
-            raise ReplayError(f"{path}: needs the module {name} with the build id {build_id}; "
+            raise ReplayError(f"{path}: needs the module {name} with the build ID {build_id}; "
                               f"{file} is a different build")
     return with_modules(image, paths)
 

@@ -86,7 +86,7 @@ def arithmetic(operation: int, left: int, right: int, bits: int, offset: int) ->
 
 
 def holds(condition: int, left: int, right: int, bits: int) -> bool:
-    """Whether the condition of a conditional jump holds for two operands."""
+    """Return whether the condition of a conditional jump holds for two operands."""
     mask = (1 << bits) - 1
     x, y = left & mask, right & mask
     a, b = signed(x, bits), signed(y, bits)

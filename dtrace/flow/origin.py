@@ -74,11 +74,11 @@ class _Memory:
         return f"physical {self.physical:#x}"
 
     def touches(self, at: int, size: int) -> bool:
-        """Whether a range of memory overlaps this memory."""
+        """Return whether a range of memory overlaps this memory."""
         return at < self.physical + self.size and self.physical < at + size
 
     def within(self, at: int, size: int) -> bool:
-        """Whether this memory is entirely within a range."""
+        """Return whether this memory is entirely within a range."""
         return at <= self.physical and self.physical + self.size <= at + size
 
 
@@ -157,7 +157,7 @@ class Origin:
                              f"{self._player.machine.arch.name}")
 
     def is_register(self, name: str) -> bool:
-        """Whether a name is a register that ``of`` accepts."""
+        """Return whether a name is a register that ``of`` accepts."""
         return name in self._followed
 
     def of(self, register: str, count: int, given: bool = True) -> Iterator[Link]:

@@ -14,7 +14,7 @@ MOST = 256  # maximum number of cached pages
 
 
 def in_program(address: int) -> bool:
-    """Whether an address is in user space, which is the lower half of the address space."""
+    """Return whether an address is in user space, which is the lower half of the address space."""
     return not address >> 63
 
 

@@ -348,7 +348,7 @@ class Consumer:
         return render.traced(part.content, False, raw, render.KEY_WIDTH)
 
     def _packed(self, info: AggregationInfo) -> bool:
-        """Whether the option ``agghist`` or ``aggpack`` applies to an aggregation."""
+        """Return whether the option ``agghist`` or ``aggpack`` applies to an aggregation."""
         assert info.function is not None
         name = info.function.name
         return (self.options.given("agghist") and name in ("count", "sum")) or (self.options.given(

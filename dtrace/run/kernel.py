@@ -145,7 +145,7 @@ class KernelProbes:
         return number - self._base if number >= self._base else None
 
     def provides(self, provider: str) -> bool:
-        """Whether a provider has probes; does not create the probes in the kernel's code."""
+        """Return whether a provider has probes; does not create the probes in the kernel's code."""
         if Pid().matches(provider):
             try:
                 return bool(self.match((provider, "", "", "")))
@@ -264,7 +264,7 @@ class KernelSurroundings:
             known[self._spelled[id(procedure)][1]] = function.name, procedure
 
     def _in_context(self, probe: ListedProbe, index: int, typed: bool) -> bool:
-        """Whether the context of a probe's firing holds an argument."""
+        """Return whether the context of a probe's firing holds an argument."""
         function = self.probes.function(probe)
         if function is None:
             return index < HELD  # DTrace's own and static probes pass all arguments in the context

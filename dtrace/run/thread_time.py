@@ -47,7 +47,7 @@ class ThreadTime:
         return ""
 
     def adding(self, pc: int) -> bool:
-        """Whether an instruction is in a function that updates CPU times.
+        """Return whether an instruction is in a function that updates CPU times.
 
         Between two stores of the function, the same time would be counted twice.
         """

@@ -61,7 +61,7 @@ class OwnProbes:
                 and matches(function, probe.function) and matches(name, probe.name)]
 
     def provides(self, provider: str) -> bool:
-        """Whether a provider has probes."""
+        """Return whether a provider has probes."""
         return bool(self.match((provider, "", "", "")))
 
     def numbered(self, number: int) -> ListedProbe | None:

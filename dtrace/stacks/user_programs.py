@@ -44,7 +44,7 @@ class UserPrograms:
         return self._names.index(name) if name in self._names else 0
 
     def is_frame(self, word: int) -> bool:
-        """Whether a stack word is a frame of a user program."""
+        """Return whether a stack word is a frame of a user program."""
         return 0 < word >> 48 < len(self._names)
 
     def line(self, word: int, offset: bool = True) -> str:

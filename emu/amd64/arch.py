@@ -79,7 +79,7 @@ class Amd64(Arch):
         return None
 
     def writable(self, entry: int) -> bool:
-        """Whether a page table entry has the R/W bit."""
+        """Return whether a page table entry has the R/W bit."""
         return bool(entry & 2)
 
     def assembler(self, text: str) -> "keystone.Ks":

@@ -75,7 +75,7 @@ class Arch(ABC):
 
     @abstractmethod
     def writable(self, entry: int) -> bool:
-        """Whether a page table entry allows writes to its page."""
+        """Return whether a page table entry allows writes to its page."""
 
     @abstractmethod
     def decoder(self) -> "capstone.Cs":
@@ -150,7 +150,7 @@ class Arch(ABC):
         return self.instruction_length(code)
 
     def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
-        """Whether an instruction accesses memory atomically, or orders other accesses.
+        """Return whether an instruction accesses memory atomically, or orders other accesses.
 
         This includes exclusive, locked, acquire and release accesses.
 

@@ -73,7 +73,7 @@ class Arm64(Arch):
             level += 1
 
     def writable(self, entry: int) -> bool:
-        """Whether a page table entry allows writes, that is, has a clear read-only bit."""
+        """Return whether a page table entry allows writes, that is, has a clear read-only bit."""
         return entry == ALL or not entry & READ_ONLY
 
     def assembler(self, text: str) -> "keystone.Ks":
@@ -87,7 +87,7 @@ class Arm64(Arch):
         return _decoder()
 
     def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
-        """Whether an instruction is an atomic, exclusive, acquire or release access.
+        """Return whether an instruction is an atomic, exclusive, acquire or release access.
 
         Arm ARM C4.1, "Load/store exclusive", "Atomic memory operations" and "LDAPR/STLR (unscaled
         immediate)".

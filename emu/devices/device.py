@@ -119,7 +119,7 @@ def number(value: object, end: int = 1 << 63) -> int:
 
 
 def _alike(own: object, other: object) -> bool:
-    """Whether a value from a file has the same structure as the device's current value."""
+    """Return whether a value from a file has the same structure as the device's current value."""
     if isinstance(own, dict):
         return isinstance(other, dict) and own.keys() == other.keys() and all(
             _alike(own[key], other[key]) for key in own

@@ -66,7 +66,7 @@ class Plic(Device):
         return best
 
     def asserted(self, hart: int) -> bool:
-        """Whether the external interrupt line of a hart is asserted."""
+        """Return whether the external interrupt line of a hart is asserted."""
         return self._best(hart) != 0
 
     def _hart(self, offset: int, step: int) -> tuple[int | None, int]:

@@ -53,7 +53,7 @@ class VirtQueue:
         self.descriptors = self.available = self.used = self.taken = 0
 
     def waiting(self) -> bool:
-        """Whether a request is waiting.
+        """Return whether a request is waiting.
 
         :raises QueueError: if the queue is invalid.
         """

@@ -84,7 +84,7 @@ NOTHING = BootOptions()
 
 
 def is_disk(size: int) -> bool:
-    """Whether a number of bytes is a valid disk size."""
+    """Return whether a number of bytes is a valid disk size."""
     return 0 < size <= MAX_DISK and size % SECTOR == 0
 
 

@@ -108,7 +108,7 @@ class Image:
         return f"{self.build_id or 'none'}-{h.hexdigest()[:32]}"
 
     def is_known_as(self, identity: str) -> bool:
-        """Whether an identity stored in a recording or snapshot refers to this image.
+        """Return whether an identity stored in a recording or snapshot refers to this image.
 
         Identities in older recordings and snapshots do not cover the symbols.  They are accepted,
         because the content of a recording is checked during the replay.
@@ -122,7 +122,7 @@ class Image:
         return identity == self._with_modules(f"{self.build_id or 'none'}-{h.hexdigest()[:32]}")
 
     def holds_code(self, address: int) -> bool:
-        """Whether an address is in an executable segment or in the code of a module."""
+        """Return whether an address is in an executable segment or in the code of a module."""
         return (any(s.executable and s.virtual <= address < s.virtual_end for s in self.segments)
                 or any(begin <= address < end for m in self.modules for begin, end in m.code))
 

@@ -64,7 +64,7 @@ class Connection:
         self._write(self._sent)
 
     def interrupted(self) -> bool:
-        """Whether the debugger wants the running target to stop."""
+        """Return whether the debugger wants the running target to stop."""
         while self._receive(False):
             if len(self._buffer) > MAX_PACKET:
                 raise GdbError(f"the debugger sent more than {MAX_PACKET} bytes at once")

@@ -20,7 +20,7 @@ def read_json(text: bytes, most: int) -> Any:
 
 
 def fits(text: bytes, most_values: int, most_bytes: int) -> bool:
-    """Whether JSON text can be read back within the given limits."""
+    """Return whether JSON text can be read back within the given limits."""
     try:
         check(text, most_values)
     except ValueError:

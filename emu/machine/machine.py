@@ -87,7 +87,7 @@ class ConsoleLog:
     stream: Callable[[int], None] | None = None
 
     def full(self, start: int = 0) -> bool:
-        """Whether the output of a run has reached ``MAX_CONSOLE`` bytes.
+        """Return whether the output of a run has reached ``MAX_CONSOLE`` bytes.
 
         :param start: offset in ``text`` at which the output of the run begins.
         """

@@ -48,7 +48,7 @@ class PagedMemory(ABC):
             return None
 
     def may_write(self, address: int, size: int) -> bool:
-        """Whether all pages of a virtual memory range are mapped and writable."""
+        """Return whether all pages of a virtual memory range are mapped and writable."""
         try:
             entries = [self.arch.walk(self, page)
                      for page in range(address & ~4095, address + size, 4096)]

@@ -133,7 +133,7 @@ class QemuMachine(Machine):
     # -- registers ----------------------------------------------------------------------------
 
     def knows(self, name: str) -> bool:
-        """Whether QEMU's gdb stub has a register."""
+        """Return whether QEMU's gdb stub has a register."""
         return self._qemu.registers.has(name)
 
     def read_register(self, name: str) -> int:

@@ -86,7 +86,7 @@ class QemuProcess:
         return lines[-1] if lines else ""
 
     def has_ended(self) -> bool:
-        """Whether QEMU has exited normally, or does so within a second."""
+        """Return whether QEMU has exited normally, or does so within a second."""
         try:
             return self.process.wait(1) == 0
         except subprocess.TimeoutExpired:

@@ -29,7 +29,7 @@ class QemuRegisters:
                                "in the middle of a register")
 
     def has(self, name: str) -> bool:
-        """Whether the stub has a register."""
+        """Return whether the stub has a register."""
         return any(spelling in self._found for spelling in self._board.spellings(name))
 
     def forget(self) -> None:

@@ -51,7 +51,7 @@ class Player:
         start = recording.start
         if machine.arch.name != start.architecture or not machine.image.is_known_as(start.build_id):
             raise ReplayError(
-                f"{recording.path}: made with another kernel ({start.architecture}, build id "
+                f"{recording.path}: made with another kernel ({start.architecture}, build ID "
                 f"{start.build_id[:16]}), not with {machine.image.path}; use the kernel of the "
                 "recording")
         self.recording, self.machine = recording, machine

@@ -81,7 +81,7 @@ class Riscv64(Arch):
         return None
 
     def writable(self, entry: int) -> bool:
-        """Whether a page table entry has the W bit."""
+        """Return whether a page table entry has the W bit."""
         return bool(entry & 4)
 
     def decoder(self) -> "capstone.Cs":
@@ -89,7 +89,7 @@ class Riscv64(Arch):
         return _decoder()
 
     def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
-        """Whether an instruction is atomic, an acquire load, or a release store.
+        """Return whether an instruction is atomic, an acquire load, or a release store.
 
         Atomic operations are LR, SC and the others of the A extension (unprivileged manual).  A
         load with a fence after it is acquire, and a store with a fence before it is release

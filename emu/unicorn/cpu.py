@@ -83,7 +83,7 @@ class Cpu(ABC):
         return False
 
     def wakes(self) -> bool:
-        """Whether a pending interrupt ends the CPU's wait."""
+        """Return whether a pending interrupt ends the CPU's wait."""
         return self.interrupt_pending() and not self.masked
 
     def goes_out(self) -> None:  # noqa: B027  most CPUs have nothing to save
@@ -133,22 +133,22 @@ class Cpu(ABC):
 
     @abstractmethod
     def is_wait(self, code: bytes) -> bool:
-        """Whether an instruction waits for an interrupt."""
+        """Return whether an instruction waits for an interrupt."""
 
     @abstractmethod
     def ends_block(self, code: bytes) -> bool:
-        """Whether an instruction always ends the CPU model's translated block."""
+        """Return whether an instruction always ends the CPU model's translated block."""
 
     @abstractmethod
     def interrupt_pending(self) -> bool:
-        """Whether an interrupt, masked or not, is pending for the CPU."""
+        """Return whether an interrupt, masked or not, is pending for the CPU."""
 
     @abstractmethod
     def ring_timer(self) -> None:
         """Make the CPU's timer expire now, if the guest uses it."""
 
     def unmaskable(self) -> bool:
-        """Whether a non-maskable interrupt is pending."""
+        """Return whether a non-maskable interrupt is pending."""
         return False
 
     @abstractmethod

@@ -35,7 +35,7 @@ class BlockEnds:
         self._known: dict[bytes, bool] = {}
 
     def __call__(self, code: bytes) -> bool:
-        """Whether an instruction ends its block.
+        """Return whether an instruction ends its block.
 
         :param code: bytes of the instruction.
         """

@@ -162,7 +162,7 @@ class GuestMemory:
                 for page in range(first, first + count)]
 
     def is_written(self, page: int) -> bool:
-        """Whether a page was written since the last snapshot.
+        """Return whether a page was written since the last snapshot.
 
         :raises IndexError: if the page number is out of range.
         """

@@ -66,7 +66,7 @@ class StateMark:
 
 
 def _is_plain(device: Device) -> bool:
-    """Whether the attributes of a device hold its complete state."""
+    """Return whether the attributes of a device hold its complete state."""
     return type(device).state is Device.state and type(device).restore is Device.restore
 
 

@@ -40,7 +40,7 @@ class PhysicalMemory:
             self._hidden.clear()
 
     def is_hidden(self, address: int) -> bool:
-        """Whether an address lies in hidden memory."""
+        """Return whether an address lies in hidden memory."""
         return self._hidden is not None and (
             self._hidden_base <= address < self._hidden_base + self._hidden.size)
 

@@ -136,7 +136,7 @@ class RunLoop:
             raise
 
     def is_stop(self, address: int) -> bool:
-        """Whether the run in progress ends before it executes ``address``."""
+        """Return whether the run in progress ends before it executes ``address``."""
         return address in self._stops
 
     def _set_stops(self, addresses: set[int]) -> None:
@@ -334,7 +334,7 @@ class RunLoop:
         return self._dispatch(why, detail)
 
     def _still_at(self, pc: int, before: int) -> bool:
-        """Whether the machine is still at ``pc``, with the instruction count ``before``."""
+        """Return whether the machine is still at ``pc``, with the instruction count ``before``."""
         return self.engine.instructions == before and self.machine.pc == pc
 
     def _counted(self, pc: int, piece: bool) -> tuple[int, int]:

@@ -147,7 +147,7 @@ class RunningMachine(WiredMachine):
         self._loop.request_stop(stop)
 
     def is_stop(self, address: int) -> bool:
-        """Whether the run in progress ends before it executes ``address``."""
+        """Return whether the run in progress ends before it executes ``address``."""
         return self._loop.is_stop(address)
 
     def output(self, data: int) -> None:

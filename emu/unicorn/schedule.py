@@ -170,7 +170,7 @@ class Schedule:
             self._turns.give(self._engine.cpu, 0)
 
     def anybody(self) -> bool:
-        """Whether any CPU can run or take an interrupt."""
+        """Return whether any CPU can run or take an interrupt."""
         if not self.several:
             return self._machine.cpus[0].interrupt_pending()
         return any(map(self._can_run, self._machine.cpus))

@@ -294,7 +294,7 @@ def _bare(code: bytes) -> tuple[bytes, bytes]:
 
 
 def _always_raises(i: capstone.CsInsn) -> bool:
-    """Whether an instruction that Capstone accepts always raises an exception on a CPU.
+    """Return whether an instruction that Capstone accepts always raises an exception on a CPU.
 
     The reasons are LOCK without a memory destination, an invalid prefix or vector length, or a
     nonexistent register (SDM volume 2, 2.1.1, 2.3, 2.7, "MOV"; AMD APM volume 4, "EXTRQ").

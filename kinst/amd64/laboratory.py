@@ -84,7 +84,7 @@ class Amd64Laboratory(LaboratoryArch):
             values["rcx"] &= 63
 
     def repeats(self, code: bytes) -> bool:
-        """Whether an instruction is repeated: a string instruction with REP, or a gather.
+        """Return whether an instruction is repeated: a string instruction with REP, or a gather.
 
         A gather can also be interrupted after each element (Intel SDM, VGATHERDPS).
         """

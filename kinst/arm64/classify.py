@@ -423,7 +423,7 @@ def classify(code: bytes, address: int) -> tuple[int, Verdict]:
 
 
 def starts_exclusive(code: bytes) -> bool:
-    """Whether an instruction is LDXR, LDAXR, LDXP, LDAXP, LDTXR or LDATXR.
+    """Return whether an instruction is LDXR, LDAXR, LDXP, LDAXP, LDTXR or LDATXR.
 
     The instructions from there to the store belong to the exclusive access.
     """
@@ -433,7 +433,7 @@ def starts_exclusive(code: bytes) -> bool:
 
 
 def ends_exclusive(code: bytes) -> bool:
-    """Whether an instruction is STXR, STLXR, STXP, STLXP, STTXR, STLTXR or CLREX."""
+    """Return whether an instruction is STXR, STLXR, STXP, STLXP, STTXR, STLTXR or CLREX."""
     word = int.from_bytes(code[:4], "little")
     store = word & 0x3FC00000 == 0x08000000 and not _is_casp(word)
     return store or word & 0xBFE00000 == 0x89000000 or word & 0xFFFFF0FF == 0xD503305F

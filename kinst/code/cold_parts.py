@@ -8,7 +8,7 @@ COLD = re.compile(r"\.cold(\.\d+)?$")
 
 
 def is_cold(name: str) -> bool:
-    """Whether a symbol name denotes the cold part of a function."""
+    """Return whether a symbol name denotes the cold part of a function."""
     return COLD.search(name) is not None
 
 

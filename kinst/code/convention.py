@@ -112,7 +112,7 @@ def words(convention: Convention, procedure: Procedure) -> list[Passed | None]:
 
 
 def _in_memory(convention: Convention, result: Type) -> bool:
-    """Whether a function stores its result in memory that the caller provides.
+    """Return whether a function stores its result in memory that the caller provides.
 
     :raises _Unknown: when the type is incomplete, too complex, or contains a floating-point number.
     """

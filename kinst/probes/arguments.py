@@ -100,11 +100,11 @@ class Arguments:
             for how, parameter in zip(passed, procedure.parameters, strict=True)]
 
     def at_entry(self, function: Symbol, offset: int) -> bool:
-        """Whether the arguments are still where the caller put them."""
+        """Return whether the arguments are still where the caller put them."""
         return self._entry(function, offset) is not None
 
     def plain(self, function: Symbol, offset: int, number: int) -> bool:
-        """Whether ``argN`` is still in its argument register."""
+        """Return whether ``argN`` is still in its argument register."""
         entry = self._entry(function, offset)
         return (entry is not None and number < len(self._convention.registers)
                 and self._convention.registers[number] not in entry.lost)

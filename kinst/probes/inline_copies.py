@@ -49,7 +49,7 @@ class _Peek(RegisterState):
 
 def goes_out(trap: GuestTrap, ranges: list[tuple[int, int]], instruction: ProbedInstruction,
              state: ReadableState) -> bool:
-    """Whether an instruction that is about to be executed leaves an inline copy."""
+    """Return whether an instruction that is about to be executed leaves an inline copy."""
     verdict = instruction.verdict
     if (isinstance(verdict, Refuse | Copy | Rewrite)
             or trap.instructions.is_return(instruction.code)):

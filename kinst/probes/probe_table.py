@@ -121,7 +121,7 @@ class ProbeTable(ProgramProbes):
 
     def _strays(self, function: Symbol, code: bytes, start: int, at: int, target: int | None
                 ) -> bool:
-        """Whether the jump at an offset leads to an address where no function begins.
+        """Return whether the jump at an offset leads to an address where no function begins.
 
         The target may be in the middle of another function, or in another part of this one.
 

@@ -7,12 +7,12 @@ GLOB = re.compile(r"[*?\[]")
 
 
 def is_glob(pattern: str) -> bool:
-    """Whether a part of a description is a pattern; an empty part matches everything."""
+    """Return whether a part of a description is a pattern; an empty part matches everything."""
     return not pattern or GLOB.search(pattern) is not None
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a shell pattern matches a name; an empty pattern matches every name."""
+    """Return whether a shell pattern matches a name; an empty pattern matches every name."""
     return not pattern or fnmatch.fnmatchcase(name, _as_python_has_it(pattern))
 
 

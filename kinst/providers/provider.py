@@ -75,7 +75,7 @@ class Provider(ABC):
     name: ClassVar[str]
 
     def matches(self, pattern: str) -> bool:
-        """Whether the first part of a description selects this provider."""
+        """Return whether the first part of a description selects this provider."""
         return matches(pattern, self.name)
 
     @abstractmethod

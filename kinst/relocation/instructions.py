@@ -24,7 +24,7 @@ class Instructions(ABC):
     trap_returns: ClassVar[frozenset[bytes]]
 
     def is_padding(self, code: bytes) -> bool:
-        """Whether an instruction only fills space between others."""
+        """Return whether an instruction only fills space between others."""
         return self.padding.fullmatch(code) is not None
 
     @abstractmethod
@@ -33,11 +33,11 @@ class Instructions(ABC):
 
     @abstractmethod
     def is_prologue(self, code: bytes) -> bool:
-        """Whether FreeBSD's FBT would place an entry probe at an instruction."""
+        """Return whether FreeBSD's FBT would place an entry probe at an instruction."""
 
     @abstractmethod
     def is_return(self, code: bytes) -> bool:
-        """Whether an instruction returns to the caller."""
+        """Return whether an instruction returns to the caller."""
 
     def jump_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
         """Return the target of an unconditional jump without link, or None if unknown.
@@ -76,11 +76,11 @@ class Instructions(ABC):
         return None
 
     def is_landing(self, code: bytes) -> bool:
-        """Whether an instruction only marks a valid branch target."""
+        """Return whether an instruction only marks a valid branch target."""
         return False
 
     def repeats(self, code: bytes) -> bool:
-        """Whether the CPU model counts each repetition of an instruction separately."""
+        """Return whether the CPU model counts each repetition of an instruction separately."""
         return False
 
     def starts_exclusive(self, code: bytes) -> bool:
@@ -88,7 +88,7 @@ class Instructions(ABC):
         return False
 
     def ends_exclusive(self, code: bytes) -> bool:
-        """Whether an instruction ends an exclusive access."""
+        """Return whether an instruction ends an exclusive access."""
         return False
 
     def literal(self, code: bytes, address: int) -> tuple[int, int] | None:

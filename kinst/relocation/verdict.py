@@ -228,7 +228,7 @@ class ConditionalJump:
 class Condition(Protocol):
     """Condition of a conditional jump."""
     def holds(self, state: RegisterState) -> bool:
-        """Whether the jump is taken."""
+        """Return whether the jump is taken."""
 
     def lower(self, bits: Bits) -> Lowered:
         """Return the equivalent branch of the native core, without its target."""

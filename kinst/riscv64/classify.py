@@ -186,10 +186,10 @@ def classify(code: bytes, address: int) -> tuple[int, Verdict]:
 
 
 def starts_exclusive(code: bytes) -> bool:
-    """Whether an instruction is LR, which begins an exclusive access that SC ends."""
+    """Return whether an instruction is LR, which begins an exclusive access that SC ends."""
     return len(code) >= 4 and int.from_bytes(code[:4], "little") & 0xF800007F == 0x1000002F
 
 
 def ends_exclusive(code: bytes) -> bool:
-    """Whether an instruction is SC."""
+    """Return whether an instruction is SC."""
     return len(code) >= 4 and int.from_bytes(code[:4], "little") & 0xF800007F == 0x1800002F

@@ -79,7 +79,7 @@ class Recording:
 
     :param path: recording file.
     :param kernel: the recording's kernel, a file or a name.  By default it is searched for by
-        build id, at the path it was recorded from and among the known kernels.
+        build ID, at the path it was recorded from and among the known kernels.
     :param limit: maximum length in instructions; a longer recording is refused.
     :raises KinstError: when the recording or its kernel cannot be used.
     """

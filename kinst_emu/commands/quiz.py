@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _ask(asked, count)
     with PROGRESS.working("preparing the questions"):
         chosen = list(asked)
-    about = (f"{image.path.name} for {machine.arch.name}, build id {image.build_id or 'none'}, "
+    about = (f"{image.path.name} for {machine.arch.name}, build ID {image.build_id or 'none'}, "
              f"seed {seed}. Each answer is what the emulated machine did.")
     title = f"Breakpoints, trap frames, trampolines: {catalog.described(image)}"
     if arguments.page:

@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recording", type=Path, metavar="FILE", help="recording to play")
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
                         help="kernel of the recording (default: the kernel file that was recorded, "
-                        "or the known kernel with the same build id)")
+                        "or the known kernel with the same build ID)")
     module_option(parser)
     parser.add_argument("--to", metavar="POSITION",
                         help="stop at this position and show registers, stack and memory; POSITION "

@@ -14,7 +14,7 @@ VARIABLE = "`"  # D's prefix for kernel variables, which no function call contai
 
 
 def is_d(text: str) -> bool:
-    """Whether a check is a D expression rather than a function call."""
+    """Return whether a check is a D expression rather than a function call."""
     return VARIABLE in text
 
 

@@ -377,7 +377,7 @@ class Explorer:
     # -- data races -------------------------------------------------------------------------------
 
     def is_atomic(self, pc: int) -> bool:
-        """Whether the instruction at an address accesses memory atomically."""
+        """Return whether the instruction at an address accesses memory atomically."""
         known = self._atomic.get(pc)
         machine: UnicornMachine = self.stage.machine
         if known is None and machine.translate(pc) is None:
@@ -424,7 +424,7 @@ class Explorer:
 
 
 def _gives(run: StartedRun) -> bool:
-    """Whether a run has a result of known type, so that results can be compared."""
+    """Return whether a run has a result of known type, so that results can be compared."""
     return run.program or not (run.result is None or isinstance(strip(run.result), Void))
 
 

@@ -197,7 +197,7 @@ class OneCpuStage(Stage):
         return True
 
     def _could_run(self, run: int) -> bool:
-        """Whether a run's thread is ready, and only waits for the CPU."""
+        """Return whether a run's thread is ready, and only waits for the CPU."""
         thread = CStruct(self._thread, self.runs[run].thread, self.machine)
         return int(thread[self._switch.state]) == self._switch.queued
 

@@ -91,7 +91,7 @@ def read_lines(path: str, lines: Sequence[str], image: Image, prototypes: Protot
 
 
 def is_program(text: str) -> bool:
-    """Whether a line of a corpus is a shell command or a C file rather than a call."""
+    """Return whether a line of a corpus is a shell command or a C file rather than a call."""
     return is_command(text) or bool(c_file_words(text))
 
 

@@ -50,7 +50,7 @@ def with_c_files(image: Image, texts: Sequence[str]) -> tuple[Image, list[str]]:
 
 
 def is_command(text: str) -> bool:
-    """Whether a run is a shell command rather than a call."""
+    """Return whether a run is a shell command rather than a call."""
     return text.startswith(COMMAND)
 
 

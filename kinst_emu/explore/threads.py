@@ -81,7 +81,7 @@ def stand_in_thread(machine: UnicornMachine) -> None:
 
 
 def runs_threads(machine: UnicornMachine) -> bool:
-    """Whether the runs are kernel threads rather than calls that CPUs execute directly."""
+    """Return whether the runs are kernel threads rather than calls that CPUs execute directly."""
     start = machine.guest.threads.start
     return start is not None and not (start.alone and machine.schedule.several)
 

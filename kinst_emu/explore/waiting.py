@@ -22,7 +22,7 @@ UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, Valu
 
 
 def all_wait(stage: Stage, played: Played) -> bool:
-    """Whether every unfinished run sleeps or spins on a lock."""
+    """Return whether every unfinished run sleeps or spins on a lock."""
     machine = stage.machine
     members = machine.guest.threads.waits
     spins = () if members is None else members.spins
@@ -40,7 +40,7 @@ def all_wait(stage: Stage, played: Played) -> bool:
 
 
 def nobody_goes_on(stage: Stage) -> bool:
-    """Whether no CPU makes progress, so that each run waits for another run.
+    """Return whether no CPU makes progress, so that each run waits for another run.
 
     Memory no longer changes, and each CPU returns to an address with the same registers.
     """
@@ -71,7 +71,7 @@ def _window(machine: UnicornMachine) -> int:
 
 
 def _comes_by_again(machine: UnicornMachine, cpu: int) -> bool:
-    """Whether a CPU returns to its current address with the same registers.
+    """Return whether a CPU returns to its current address with the same registers.
 
     A CPU that executes nothing makes no progress either.
     """

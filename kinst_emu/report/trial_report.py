@@ -12,8 +12,8 @@ SHOWN = 3  # number of examples printed for each kind of difference
 
 
 def modules_of(image: Image) -> str:
-    """Return the kernel modules loaded with a kernel, with their build ids."""
-    return ", ".join(f"{m.name} ({m.file.build_id[:12] or 'no build id'})" for m in image.modules)
+    """Return the kernel modules loaded with a kernel, with their build IDs."""
+    return ", ".join(f"{m.name} ({m.file.build_id[:12] or 'no build ID'})" for m in image.modules)
 
 
 def show(result: Result, compared: Verdicts | None, image: Image) -> None:

@@ -28,12 +28,12 @@ def constant(place: SourcePlace, value: int, kind: Type) -> syntax.Number:
 
 
 def is_zero(node: syntax.Expression) -> bool:
-    """Whether an expression is the constant 0, which is also a null pointer."""
+    """Return whether an expression is the constant 0, which is also a null pointer."""
     return isinstance(node, syntax.Number) and node.value == 0
 
 
 def fits(to: Type, value: syntax.Expression) -> bool:
-    """Whether a value may be assigned to an object of a type."""
+    """Return whether a value may be assigned to an object of a type."""
     return assignable(to, value.kind, is_zero(value))
 
 

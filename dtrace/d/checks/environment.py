@@ -120,12 +120,12 @@ class Environment(ABC):
 
     @staticmethod
     def builtin(name: str) -> bool:
-        """Whether a word is a built-in name of D."""
+        """Return whether a word is a built-in name of D."""
         return (name in CONTEXT or name in HOSTED or name in FUNCTIONS or name in REGISTERS
                 or name in ("args", "self", "this"))
 
     def owns(self, name: str) -> bool:
-        """Whether the program has defined a name."""
+        """Return whether the program has defined a name."""
         return ((Scope.GLOBAL, name) in self.variables or name in self.externs
                 or (name in self.inlines and name != "NULL" and name not in CONSTANTS))
 

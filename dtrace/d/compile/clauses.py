@@ -182,7 +182,7 @@ def _kind(e: syntax.Expression) -> str:
 
 
 def _records(kind: str) -> bool:
-    """Whether a statement of a given kind adds data to the clause's record."""
+    """Return whether a statement of a given kind adds data to the clause's record."""
     return kind in ACTIONS and ACTIONS[kind].data
 
 

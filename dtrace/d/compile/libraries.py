@@ -58,7 +58,7 @@ def needed(arch: str, types: Types | None, programs: Iterable[str]) -> dict[str,
 
 
 def _fits(text: str, types: Types) -> bool:
-    """Whether a library has translators and the kernel has all types that they translate."""
+    """Return whether a library has translators and the kernel has all types that they translate."""
     sources = set(SOURCE.findall(text))
     return bool(sources) and all(
         any(isinstance(kind, Structure) for kind in types.named(source)) for source in sources)

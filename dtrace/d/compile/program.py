@@ -63,7 +63,7 @@ class KnownProbes(Protocol):
         """Return the probe with a given ID, or None if there is no such probe."""
 
     def provides(self, provider: str) -> bool:
-        """Whether a provider has probes."""
+        """Return whether a provider has probes."""
 
 
 NO_PROBE = "D_PDESC_ZERO"

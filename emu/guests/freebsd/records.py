@@ -124,7 +124,7 @@ def _module(module: Module, address: int) -> bytes:
 
 
 def loads_more(image: Image) -> bool:
-    """Whether the loader passes modules or boot options to the kernel."""
+    """Return whether the loader passes modules or boot options to the kernel."""
     return bool(image.modules or image.options.digest)
 
 

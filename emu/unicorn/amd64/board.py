@@ -92,7 +92,7 @@ class Amd64Board(Board):
         )
 
     def _refused(self) -> bool:
-        """Whether IOPL forbids a program's current IN or OUT; if so, end the run.
+        """Return whether IOPL forbids a program's current IN or OUT; if so, end the run.
 
         The CPU model lets programs access I/O ports and has already passed the instruction here,
         so the fault of SDM volume 1, "I/O Privilege Level", cannot be delivered.

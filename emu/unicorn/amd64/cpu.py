@@ -441,19 +441,19 @@ class Amd64Cpu(Cpu):
     # -- interrupts -------------------------------------------------------------------------------
 
     def interrupt_pending(self) -> bool:
-        """Whether an NMI or a local APIC interrupt is pending."""
+        """Return whether an NMI or a local APIC interrupt is pending."""
         return self.lapic.urgent or self.lapic.pending() is not None
 
     def masks_interrupts(self) -> bool:
-        """Whether the IF flag is clear, so that maskable interrupts are masked."""
+        """Return whether the IF flag is clear, so that maskable interrupts are masked."""
         return not self.machine.read_register("rflags") & RFLAGS_IF
 
     def wakes(self) -> bool:
-        """Whether a pending NMI or unmasked interrupt ends the CPU's wait."""
+        """Return whether a pending NMI or unmasked interrupt ends the CPU's wait."""
         return self.lapic.urgent or super().wakes()
 
     def unmaskable(self) -> bool:
-        """Whether an NMI is pending."""
+        """Return whether an NMI is pending."""
         return self.lapic.urgent
 
     def ring_timer(self) -> None:
@@ -492,16 +492,16 @@ class Amd64Cpu(Cpu):
     _block_ends = BlockEnds(scratch, b"\x90")
 
     def ends_block(self, code: bytes) -> bool:
-        """Whether an instruction always ends the CPU model's translated block."""
+        """Return whether an instruction always ends the CPU model's translated block."""
         return self._block_ends(code)
 
     def is_wait(self, code: bytes) -> bool:
-        """Whether an instruction is HLT or MWAIT."""
+        """Return whether an instruction is HLT or MWAIT."""
         bare = code.lstrip(PREFIXES)
         return bare == bytes((HLT,)) or bare == MWAIT
 
     def in_shadow(self) -> bool:
-        """Whether interrupts are blocked for one instruction, as after STI."""
+        """Return whether interrupts are blocked for one instruction, as after STI."""
         return bool(_shadow_field().read(self.machine.uc)["hflags"] & INHIBIT)
 
     # -- snapshots --------------------------------------------------------------------------------

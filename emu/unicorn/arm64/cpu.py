@@ -373,7 +373,7 @@ class ArmCpu(Cpu):
     # -- interrupts -------------------------------------------------------------------------------
 
     def interrupt_pending(self) -> bool:
-        """Whether the GIC CPU interface asserts an interrupt."""
+        """Return whether the GIC CPU interface asserts an interrupt."""
         return self.interface.asserted
 
     def ring_timer(self) -> None:
@@ -396,12 +396,12 @@ class ArmCpu(Cpu):
     _block_ends = BlockEnds(scratch, NOP)
 
     def ends_block(self, code: bytes) -> bool:
-        """Whether an instruction always ends the CPU model's translated block."""
+        """Return whether an instruction always ends the CPU model's translated block."""
         return (int.from_bytes(code, "little") & END_MASK == END_VALUE
                 and self._block_ends(code))
 
     def is_wait(self, code: bytes) -> bool:
-        """Whether an instruction is WFI."""
+        """Return whether an instruction is WFI."""
         return code == WFI
 
     # -- snapshots --------------------------------------------------------------------------------

@@ -455,7 +455,7 @@ class RiscvCpu(Cpu):
         return lines
 
     def interrupt_pending(self) -> bool:
-        """Whether a timer, external or software interrupt is pending."""
+        """Return whether a timer, external or software interrupt is pending."""
         lines = self._lines()
         if self.machine.engine.cpu == self.number:
             self.machine.engine.set_interrupt_gate(uc.UC_RISCV_REG_SIE, lines)
@@ -488,7 +488,7 @@ class RiscvCpu(Cpu):
         return (len(code) == 2 or code[0] & 0x7F in MAY_END_BLOCK) and self._block_ends(code)
 
     def is_wait(self, code: bytes) -> bool:
-        """Whether an instruction is WFI."""
+        """Return whether an instruction is WFI."""
         return code == WFI
 
     # -- snapshots --------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ class Difference:
     bits: int = MASK
 
     def matches(self, code: bytes) -> bool:
-        """Whether the difference applies to an instruction."""
+        """Return whether the difference applies to an instruction."""
         return _matches(code, self.code, self.mask)
 
     def names(self, code: bytes) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class MemoryDifference:
     reason: str
 
     def matches(self, code: bytes) -> bool:
-        """Whether the difference applies to an instruction."""
+        """Return whether the difference applies to an instruction."""
         return _matches(code, self.code, self.mask)
 
 
@@ -78,7 +78,7 @@ class StateDifference:
     or_zero: bool = False
 
     def allows(self, ours: int, theirs: int) -> bool:
-        """Whether two values are equal except for the allowed difference."""
+        """Return whether two values are equal except for the allowed difference."""
         return not (ours ^ theirs) & ~self.bits and (not self.or_zero or not theirs & self.bits)
 
 

@@ -47,7 +47,7 @@ class _Asked:
 
 
 def goes_one_way(condition: Condition, stack: str) -> bool:
-    """Whether a condition has the same result in all tested states.
+    """Return whether a condition has the same result in all tested states.
 
     The tested states are random ones and, if the condition reads at most ``MOST`` registers, all
     combinations of ``VALUES`` in these registers.

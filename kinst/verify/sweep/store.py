@@ -1,7 +1,7 @@
 """SQLite store for the results of sweeps.
 
 A result belongs to a subject (what was judged: kinst-emu's relocation at one version, or a module
-by its build id), an item (an encoding or a call), a seed and a number of states.  For each build,
+by its build ID), an item (an encoding or a call), a seed and a number of states.  For each build,
 the store also keeps which items a kernel has, and where, so that a second kernel runs only new
 items and two builds can be compared.  Results are written during the sweep: a killed sweep resumes
 where it was.  The tables call items encodings, because the first sweeps had no other items.

@@ -57,5 +57,5 @@ class FbtModule(ProviderModule):
         return dict(sorted(probes.items()))
 
     def is_return(self, probe: MadeProbe) -> bool:
-        """Whether a probe is on a return rather than on an entry."""
+        """Return whether a probe is on a return rather than on an entry."""
         return self.probe.get(probe.data, "fbtp_roffset") != 0

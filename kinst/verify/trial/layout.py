@@ -33,7 +33,7 @@ class Layout:
             raise KinstError(f"damaged debug data: {self.name} is too large ({self.size} bytes)")
 
     def has(self, member: str) -> bool:
-        """Whether the structure has a member of this name."""
+        """Return whether the structure has a member of this name."""
         return find_member(self._structure, member) is not None
 
     def place(self, path: str) -> tuple[int, int]:

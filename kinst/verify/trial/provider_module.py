@@ -79,7 +79,7 @@ class ProviderModule(ABC):
         return address
 
     def holds(self, address: int) -> bool:
-        """Whether an address is in the module's code."""
+        """Return whether an address is in the module's code."""
         module = self.machine.image.module_at(address)
         return module is not None and module.name == self.file
 

@@ -111,7 +111,7 @@ class Trial:
         return self.functions[where].size - 2 * LANDING
 
     def is_placed(self, code: bytes) -> bool:
-        """Whether an instruction's memory operands depend on the instruction's address."""
+        """Return whether an instruction's memory operands depend on the instruction's address."""
         at = self.function.address
         arch = self.machine.arch
         return arch.placed_operands(code, at) != arch.placed_operands(code, at + PAGE)

@@ -96,8 +96,8 @@ class Explained:
 
     @property
     def about(self) -> str:
-        """Line below the title: kernel, build id and call."""
-        return (f"{self.image.path.name} (build id {self.image.build_id or 'none'}), "
+        """Line below the title: kernel, build ID and call."""
+        return (f"{self.image.path.name} (build ID {self.image.build_id or 'none'}), "
                 f"{self.asked.call}; all numbers are from a single run.")
 
 
@@ -161,8 +161,8 @@ class ExplainedWay:
 
     @property
     def about(self) -> str:
-        """Line below the title: kernel, build id and command."""
-        return (f"{self.image.path.name} (build id {self.image.build_id or 'none'}), "
+        """Line below the title: kernel, build ID and command."""
+        return (f"{self.image.path.name} (build ID {self.image.build_id or 'none'}), "
                 f"$ {self.command}; all numbers are from a single run.")
 
 
