@@ -18,7 +18,7 @@ from kinst.providers import kinst_provider
 from kinst.relocation.verdict import Copy, Rewrite
 
 FUNCTION = "ether_crc32_le"
-BYTES = 1_000_000  # number of bytes of kernel text that the workload processes
+BYTES = 1_000_000  # number of bytes of kernel text whose CRC the workload computes
 MEMORY = 512 << 20
 PROMPT = b"mountroot>"
 PATIENCE = 120
@@ -30,7 +30,7 @@ GDB = {"amd64": ((5, 4), 7, 16, None, 1), "arm64": ((0, 1), 31, 32, 30, 4),
 
 
 def work(machine, size: int = BYTES) -> int:
-    """Call the workload function on the kernel's text, and return the function's result."""
+    """Call the workload function on the first bytes of the kernel's code; return its result."""
     text = next(s for s in machine.image.segments if s.executable)
     return Caller(machine).call(machine.symbol(FUNCTION).address, [text.virtual, size], FUNCTION)
 
@@ -71,7 +71,7 @@ def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
 
 
 def qemu_rate(arch: str, image: Image, machine, where: tuple[str, int]) -> float:
-    """Return how often per second QEMU stops at a breakpoint and steps over it, as with gdb."""
+    """Return how many times per second gdb can stop QEMU at a breakpoint and step over it."""
     arguments, sp, pc, link, kind = GDB[arch]
     address = machine.symbol(where[0]).address + where[1]
     text = next(s for s in image.segments if s.executable)

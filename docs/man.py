@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-QUOTE = re.compile(r"^'", re.MULTILINE)  # troff takes a line that begins with a quote as a request
+QUOTE = re.compile(r"^'", re.MULTILINE)  # troff treats a line that begins with ' as a request
 os.environ["COLUMNS"] = "100"  # line width of the --help texts in columns
 
 

@@ -153,7 +153,7 @@ def linked(pipeline: Pipeline, source: str, words: Sequence[str], sink: Callable
     except DError as error:
         raise KinstError(f"the program does not compile: {error.said(True)}") from None
     session = pipeline.link(compiled, io.StringIO(), sink)
-    session.consumer.shell = _no_shell  # never the host's shell: the text may come from the guest
+    session.consumer.shell = _no_shell  # not the host's shell, as the text may come from the guest
     return session
 
 

@@ -707,7 +707,7 @@ cdef class Scan(Abbreviations):
                 if not number(&self.rnglists, &p, u.address_size, &base):
                     return self.fail(b"truncated range list")
                 continue
-            if kind == 2 or kind == 3:  # startx_endx, startx_length
+            if kind == 2 or kind == 3:  # DW_RLE_startx_endx, DW_RLE_startx_length
                 if not uleb(&self.rnglists, &p, &index.number):
                     return self.fail(b"truncated range list")
                 if not self.address(u, &index, &begin):

@@ -27,7 +27,7 @@ LIMIT = 1 << 28  # maximum size of the decompressed section in bytes
 EXPANSION = 100  # maximum decompression ratio; a kernel's section has a ratio of 4
 MAX_TYPES = 1 << 20
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
-UNTYPED = ("_START_", "_END_")  # symbols without an entry in the section
+UNTYPED = ("_START_", "_END_")  # symbols without an entry in the CTF section
 
 INTEGER, FLOAT, POINTER, ARRAY, FUNCTION, STRUCT, UNION, ENUM, FORWARD, TYPEDEF = range(1, 11)
 QUALIFIERS = {11: "volatile", 12: "const", 13: "restrict"}
@@ -105,7 +105,7 @@ class CtfTypes(c.Types):
         content = data[HEADER.size :]
         if text + length > min(LIMIT, EXPANSION * len(data)):
             raise self._damage(f"the section of {len(data)} bytes expands to {text + length} "
-                               "bytes, which exceeds the limit")
+                               f"bytes; the limit is {min(LIMIT, EXPANSION * len(data))}")
         if flags & COMPRESSED:
             unpack = zlib.decompressobj()
             try:
@@ -139,7 +139,7 @@ class CtfTypes(c.Types):
         return []
 
     def function(self, name: str, address: int | None = None) -> c.Procedure | None:
-        """Return the type of a function, or None; ``address`` selects one of several functions."""
+        """Return a function's type, or None; ``address`` selects one of several with the name."""
         entry = self._choose(self._procedures, name, address)
         if entry is None:
             return None
@@ -149,7 +149,7 @@ class CtfTypes(c.Types):
         return self._procedure(result, parameters)
 
     def variable(self, name: str, address: int | None = None) -> c.Type | None:
-        """Return the type of a variable, or None; ``address`` selects one of several variables."""
+        """Return a variable's type, or None; ``address`` selects one of several with the name."""
         identifier = self._choose(self._variables, name, address)
         return None if not identifier else self._read(identifier)
 

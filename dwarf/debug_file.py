@@ -96,7 +96,7 @@ def _view(elf: ElfFile, one: SectionHeader, limit: int = LIMIT) -> memoryview:
     """Return a section's bytes like ``_content``, without copying an uncompressed section."""
     try:
         if one.size > limit and one.kind != SHT_NOBITS:
-            raise ValueError(f"section {one.name} is too large ({one.size} bytes)")
+            raise ValueError(f"section {one.name} has {one.size} bytes; the limit is {limit}")
         raw = elf.view(one)
         if not one.flags & SHF_COMPRESSED or one.kind == SHT_NOBITS:
             return raw
@@ -109,8 +109,8 @@ def _view(elf: ElfFile, one: SectionHeader, limit: int = LIMIT) -> memoryview:
 def _decompressed(one: SectionHeader, raw: memoryview, limit: int) -> bytes:
     kind, _zero, size, _alignment = COMPRESSION.unpack_from(raw)
     if size > min(limit, EXPANSION * len(raw) + (1 << 16)):
-        raise ValueError(f"section {one.name} of {len(raw)} bytes expands to {size} bytes, "
-                         "which exceeds the limit")
+        raise ValueError(f"section {one.name} of {len(raw)} bytes expands to {size} bytes; the "
+                         f"limit is {min(limit, EXPANSION * len(raw) + (1 << 16))}")
     packed = raw[COMPRESSION.size :]
     if kind == ZLIB:
         out = zlib.decompressobj().decompress(packed, size + 1)
@@ -261,7 +261,7 @@ def _joined(elf: ElfFile) -> dict[str, bytes]:
 
 
 def _supplement(path: Path, named: SupplementLink) -> ElfFile:
-    """Find the supplementary file, which has the entries that dwz moved out of several files.
+    """Find the supplementary file, to which dwz moved entries that several files have in common.
 
     :raises DebugDataError: if the file is missing or comes from a different build.
     """
@@ -301,16 +301,16 @@ def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
             at += len(part)
         if at > LIMIT or len(parts) > MAX_PARTS:
             raise DebugDataError(
-                f"{elf.path}: damaged debug data: the {name} sections are too many or too large "
-                f"({len(parts)} sections, {at} bytes)")
+                f"{elf.path}: damaged debug data: {len(parts)} {name} sections with {at} bytes "
+                f"exceed the limit of {MAX_PARTS} sections and {LIMIT} bytes")
         found[name] = contents[0] if len(contents) == 1 else memoryview(b"".join(contents))
-    relocated = elf.kind == ET_REL and any(elf.of_kind(SHT_RELA))  # dwz files are ET_REL, too
+    relocated = elf.kind == ET_REL and any(elf.of_kind(SHT_RELA))  # ET_REL dwz files lack SHT_RELA
     return _linked(elf, found, offsets) if relocated and found else found
 
 
 def _linked(elf: ElfFile, found: dict[str, memoryview], places: dict[int, int]
             ) -> dict[str, memoryview]:
-    """Return sections as they would be if the file were linked at address 0.
+    """Return sections with their relocations applied, as if the file were linked at address 0.
 
     :param places: file offset of a section -> its offset among the sections with its name.
     """

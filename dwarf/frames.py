@@ -114,7 +114,7 @@ class Frames:
             raise ValueError("an FDE does not refer to a CIE")
         if max(end - at, length) > MAX_ENTRY or cie + 4 + length > len(self._section):
             raise ValueError(f"the entry is truncated or larger than {MAX_ENTRY} bytes")
-        # Pass only the CIE and the FDE, with the CIE first so that its offset is 0.
+        # Pass only the CIE and the FDE to pyelftools; the CIE comes first, so that its offset is 0.
         content = bytearray(self._section[cie : cie + 4 + length])
         content += self._section[at : at + 4] + bytes(4) + self._section[at + 8 : end]
         info = CallFrameInfo(io.BytesIO(content), len(content), 0, DWARFStructs(

@@ -123,7 +123,7 @@ class DebugIndex:
         return bytes(self._text[offset : offset + MAX_NAME]).split(b"\0", 1)[0]
 
     def _find(self, table: memoryview, size: int, name: str) -> int:
-        """Return the first row with a given name, or the row where it would be inserted.
+        """Return the index of the first row with a given name, or where to insert the name.
 
         Rows begin with the offset of their name, and are sorted by name.
         """

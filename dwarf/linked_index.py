@@ -99,7 +99,7 @@ class LinkedIndex(DebugIndex):
         return self._parts[number >> SHIFT][0].name_of(number & OWN)
 
     def line_table(self, unit: int) -> int:
-        """Return the offset of a unit's line program, with the part number in its upper bits."""
+        """Return the offset of a unit's line program, with the part number in the upper bits."""
         found = self._parts[unit >> SHIFT][0].line_table(unit & OWN)
         return found if found == NONE64 else found | unit & ~OWN
 
@@ -115,7 +115,7 @@ class LinkedIndex(DebugIndex):
         return found[0] | number & ~OWN, found[1] | number & ~OWN
 
     def unit_offset(self, unit: int) -> int:
-        """Return the offset of a unit's header, with the part number in its upper bits."""
+        """Return the offset of a unit's header, with the part number in the upper bits."""
         return self._parts[unit >> SHIFT][0].unit_offset(unit & OWN) | unit & ~OWN
 
     def declared(self, name: str) -> list[Declared]:

@@ -43,7 +43,7 @@ class LinkedTypes(Types):
         return self._kernel, address
 
     def named(self, name: str) -> list[Type]:
-        """Return the types with a given C name, from the kernel or else from the first module."""
+        """Return the types with a C name in the kernel, or else in the first module with any."""
         return next((found for types in self._all if (found := types.named(name))), [])
 
     def function(self, name: str, address: int | None = None) -> Procedure | None:
@@ -87,7 +87,7 @@ class LinkedTypes(Types):
         return types.kept(name, own, own + address - start, frame)
 
     def changed(self, name: str, start: int) -> bool:
-        """Return whether a function does not follow its calling convention.
+        """Return whether the compiler has changed how a function takes its arguments.
 
         See ``DwarfTypes.changed``.
         """

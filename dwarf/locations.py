@@ -361,7 +361,7 @@ class Locations:
         raise Unkept("the frame base refers to itself")
 
     def _in_body(self, base: Term, address: int) -> Term:
-        """Return the frame base at an instruction, based on the frame base in the function body.
+        """Convert the frame base in the function body to the frame base at an instruction.
 
         Compilers describe only the body; in prologues and epilogues the register has another value.
         """

@@ -36,7 +36,7 @@ class Copied:
         :raises DebugDataError: always.
         """
         raise DebugDataError("a structure passed in registers cannot be written; "
-                             "write the registers")
+                             "write to the registers instead")
 
 
 def value_at(place: Place, kind: Type, register: Callable[[int], int], memory: Memory) -> Value:

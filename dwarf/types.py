@@ -234,7 +234,7 @@ class Procedure:
 
     @property
     def result(self) -> "Type":
-        """Return type of the function."""
+        """Type of the function's result."""
         return self.link()
 
 

@@ -145,7 +145,7 @@ class BootAhead:
 
     def _restore(self) -> None:
         try:
-            # After an error, ``machine`` repeats the restore or boots, and reports the error.
+            # If the restore fails, ``machine`` repeats it or boots, and reports any error.
             with contextlib.suppress(KinstError, OSError):
                 path = snapshot_path(self.image, self.memory)
                 if path.exists():

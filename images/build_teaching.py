@@ -45,7 +45,7 @@ def build_flavours(arch: str, target_directory: Path = TEACHING) -> list[Path]:
 
 
 def build(arch: str, target_directory: Path = TEACHING) -> Path:
-    """Compile and link an architecture's teaching kernels and return the path of the plain one.
+    """Build an architecture's teaching kernels, ``kernel`` and ``races``; return ``kernel``'s path.
 
     Each kernel file is written atomically.
 

@@ -53,7 +53,7 @@ def cached_file(kind: str, name: str) -> Path:
 
 
 def _like_tmp(folder: Path) -> bool:
-    """Whether a directory is sticky, like /tmp, so that users cannot replace each other's files."""
+    """Return whether a directory is sticky, so that users cannot replace each other's files."""
     status = folder.stat()
     return status.st_uid in (ROOT, os.geteuid()) and bool(status.st_mode & stat.S_ISVTX)
 
@@ -67,7 +67,7 @@ def _reachable(folder: Path) -> bool:
 
 
 def _of_others(path: Path, reachable: bool = True) -> str:
-    """Return how another user can write to a file or redirect its link, or an empty string.
+    """Return a phrase that says how another user can change a file or its link, or an empty string.
 
     The string is also empty for a path that does not exist.
 
@@ -98,7 +98,7 @@ def _user(number: int) -> str:
 
 
 def _own_group(number: int) -> bool:
-    """Whether a group is the user's private group, with the user's name and no other members."""
+    """Return whether a group has the user's name and no other members, so that it is private."""
     try:
         group, user = grp.getgrgid(number), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

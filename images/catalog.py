@@ -15,7 +15,7 @@ from emu.elf.linked_image import SUFFIX, with_modules
 from emu.host.errors import ImageError, KinstError
 
 TEACHING = Path(__file__).resolve().parent / "build"
-FLAVOURS = ("amd64-illumos",)  # variants of the teaching kernel, besides one per architecture
+FLAVOURS = ("amd64-illumos",)  # additional variants of the teaching kernel
 # Names in a kernel's directory: the root file system (of the kinst-emu userland, or of the base
 # system that was fetched with the kernel), and the directory with the base system's headers.
 ROOT_FILE, HEADERS = "root.ufs", "base"

@@ -28,7 +28,7 @@ FREE = 256 << 20  # free space in a root file system in bytes
 # Pattern of the headers and libraries that programs are compiled against
 HEADERS = re.compile(r"usr/(?:include/[\w.+/-]{1,200}|lib/[\w.+-]{1,100}\.[ao])")
 
-Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes (0 for an unknown total)
+Progress = Callable[[str, int, int], None]  # arguments: step, bytes done, total bytes (0: unknown)
 
 
 class SetError(KinstError):
@@ -62,8 +62,9 @@ def _members(archive: Path, progress: Progress) -> Iterator[
         for number, info in enumerate(tar):
             total += info.size if info.isfile() else 0
             if info.size > MAX_MEMBER or total > MAX_ALL or number >= MAX_MEMBERS:
-                raise SetError(f"{archive.name}: too large for a distribution set, at the member "
-                               f"{info.name[:100]!r}")
+                raise SetError(f"{archive.name}: too large at member {info.name[:100]!r}: a "
+                               f"distribution set may have {MAX_MEMBERS} members, of at most "
+                               f"{MAX_MEMBER >> 20} MiB each and {MAX_ALL >> 20} MiB in total")
             progress(f"unpacking {archive.name}", raw.tell(), size)
             name = str(PurePosixPath(info.name))
             if ".." not in name.split("/") and name != ".":

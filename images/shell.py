@@ -22,7 +22,7 @@ from images import catalog
 
 MAX_COMMAND = 1000  # maximum size of a command in bytes; the shell's line buffer is slightly larger
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
-MOST_TO_PROGRAM = 50_000_000  # maximum number of instructions before the program's system call
+MOST_TO_PROGRAM = 50_000_000  # maximum number of instructions until ``work room`` calls getppid
 NO_HEADER = "file not found"  # clang's message for a missing header
 NO_FUNCTION = ("undeclared function", "undefined symbol")  # messages for a missing function
 OUR_HEADER, OUR_START = b'"system.h"', b"_start"

@@ -20,7 +20,7 @@ BLOCK, SECTOR = 4096, 512
 SUPERBLOCK_AT, SUPERBLOCK_SIZE = 65536, 8192
 MAGIC, GROUP_MAGIC = 0x19540119, 0x090255
 INODE, ROOT = 256, 2  # size of an inode in bytes; inode number of the root (inode 1 is unused)
-PER_BLOCK, POINTERS = BLOCK // INODE, BLOCK // 8  # number of inodes and of block numbers in a block
+PER_BLOCK, POINTERS = BLOCK // INODE, BLOCK // 8  # numbers of inodes and block pointers per block
 DIRECT, LEVELS = 12, 3  # number of direct block pointers in an inode; number of indirection levels
 GROUP_HEADER = 168
 # maximum number of blocks and of inodes in a group; both bitmaps fit in one block
@@ -29,7 +29,7 @@ GROUP_BLOCKS, GROUP_INODES = 16384, 4096
 SUPERBLOCK_BLOCK = (SUPERBLOCK_AT + SUPERBLOCK_SIZE) // BLOCK
 GROUP_BLOCK = SUPERBLOCK_BLOCK + SUPERBLOCK_SIZE // BLOCK  # fs_cblkno: a group's header block
 INODE_BLOCK = GROUP_BLOCK + 1  # fs_iblkno: block offset of a group's first inodes
-OKAY = 0x7C269D38  # FSOKAY; fs_state of a clean file system is one less
+OKAY = 0x7C269D38  # FSOKAY, from which BSD computed fs_state; FreeBSD ignores that field
 SUMMARY = struct.Struct("<4i")  # struct csum: directories, free blocks, inodes, fragments
 LINK_SIZE = (DIRECT + LEVELS) * 8  # minimum size in bytes of a link target outside the inode
 MAX_NAME, MAX_DEPTH = 255, 64
@@ -71,8 +71,11 @@ def tree(files: Mapping[str, File | Folder]) -> Folder:
     root = Folder()
     for path, item in files.items():
         folder, names = root, [name for name in path.split("/") if name]
-        if not names or len(names) > MAX_DEPTH:
-            raise FileSystemError(f"{path!r}: the path is empty or too deep")
+        if not names:
+            raise FileSystemError(f"{path!r}: the path is empty; give the name of a file")
+        if len(names) > MAX_DEPTH:
+            raise FileSystemError(f"{path!r}: the path has {len(names)} components; at most "
+                                  f"{MAX_DEPTH} are allowed")
         for name in names[:-1]:
             child = folder.entries.setdefault(name, Folder())
             if not isinstance(child, Folder):
@@ -329,7 +332,7 @@ def _blocks(inode: _Inode) -> int:
 
 
 def _directory(rows: list[tuple[str, int, int]]) -> bytes:
-    """Pack directory entries into sectors; no entry crosses a sector, and all sectors are full."""
+    """Pack directory entries into full sectors; no entry crosses a sector boundary."""
     pieces: list[list[tuple[bytes, int, int]]] = [[]]
     room = SECTOR
     for name, number, kind in rows:

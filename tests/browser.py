@@ -104,7 +104,7 @@ class Shown:
         return self._do(self._page.evaluate(script))
 
     def axe(self, act=""):
-        """Run a script in the page, then axe, and return the axe results."""
+        """Run a script and then the accessibility checker axe in the page; return axe's results."""
         self.value(axe_source())
         return self.value(AXE % act)
 
@@ -126,7 +126,7 @@ class Shown:
 
 
 def checked(page, width, act="", dark=False):
-    """Open a page at a given width, run a script and then axe, and return the axe results."""
+    """Open a page at a given width, run a script and then axe, and return axe's results."""
     with Shown(page, width, dark) as shown:
         return shown.axe(act)
 

@@ -17,7 +17,7 @@ from kinst.providers import kinst_provider
 
 
 class Cutting:
-    """A proxy of a ``UnicornMachine`` whose ``run`` executes in random pieces.
+    """Proxy for a ``UnicornMachine`` whose ``run`` interrupts the execution at random points.
 
     :param every: average number of instructions between two cuts
     :param functions: function symbols to use for stops, handlers and probes

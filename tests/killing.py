@@ -190,7 +190,7 @@ class Victim:
             try:
                 process.wait(seconds)
             except subprocess.TimeoutExpired:
-                if how is signal.SIGINT:  # a terminal signals the whole process group
+                if how is signal.SIGINT:  # like a terminal, signal the whole process group
                     os.killpg(process.pid, how)
                 else:
                     process.send_signal(how)
@@ -232,5 +232,5 @@ def _hang_up() -> None:
 
 
 def moment(generator: random.Random, victim: Victim) -> tuple[signal.Signals, float]:
-    """Return a random signal and the number of seconds after which to send the signal."""
+    """Return a random signal, and the delay in seconds before the signal is sent."""
     return generator.choice(SIGNALS), generator.uniform(FIRST, victim.seconds)

@@ -1,4 +1,4 @@
-"""A writer of kernel modules: relocatable files for amd64, shared objects for the others.
+"""Writer of kernel modules: relocatable files for amd64, shared objects for arm64 and riscv64.
 
 A module has a function ``f`` that calls the external function ``outside`` of the kernel or another
 module, a word of data that points to ``f``, and metadata with its name and dependencies.

@@ -13,7 +13,10 @@ BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.M | re.S)
 
 
 def blocks(kind, freebsd):
-    """Return the code blocks of docs/python.md in a language, optionally with those for FreeBSD."""
+    """Return the code blocks of docs/python.md that are written in a given language.
+
+    :param freebsd: whether to include the blocks that need a FreeBSD kernel.
+    """
     text = DOC.read_text()
     if not freebsd:
         text = text[: text.index(FREEBSD)]

@@ -88,7 +88,7 @@ def missing(wanted, printed):
 
 
 def tree():
-    """Return the names of the repository's files; a command must not leave any new files."""
+    """Return the names of the repository's files, to check that commands leave no new files."""
     return {path.name for path in ROOT.iterdir() if not path.name.startswith(".")} | {
         str(path) for name in ("docs", "examples") for path in (ROOT / name).rglob("*")
         if "__pycache__" not in path.parts}

@@ -39,9 +39,9 @@ def served(arguments):
 
 @with_gdb
 def test_the_launch_file_of_vs_code_starts_the_server_and_drives_gdb(workspace):
-    """The test imitates VS Code's C++ debugger.
+    """Imitate VS Code's C++ debugger, which starts the server and controls gdb.
 
-    It starts the server, waits for the text in ``serverStarted``, and uses gdb's machine interface.
+    The debugger waits for the text in ``serverStarted``, and uses gdb's machine interface.
     """
     launch = json.loads((EDITORS / "launch.json").read_text().replace(
         "${workspaceFolder}", str(workspace)))

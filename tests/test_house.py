@@ -135,7 +135,7 @@ NUMBER = re.compile(r"^\s*(?:cdef (?:enum )?\w+ )?([A-Z][A-Z0-9_]{3,}) *= *(?:0x
 
 
 def test_a_constant_of_native_code_is_not_defined_again():
-    """The test compares the constants of Cython and Python files in emu and kinst.
+    """Compare the constants of Cython and Python files in emu and kinst.
 
     The bounds that each reader of untrusted data defines for itself are not shared.
     """
@@ -148,7 +148,7 @@ def test_a_constant_of_native_code_is_not_defined_again():
         if path.relative_to(ROOT).parts[0] not in ("emu", "kinst"):
             continue
         again = {n for n in NUMBER.findall(path.read_text())
-                 if n in native} - {"MAX_REGISTERS"}  # an unrelated constant of the gdb protocol
+                 if n in native} - {"MAX_REGISTERS"}  # also the name of a gdb protocol constant
         assert not again, f"{path}: {again}"
 
 
@@ -160,7 +160,7 @@ def test_every_package_is_installed():
 
 
 def test_the_documentation_lists_every_file_of_an_architecture():
-    """docs/house.md names each of the 18 files that all architectures have."""
+    """Check that docs/house.md names each file that all architectures have."""
     needed = []
     for room in ("emu", "emu/unicorn", "emu/qemu", "emu/guests/freebsd", "kinst"):
         names = [{path.name for path in (ROOT / room / arch).iterdir()

@@ -52,7 +52,7 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
     r[1] = argument
     r[10] = address_of(R_STACK, <uint64_t>(first + 1) * FRAME_BYTES)
     m.depth = first + 1
-    # Each loaded program ends with O_END, and its jumps stay within it.
+    # Each loaded program ends with O_END, and its jumps stay within the program.
     while True:
         i = &m.code[pc]
         pc += 1

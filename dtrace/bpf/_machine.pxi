@@ -3,13 +3,13 @@
 cdef enum:
     MAX_REGIONS = 16
     MAX_DEPTH = 8
-    FRAMES = 17  # number of stack frames: 8 for a program, 8 for the program of ERROR, 1 spare
+    FRAMES = 17  # number of stack frames: 8 for a program, 8 for the ERROR probe's program, 1 spare
     MAX_HELPER = 256
     TEXT = 1 << 16  # maximum size of a string in bytes
     PARAMETERS = 4
     PAGE = 4096
     MAX_SPECULATIONS = 4096
-    WALK = 4  # maximum number of offsets in a variable's path from the current thread
+    WALK = 4  # maximum number of offsets to follow from the current thread to a variable
     WALKS = 64
     PLACES = 64
     BUDGET = 1 << 24  # maximum total distance of backward jumps and calls, in instructions
@@ -23,7 +23,7 @@ cdef enum:
     # number of bytes of a process name that are compared (``LONGEST_NAME`` in layout.py)
     NAME_BYTES = 32
     ANCESTORS = 64
-    HEAD = 24  # size in bytes of a record's header: clause, size, time, size in DTrace, CPU
+    HEAD = 24  # size of a record's header in bytes: clause, size, time, DTrace's record size, CPU
 
 cdef struct Code:
     uint8_t op
@@ -47,7 +47,7 @@ cdef struct Variable:
 cdef struct Function:
     int kind
     uint32_t count
-    uint64_t size  # size of an entry in DTrace, or 0 if unknown
+    uint64_t size  # size of an entry in DTrace's aggregation buffer, or 0 if unknown
     int64_t parameter[PARAMETERS]
 
 # Header of a chunk in the dynamic region; the value and the key of a variable follow the header.
@@ -176,7 +176,7 @@ cdef struct Machine:
     read_fn read
     void *read_data
     uint64_t thread
-    bint numbered  # whether the next three offsets are known
+    bint numbered  # whether the three offsets below are known
     uint64_t number_at
     uint64_t process_at
     uint64_t process_number_at
@@ -218,7 +218,7 @@ cdef struct Machine:
     uint64_t buffer_room  # number of allocated bytes; records need more space than DTrace counts
     uint64_t counted
     uint64_t buffer_begin  # in a ring buffer: start of the oldest record
-    uint64_t buffer_end  # in a ring buffer: end of the last record before the wrap
+    uint64_t buffer_end  # in a ring buffer: end of the last record before the wrap-around
     bint wrapped
     int policy
     uint64_t drops

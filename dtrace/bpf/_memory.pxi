@@ -188,7 +188,7 @@ cdef uint64_t h_compare_text(Machine *m, uint64_t *r) noexcept nogil:
     cdef uint8_t *a = m.compared[0]
     cdef uint8_t *b = m.compared[1]
     cdef uint64_t limit = m.string_size
-    cdef int64_t n = text(m, r[1], a, limit) if r[1] else 0  # NULL compares as an empty string
+    cdef int64_t n = text(m, r[1], a, limit) if r[1] else 0  # NULL compares like an empty string
     cdef int64_t k
     cdef int order
     if n < 0:

@@ -144,7 +144,7 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
             given[i] = read(source, DECLARED + i)
         else:
             given[i] = 0
-        if m.failing:  # reading from the guest in another process failed
+        if m.failing:  # a read from a guest in another process failed
             return 1
     m.thread_known = False
     m.read_register, m.interrupted = read, source

@@ -24,7 +24,7 @@ cdef bint room_for(Machine *m, uint64_t size, uint64_t counted) noexcept nogil:
     while m.counted + counted > m.buffer_size:
         drop_oldest(m)
     if m.buffer_used + size > m.buffer_room:
-        while m.wrapped:  # drop the records that were written before the previous wrap
+        while m.wrapped:  # drop the records that were written before the previous wrap-around
             drop_oldest(m)
         m.buffer_end = m.buffer_used
         m.buffer_used = 0

@@ -262,7 +262,7 @@ cdef class Runtime:
             return word(helper(r[1], r[2], r[3], r[4], r[5]))
         except RuntimeFault as fault:
             return bad(&self.m, fault.fault, word(fault.value))
-        except BaseException as failure:  # raised by ``run`` once the native code has returned
+        except BaseException as failure:  # ``run`` raises it once the native code has returned
             self.failed(failure)
             return bad(&self.m, 0, 0)
 
@@ -285,7 +285,7 @@ cdef class Runtime:
         try:
             if self.faults is not None:
                 self.faults(clause, fault, value, self.m.fault_at)
-        except BaseException as failure:  # raised by ``run`` once the native code has returned
+        except BaseException as failure:  # ``run`` raises it once the native code has returned
             self.failed(failure)
         return 0
 

@@ -33,7 +33,7 @@ cdef KnownStep *step_at(Machine *m, uint64_t pc, bint is_return) noexcept nogil:
         if s.address == pc and s.is_return == is_return:
             return s
         at = (at + 1) & (STEPS - 1)
-    if m.walker.steps >= STEPS / 2:  # the table is half full: start over
+    if m.walker.steps >= STEPS / 2:  # the table is half full: clear it
         memset(m.walker.step, 0, STEPS * sizeof(KnownStep))
         m.walker.steps = 0
         return step_at(m, pc, is_return)
@@ -197,7 +197,7 @@ cdef int64_t ask_number(Machine *m, const uint8_t *name) noexcept with gil:
     except BaseException as failure:
         runtime.failed(failure)
         return 0
-    w.names = w.names % NAMES  # if the cache is full, start over
+    w.names = w.names % NAMES  # if the cache is full, discard its contents
     memcpy(w.name[w.names].text, name, NAME_BYTES)
     w.name[w.names].number = number
     w.names += 1

@@ -1,4 +1,4 @@
-"""Assembler for BPF functions, with labels and constants of any size."""
+"""Assembler for BPF functions, with symbolic jump targets and 64-bit constants."""
 
 from dataclasses import dataclass, field, replace
 
@@ -87,7 +87,7 @@ class Assembler:
             self.alu(Alu.MOV, to, source)
 
     def constant(self, to: int, value: int) -> None:
-        """Append the load of a 64-bit constant, with a 32-bit immediate if the constant fits."""
+        """Append a load of a 64-bit constant; use a 32-bit immediate if the constant fits."""
         signed = (value & (1 << 64) - 1) - ((value & 1 << 63) << 1)
         if signed in INT32:
             self.alu_constant(Alu.MOV, to, signed)

@@ -85,9 +85,9 @@ SIZES = {count: size for size, count in BYTES.items()}
 WIDE = Class.LD | Mode.IMM | Size.DW
 
 # Values of the source register field.
-# wide immediate: a constant, or an offset in the region that the first immediate selects
+# In a wide immediate: a constant, or an offset in the region that the first immediate selects.
 VALUE, REGION = 0, 2
-# call: a helper, given by its ID, or a function, given by its distance from the call
+# In a call: a helper, given by its ID, or a function, given by its distance from the call.
 HELPER, LOCAL = 0, 1
 
 
@@ -135,7 +135,7 @@ SWAPS = (16, 32, 64)
 
 
 def _legal(i: BpfInstruction) -> bool:
-    """Whether RFC 9669 defines an instruction with these fields; unused fields must be zero."""
+    """Return whether RFC 9669 defines this instruction; its unused fields must be zero."""
     kind, operation = i.opcode & 7, i.opcode & 0xF0
     if i.destination >= REGISTERS or i.source >= REGISTERS:
         return False

@@ -201,6 +201,6 @@ class Interpreter:
 
     @staticmethod
     def _own(address: int) -> None:
-        """Check that a load reads only the executor's memory; only helpers read the guest."""
+        """Check that a load reads the executor's own memory; only helpers may read guest memory."""
         if not BASE <= address < BASE + (16 << REGION_SHIFT):
             raise RuntimeFault(Fault.BAD_ADDRESS, address)

@@ -79,15 +79,18 @@ class Helper(enum.IntEnum):
     STORE = 2  # (address, size, value): store into the executor's memory
     COPY = 3  # (to, from, size): copy bytes
     COPY_TEXT = 4  # (to, from, size): copy a string and fill the rest of ``size`` bytes with zeros
-    KEY_TEXT = 5  # (to, from): append length, bytes and padding to a key; return the key's end
+    KEY_TEXT = 5  # (to, from): append a string (length, bytes, padding) to a key; return its end
     COMPARE_TEXT = 6  # (a, b): compare two strings; return -1, 0 or 1
     FIND = 7  # (variable, key, key size): return the address of the value, or 0
     ASSIGN = 8  # (variable, key, key size, value or address of a string): assign the variable
-    RECORD = 9  # (clause, size, size in DTrace): open a record; return its address, or 0 if dropped
+    # (clause, size, size of the record in DTrace's buffer): open a record; return its address, or 0
+    # if the record is dropped
+    RECORD = 9
     COMMIT = 10  # (): complete the open record
     AGGREGATE = 11  # (aggregation, key, key size, value, increment): aggregate a value
     FAULT = 12  # (Fault, value): end the clause with a fault
-    SPECULATE = 13  # (speculation, size in DTrace): direct the clause's record to a speculation
+    # (speculation, size of the record in DTrace's buffer): direct the record to a speculation
+    SPECULATE = 13
     SPECULATION = 14  # (): return the ID of a new speculation, or 0 if none is free
     COMMIT_SPECULATION = 15
     DISCARD_SPECULATION = 16

@@ -102,7 +102,7 @@ class Linker:
 
 
 def _arguments(instructions: Sequence[BpfInstruction]) -> int:
-    """Return the number of leading probe arguments that a function loads from the context."""
+    """Return how many probe arguments a function needs: 1 + the highest index that it loads."""
     return max((1 + (i.offset - ContextOffset.ARGUMENTS) // 8 for i in instructions
                 if i.opcode & 7 == Class.LDX and i.source == CONTEXT
                 and 0 <= i.offset - ContextOffset.ARGUMENTS < 8 * ARGUMENTS), default=0)

@@ -5,7 +5,7 @@ from dtrace.bpf.linker import Linked
 from emu.elf.reader import ET_REL, HEADER, SECTION, SHT_SYMTAB
 from emu.elf.symbols import SYMBOL
 
-IDENT = b"\x7fELF\x02\x01\x01" + bytes(9)  # 64-bit, little-endian, version 1, System V
+IDENT = b"\x7fELF\x02\x01\x01" + bytes(9)  # 64-bit, little-endian, version 1, System V ABI
 EM_BPF = 247
 SHT_PROGBITS, SHT_STRTAB = 1, 3
 SHF_ALLOC, SHF_EXECINSTR = 2, 4

@@ -66,8 +66,8 @@ def verify(code: bytes, functions: Iterable[int], helpers: Container[int]) -> No
         raise VerifierError(str(error)) from None
     starts = sorted(set(functions))
     if not starts or starts[0] != 0 or starts[-1] >= len(instructions):
-        raise VerifierError("the program has code before its first function, or a function "
-                            "without code")
+        raise VerifierError("the first function must begin at instruction 0, and every function "
+                            "must contain code")
     calls: dict[int, set[int]] = {}
     for start, end in zip(starts, [*starts[1:], len(instructions)], strict=True):
         calls[start] = _Function(instructions, start, end, starts, helpers).walk()

@@ -4,9 +4,9 @@ import shlex
 
 
 def c_file_words(workload: str) -> list[str]:
-    """Return the words of a workload that names a C file and its arguments, or an empty list."""
+    """Split a workload into a C file and its arguments; return [] for any other workload."""
     try:
         words = shlex.split(workload)
-    except ValueError:  # not valid shell syntax, so the workload is an injected call
+    except ValueError:  # the workload is not valid shell syntax, so it is an injected call
         return []
     return words if words and words[0].endswith(".c") else []

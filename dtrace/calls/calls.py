@@ -318,8 +318,9 @@ def _variable(image: Image, name: str, prototypes: Prototypes | None) -> "Kernel
                          "another name for your value")
     symbol = symbols[0]
     if name.startswith(TEMPLATES):
-        raise KinstError(f"{name} is a template from which the kernel creates one variable per CPU "
-                         "or network stack; this name cannot read or set those variables")
+        raise KinstError(f"{name} is a template that the kernel copies for each CPU or network "
+                         "stack, so it cannot be read or set by name; choose another name for your "
+                         "value")
     types = prototypes.types() if prototypes is not None else None
     kind = types.variable(symbol.name, symbol.address) if types is not None else None
     size = symbol.size if kind is None else size_of(kind)
@@ -385,7 +386,7 @@ class Evaluation:
         return value
 
     def _assign(self, name: str, value: int) -> None:
-        """Assign to a kernel variable or, if the kernel has no such variable, to a program name."""
+        """Assign to a kernel variable or, if the kernel lacks it, to a variable of the program."""
         machine = self.caller.machine
         if name in self.names or not _kernel_has(machine.image, name):
             if name not in self.names:
@@ -451,5 +452,5 @@ class Evaluation:
                 result = self.caller.call_symbol(target, passed)
                 self.last_arguments = values
                 self.kind = procedure.result if procedure is not None else None
-                # The bits above a narrow result in its register are undefined.
+                # If the result is narrower than its register, the upper bits are undefined.
                 return (plain(machine, self.kind, result) or 0) & (1 << 64) - 1

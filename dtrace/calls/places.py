@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _At:
-    """An object in memory or, if ``loaded`` is true, a value from a register or a number."""
+    """An object in memory or, if ``loaded`` is true, a number or the value of a register."""
 
     value: int
     type: Type | None
@@ -49,7 +49,7 @@ class _At:
 
 
 class Places:
-    """Resolver of expressions to places in a machine's memory.
+    """Resolver that maps expressions to places in a machine's memory.
 
     :raises KinstError: from ``find``, with the reason.
     """

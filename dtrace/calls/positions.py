@@ -84,13 +84,13 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
     interrupted = [n for n, (_address, is_return) in enumerate(frames) if n and not is_return]
     if not interrupted:
         raise KinstError(f"{player.recording.path}: the stack shows no exception that led to the "
-                         "panic; use the position panic instead, where the panic begins")
+                         "panic; use the position 'panic' (the start of the panic) instead")
     address = frames[interrupted[0]][0]
     if not machine.image.holds_code(address):
         if interrupted[0] + 1 >= len(frames):
             raise KinstError(f"{player.recording.path}: the kernel jumped to {address:#x}, which "
-                             "is not code, and the caller is unknown; use the position panic "
-                             "instead, where the panic begins")
+                             "is not code, and the caller is unknown; use the position 'panic' "
+                             "(the start of the panic) instead")
         address = _call(machine, frames[interrupted[0] + 1][0])
     target = PlayedTarget(player)
     target.break_at(address)
@@ -100,7 +100,7 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
     if event.why is not Why.BREAKPOINT:
         raise KinstError(f"{player.recording.path}: the panic's stack shows an exception at "
                          f"{machine.image.symbols.where(address)}, but that instruction was never "
-                         "executed")
+                         "executed; use the position 'panic' (the start of the panic) instead")
     return None
 
 
@@ -152,7 +152,7 @@ class ReachedAt:
 
 
 def reached_at(player: Player, text: str) -> ReachedAt:
-    """Return the instructions at which a probe fires, or a function or source line begins."""
+    """Return the instructions at which a probe fires, or at which a function or line begins."""
     image = player.machine.image
     if ":" not in text and not MEANT.search(text):
         return ReachedAt([_function(player, text, text)])
@@ -174,7 +174,7 @@ def _function(player: Player, name: str, text: str) -> int:
 
 
 def probed(player: Player, description: str) -> ReachedAt:
-    """Return the instructions at which the probes of a description fire."""
+    """Return the instructions at which the probes that match a description fire."""
     breakpoints = Breakpoints(player.machine)
     kernel = player.machine.image
     made = create(breakpoints, parse(description), False, index=lambda: debug_index(kernel),
@@ -199,7 +199,7 @@ def probed(player: Player, description: str) -> ReachedAt:
 
 def _count(player: Player, text: str, wanted: ReachedAt, number: int,
            begin: Position | None) -> Stop | None:
-    """Go to the Nth time that one of a set of instructions is executed."""
+    """Go to the Nth execution of any of the wanted instructions."""
     start = player.recording.start.position
     stop = player.seek(begin or start)
     if stop is not None:

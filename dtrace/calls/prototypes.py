@@ -38,7 +38,7 @@ class Prototypes:
             if debug_file(self.image.file) is not None:
                 self._types = kernel_types(self.image)
             else:
-                from dwarf.ctf import ctf_types  # imported only here: most kernels have DWARF
+                from dwarf.ctf import ctf_types  # imported late: kernels with DWARF do not need it
 
                 self._types = ctf_types(self.image.file)
             self._asked = True
@@ -65,7 +65,7 @@ class Prototypes:
 
 
 def check_shape(name: str, procedure: Procedure, given: int) -> None:
-    """Check the number of arguments of a call, and the types of its prototype.
+    """Check that a call has the right number of arguments, and that all types are supported.
 
     :raises KinstError: if there are too few or too many arguments, or if a parameter or the result
         does not fit in one general-purpose register.
@@ -183,7 +183,7 @@ def describe(memory: Memory, kind: Type | None, bits: int) -> str:
 
 
 def result_line(call: str, memory: Memory, kind: Type | None, bits: int) -> str:
-    """Return a line with a call and its result, or with "returned (void)" for ``void``."""
+    """Return the line ``CALL = RESULT``, or ``CALL returned (void)`` for a ``void`` function."""
     text = describe(memory, kind, bits)
     return f"{call} = {text}" if text else f"{call} returned (void)"
 

@@ -1,4 +1,4 @@
-"""String literals of injected calls, which are strict, and of D, which accepts any escape."""
+"""Escapes in string literals: injected calls reject unknown escapes; D accepts any escape."""
 
 import re
 

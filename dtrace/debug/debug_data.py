@@ -133,7 +133,7 @@ class Sources:
         return any(sources.section(NAMES[0]) for _base, _begin, _end, sources in self._parts)
 
     def files(self, table: int) -> dict[int, str]:
-        """Return the file names of the line program that has a given number in the index."""
+        """Return the file names of a line program, given the program's number in the index."""
         if table == NO_TABLE:
             return {}
         return self._parts[table >> SHIFT][3].files(table & OWN)

@@ -38,6 +38,6 @@ def _kernel_types(image: Image, source: str | None) -> Types:
 
 
 def _ctf_types(image: Image) -> Types | None:
-    from dwarf.ctf import ctf_types  # imported only when needed: most kernels have DWARF
+    from dwarf.ctf import ctf_types  # imported late: kernels with DWARF do not need it
 
     return ctf_types(image.file)

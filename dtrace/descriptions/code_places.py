@@ -164,7 +164,7 @@ def table_of(image: Image, function: Symbol) -> list[ProbedInstruction]:
 
 def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = True
           ) -> Iterator[CodePlace]:
-    """Yield the instructions at which functions and their inline copies are entered or left."""
+    """Yield the instructions that enter functions and inline copies, or that leave functions."""
     trap = trap_of(guest_of(image, arch_of(image).name), arch_of(image).name)
     entries = end == fbt.ENTRY
     copies = list(_copies(image, name)) if also_copies else []
@@ -232,7 +232,7 @@ def _line(image: Image, text: str) -> Iterator[CodePlace]:
         if inside not in seen:
             seen.add(inside)
             yield CodePlace(function, low - function.address)
-    if not seen:  # the line may contain only calls to inline functions
+    if not seen:  # the line may consist of calls to inline functions
         for address in sorted(_called(image, index, file, line)):
             seen.add((address,))
             yield _at(image, address)
@@ -242,7 +242,7 @@ def _line(image: Image, text: str) -> Iterator[CodePlace]:
 
 
 def _called(image: Image, index: DebugIndex, file: str, line: int) -> Iterator[int]:
-    """Yield the entries of the inline copies that replace the calls in a source line."""
+    """Yield the entry addresses of the inline copies that replace calls in a source line."""
     sources, entrances = Sources(image), inline.Entrances(image)
     for copy in index.called_at(line):
         path = sources.call(index, copy).rpartition(":")[0]
@@ -251,7 +251,7 @@ def _called(image: Image, index: DebugIndex, file: str, line: int) -> Iterator[i
 
 
 def _nearest(image: Image, file: str, line: int) -> str:
-    """Return the end of an error message that names the nearest lines with code."""
+    """Return the part of an error message that names the nearest lines with code."""
     sources = Sources(image)
     near = [str(one) for step in (-1, 1) for one in
             [next((line + step * n for n in range(1, NEAR) if line + step * n > 0

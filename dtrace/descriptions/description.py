@@ -68,7 +68,7 @@ def create(
     types: Callable[[], Types] | None = None,
     program: Callable[[int], TracedProgram] | None = None,
 ) -> MadeProbes:
-    """Create the probes that match a description, with each provider that the description names.
+    """Create the probes that match a description, for each provider that matches it.
 
     :param unsafe: whether to probe excluded functions, too.
     :param index: returns the debug data, for inline copies.

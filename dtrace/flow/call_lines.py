@@ -51,6 +51,6 @@ class CallLines:
 
 
 def thread_name(thread: int, names: Mapping[int, str]) -> str:
-    """Return a thread's address and name, or "(boot)" for thread 0, before any thread exists."""
+    """Return a thread's address and name; thread 0 is "(boot)", because no thread exists yet."""
     name = names.get(thread, "")
     return "(boot)" if not thread else f"{thread:#x}" + (f" ({name})" if name else "")

@@ -33,7 +33,7 @@ STORE = int(StepKind.STEP_STORE)
 
 
 class How(enum.Enum):
-    """Effect of an instruction on the value; the search ends at MADE or any later member."""
+    """Effect of an instruction on the traced value; MADE and all later members end the search."""
 
     COPIED = "copied from"
     LOADED = "loaded from"
@@ -48,7 +48,7 @@ class How(enum.Enum):
 
 @dataclass(frozen=True)
 class Link:
-    """One step of the search, which goes back in time from step to step.
+    """One step of the search; each step is earlier in time than the one before it.
 
     :param count: the number of instructions executed before it.
     :param pc: the instruction's address; None if no instruction is involved.
@@ -110,7 +110,7 @@ class _Window:
         return self.begin + len(self.pcs)
 
     def run(self, index: int) -> int:
-        """Return the index at which the uninterrupted user code around an instruction begins."""
+        """Return the start index of the uninterrupted user code that contains an instruction."""
         if len(self.runs) != len(self.pcs):
             self.runs, start = [], 0
             for at, pc in enumerate(self.pcs):
@@ -120,7 +120,7 @@ class _Window:
         return self.runs[index]
 
     def before(self, index: int) -> dict[str, int]:
-        """Return the registers before an instruction."""
+        """Return the register values just before the instruction at an index."""
         registers = dict(self.registers)
         for at in sorted(at for at in self.changes if at < index):
             registers |= self.changes[at]
@@ -148,7 +148,7 @@ class Origin:
         self._window: _Window | None = None
 
     def check(self, register: str) -> None:
-        """Check that a register can be searched for.
+        """Check that the origin of a register's value can be searched for.
 
         :raises KinstError: if it is not a general register.
         """
@@ -161,7 +161,9 @@ class Origin:
         return name in self._followed
 
     def of(self, register: str, count: int, given: bool = True) -> Iterator[Link]:
-        """Yield the steps to the origin of a register's value before an instruction count.
+        """Trace a register's value just before instruction ``count`` back to its origin.
+
+        Yield each step of the search.
 
         :param given: whether the inputs recorded at that count have been applied already.
         :raises KinstError: if it is not a general register.
@@ -170,7 +172,10 @@ class Origin:
         yield from self._of(register, count, given)
 
     def of_memory(self, physical: int, size: int, count: int) -> Iterator[Link]:
-        """Yield the steps to the origin of bytes in memory before an instruction count."""
+        """Trace bytes in memory just before instruction ``count`` back to their origin.
+
+        Yield each step of the search.
+        """
         yield from self._of(_Memory(physical, size), count, True)
 
     def _of(self, place: _Place, count: int, given: bool) -> Iterator[Link]:
@@ -218,7 +223,7 @@ class Origin:
 
     def _in_window(self, window: _Window, name: str, count: int,
                    here: bool) -> tuple[Link, _Place | None] | None:
-        """Return a register's last change in a window before an instruction count, or None."""
+        """Return a register's last change before instruction ``count`` in a window, or None."""
         given = {entry.position.instructions for entry in self._player.recording.inputs
                  if entry.kind == REGISTER and entry.name == name}
         for position in range(count, window.begin - 1, -1):
@@ -305,7 +310,7 @@ class Origin:
                     position += count
                 elif saves and position > low:
                     moved = position - 1
-        runs = list[int]()  # start count of the uninterrupted user code that contains each piece
+        runs = list[int]()  # for each piece, the start count of its run of user code
         for n, (before, address, _count) in enumerate(pieces):
             runs.append(runs[-1] if n and in_program(address) and in_program(pieces[n - 1][1])
                         else before)
@@ -413,7 +418,7 @@ class Origin:
             raise KeyboardInterrupt
 
     def _looked_at(self, end: int) -> _Window:
-        """Return a window that contains the instruction before an instruction count."""
+        """Return a window that contains the last instruction before instruction count ``end``."""
         window = self._window
         if window is not None and window.begin < end <= window.end:
             return window
@@ -445,7 +450,7 @@ class Origin:
                 del window.pcs[index:]
                 window.loads.pop(index, None)
                 window.stores.pop(index, None)
-                # If the start was not observed, use the address after the previous instruction.
+                # If the address is unknown, use the address after the previous instruction.
                 if not a and window.pcs:
                     a = window.pcs[-1] + len(self._code.instruction(window.pcs[-1]))
                 window.pcs.append(a)

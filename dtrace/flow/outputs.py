@@ -31,7 +31,7 @@ class Output(Protocol):
 
 
 class _Walked:
-    """Output format that is built from calls.
+    """Output format that shows function calls, which a ``Walk`` reconstructs.
 
     :param finish: called after all functions were left.
     """
@@ -51,7 +51,7 @@ class _Walked:
 
 
 class _Instructions:
-    """Output format with a line per instruction; each line waits for the instruction's effects."""
+    """Output format with a line for each instruction and its effects."""
 
     def __init__(self, code: KernelCode, head: Head, show: Callable[[str], None],
                  as_json: bool) -> None:

@@ -110,7 +110,7 @@ def first_instruction(one: Player, other: Player, code: KernelCode) -> Parting |
 
 
 def _chunks(player: Player) -> Iterator[list[tuple[int, int]]]:
-    """Yield the pieces of each complete chunk of instructions."""
+    """Yield the pieces of straight-line code in each complete chunk of instructions."""
     end = player.position.instructions + CHUNK
     while end <= player.recording.last.instructions:
         entries = b"".join(flow(player, end))
@@ -168,7 +168,10 @@ def first_call(one: Player, other: Player, codes: tuple[KernelCode, KernelCode])
 
 
 def calls_around(player: Player, code: KernelCode, count: int, begin: int) -> list[FunctionEntry]:
-    """Return the calls around an instruction count, except calls made before ``begin``."""
+    """Return the last function calls before an instruction count, and the first ones after it.
+
+    Calls before ``begin`` are left out.
+    """
     low = max(begin, count - AROUND)
     if player.seek(low) is not None:
         raise KeyboardInterrupt

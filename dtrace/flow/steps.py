@@ -124,7 +124,7 @@ class Translations:
         return self._pages[page]
 
     def virtual(self, registers: dict[str, int], pc: int, physical: int) -> int | None:
-        """Return a virtual address that an instruction may have used for a physical address.
+        """Return a virtual address through which an instruction may have accessed a physical one.
 
         None: no known address leads there.
         """

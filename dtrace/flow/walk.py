@@ -214,7 +214,7 @@ class Walk:
         return None
 
     def _within(self, stretch: Stretch, enters: bool) -> None:
-        """Continue in the function of a stretch that was reached without a call."""
+        """Continue in a stretch that was reached without a call, for example by a tail call."""
         frames = self._threads[self._thread]
         if not frames:
             self._push(stretch.function, stretch.start, None, ROOT)

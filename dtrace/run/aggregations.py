@@ -74,7 +74,7 @@ Start = Callable[[str, int], int]
 
 
 def _started(shape: KeyShape, key: bytes, start: Start) -> bytes:
-    """Return a key with each address replaced by the start of the address's function or module."""
+    """Return a key with each address replaced with the start of the function or module there."""
     if all(how not in SYMBOLS for _kind, how, _size in shape.parts):
         return key
     out, offset = bytearray(key), 0

@@ -268,7 +268,7 @@ class Consumer:
     # -- aggregations ------------------------------------------------------------------------------
 
     def order(self) -> Order:
-        """Return the sort order of aggregations that the options select."""
+        """Return the sort order that the options select for aggregations."""
         given, number = self.options.given, self.options.number
         return Order(given("aggsortkey"), given("aggsortrev"), number("aggsortkeypos"),
                      number("aggsortpos"))

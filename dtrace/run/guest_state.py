@@ -256,13 +256,13 @@ class GuestState(ABC):
                 for pc, is_return in pairs]
 
     def in_program(self, address: int) -> int:
-        """Return the ``UserPrograms`` word for an address in the current thread's program."""
+        """Return the ``UserPrograms`` stack word for an address in the current thread's program."""
         if not 0 < address <= ADDRESS:
             return address
         return self.programs.frame(self._execname(), address)
 
     def _user_stack(self, frames: int) -> list[int]:
-        """Return the addresses of the current thread's user stack; a kernel thread has none."""
+        """Return the addresses on the current thread's user stack, or [] for a kernel thread."""
         arch = self._machine.arch
         register, *record = arch.frame_record
 
@@ -282,7 +282,7 @@ class GuestState(ABC):
         fired = self._fired()
         if self.outside and not self.after and fired is not None and fired.name in (
                 "entry", "return"):
-            # The function has no frame record at entry and return.
+            # At its entry and return, the function has no frame record.
             caller = (self._machine.read_register(arch.link) if arch.link is not None
                       else word(self._machine.sp))
             addresses[1:1] = [caller] if caller and FIRST_PAGE <= caller <= ADDRESS else []
@@ -370,7 +370,7 @@ class GuestState(ABC):
         return time.of(self._runtime.thread, cpu, self.now)
 
     def _ppid(self) -> int | None:
-        """Return 0, the parent ID of a process without a parent, or None if there are no processes.
+        """Return 0 for a process without a parent, or None if the kernel has no processes.
 
         The runtime itself reads the parent ID of other processes.
         """

@@ -284,7 +284,7 @@ class Hosted:
         return 0
 
     def _of_program(self, address: int, size: int) -> int:
-        """Return an address unchanged if copyin() and similar subroutines may read it.
+        """Check that copyin() and similar subroutines may read an address, and return the address.
 
         :raises RuntimeFault: if the address belongs to the kernel.
         """

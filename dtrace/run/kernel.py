@@ -89,7 +89,7 @@ class KernelProbes:
             return []
         if not (provider or function or GLOB.search(name) or name in ("entry", "return", "")) and (
                 own or not self._declares(lambda item: item.name == name)):
-            return []  # the description consists of a name such as BEGIN
+            return []  # the description is just a name, such as BEGIN
         text = ":".join(parts)
         try:
             made = create(self.breakpoints, Description(text, provider, module, function, name),
@@ -129,7 +129,7 @@ class KernelProbes:
         return [(self._copies[number], address) for number in probe.inlined]
 
     def function(self, probe: ListedProbe) -> Symbol | None:
-        """Return the function that contains a probe, or None for DTrace's own and static probes."""
+        """Return a probe's function, or None for a static probe or one of DTrace's own probes."""
         number = self.kernel_number(probe.number)
         return None if number is None else self.breakpoints.function(number)
 
@@ -145,7 +145,7 @@ class KernelProbes:
         return number - self._base if number >= self._base else None
 
     def provides(self, provider: str) -> bool:
-        """Return whether a provider has probes; does not create the probes in the kernel's code."""
+        """Return whether a provider has probes, without creating probes in the kernel's code."""
         if Pid().matches(provider):
             try:
                 return bool(self.match((provider, "", "", "")))
@@ -166,7 +166,7 @@ MOST_ARGUMENTS = 256  # maximum number of arguments listed for a function
 HELD = 10  # number of arguments that the context of a firing can hold
 IN_CONTEXT = 5  # number of function arguments in the context of an entry probe
 RETURNED = 2  # number of arguments of a return probe: offset in the function and return value
-MOST_PLACES = 200_000  # maximum number of probes in a clause for which an argument is located
+MOST_PLACES = 200_000  # maximum number of probes at which a clause may read an argument
 NOTHING = Procedure((), False, Void)
 
 
@@ -354,7 +354,7 @@ class KernelSurroundings:
         return None if kind is None else (symbol.address, kind)
 
     def _not_loaded(self, module: str, name: str) -> tuple[int, Type] | None:
-        """Return a variable of a module that is not loaded, with the value in the module's file."""
+        """Return a variable of a module that is not loaded, with its value in the module's file."""
         assert self.types is not None
         for file in modules(self.image.path, name) if name.isidentifier() else ():
             if module not in ("", file.path.stem):
@@ -432,7 +432,7 @@ class KernelSurroundings:
 
 
 # Bits that mark an address as an instruction or a return address in stacks with inline functions.
-# The marks replace two upper bits of the address, which all have the same value without the marks.
+# The marks replace two of the address's upper bits; without the marks, all upper bits are equal.
 UPPER = 1 << 63
 MARKS, INSTRUCTION, CALLER = 3 << 61, 1 << 61, 2 << 61
 
@@ -481,7 +481,7 @@ class KernelSymbols:
             return self.programs.line(value, offset=False)
         symbol = self._symbol_at(value)
         if symbol is None:
-            return self.address(value)  # without a symbol, the format is that of ``%a``
+            return self.address(value)  # without a symbol, format the address as ``%a`` does
         return f"{symbol.module}`{symbol.name}"
 
     def start(self, how: str, value: int) -> int:

@@ -28,7 +28,7 @@ RECORD_SIZE = 1 << 20
 SCRATCH = 1 << 20
 GUEST_EPOCH = int(cmos.EPOCH.timestamp()) * 10**9  # initial time of the guest's clock in ns
 AGGREGATION_HEAD = 8  # number of bytes that DTrace counts for the ID of an aggregation
-MAX_FAILURES = 10_000  # maximum number of faults stored until the output is printed at the end
+MAX_FAILURES = 10_000  # maximum number of faults to keep for output that is printed at the end
 # In each interval of CHILLED_PER ns, chill() may take MOST_CHILLED ns.
 CHILLED_PER, MOST_CHILLED = 10**9, 500 * 10**6
 MAX_VARIABLE = 16 << 10
@@ -195,8 +195,8 @@ class LinkedPrograms:
             if action.name in reaching:
                 what = "runs a command" if action.name == "system" else "writes to a file"
                 raise KinstError(f"could not enable tracing: {action.name}() {what} on the "
-                                 "host; allow it with -w (the option destructive within a program "
-                                 "allows only actions on the kernel)")
+                                 "host; allow it with -w ('#pragma D option destructive' allows "
+                                 "only actions on the kernel)")
 
     def _destructive(self, name: str, value: int) -> None:
         """Perform a destructive action, such as chill().
@@ -290,7 +290,7 @@ class LinkedPrograms:
         self._records.append(Failure(e, number, fault, value, action, None if storing else at))
 
     def _action(self, at: int) -> tuple[int, bool]:
-        """Return an instruction's action number, and whether that instruction stores the value.
+        """Return an instruction's action number, and whether it stores the value in the record.
 
         Actions are numbered from 1; 0 is the predicate.
         """

@@ -26,7 +26,7 @@ class GuestProcesses:
 
     @property
     def made_next(self) -> int:
-        """ID of the next process to be created, or 0 if unknown or if the kernel runs no programs.
+        """ID of the next process, or 0 if the ID is unknown or the kernel runs no programs.
 
         :raises KinstError: if the kernel lacks the variable with the last process ID.
         """

@@ -17,7 +17,7 @@ from kinst.relocation.trap import CpuState
 
 
 class QemuGuest(GuestState):
-    """Guest on QEMU; the time is the host time since this object was created."""
+    """Guest on QEMU; its time is the host time since this object was created."""
 
     def __init__(self, machine: QemuMachine, breakpoints: SeamBreakpoints, probes: KernelProbes,
                  types: Types | None) -> None:
@@ -62,7 +62,7 @@ class QemuGuest(GuestState):
             return None
 
     def interrupted(self, number: int) -> int:
-        """Return the argument, result, ``after`` flag or register that a number selects."""
+        """Return an argument, the result, the ``after`` flag or a register, selected by number."""
         arch = self._machine.arch
         if number >= OTHER_REGISTER:
             return self.state.get(list(arch.registers)[number - OTHER_REGISTER])
@@ -87,7 +87,7 @@ class QemuGuest(GuestState):
     def arm(self, due: int | None, ring: Callable[[], int | None]) -> None:
         if due is not None:
             raise KinstError("--machine qemu: profile and tick probes need virtual time, which "
-                             "QEMU does not have")
+                             "QEMU does not have; use --machine unicorn")
 
     def end(self) -> None:
         with contextlib.suppress(MachineError):  # QEMU may have exited already

@@ -345,7 +345,7 @@ MAX_NAME = 64  # maximum nesting depth of a type
 
 
 class Typed:
-    """Formatter for ``print()``, which prints values with their types and structures as blocks."""
+    """Formatter for ``print()``, which prints values with their types, and structures as blocks."""
 
     def __init__(self, symbols: Symbols) -> None:
         self.symbols = symbols

@@ -99,7 +99,7 @@ class Session(LinkedPrograms):
             self._busy = False
 
     def narrated(self, probe: int, state: CpuState | NativeState, narrate: Narrate) -> None:
-        """Fire a kernel probe in the Python interpreter.
+        """Fire a kernel probe, and run its BPF program in the Python interpreter.
 
         :param probe: ID of the probe.
         :param state: the interrupted registers.
@@ -121,7 +121,7 @@ class Session(LinkedPrograms):
             self.guest.state, self.runtime.faults = kept, faults
 
     def _told(self, _number: int, fault: int, value: int, at: int) -> None:
-        """Record a fault from the Python interpreter; the context contains the clause's number."""
+        """Record a fault that the Python interpreter reports, with the context's clause number."""
         clause = self.runtime.read(Region.CONTEXT.address + ContextOffset.CLAUSE, 8)
         self._fault(int.from_bytes(clause, "little"), fault, value, at + self._base)
 
@@ -165,7 +165,7 @@ class Session(LinkedPrograms):
                 self.interrupted = True
             except TracingEnded:
                 pass
-            except KinstError as error:  # raised after the output has been printed
+            except KinstError as error:  # re-raised below, after the output is printed
                 failure = error
             self.now = self.guest.now
         self._end()
@@ -224,7 +224,7 @@ class Session(LinkedPrograms):
         return aggregations(self.consumer, empty=empty)
 
     def timed(self) -> dict[str, int]:
-        """Return the units, in nanoseconds, of keys that are times, keyed by aggregation name.
+        """Return {name: unit in nanoseconds} for the aggregations whose keys are times.
 
         The unit is 0 if it cannot be determined.
         """
@@ -294,7 +294,7 @@ class Session(LinkedPrograms):
 
     @property
     def _period(self) -> int:
-        """Interval between two consumptions of the buffers, in nanoseconds."""
+        """Interval at which the buffers are consumed, in nanoseconds."""
         number = self.options.number
         return max(min(number("switchrate"), number("aggrate")), 10**6)
 

@@ -129,7 +129,7 @@ class TrackWriter:
 
     def _thread(self, thread: int, process: int) -> _Track:
         track = self._threads.get(thread)
-        if track is None or track.process != process:  # the kernel may reuse the thread ID
+        if track is None or track.process != process:  # the kernel may have reused the thread ID
             if track is not None:
                 self._end_all(track, self._latest)
             track = self._threads[thread] = _Track(process, thread)

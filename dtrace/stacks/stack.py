@@ -87,7 +87,7 @@ class Stacks:
         self._steps: dict[tuple[int, bool], FrameStep | None] = {}
 
     def _function_begins(self, address: int) -> bool:
-        """Whether a function begins at an address; the start of ``NAME.cold`` does not count."""
+        """Return whether a function other than a ``NAME.cold`` part begins at an address."""
         function = self._machine.image.symbols.function_at(address)
         return (function is not None and function.address == address
                 and not is_cold(function.name))
@@ -95,7 +95,7 @@ class Stacks:
     def addresses(
         self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES, returned: bool = False
     ) -> Iterator[tuple[int, bool]]:
-        """Yield the addresses of frames, innermost first: the instruction, then return addresses.
+        """Yield the addresses of frames, innermost first: the current pc, then return addresses.
 
         After a trap, the instruction that it interrupted follows, then its callers.
 

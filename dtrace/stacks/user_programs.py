@@ -101,8 +101,8 @@ class UserPrograms:
     def _load(self, name: str) -> ProgramFile:
         path = self._files.get(name)
         if path is None:
-            raise ImageError(f"the file of program '{name}' is unknown; specify a file with "
-                             "symbols with --program FILE")
+            raise ImageError(f"the file of program '{name}' is unknown; give it with --program "
+                             "FILE (it must have symbols)")
         return ProgramFile(path)
 
 

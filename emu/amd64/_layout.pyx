@@ -9,7 +9,7 @@ does not decode APX; they list the other differences.
 from libc.stdint cimport uint8_t, uint32_t
 
 cdef enum:
-    IMMZ = 4  # immediate of 16 bits with an operand-size prefix, else of 32 bits
+    IMMZ = 4  # immediate: 16 bits with an operand-size prefix, otherwise 32 bits
     IMM16 = 8
     BAD = 128
     IMM32 = 256

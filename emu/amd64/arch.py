@@ -57,8 +57,8 @@ class Amd64(Arch):
     dwarf_registers = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10",
                        "r11", "r12", "r13", "r14", "r15")
     frame_record = ("rbp", 0, 8)
-    relocatable_modules = True  # amd64 kernels contain kern/link_elf_obj.c, which loads such files
-    watches_before = False  # SDM volume 3, 18.2.4: data breakpoints are traps
+    relocatable_modules = True  # in amd64 kernels, kern/link_elf_obj.c loads relocatable files
+    watches_before = False  # SDM volume 3, 18.2.4: data breakpoints trap after the access
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
         """Walk 4-level page tables (SDM volume 3, "4-Level Paging and 5-Level Paging")."""
@@ -104,7 +104,7 @@ class Amd64(Arch):
         return 0
 
     def executed_length(self, code: bytes) -> int:
-        """Return how many bytes the CPU models execute as the first instruction.
+        """Return how many bytes of ``code`` the CPU models decode as the first instruction.
 
         :return: 0 if they do not execute the instruction.
         """
@@ -131,7 +131,7 @@ class Amd64(Arch):
         return operands
 
     def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
-        """Whether an instruction has LOCK or is XCHG with memory (SDM volume 3, "Bus Locking")."""
+        """Return whether an instruction has LOCK or is XCHG with memory (SDM 3, "Bus Locking")."""
         at = 0
         while at < len(code) and code[at] in LEGACY_PREFIXES:
             if code[at] == LOCK:
@@ -150,7 +150,7 @@ class Amd64(Arch):
         return instructions + super().split(code[at:])
 
     def prepare_call(self, cpu: Context, arguments: tuple[int, ...], back: int) -> None:
-        """Set up registers and stack as for a call to the current pc."""
+        """Set up registers and stack as if the function at the current pc had just been called."""
         super().prepare_call(cpu, arguments, back)
         cpu.write_register("rax", 0)  # number of vector registers used in a variadic call
 

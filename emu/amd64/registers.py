@@ -55,5 +55,5 @@ DESCRIPTION = TargetDescription("i386:x86-64", (
         GdbRegister("fs_base", "fs_base"), GdbRegister("gs_base", "gs_base"))),
     ("org.kinst.amd64.control", tuple(
         GdbRegister(name, name) for name in ("cr0", "cr2", "cr3", "cr4"))),
-    # A gdb without FreeBSD's ABI (Debian's gdb-multiarch) takes the kernel for a 32-bit program.
+    # A gdb without FreeBSD's ABI (Debian's gdb-multiarch) mistakes the kernel for a 32-bit program.
 ), advice=("set osabi none",))

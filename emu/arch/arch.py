@@ -107,7 +107,7 @@ class Arch(ABC):
         return []
 
     def prepare_call(self, cpu: Context, arguments: tuple[int, ...], back: int) -> None:
-        """Set up registers and stack as for a call to the current pc.
+        """Set up registers and stack as if the function at the current pc had just been called.
 
         :param arguments: integer arguments; those that do not fit into registers go on the stack,
             eight bytes each.
@@ -128,7 +128,7 @@ class Arch(ABC):
             cpu.write_register(name, value)
 
     def stack_after_return(self, cpu: Context) -> int:
-        """Return the stack pointer's value after the function just entered returns."""
+        """Return the stack pointer's value after the return of the function just entered."""
         return cpu.sp + self.return_size
 
     def return_address(self, cpu: StackContext) -> int:
@@ -141,7 +141,7 @@ class Arch(ABC):
         return 8 if self.link is None else 0
 
     def executed_length(self, code: bytes) -> int:
-        """Return how many bytes the CPU models execute as the first instruction.
+        """Return how many bytes of ``code`` the CPU models decode as the first instruction.
 
         The CPU models also execute encodings that are not valid instructions.
 

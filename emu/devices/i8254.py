@@ -6,7 +6,7 @@ from emu.devices.device import Bus, Device, Line
 
 FREQUENCY = 1_193_182  # input frequency in Hz
 SECOND = 1_000_000_000
-ACCESS_COST = 500  # cost of a register access in ns; the ISA bus is slow, so polling loops end soon
+ACCESS_COST = 500  # cost of a register access in ns (slow ISA bus); it keeps polling loops short
 
 
 class _Channel:

@@ -60,7 +60,7 @@ class LocalApic(Device):
         self._bus.interrupts_changed()
 
     def is_meant(self, destination: int, logical: bool) -> bool:
-        """Whether this APIC is a destination of a message (SDM, "Determining IPI Destination")."""
+        """Return whether a message is for this APIC (SDM, "Determining IPI Destination")."""
         if not logical:
             return destination in (self.number, 0xFF)
         own = self.registers[str(LDR)] >> 24

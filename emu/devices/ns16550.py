@@ -73,7 +73,7 @@ class Ns16550(SerialPort):
                 value |= LSR_OVERRUN
                 self.overrun = False
         elif offset == 6:
-            if self.mcr & MCR_LOOPBACK:  # DTR, RTS, OUT1, OUT2 are looped to DSR, CTS, RI, DCD
+            if self.mcr & MCR_LOOPBACK:  # loopback: DTR, RTS, OUT1, OUT2 drive DSR, CTS, RI, DCD
                 m = self.mcr
                 return (m & 1) << 5 | (m & 2) << 3 | (m & 4) << 4 | (m & 8) << 4
             # Carrier detect, data set ready, clear to send: all on, as if a terminal were connected

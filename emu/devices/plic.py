@@ -70,7 +70,7 @@ class Plic(Device):
         return self._best(hart) != 0
 
     def _hart(self, offset: int, step: int) -> tuple[int | None, int]:
-        """Return (hart or None, offset in its context) for an offset in a block of contexts."""
+        """Convert an offset in a block of contexts to (hart or None, offset in the context)."""
         context = offset // step
         hart = context // 2 if context % 2 and context // 2 <= len(self.others) else None
         return hart, offset % step

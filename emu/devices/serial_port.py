@@ -38,7 +38,7 @@ class SerialPort(Device):
 
     @property
     def keys_left(self) -> bool:
-        """Whether the guest has not yet read all typed bytes."""
+        """Whether the guest still has typed bytes to read."""
         return bool(self.waiting or self.fifo)
 
     def _arrive(self) -> None:

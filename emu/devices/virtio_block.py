@@ -103,7 +103,7 @@ class VirtioBlock(Device):
         """Carry out a request, and return the number of bytes written to the request's chain."""
         room = sum(length for _address, length in chain.writable)
         if len(chain.readable) < 16 or not room:
-            raise QueueError("a disk request has no complete header, or no room for the status")
+            raise QueueError("a disk request has an incomplete header, or no room for the status")
         kind, _reserved, sector = struct.unpack("<IIQ", chain.readable[:16])
         data, out, status = b"", chain.readable[16:], OK
         if kind == IN:

@@ -14,7 +14,7 @@ MAX_SIZE = 128  # maximum size of a queue in descriptors
 MAX_BYTES = 4 << 20  # maximum total size in bytes of the buffers in a chain
 DESCRIPTOR = struct.Struct("<QIHH")  # address, length, flags, index of the next descriptor
 NEXT, WRITE, INDIRECT = 1, 2, 4
-NO_INTERRUPT = 1  # flag of the available ring
+NO_INTERRUPT = 1  # flag of the available ring: the driver needs no interrupts
 
 
 class QueueError(Exception):

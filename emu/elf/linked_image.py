@@ -109,7 +109,7 @@ def with_modules(image: Image, paths: Sequence[Path]) -> Image:
             elif not optional:
                 raise ImageError(
                     f"{file.path}: built for a different kernel: the symbol '{name}' is defined "
-                    f"neither by {image.path} nor by a module that is loaded before it")
+                    f"neither by {image.path} nor by a module loaded earlier")
         placed.append(Module(file, at, outside))
         at += file.size
     return replace(image, symbols=LinkedSymbols(image.symbols, placed), modules=tuple(placed))

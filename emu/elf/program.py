@@ -34,7 +34,8 @@ class ProgramFile:
             sizes[function.address] = max(function.size, sizes.get(function.address, 0))
         if sum(sizes.values()) > MOST_COVERED * sum(s.in_file for s in file.segments
                                                     if s.kind == PT_LOAD):
-            raise ImageError(f"{path}: damaged symbols: the functions overlap many times")
+            raise ImageError(f"{path}: damaged symbols: the sizes of the functions add up to more "
+                             f"than {MOST_COVERED} times the size of the code")
 
     @property
     def digest(self) -> str:

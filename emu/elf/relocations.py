@@ -33,7 +33,7 @@ class RelocationType:
 
 
 RelocationTypes = Mapping[int, RelocationType]
-# Relocation types of modules and their debug data, keyed by architecture; others are skipped.
+# Relocation types of modules and their debug data, keyed by architecture; other types are skipped.
 RELOCATIONS: Parts[RelocationTypes] = Parts("emu.{}.arch", "RELOCATIONS")
 
 

@@ -18,7 +18,7 @@ SHN_UNDEF = 0
 MAX_NAME = 4096
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
 FEW_QUESTIONS = 16  # maximum number of lookups by name before all names are indexed
-FEW_NAMES = 16  # maximum number of string table offsets that are searched for one by one
+FEW_NAMES = 16  # maximum number of st_name values to look up one by one; else scan all symbols
 KERNEL = "kernel"  # name under which the kernel's own linker lists the kernel
 
 
@@ -129,7 +129,7 @@ class SymbolTable:
             where = self._raw.find(wanted, where + 1)
 
     def _offsets(self, name: bytes) -> set[int]:
-        """Return the string table offsets of a name, including tails of longer names."""
+        """Return a name's string table offsets, including those at the end of longer names."""
         offsets: set[int] = set()
         if self._strings.endswith(name):  # the last name of the table may lack its terminator
             offsets.add(len(self._strings) - len(name))
@@ -177,8 +177,8 @@ class SymbolTable:
             functions = self._cut(sorted(rows(self._raw, len(self._strings), (STT_FUNC,), True)))
             if self._code is not None and sum(e[1] for e in functions) > MOST_COVERED * sum(
                     end - begin for begin, end in self._code):
-                raise ImageError(f"{self._where}: damaged symbols: the functions are many times "
-                                 "larger than the code")
+                raise ImageError(f"{self._where}: damaged symbols: the sizes of the functions add "
+                                 f"up to more than {MOST_COVERED} times the size of the code")
             self._functions = functions
             self._addresses = [e[0] for e in self._functions]
         return self._functions

@@ -26,8 +26,8 @@ def connections(place: str, ready: Callable[[int], None]) -> Iterator[Iterator[C
         yield iter([Connection((sys.stdin.buffer, sys.stdout.buffer))])
         return
     if not (place.isascii() and place.isdecimal() and int(place[:6]) <= MAX_PORT):
-        raise GdbError(f"--gdb {place[:40]}: use a port, 0 for any free port, or - for standard "
-                       "input and output")
+        raise GdbError(f"--gdb {place[:40]}: is neither a port number (0 to {MAX_PORT}; 0 selects "
+                       "a free port) nor - (standard input and output)")
     try:
         server = socket.create_server((LOOPBACK, int(place)))
     except OSError as error:

@@ -87,7 +87,7 @@ class Target(ABC):
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
-        # Callback that returns the space for user addresses; None selects the running process's.
+        # Callback that returns the space of user addresses; None means that of the running process.
         self.space: Callable[[], AddressSpace] | None = None
         self.breakpoints: set[int] = set()
         self.watched: list[Watched] = []
@@ -103,7 +103,7 @@ class Target(ABC):
 
     @abstractmethod
     def _mark(self) -> Callable[[], None]:
-        """Return a callback that later moves the target back to its current position."""
+        """Return a callback that moves the target back to the position that it has now."""
 
     @abstractmethod
     def write(self, address: int, data: bytes) -> None:
@@ -192,7 +192,7 @@ class Target(ABC):
 
     @property
     def _before(self) -> bool:
-        """Whether the debugger expects to stop before a watched access, and then steps over it."""
+        """Whether the debugger expects a stop before a watched access, which it then steps over."""
         return self.machine.arch.watches_before
 
     def _once(self) -> StopEvent:
@@ -253,7 +253,7 @@ class Target(ABC):
                      else max(chunk // 2, FIRST_CHUNK // 16))
 
     def _to_watch(self, low: int) -> StopEvent:
-        """Run to the first watched access; it occurs at instruction count ``low`` or later."""
+        """Run to the first watched access, which is at instruction count ``low`` or later."""
         if self.count < low:
             event = self._event(self._run(Until(instructions=low)))
             if event is not None:
@@ -336,7 +336,7 @@ class LiveTarget(Target):
             console.stream = stream
 
     def step(self) -> StopEvent:
-        """Execute one instruction, with its console output printed once."""
+        """Execute one instruction, and print its console output only once."""
         with self._shown_once():
             return super().step()
 
@@ -451,7 +451,7 @@ class PlayedTarget(Target):
             if last is not None:
                 position, event = last
                 if event.why is Why.WATCH and self._before:
-                    # The debugger itself steps back over the access.
+                    # Stop after the access, because the debugger itself steps back over it.
                     self._seek(position.instructions + 1)
                 else:
                     self._seek(position)

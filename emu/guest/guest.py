@@ -81,7 +81,7 @@ class LockKind:
 
 @dataclass(frozen=True)
 class LockMembers:
-    """Bit field that identifies the kind of a lock, in the structure with which all locks begin.
+    """Bit field that identifies a lock's kind, in the structure at the start of every lock.
 
     :param kind: C type that all locks begin with.
     :param flags: member of ``kind`` that contains the number.

@@ -31,7 +31,7 @@ class Hole:
 def find_hole(
     machine: PageTables, directory: int, pages: int, next_table: Callable[[int], int | None]
 ) -> int | None:
-    """Return the highest index of ``pages`` consecutive unused entries, or None.
+    """Return the first index of the highest ``pages`` consecutive unused entries, or None.
 
     An entry is unused if it is not present, or if it points to an empty table.
 

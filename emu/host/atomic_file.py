@@ -24,7 +24,7 @@ def _drop_abandoned(path: Path, present: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Make an ``OSError`` name ``path`` if it names a temporary file or no file."""
+    """Set the file name of an ``OSError`` to ``path`` if it has none or names a temporary file."""
     try:
         yield
     except OSError as error:

@@ -60,7 +60,7 @@ def ended_pool(pool: ProcessPoolExecutor) -> Iterator[None]:
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends.
+    """Tell the host kernel to kill this process when its parent ends.
 
     If the parent has ended already, exit at once.  To the kernel, the parent is the thread that
     started this process: that thread must live as long as the process is needed.

@@ -88,7 +88,7 @@ def taken(path: Path, most: int, magic: bytes = b"") -> InputFile:
 
 
 def _read(path: Path, descriptor: int, at: int, size: int) -> memoryview:
-    """Read up to ``size`` bytes at an offset into private memory."""
+    """Copy up to ``size`` bytes of a file, from offset ``at`` on, to private memory."""
     if not size:
         return memoryview(b"")
     try:

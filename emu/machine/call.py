@@ -15,7 +15,7 @@ from emu.host.errors import KinstError
 from emu.machine.machine import Machine, Stop, StopReason, Until
 
 STACK_GAP = 512  # number of bytes below the interrupted stack pointer that calls leave untouched
-SMALL = 2048  # maximum size in bytes of arguments on the borrowed stack
+SMALL = 2048  # maximum size in bytes of arguments placed on the interrupted stack
 DEFAULT_LIMIT = 2_000_000_000  # maximum number of instructions that one call may execute
 
 
@@ -95,16 +95,16 @@ class Caller:
         return self._held
 
     def placed(self) -> tuple[int, int, int]:
-        """Return the stack space in use, for ``placed_again``."""
+        """Return the state of the stack space, which ``placed_again`` can restore."""
         return self._held.sp, self._held.free, self._held.left
 
     def placed_again(self, placed: tuple[int, int, int]) -> None:
-        """Restore the stack space from ``placed``, after the machine has returned to that state."""
+        """Restore the stack space that ``placed`` returned, after the machine has been restored."""
         self._held.sp, self._held.free, self._held.left = placed
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
-        """Release the stack space used for arguments in the ``with`` block when the block ends."""
+        """At the end of a ``with`` block, release the stack space used for its call arguments."""
         room = self._room
         before = room.free, room.left
         try:

@@ -71,7 +71,7 @@ class Until:
 
 
 def nothing_displaced(address: int) -> bytes:
-    """Return empty bytes, for a machine without breakpoints."""
+    """Return no displaced code, because the machine has no breakpoints."""
     return b""
 
 

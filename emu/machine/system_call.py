@@ -28,7 +28,7 @@ def calls_of(machine: Machine) -> SystemCalls:
 
 
 def behind_call(machine: Machine) -> bool:
-    """Whether a program is about to execute the instruction after one of its own system calls."""
+    """Return whether a program will next execute the instruction after one of its system calls."""
     code = calls_of(machine).instruction
     return not machine.pc >> 63 and machine.read(machine.pc - len(code), len(code)) == code
 
@@ -47,7 +47,7 @@ def numbers(machine: Machine) -> dict[str, int]:
 
 
 class SystemCaller(Caller):
-    """Caller of system calls, which are selected by their kernel functions (``sys_read``).
+    """Caller of system calls, each named by the kernel function that implements it (``sys_read``).
 
     A failed call returns its negative error number.  Arguments in memory are placed below the
     program's stack pointer.
@@ -62,7 +62,8 @@ class SystemCaller(Caller):
         super().__init__(machine, limit)
         self._calls, self._numbers = calls_of(machine), numbers
         if not behind_call(machine):
-            raise KinstError("the machine is not stopped in a program right after a system call")
+            raise KinstError("cannot make a system call: the machine must be stopped in a program, "
+                             "right after a system call")
         self._back = machine.pc
 
     def _allocate(self, size: int) -> int:

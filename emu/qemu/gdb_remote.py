@@ -151,7 +151,7 @@ class GdbRemote:
                 return unescaped(content).decode("ascii", "replace")
 
     def hear(self) -> None:
-        """Read available data, or wait for data, which may be only an acknowledgment."""
+        """Receive data, and wait for it if necessary; it may be only an acknowledgment."""
         try:
             more = self._socket.recv(1 << 16)
         except TimeoutError:

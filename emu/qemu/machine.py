@@ -1,4 +1,4 @@
-"""The machine interface on QEMU, a second CPU model that delivers exceptions by itself."""
+"""Machine interface implemented with QEMU, a second CPU model that delivers exceptions itself."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ from emu.unicorn.guest_memory import PAGE, MemoryImage, extents
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 
-HIDDEN = 256 << 20  # size in bytes of the RAM above the guest's RAM; the guest does not see it
+HIDDEN = 256 << 20  # size in bytes of extra RAM above the guest's RAM, hidden from the guest
 PATIENCE = 60.0  # limit in seconds for a run that neither stops nor produces output
 LONGEST = 3600.0  # maximum duration of a run in seconds
 CHUNK = 1 << 20
@@ -71,7 +71,7 @@ class QemuMachine(Machine):
 
     @classmethod
     def boot(cls, image: Image, memory: int = 512 << 20) -> Self:
-        """Return a machine that is about to start.
+        """Return a machine on a new QEMU process, stopped before its first instruction.
 
         It has no hidden memory, since QEMU reports all memory to the guest.
         """
@@ -84,7 +84,7 @@ class QemuMachine(Machine):
 
     @classmethod
     def carry(cls, source: UnicornMachine, snapshot: Snapshot | None = None) -> Self:
-        """Return a machine with the memory and the general and system registers of another machine.
+        """Return a QEMU machine with another machine's memory, general and system registers.
 
         Devices are as after a reset and raise no interrupts.
 
@@ -162,7 +162,7 @@ class QemuMachine(Machine):
         return self._qemu.view[at : at + size]
 
     def write_physical(self, address: int, data: bytes) -> None:
-        """Write RAM through QEMU, so that QEMU drops its translations; skip unchanged pages."""
+        """Write RAM through QEMU, which drops its translations; skip parts that do not change."""
         at = self._at(address, len(data))
         self._qemu.gdb.physical(True)
         for part in range(0, len(data), PAGE):
@@ -175,7 +175,7 @@ class QemuMachine(Machine):
         self.write(address, data)
 
     def hidden_memory(self, size: int) -> int:
-        """Return the physical address of memory that the guest does not know about.
+        """Return the physical address of ``size`` bytes that the guest does not know about.
 
         :raises MachineError: if the machine does not have that much.
         """
@@ -221,12 +221,13 @@ class QemuMachine(Machine):
     @property
     def instructions(self) -> int:
         """Raise an error: QEMU does not count instructions."""
-        raise MachineError("QEMU does not count instructions")
+        raise MachineError("the instruction count is not available: QEMU does not count "
+                           "instructions")
 
     @property
     def now(self) -> int:
         """Raise an error: QEMU has no virtual time."""
-        raise MachineError("QEMU has no virtual time: it uses the host's clock")
+        raise MachineError("virtual time is not available: QEMU uses the host's clock")
 
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
         """Call ``handler`` before each execution of ``address``; None removes the handler."""
@@ -277,7 +278,9 @@ class QemuMachine(Machine):
         :raises MachineError: for a limit of instructions or virtual time.
         """
         if until.instructions is not None or until.time is not None:
-            raise MachineError("QEMU counts neither instructions nor virtual time")
+            raise MachineError("QEMU cannot stop after a number of instructions or at a virtual "
+                               "time, because it counts neither; stop at an address or at console "
+                               "text")
         wanted = (until.console,) if isinstance(until.console, str) else until.console
         texts = tuple(text.encode("utf-8", "surrogateescape") for text in wanted if text)
         self._panicking = None
@@ -347,7 +350,7 @@ class QemuMachine(Machine):
         except MachineError:
             if not self._qemu.has_ended():
                 raise
-            gone = True  # the guest powered QEMU off; the last packet may be lost
+            gone = True  # the guest has powered off QEMU, whose last packet may be lost
         self.drain()
         if gone:
             if self._panicking is not None:

@@ -86,7 +86,7 @@ class QemuProcess:
         return lines[-1] if lines else ""
 
     def has_ended(self) -> bool:
-        """Return whether QEMU has exited normally, or does so within a second."""
+        """Wait up to one second for QEMU to exit, and return whether it exited normally."""
         try:
             return self.process.wait(1) == 0
         except subprocess.TimeoutExpired:

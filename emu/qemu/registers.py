@@ -1,4 +1,4 @@
-"""Registers of the CPU that QEMU's gdb stub provides, cached until the CPU runs."""
+"""CPU registers as read from QEMU's gdb stub, cached until the CPU runs."""
 
 from emu.arch.arch import Arch
 from emu.host.errors import MachineError

@@ -16,7 +16,7 @@ from typing import Any
 
 from emu.arch.architectures import ARCHITECTURES
 from emu.host.bounded_json import check
-from emu.host.printable import plain
+from emu.host.printable import plain, printable
 from emu.machine.machine import StopReason, Until
 from emu.replay._pieces import PieceCoder, PieceDecoder
 from emu.replay.inputs import Position, ReplayError, position_from_json, position_to_json
@@ -160,8 +160,8 @@ class FlowWriter:
                     check(text, MAX_STEP_VALUES)
                 except ValueError:
                     raise ReplayError(f"{self._writer.path}: cannot write the trace: {MOST_STEPS} "
-                                      "instructions have too many effects for one part of the file"
-                                      ) from None
+                                      "instructions changed more registers and memory than one "
+                                      "part of the file can hold; leave out --stores") from None
                 self._writer.write(STEPS, text)
 
     def end(self, tail: Tail) -> None:
@@ -206,7 +206,8 @@ class FlowFile:
             raise self._damaged(error) from None
 
     def _damaged(self, error: Exception) -> ReplayError:
-        return ReplayError(f"{self.path}: damaged ({type(error).__name__} in a part); {AGAIN}")
+        return ReplayError(f"{self.path}: damaged ({type(error).__name__}: {printable(error)}); "
+                           f"{AGAIN}")
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the flow entries and instruction effects in the order they were written."""

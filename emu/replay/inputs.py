@@ -22,7 +22,7 @@ TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK = (
     "type", "register", "vector", "memory", "turn", "off", "timer", "stuck")
 KINDS = (TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK)
 MAX_INPUT = 64 << 20  # maximum size of an input in bytes
-SLACK = 1 << 16  # maximum number of bytes by which console output exceeds its limit
+SLACK = 1 << 16  # maximum number of bytes by which console output may exceed its limit
 ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 
 
@@ -115,7 +115,8 @@ def check_console(machine: UnicornMachine) -> None:
     :raises ReplayError: if the guest has printed more than both together.
     """
     if len(machine.console.text) > 2 * MAX_CONSOLE + SLACK:
-        raise ReplayError("the guest printed more to its console than a recording allows")
+        raise ReplayError(f"the guest printed {len(machine.console.text)} bytes to its console; "
+                          f"the limit for a recording is {2 * MAX_CONSOLE + SLACK}")
 
 
 def reach(machine: UnicornMachine, position: Position) -> Stop | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from emu.host.errors import KinstError
+from emu.host.printable import printable
 from emu.machine.events import NEVER
 from emu.machine.machine import Stop, StopReason, Until
 from emu.replay.inputs import Position, ReplayError, check_console, give, position_of, reach
@@ -16,7 +17,7 @@ from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 
 KEPT = 4  # maximum number of machine states in memory
-CLOSE = 2_000_000  # distance in instructions from a saved state to the target of a backward seek
+CLOSE = 2_000_000  # a backward seek saves a state this many instructions before its target
 
 
 def _wish(stop: Stop | None) -> Stop | None:
@@ -62,7 +63,8 @@ class Player:
         self._first: _State | None = None
         if start.kind == STATE:
             if not self._checkpoints or self._checkpoints[0][1] != start.position:
-                raise ReplayError(f"{recording.path}: truncated before its first state")
+                raise ReplayError(f"{recording.path}: truncated before its first state; record "
+                                  "it again")
             self._put(0)
             self._checkpoints.pop(0)
         if start.digest is not None and machine.digest() != start.digest:
@@ -98,7 +100,7 @@ class Player:
         return inputs[self._given].position if self._given < len(inputs) else self.recording.last
 
     def give(self) -> bool:
-        """Apply the inputs of the current position, and return whether there were any."""
+        """Apply the inputs recorded at the current position, and return whether there were any."""
         inputs, before = self.recording.inputs, self._given
         while self._given < len(inputs) and inputs[self._given].position == self.position:
             ends = self.recording.ends
@@ -168,7 +170,7 @@ class Player:
     # -- to any position --------------------------------------------------------------------------
 
     def seek(self, position: Position | int) -> Stop | None:
-        """Move to a position, beginning at the nearest known state before the position.
+        """Move to a position, starting from the nearest saved state before the position.
 
         :param position: an instruction count stands for the moment at which the CPU is about to
             execute the next instruction.
@@ -207,7 +209,7 @@ class Player:
         return self._near(lambda p: p.time < time, None) or _wish(self.run(Until(time=time)))
 
     def _near(self, before: Callable[[Position], bool], near: Until | None) -> Stop | None:
-        """Restore a known state before a target, unless the current state is nearer to the target.
+        """Restore a saved state before a target, unless the current state is nearer to the target.
 
         :param before: whether a position comes before the target.
         :param near: a point shortly before the target; on the way back, a state is kept there.
@@ -253,7 +255,8 @@ class Player:
             machine.restore_state(checkpoint.state)
         except snapshot.DAMAGE as error:
             raise ReplayError(f"{self.recording.path}: a checkpoint is damaged "
-                              f"({type(error).__name__}); record it again") from None
+                              f"({type(error).__name__}: {printable(error)}); record it again"
+                              ) from None
 
     def advance_to_end(self) -> Stop | None:
         """Run forward to the end of the recording, and apply its last inputs.

@@ -29,7 +29,7 @@ from emu.elf.boot_options import (
     is_disk,
 )
 from emu.host.bounded_json import fits, read_json
-from emu.host.printable import plain
+from emu.host.printable import plain, printable
 from emu.machine.machine import MAX_CONSOLE, Stop, StopReason, Until
 from emu.replay.inputs import (
     MAX_INPUT,
@@ -76,7 +76,7 @@ MAX_DISKS_SIZE = 1 << 30  # maximum total size of all disks in bytes
 MAX_KERNEL = 4096  # maximum length of the kernel's path in characters (Linux's own limit)
 MAX_PAGES = (MAX_PART - MAX_HEAD - 4) // PAGE
 MAX_INPUTS = 1 << 18
-ROW = 256  # maximum size in bytes of an input's JSON, without its value
+ROW = 256  # maximum size in bytes of an input's JSON without the input's value
 INPUT_VALUES = 10  # maximum number of JSON values and brackets in the JSON text of one input
 MAX_INPUT_BYTES = 256 << 20  # maximum total size of the JSON of all inputs in bytes
 # Pattern of a checkpoint's start: length of the JSON header, and the header up to the position.
@@ -258,7 +258,7 @@ class Recorder:
         self._inputs.append(Input(here, kind, name, value))
 
     def run(self, until: Until, go: Go) -> Stop:
-        """Run the machine by calling ``go``, and write marks and checkpoints during the run."""
+        """Run the machine by calling ``go``, and write positions and checkpoints to the file."""
         if len(self.machine.console.text) >= MAX_CONSOLE:
             raise ReplayError(f"{self._writer.path}: cannot record further: the guest has printed "
                               f"{MAX_CONSOLE >> 20} MiB to its console")
@@ -387,7 +387,7 @@ def _start_from_json(row: Any) -> Start:
             and isinstance(start.kernel, str) and len(start.kernel) <= MAX_KERNEL
             and all(MODULE.fullmatch(name) and BUILD_ID.fullmatch(build_id)
                     for name, build_id in start.modules)):
-        raise ValueError("a recording has an invalid start")
+        raise ValueError("a field in the header of the recording is invalid")
     return start
 
 
@@ -434,8 +434,8 @@ class Recording:
             for part in reader.parts[1:]:
                 self._take(part)
         except SHAPE as error:
-            raise ReplayError(f"{self.path}: damaged ({type(error).__name__} in a part); "
-                              f"{AGAIN}") from None
+            raise ReplayError(f"{self.path}: damaged ({type(error).__name__}: "
+                              f"{printable(error)}); {AGAIN}") from None
         if not self.problem and self.end is None:
             self.problem = "the file is truncated"
 
@@ -517,7 +517,8 @@ class Recording:
         body = memoryview(content)[4 + size :]
         try:
             if size > MAX_HEAD:
-                raise ValueError("the header of the checkpoint is too large")
+                raise ValueError(f"the checkpoint's header has {size} bytes; the limit is "
+                                 f"{MAX_HEAD}")
             head = read_json(content[4 : 4 + size],
                              self.start.memory // PAGE + snapshot.MAX_VALUES)
             state, pages = snapshot.from_json(head["state"]), head["pages"]
@@ -525,7 +526,7 @@ class Recording:
                     or len(body) != PAGE * len(pages):
                 raise ValueError("a checkpoint has invalid pages")
         except snapshot.DAMAGE as error:
-            raise ReplayError(f"{self.path}: a checkpoint is damaged ({type(error).__name__}); "
-                              f"{AGAIN}") from None
+            raise ReplayError(f"{self.path}: a checkpoint is damaged ({type(error).__name__}: "
+                              f"{printable(error)}); {AGAIN}") from None
         return Checkpoint(position, state, {
             page: bytes(body[PAGE * n : PAGE * (n + 1)]) for n, page in enumerate(pages)})

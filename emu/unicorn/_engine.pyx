@@ -91,7 +91,7 @@ cdef inline FastBlock *fast_block(Clock *c, uint64_t address) noexcept nogil:
 include "_awaited.pxi"
 
 
-# Blocks are stored by the ``code_key`` of their address.
+# Blocks are keyed by the ``code_key`` of their address.
 
 cdef inline uint64_t block_hash(uint64_t address, uint32_t size) noexcept nogil:
     cdef uint64_t h = (address ^ (<uint64_t>size << 48)) * <uint64_t>0x9E3779B97F4A7C15

@@ -52,7 +52,7 @@ cdef struct StepState:
     void *steps
     uint64_t begun  # instruction count before this block
     uint64_t index  # index of the instruction in its block
-    uint64_t next  # instruction count before the instruction expected next
+    uint64_t next  # instruction count before the expected next instruction
     int count
     int registers[MAX_STEP_REGISTERS]
     uint64_t values[MAX_STEP_REGISTERS]

@@ -64,7 +64,7 @@ class Cpu(ABC):
         return ""
 
     def monitor_place(self) -> int:
-        """Return the context offset of the address that an exclusive load reserved (8 bytes).
+        """Return the offset in a context of the 8-byte address that an exclusive load reserved.
 
         :return: 0 if the CPU has no exclusive monitor.
         """
@@ -79,7 +79,7 @@ class Cpu(ABC):
         self.on, self.posted = True, [address, argument]
 
     def masks_interrupts(self) -> bool:
-        """Whether the CPU masks all maskable interrupts, so that none of them can end a wait."""
+        """Return whether all maskable interrupts are masked, so that none can end a wait."""
         return False
 
     def wakes(self) -> bool:
@@ -159,14 +159,14 @@ class Cpu(ABC):
         """
 
     def read_system(self, name: str) -> int:
-        """Read a register that is guarded or that has no Unicorn register number.
+        """Read a register that is in ``guarded`` or that has no Unicorn register number.
 
         :raises MachineError: if the CPU has no register of that name.
         """
         raise MachineError(f"the CPU has no register '{name}'")
 
     def write_system(self, name: str, value: int) -> None:
-        """Write a register that is guarded or that has no Unicorn register number.
+        """Write a register that is in ``guarded`` or that has no Unicorn register number.
 
         :raises MachineError: if the CPU has no register of that name.
         """

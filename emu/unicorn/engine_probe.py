@@ -83,7 +83,7 @@ def context_bytes(uc: unicorn.Uc) -> bytes:
 
 
 def find_field(states: Sequence[bytes], values: Sequence[int], form: str, what: str) -> int:
-    """Return the unique byte offset at which the n-th state holds the n-th value.
+    """Return the only byte offset at which every state holds its own value from ``values``.
 
     :param form: struct format of the values.
     :param what: description of the field for the error message.

@@ -136,7 +136,10 @@ class GuestMemory:
         self._states: StateFile | None = None  # created for the first snapshot
 
     def clear(self) -> None:
-        """Set all bytes to zero, or do nothing after a snapshot."""
+        """Set all bytes to zero by releasing their host memory; do nothing after a snapshot.
+
+        Released pages would then have the contents of the snapshot.
+        """
         if self.base is None and _libc.madvise(self.address, self.size, MADV_DONTNEED) != 0:
             raise OSError(ctypes.get_errno(), "madvise")
 
@@ -206,7 +209,7 @@ class GuestMemory:
 
 
 def extents(file: int, begin: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset from ``begin``, size) of the data in a part of a sparse file."""
+    """Yield (offset from ``begin``, size) of each data range in a part of a sparse file."""
     at, end = begin, begin + size
     while at < end:
         try:

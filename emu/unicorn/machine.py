@@ -17,7 +17,7 @@ from emu.unicorn.wired_machine import NO_BREAKPOINTS
 
 @contextlib.contextmanager
 def _keeping() -> Iterator[None]:
-    """Report a lack of host memory for a saved state as a ``MachineError``.
+    """Convert an ``OSError`` raised while a state is saved into a ``MachineError``.
 
     :raises MachineError: if the host has no memory for the state.
     """

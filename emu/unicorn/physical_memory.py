@@ -66,7 +66,7 @@ class PhysicalMemory:
         return self.in_ram(address, size)
 
     def store(self, address: int, data: bytes, outside: bool = False) -> None:
-        """Write memory and drop the CPU model's translations of it.
+        """Write memory and drop the CPU model's translations of the code there.
 
         All writes use this method, except those of the guest's own instructions and of restored
         states.

@@ -195,7 +195,7 @@ class RunLoop:
         self._stop, self.panicking = kept
 
     def restore(self, state: MachineState, pc: int) -> None:
-        """Restore the run loop's part of a machine state with the program counter ``pc``."""
+        """Restore the run loop's part of a machine state whose program counter is ``pc``."""
         self.engine.forget_exceptions()
         self._stop = None
         if state.stop is not None:
@@ -347,7 +347,7 @@ class RunLoop:
         return why, detail
 
     def _execute(self, pc: int, count: int) -> Stop | None:
-        """Execute ``count`` instructions of the straight-line code at ``pc`` and stop right there.
+        """Execute ``count`` instructions of the straight-line code at ``pc``; stop after the last.
 
         Another event may end the execution earlier.  Every stop within a block uses this method.
         """
@@ -529,7 +529,7 @@ class RunLoop:
         return trouble
 
     def _delivered(self) -> None:
-        """Update the engine after an exception was delivered or answered."""
+        """Update the engine after an exception was delivered or a firmware call was answered."""
         if not self.engine.frozen:
             self.engine.taken()
             self.engine.synchronize()
@@ -542,7 +542,7 @@ class RunLoop:
         return None
 
     def _in_place(self, pc: int) -> Stop | None:
-        """Execute the instruction under a provider's breakpoint in place."""
+        """Execute the original instruction at a provider's breakpoint, in place."""
         code = self.machine.displaced(pc)
         patch = self._read_code(pc, len(code))
         self.machine.write_code(pc, code)

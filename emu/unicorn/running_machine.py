@@ -93,15 +93,16 @@ class RunningMachine(WiredMachine):
             is held.
         """
         if self.running:
-            raise MachineError("a CPU can get the turn only while the machine is stopped")
+            raise MachineError("the CPU to run next can be chosen only while the machine is "
+                               "stopped")
         if not 0 <= cpu < len(self.cpus):
             raise MachineError(f"CPU {cpu} does not exist")
         if not self.cpus[cpu].on:
             raise MachineError(f"CPU {cpu} is off")
         mask = sum(1 << held_number for held_number in set(held))
         if cpu in held or mask >> len(self.cpus):
-            raise MachineError("every held CPU must exist, and the CPU that gets the turn must "
-                               "not be held")
+            raise MachineError("every held CPU must exist, and the CPU to run next must not be "
+                               "held")
         self._entered("turn", str(cpu), mask.to_bytes(1, "little") + patience.to_bytes(4, "little"))
         if self.schedule.several:
             self.schedule.held = set(held)
@@ -176,7 +177,7 @@ class RunningMachine(WiredMachine):
         return pc
 
     def settle(self, pc: int) -> None:
-        """Account for the block in progress, which the CPU left before executing ``pc``."""
+        """Account for the block in progress, which the CPU left before the code at ``pc``."""
         begin, size, count = self.engine.block
         if count and begin < pc <= begin + size:
             try:

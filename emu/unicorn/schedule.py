@@ -46,7 +46,7 @@ class Schedule:
         self._waiting: list[int | None] = [None] * len(cpus)
         self.held: set[int] = set()  # CPUs that must not get a turn
         self.turned: Callable[[], None] | None = None  # called when a CPU's turn begins
-        self.left: int | None = None  # number of turns until the run ends (PATIENCE), or None
+        self.left: int | None = None  # remaining turns of the run (PATIENCE), or None for no limit
 
     @property
     def length(self) -> int:
@@ -82,7 +82,7 @@ class Schedule:
         self._waiting[self._engine.cpu] = pc
 
     def _look(self) -> None:
-        """Clear the wait of the current CPU if the CPU's PC was moved elsewhere."""
+        """End the wait of the current CPU if its PC is no longer where the CPU began to wait."""
         if self.waiting is not None and self.waiting != self._machine.pc:
             self.waiting = None
 

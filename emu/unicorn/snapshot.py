@@ -21,6 +21,7 @@ from emu.host.atomic_file import replacing
 from emu.host.bounded_json import fits, read_json
 from emu.host.errors import ImageError, SnapshotError
 from emu.host.input_file import taken
+from emu.host.printable import printable
 from emu.unicorn._engine import EngineError
 from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import UnicornMachine
@@ -157,16 +158,16 @@ def restore(path: Path, image: Image) -> UnicornMachine:
         if header["architecture"] != arch_of(image).name or not image.is_known_as(
                 str(header["build_id"])):
             raise SnapshotError(
-                f"{path}: belongs to another kernel ({header['architecture']}, "
-                f"{str(header['build_id'])[:16]}), not to {image.path}; specify that kernel"
+                f"{path}: belongs to another kernel ({header['architecture']}, build ID "
+                f"{str(header['build_id'])[:16]}), not to {image.path}; give the snapshot's kernel"
             )
         machine = UnicornMachine(image, memory=int(header["memory"]))
         _restore_image(machine, header.get("image", []), path)
         _restore_memory(machine, header["pages"], body, path)
         machine.restore_state(from_json(header["state"]))
     except DAMAGE as error:
-        raise SnapshotError(f"{path}: damaged header ({type(error).__name__}); create it again"
-                            ) from None
+        raise SnapshotError(f"{path}: damaged header ({type(error).__name__}: "
+                            f"{printable(error)}); create it again") from None
     return machine
 
 

@@ -71,7 +71,8 @@ class WiredMachine(Machine):
     def __init__(self, image: Image, memory: int = 512 << 20) -> None:
         if memory % (2 << 20) or not MIN_MEMORY <= memory <= MAX_MEMORY:
             raise MachineError(
-                f"memory of {memory} bytes: use a multiple of 2 MiB from 64 MiB to 64 GiB"
+                f"a machine cannot have {memory} bytes of memory; use a multiple of 2 MiB from 64 "
+                "MiB to 64 GiB"
             )
         self.image = image
         self.arch = arch_of(image)

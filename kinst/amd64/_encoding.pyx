@@ -14,7 +14,7 @@ cdef enum:
     FIRST = 3
 
 # Parts of ModRM that affect the verdict.  ANY: whether the operand is memory, and whether it is
-# RIP-relative.  GROUP: also the middle field, which extends the opcode.  FIRST: as GROUP if
+# RIP-relative.  GROUP: also the middle field, which extends the opcode.  FIRST: like GROUP if
 # this field is 0 or 1, otherwise all of ModRM.
 cdef uint8_t ONE_PLAIN[256]
 cdef uint8_t TWO_PLAIN[256]

@@ -235,7 +235,7 @@ PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF0, 0xF2
 MANDATORY = frozenset(b"\x66\xf2\xf3")  # prefixes that may select a different instruction
 EVEX, XOP = 0x62, 0x8F
 VECTOR_ESCAPES = (EVEX, 0xC4, 0xC5)
-# Instructions that CPUs reject with a mandatory prefix, but Capstone accepts ("NP" in SDM volume 2)
+# Instructions that Capstone accepts with a mandatory prefix, but CPUs reject ("NP" in SDM volume 2)
 NO_PREFIX = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
     "EMMS FXRSTOR FXRSTOR64 FXSAVE FXSAVE64 LDMXCSR LFENCE MOVDIRI MOVHLPS MOVLHPS MOVNTI RCPPS "
     "RSQRTPS SFENCE SHA1MSG1 SHA1MSG2 SHA1NEXTE SHA1RNDS4 SHA256MSG1 SHA256MSG2 SHA256RNDS2 "

@@ -1,7 +1,7 @@
-"""Host side of illumos's trap path on amd64: the kernel itself performs displaced instructions.
+"""Host side of illumos's trap path on amd64: the kernel itself emulates displaced instructions.
 
 INT3 switches to a stack of its own.  ``dtrace_invop`` receives the address and the stack, and its
-result tells the vectors which of four instructions to perform.  FBT needs no others.  There are no
+result tells the vectors which of four instructions to emulate.  FBT needs no others.  There are no
 trampolines, so other instructions cannot be probed.
 """
 
@@ -32,7 +32,7 @@ RETURN_POINTER = 8
 
 
 class IllumosInstructions(Amd64Instructions):
-    """amd64 instructions, with a refusal for each one that illumos's vectors cannot perform."""
+    """amd64 instructions, with a refusal for each one that illumos's vectors cannot emulate."""
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         length, verdict = super().classify(code, address)
@@ -40,9 +40,9 @@ class IllumosInstructions(Amd64Instructions):
             return length, verdict
         effect = EFFECTS.get(code[:length])
         if effect is None:
-            return length, Refuse("cannot be performed by this kernel's vectors, which know only "
+            return length, Refuse("cannot be emulated by this kernel's vectors, which know only "
                                   "push %rbp, leave, nop and ret")
-        # kinst-emu only moves the pc past the instruction; the kernel performs all other effects.
+        # kinst-emu only moves the pc past the instruction; the kernel emulates the other effects.
         return length, verdict if effect.returns else Nothing(address + length)
 
 

@@ -29,7 +29,7 @@ class Amd64Instructions(Instructions):
         "55", "8a07", "488b0510000000", "75f5", "c3", "f4", "fb", "9d", "8ed0", "0f05", "48cf")))
 
     def repeats(self, code: bytes) -> bool:
-        """Whether an instruction is a string instruction with REP (Intel SDM volume 2, REP)."""
+        """Return whether an instruction is a string instruction with REP (SDM volume 2, REP)."""
         for at, byte in enumerate(code):
             if byte in REP:
                 return code[at + 1 :].lstrip(PREFIXES)[:1] in STRINGS
@@ -59,7 +59,7 @@ class Amd64Instructions(Instructions):
 
     def read_by(self, code: bytes, address: int, known: Mapping[str, int]
                 ) -> tuple[str, int, int] | None:
-        data = self.literal(code, address)  # RIP-relative, so ``known`` is not needed
+        data = self.literal(code, address)  # ``known`` is not needed for a RIP-relative operand
         return None if data is None else ("", *data)
 
     def second_argument(self, code: bytes) -> int | None:

@@ -30,7 +30,7 @@ SYSTEM_REGISTERS = {
 }
 # Instructions that read or write TF, which single-stepping sets
 STEPPED = {x86.X86_INS_PUSHF, x86.X86_INS_PUSHFQ, x86.X86_INS_POPF, x86.X86_INS_POPFQ}
-# Instructions that UMIP forbids to processes, so that Linux emulates them
+# Instructions that UMIP forbids in user mode and that Linux therefore emulates
 EMULATED = {x86.X86_INS_SGDT, x86.X86_INS_SIDT, x86.X86_INS_SLDT, x86.X86_INS_STR,
             x86.X86_INS_SMSW}
 PREFIXES = bytes([0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67,

@@ -74,7 +74,7 @@ class Amd64Trap(GuestTrap):
         machine.pc = pc
 
     def leave_by_frame(self, machine: Machine, frame: int, pc: int, at: int) -> None:
-        """Continue at ``pc`` as ``dtrace_invop_start`` does, with an IRETQ through the trap frame.
+        """Return to ``pc`` as ``dtrace_invop_start`` does, by an IRETQ from the trap frame.
 
         The registers already have the interrupted code's values.  For IRETQ, the stack pointer is
         set to the last words of the trap frame.

@@ -66,7 +66,7 @@ class ChangeMask:
 
 @dataclass(frozen=True)
 class SpendLanding(ChangeMask):
-    """Emulation of BTI, which changes PSTATE.BTYPE and does not end a block."""
+    """Emulation of BTI, which changes PSTATE.BTYPE; the CPU does not begin a new block after it."""
 
     ends_block: ClassVar[bool] = False
 
@@ -129,7 +129,7 @@ class LoadVector:
 
 @dataclass(frozen=True)
 class LoadNothing:
-    """Emulation of LDR (literal) into the zero register, which can only fault."""
+    """Emulation of LDR (literal) into the zero register, whose only possible effect is a fault."""
 
     ends_block: ClassVar[bool] = False
     address: int
@@ -306,7 +306,7 @@ ROWS: tuple[VerdictRow, ...] = (
     (0xFFFFF0DF, 0xD50340DF, _change_mask),  # MSR DAIFSet, DAIFClr
     (0xFFDFFFE0, 0xD51B4220, _mask_register),  # MRS/MSR DAIF
     (0xFFFFF0FF, 0xD50040BF, refuse("selects the stack pointer")),  # MSR SPSel
-    # ALLINT and PM are refused, because the encodings are invalid on CPUs without these features.
+    # CPUs without FEAT_NMI and FEAT_EBEP reject ALLINT and PM, respectively, so refuse both.
     (0xFFFFFCFF, 0xD501401F, refuse("masks interrupts")),  # MSR ALLINT, PM (immediate)
     (0xFFFFFFC0, 0xD5184300, refuse("masks interrupts")),  # MSR ALLINT, PM (register)
     (0xFFF8F01F, 0xD500401F, copy),  # MSR (immediate), others

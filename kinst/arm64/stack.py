@@ -23,7 +23,7 @@ def _signed(value: int, bits: int) -> int:
 
 def _indexed(registers: list[int], load: bool, mode: str, base: int, offset: int, size: int,
              lost: frozenset[str]) -> StackEffect:
-    """Return the effect of a load or store of registers that are adjacent in memory."""
+    """Return the effect of loading or storing one or more registers at consecutive addresses."""
     at = 0 if mode == "post" else offset
     moves = mode != "offset"
     if base == SP:

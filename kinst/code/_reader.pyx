@@ -213,7 +213,7 @@ cdef class CodeReader:
                     t.op == REWRITE or t.op == LOAD_VECTOR or t.op == SET or t.op == NEXT
                     or t.op == INDIRECT):
                 target = target_of(t, address + at, relative)
-                # The next instruction may provide a part of the address.
+                # The next instruction may add an offset of up to NEAR bytes to the target.
                 asks = target + NEAR - address < size + 2 * NEAR
             if asks:
                 self.read_at(address, size, at, bytes(

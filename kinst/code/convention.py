@@ -221,7 +221,7 @@ def _alignment(kind: Type, seen: list[int], depth: int) -> tuple[int, bool]:
                 own, inside = _alignment(member.type, seen, depth + 1)
                 alignment = max(alignment, own)
                 packed |= inside or (member.width is None and member.offset % (8 * own) != 0)
-            if inner.size % alignment:  # packed, even if all members happen to be aligned
+            if inner.size % alignment:  # a packed structure, even if all members are aligned
                 alignment = 1
             return alignment, packed
     raise _Unknown

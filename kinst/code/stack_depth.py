@@ -1,4 +1,4 @@
-"""Stack depths at a function's instructions: the bytes by which the stack pointer was lowered."""
+"""Stack depth at each instruction: how many bytes the stack pointer is below its entry value."""
 
 import functools
 from collections.abc import Sequence

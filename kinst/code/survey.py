@@ -34,7 +34,7 @@ class Survey:
 
     @property
     def probeable(self) -> tuple[int, int]:
-        """Numbers of probeable instructions and of all instructions outside excluded functions."""
+        """Counts of probeable instructions and of all instructions, without excluded functions."""
         relevant = {w: n for w, n in self.verdicts.items() if w != EXCLUDED}
         good = sum(n for w, n in relevant.items() if not w.startswith("refuse"))
         return good, sum(relevant.values())

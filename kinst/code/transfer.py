@@ -13,13 +13,13 @@ from kinst.relocation.verdict import ConditionalJump, Jump
 class Transfer(enum.Enum):
     """Kind of control transfer at an instruction."""
 
-    NONE = enum.auto()  # continues with the next instruction
-    BRANCH = enum.auto()  # continues with the next instruction or jumps to the target
-    JUMP = enum.auto()  # jumps to the target
-    INDIRECT = enum.auto()  # jumps to an address in a register or in memory
+    NONE = enum.auto()  # execution continues with the next instruction
+    BRANCH = enum.auto()  # execution continues with the next instruction or at the target
+    JUMP = enum.auto()  # execution continues at the target
+    INDIRECT = enum.auto()  # the target address is in a register or in memory
     CALL = enum.auto()
     RETURN = enum.auto()
-    TRAP_RETURN = enum.auto()  # returns to the code that an exception interrupted
+    TRAP_RETURN = enum.auto()  # execution returns to the code that an exception interrupted
 
 
 @dataclass(frozen=True)

@@ -84,16 +84,18 @@ cdef enum:
     CALL_BEGINS = 1
     CALL_ENDS = 2
     MANY = 64  # number of patches above which all translations are dropped at once
-    MAX_TAILS = 1 << 20  # maximum number of pending tail calls per thread
+    # maximum number of a thread's pending tail calls, and of its active inline copies
+    MAX_TAILS = 1 << 20
     ELSEWHERE = -2  # result of ``flow_of``: the branch target is computed at run time
     MAX_ALL_TAILS = 1 << 22  # maximum number of pending tail calls and active inline copies
     MAX_TAIL_THREADS = 1 << 16
     # number of bits of a thread's key that hold the program number (at most MAX_PROGRAMS)
     PROGRAM_BITS = 5
-    # More reasons why a return cannot be awaited; ``await_address`` returns 0 to 2
+    # Reasons why a return cannot be awaited, in addition to the results 0 to 2 of ``await_address``
     TOO_MANY_OF_THREAD = 3
     TOO_MANY_OF_ALL = 4
-    STACK_REACH = 1 << 20  # maximum distance in bytes between two stack pointers in the same stack
+    # maximum distance in bytes between two stack pointers into the same stack
+    STACK_REACH = 1 << 20
 
 cdef uint32_t NONE = 0xFFFFFFFF
 

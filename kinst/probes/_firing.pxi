@@ -213,7 +213,7 @@ cdef void firing_behind(Dispatch *d, const Site *s) noexcept nogil:
         go_to(c, s.address + s.length)
         return
     c.detour.at = s.address + s.length
-    c.detour.sp_register = 0  # no stack pointer check: the kernel's return path does not run
+    c.detour.sp_register = 0  # skip the stack pointer check: the kernel's return path does not run
     c.detour.resumed = True
     go_to(c, c.detour.at)
 

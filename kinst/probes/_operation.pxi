@@ -28,8 +28,8 @@ cdef void operation_fire(Dispatch *d, const Site *s) noexcept nogil:
     if probe == NONE:
         return
     memset(d.made, 0, sizeof(d.made))
-    # The kernel's tracepoints pass the same arguments: the vnode, which is the second word of the
-    # argument structure, and the structure itself.
+    # Pass the same arguments as the kernel's tracepoints: the vnode, which is the second word of
+    # the argument structure, and the structure itself.
     guest_read(d.clock, arguments + 8, &d.made[0], 8)
     d.made[1] = arguments
     if returned:

@@ -35,7 +35,7 @@ cdef void op_put(Dispatch *d, uint8_t r, uint64_t value) noexcept nogil:
     elif d.restored[r]:
         op_field(d, d.place[r])[0] = value
     else:
-        defer(c, d.number[r], value)  # cannot fail: there is room for all registers
+        defer(c, d.number[r], value)  # cannot fail: the list has room for all registers
 
 
 cdef bint op_set_frame(Dispatch *d, uint64_t address) noexcept nogil:

@@ -5,7 +5,7 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 
 cdef enum:
     MAX_PROGRAMS = 16
-    MAX_PROGRAM_HOOKS = 48  # maximum number of hooked ranges; every translation checks all of them
+    MAX_PROGRAM_HOOKS = 48  # maximum number of hooked ranges, all of which each translation checks
     NEAR = 64  # maximum distance in bytes between probes that share a hooked range
     PROGRAM_SHIFT = 56
     MAX_LEFT = 64  # maximum number of threads with an incomplete instruction
@@ -13,7 +13,7 @@ cdef enum:
 
 cdef struct Program:
     uint32_t process
-    bint executed  # whether a process must have executed a program since its fork() to match
+    bint executed  # whether only processes that have called execve() since their fork() match
     uint8_t name[COMM]
 
 # An instruction that a thread left incomplete
@@ -30,7 +30,7 @@ cdef struct Programs:
     uint64_t process
     uint64_t number
     uint64_t flags
-    uint32_t executed  # process flag: the process has executed a program
+    uint32_t executed  # process flag: the process has called execve() since its fork()
     uint64_t name
     # Index of the running program, and the value of ``Clock.turns`` for which the index is valid
     uint64_t turn

@@ -16,7 +16,7 @@ cdef struct Site:
     uint8_t call  # CALL_BEGINS or CALL_ENDS if system calls begin or return here, else 0
     # 2 * n + 1 at the call of vnode operation n, 2 * n + 2 at the operation's return; elsewhere 0
     uint32_t operation
-    # whether this is a repeated instruction of a program (amd64 REP); each repetition counts
+    # whether this is a program's repeated instruction (amd64 REP); each repetition is counted
     uint8_t repeats
     uint32_t behind  # in a program, number of instructions that precede this one in its ``block``
     uint64_t block
@@ -166,9 +166,10 @@ cdef struct Dispatch:
     int number[MAX_REGISTERS]
     int place[MAX_REGISTERS]
     bint restored[MAX_REGISTERS]
-    # Registers whose trap frame field lacks the interrupted value; compiled code never changes them
+    # Registers whose interrupted value is not in the trap frame; compiled code never changes them
     bint untold[MAX_REGISTERS]
-    bint wide[MAX_REGISTERS]  # more than 64 bits: only LOAD_VECTOR writes the register
+    # whether the register has more than 64 bits, so that only LOAD_VECTOR writes it
+    bint wide[MAX_REGISTERS]
     uint8_t arguments[ARGUMENTS]
     uint8_t pc
     uint8_t sp
@@ -183,7 +184,7 @@ cdef struct Dispatch:
     # Breakpoint
     uint32_t vector
     uint32_t bias
-    bint called  # whether the kernel calls the seam, which returns 0, or else jumps to the seam
+    bint called  # whether the kernel calls the seam, which then returns 0, instead of jumping to it
     # Instructions that the kernel's breakpoint handler emulates on request
     Effect effects[MAX_EFFECTS]
     int effect_count
@@ -245,7 +246,7 @@ cdef struct Dispatch:
     uint8_t above[ABOVE]  # contents of the stack from the stack pointer upward
     uint64_t above_at
     uint64_t above_size
-    # Registers with a gate's arguments, or NO_REGISTER for arguments ``made_stack`` bytes above sp
+    # Register that holds each argument of a gate; NO_REGISTER: it is ``made_stack`` bytes above sp
     uint8_t made_in[GIVEN_ARGUMENTS]
     uint64_t made_stack
     uint64_t made[DECLARED_ARGUMENTS]
@@ -266,4 +267,4 @@ cdef struct Dispatch:
     # or 0 if unknown
     int per_cpu
     uint64_t thread_begins  # address of a new thread's first instruction, or 0 if unknown
-    bint stop  # the handler has failed: do not execute the instruction
+    bint stop  # the handler has failed, so the instruction must not be executed

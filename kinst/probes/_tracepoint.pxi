@@ -63,7 +63,7 @@ cdef void tracepoint_keep_on(Clock *c) noexcept nogil:
     """Save the context for a nested breakpoint, but keep the tracepoint's exception registers."""
     cdef uint64_t kept[8]
     memcpy(kept, c.detour.kept, sizeof(kept))
-    c.keep(c)  # saves the context that ``enter`` uses next
+    c.keep(c)  # save the context that ``enter`` will use
     memcpy(c.detour.kept, kept, sizeof(kept))
 
 

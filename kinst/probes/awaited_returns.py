@@ -9,11 +9,11 @@ from kinst.probes.inline_copies import InlineCopies
 from kinst.probes.probed_code import ProbeError
 
 MAX_THREADS, MAX_TAILS = 1 << 16, 1 << 20
-SAME_STACK = 1 << 20  # maximum distance in bytes between two stack pointers in the same stack
+SAME_STACK = 1 << 20  # maximum distance in bytes between two stack pointers into the same stack
 
 
 class AwaitedReturns:
-    """Return addresses that the probes of each thread await; the machine stops at each address.
+    """Collection of the return addresses that each thread's probes await; the machine stops there.
 
     Functions that left by a tail call return there, and calls that end an inline copy.
 
@@ -27,10 +27,10 @@ class AwaitedReturns:
         # thread -> (stack pointer after the return, return address, probe), innermost last
         self._waiting: dict[int, list[tuple[int, int, int]]] = {}
         self._copies: dict[int, InlineCopies] = {}  # inline copies that each thread is executing
-        self._addresses: set[int] = set()  # all addresses at which a stop was set
+        self._addresses: set[int] = set()  # all return addresses at which the machine stops
 
     def wait(self, number: int, sp: int, back: int) -> None:
-        """Wait until the running thread has returned to an address.
+        """Arrange for a probe to fire when the running thread has returned to an address.
 
         :param number: number of the probe that fires then.
         :param sp: the stack pointer after the return.

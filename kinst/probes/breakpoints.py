@@ -149,7 +149,7 @@ class Breakpoints(ProbeTable):
             )
         self.forget_text()
         entry = machine.guest.entry_address(machine.image)
-        # A failure undoes all earlier steps; a recording contains none of them.
+        # If a step fails, undo the earlier steps.  Recordings do not contain these steps.
         with machine.unrecorded(), contextlib.ExitStack() as undo:
             area = Trampolines(
                 machine, entry, self.trap.breakpoint(4), dispatcher.slots_needed()
@@ -218,7 +218,7 @@ class Breakpoints(ProbeTable):
         return bool(self.dispatcher.after)
 
     def firings(self) -> Iterator[FiringRecord]:
-        """Yield the records since the last call, if ``records`` was set."""
+        """Yield the firings recorded since the previous call, if ``records`` was set."""
         for number, cpu, executed, now, *registers in self.dispatcher.records():
             yield FiringRecord(self.probe(number), executed, tuple(registers), now, cpu)
 
@@ -233,7 +233,7 @@ class Breakpoints(ProbeTable):
         )
 
     def _back(self, state: CpuState) -> tuple[int, int]:
-        """Return the number of the stack pointer register, and its value after the return."""
+        """Return the stack pointer's register number and interrupted value, or (0, 0) if unused."""
         sp = self.machine.arch.sp
         return (self.trap.numbers[sp], state.get(sp)) if self.trap.called else (0, 0)
 

@@ -22,7 +22,7 @@ class DeclaredProbes(ProbedCode):
         self._declared: list[StaticProbe] | None = None
         self._static: dict[int, int] = {}  # index in ``declared`` -> ID of the probe
         self._gates = False  # whether the gates (functions that tracepoints call) were added
-        self._operations: dict[str, int] = {}  # function name -> index of the operation
+        self._operations: dict[str, int] = {}  # function name -> index of the vnode operation
         # system call table -> the dispatcher's index of the table
         self._tables: dict[CallTable, int] = {}
 
@@ -66,8 +66,11 @@ class DeclaredProbes(ProbedCode):
                     raise ProbeError(f"{self.image.path}: the tracepoints call '{name}', but this "
                                      "symbol was not found")
                 code = self._code_at(gate.address)
-                if isinstance(self.trap.instructions.classify(code, gate.address)[1], Refuse):
-                    raise ProbeError(f"{name}: no breakpoint can be set on its first instruction")
+                verdict = self.trap.instructions.classify(code, gate.address)[1]
+                if isinstance(verdict, Refuse):
+                    raise ProbeError(f"{self.image.path}: static probes are not available: no "
+                                     "breakpoint can be set on the first instruction of "
+                                     f"'{name}', which {verdict.reason}")
                 self.dispatcher.add_gate(gate.address, code, count)
             self._gates = True
         points = [(point.address, self._code_at(point.address), point.target)
@@ -84,7 +87,7 @@ class DeclaredProbes(ProbedCode):
                 self.dispatcher.add_tracepoint(number, address, code, target)
                 self._add_guard(self.declared[index], address)
             self._add_operation(self.declared[index], number, debug)
-        except ValueError as error:  # compilers do not generate such code
+        except ValueError as error:  # the code is not what a compiler generates
             raise ProbeError(f"{self.declared[index].text}: {error}") from None
         self._static[index] = number
         return number
@@ -165,8 +168,8 @@ class DeclaredProbes(ProbedCode):
         except system_calls.SystemCallError as error:
             raise ProbeError(str(error)) from None
         if not call_sites:
-            raise ProbeError(f"{self.image.path}: no call to a system call's function was found "
-                             f"in {calls.handler}: system calls cannot be probed")
+            raise ProbeError(f"{self.image.path}: system calls cannot be probed, because "
+                             f"{calls.handler} does not call the functions of system calls")
         self.dispatcher.use_calls(
             self.trap.numbers[guest.threads.per_cpu], arguments=offsets.arguments,
             entry=offsets.entry, value=offsets.value, error=offsets.error, flags=offsets.flags,

@@ -13,7 +13,7 @@ from kinst.code.listing import ProbedInstruction
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import ConditionalJump, Jump
 
-WITHIN = 8  # maximum number of instructions from the read of the variable to the branch
+WITHIN = 8  # maximum number of instructions from a guard's load of its variable to its branch
 MOST = 64  # maximum number of instructions between a guard and its tracepoint
 
 

@@ -13,7 +13,7 @@ from emu.elf.symbols import Symbol
 from kinst.code.listing import ProbedInstruction, instructions
 from kinst.relocation.trap import GuestTrap
 
-SLOW = "_APV"  # suffix of the name of the function that has the tracepoints
+SLOW = "_APV"  # name suffix of the function that contains an operation's tracepoints
 
 
 def calls(trap: GuestTrap, index: DebugIndex, image: Image, function: str,
@@ -27,7 +27,7 @@ def calls(trap: GuestTrap, index: DebugIndex, image: Image, function: str,
     slow = image.symbols.find(name + SLOW)
     if slow is None:
         return
-    # A source file may also contain an out-of-line copy, which is a static function.
+    # Besides the inline copies, there may be out-of-line copies, which are static functions.
     standalone = [((f.address, f.address + f.size),) for f in image.symbols.named(name)]
     for pieces in [*(copy.pieces for copy in index.copies(name)), *standalone]:
         direct: list[ProbedInstruction] = []

@@ -66,7 +66,8 @@ class ProbeTable(ProgramProbes):
         super().__init__(machine)
         self.probes = ProbeList(self)
         self._objects: dict[int, Probe] = {}
-        self._known_depths: dict[int, dict[int, int]] = {}  # function address -> stack depths
+        # function address -> stack depths at the function's instructions, keyed by offset
+        self._known_depths: dict[int, dict[int, int]] = {}
         # function that matched a pattern -> reason for skipping the function
         self.left_out: dict[str, str] = {}
         self.not_followed: dict[str, list[str]] = {}  # function -> jumps that are not tail calls
@@ -79,7 +80,7 @@ class ProbeTable(ProgramProbes):
         ), instruction.address)
 
     def fires(self, number: int, state: CpuState) -> bool:
-        """Whether a probe fires in this state; some fire only when control leaves a function."""
+        """Return whether a probe fires in this state; some only if control leaves a function."""
         bounds = self.dispatcher.leaves(number)
         if bounds is None:
             return True
@@ -143,7 +144,7 @@ class ProbeTable(ProgramProbes):
         if isinstance(verdict, ConditionalJump):
             return verdict.target
         target = known.jump_target(None, verdict)
-        if target is None and at >= FAR_JUMP:  # two instructions may form the address
+        if target is None and at >= FAR_JUMP:  # the address may be split between two instructions
             before = known.classify(code[at - FAR_JUMP : at], function.address + at - FAR_JUMP)
             target = known.jump_target(before[1], verdict)
         return target
@@ -204,7 +205,7 @@ class ProbeTable(ProgramProbes):
         return self._known_depths[function.address]
 
     def _refusal(self, function: Symbol, at: int, number: int) -> str:
-        """Return the reason why an offset has no probe."""
+        """Return the reason why no probe can be placed at an offset."""
         if number == IN_EXCLUSIVE:
             return f"it {EXCLUSIVE}"
         for i in self.instructions(function) if number == NO_INSTRUCTION else ():

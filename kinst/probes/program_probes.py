@@ -21,7 +21,7 @@ class ProgramProbes(DeclaredProbes):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self.programs: list[TracedProgram] = []
-        self._of_programs: set[int] = set()  # indices of the functions that are in programs
+        self._of_programs: set[int] = set()  # indices of the functions that belong to programs
 
     def remove_all(self) -> None:
         """Forget all probes; they must not be enabled."""

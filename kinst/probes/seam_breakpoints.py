@@ -1,4 +1,4 @@
-"""Breakpoints that the guest's CPU and kernel handle up to the seam, and Python from there on.
+"""Breakpoints handled by the guest's CPU and kernel up to the seam, and by Python from there on.
 
 The breakpoint is in guest memory, the CPU goes through the guest's own vectors, and the kernel
 builds its trap frame and reaches the seam, ``dtrace_invop_jump_addr``.  There the machine stops,
@@ -59,7 +59,7 @@ class SeamBreakpoints(ProbeTable):
         # Callback for each stop at the seam; returns (address, bytes) of the stack before the trap.
         self.stack_before: Callable[[], tuple[int, bytes] | None] | None = None
         self._stack: tuple[int, bytes] | None = None
-        self._registers: dict[str, int] = {}  # register values to set once the kernel has returned
+        self._registers: dict[str, int] = {}  # register values to set at the end of the return path
         self._firing = False
         self._awaited = AwaitedReturns(machine, self.dispatcher, self._returned)
         self.after = False  # whether the firing probe's function has already returned to its caller

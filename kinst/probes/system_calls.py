@@ -1,4 +1,4 @@
-"""The places where a kernel calls the functions of system calls, and the calls' arguments.
+"""Places where a kernel calls the functions that implement system calls, and the arguments.
 
 All system calls go through a few places: the kernel's C entry code calls the function in ``struct
 sysent`` with the thread and the address of the call's arguments, which are in the thread.  This
@@ -47,7 +47,7 @@ def offsets(types: Types, members: CallMembers) -> Offsets:
         return Offsets(*(offset_of(types, members.thread, path) for path in (
             members.arguments, members.entry, members.value, members.error, members.flags)))
     except MemberError as error:
-        raise SystemCallError(f"{error}: system calls cannot be probed") from None
+        raise SystemCallError(f"system calls cannot be probed: {error}") from None
 
 
 def arguments(types: Types, image: Image, function: str) -> list[Member]:

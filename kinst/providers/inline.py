@@ -151,7 +151,8 @@ def create(
             ends.setdefault(copy.number, []).append((caller, entered, left))
     for copy in {c.number: c for inside in by_caller.values() for c in inside}.values():
         _take(breakpoints, copy, ends[copy.number], probes, where, name)
-    probes.text[:] = dict.fromkeys(probes.text)  # static functions may share a name
+    # Drop duplicates, since static functions may share a name.
+    probes.text[:] = dict.fromkeys(probes.text)
     if (whole and any(f.pieces and not f.inlined for f in index.named(function))) or (
             whole and not probes.text):
         _add_fbt(breakpoints, probes, function, name, unsafe, module)

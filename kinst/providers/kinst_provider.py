@@ -147,7 +147,8 @@ def _at_offset(
             if isinstance(instruction.verdict, Refuse):
                 raise ProbeError(
                     f"{where}: the instruction at {symbol.name}+{offset} "
-                    f"{instruction.verdict.reason}; {_nearest(good, offset)} can be probed"
+                    f"{instruction.verdict.reason}; nearest offsets that can be probed: "
+                    f"{_nearest(good, offset)}"
                 )
             return instruction
     boundaries = [i.offset for i in table]

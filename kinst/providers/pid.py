@@ -31,7 +31,7 @@ KINDS = {ENTRY: ProbeKind.PROGRAM_ENTRY, RETURN: ProbeKind.PROGRAM_RETURN}
 
 
 class Pid(Provider):
-    """Provider of ``pid17:a.out:main:entry``, ``return``, ``4`` (an offset), and ``*``."""
+    """Provider of ``pid17:a.out:main:NAME``; NAME is ``entry``, ``return``, an offset or ``*``."""
 
     name = "pid"
 

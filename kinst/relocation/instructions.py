@@ -84,7 +84,7 @@ class Instructions(ABC):
         return False
 
     def starts_exclusive(self, code: bytes) -> bool:
-        """Whether an instruction begins an exclusive access, which a trap must not interrupt."""
+        """Return whether an instruction begins an exclusive access, which no trap may interrupt."""
         return False
 
     def ends_exclusive(self, code: bytes) -> bool:

@@ -28,5 +28,5 @@ def copy(code: int, pc: int) -> Verdict:
 
 
 def refuse(reason: str) -> Callable[[int, int], Verdict]:
-    """Return a function that yields the verdict on instructions that cannot be probed."""
+    """Return a function whose verdict on every instruction is a refusal for ``reason``."""
     return lambda code, pc: Refuse(reason)

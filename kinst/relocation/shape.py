@@ -19,7 +19,7 @@ class Shape:
     :param frame: the register that holds the address of the trap frame at the seam.
     :param made: the registers of a function's second to seventh argument; None for an argument on
         the stack, which starts ``made_stack`` bytes above the stack pointer at function entry.
-    :param effects: for each instruction that the kernel's vectors perform: its bytes, the answer
+    :param effects: for each instruction that the kernel's vectors emulate: its bytes, the answer
         that requests it, the register from which the stack pointer is set and the bytes added,
         whether it returns, and the registers that it stores and loads.
     :param breakpoints: the breakpoints of the guest trap path and of the direct path.

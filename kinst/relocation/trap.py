@@ -18,7 +18,7 @@ from kinst.relocation.instructions import Instructions
 from kinst.relocation.verdict import Copy, RegisterState, Rewrite
 
 MASK = (1 << 64) - 1
-NO_TRAMPOLINES = "this kernel's vectors perform displaced instructions themselves"
+NO_TRAMPOLINES = "this kernel's vectors emulate displaced instructions themselves"
 
 
 @dataclass
@@ -98,7 +98,7 @@ class FrameState(CpuState):
 
 @dataclass(frozen=True)
 class KernelEffect:
-    """Effect of an instruction that the kernel's own vectors perform at the seam's request.
+    """Effect of an instruction that the kernel's own vectors emulate at the seam's request.
 
     :param answer: the result of the seam that requests the instruction.
     :param base: the register that, plus ``change``, becomes the stack pointer.
@@ -156,7 +156,7 @@ class GuestTrap(ABC):
     :cvar direct_breakpoint: the breakpoint of the direct path, if it differs from the guest's.
     :cvar called: whether the kernel calls the seam instead of jumping to it.
     :cvar seam_code: the code at the seam, which returns to the kernel once the host has answered.
-    :cvar kernel_effects: for kernels whose vectors perform the displaced instruction: its bytes ->
+    :cvar kernel_effects: for kernels whose vectors emulate the displaced instruction: its bytes ->
         its effect.  Other instructions cannot be probed.
     :cvar saved: trap frame fields that the CPU saves, not the kernel's code -> their descriptions.
     :cvar return_register: the system register that holds an exception's return address; empty if
@@ -216,11 +216,11 @@ class GuestTrap(ABC):
         """Return from a handled breakpoint into the kernel, which continues at ``pc``."""
 
     def leave_by_frame(self, machine: Machine, frame: int, pc: int, at: int) -> None:
-        """Continue at ``pc``, to which the ``frame_return`` instruction at ``at`` returns.
+        """Return to ``pc`` by executing the guest's ``frame_return`` instruction at address ``at``.
 
         The registers already have their interrupted values.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no frame_return")
+        raise NotImplementedError(f"{type(self).__name__} does not implement leave_by_frame()")
 
     @abstractmethod
     def decline(self, machine: Machine) -> None:
@@ -233,8 +233,8 @@ class GuestTrap(ABC):
 
     def tell(self, machine: Machine, answer: int) -> None:
         """Return ``answer`` from the seam, for kernels with ``kernel_effects``."""
-        raise NotImplementedError(f"{type(self).__name__}: the kernel does not perform displaced "
-                                  "instructions")
+        raise NotImplementedError(f"{type(self).__name__}: tell() is not available, because the "
+                                  "kernel does not emulate displaced instructions")
 
     def mask(self, state: CpuState) -> int:
         """Mask interrupts in the state that will be restored; return the bits for ``unmask``."""

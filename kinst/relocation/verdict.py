@@ -19,7 +19,7 @@ class RegisterState(Protocol):
         """Return the value of a general register at the breakpoint."""
 
     def set(self, register: str, value: int) -> None:
-        """Set the value to which the kernel's return path restores a register."""
+        """Set the value that the kernel's return path will load into a register."""
 
     def set_vector(self, number: int, value: int) -> None:
         """Set a 128-bit vector register."""
@@ -236,7 +236,7 @@ class Condition(Protocol):
 
 @dataclass(frozen=True)
 class SetRegister:
-    """Emulation of an instruction that sets a register to a value relative to its address."""
+    """Emulation of an instruction that sets a register relative to the instruction's address."""
 
     ends_block: ClassVar[bool] = False
     register: str

@@ -11,7 +11,7 @@ UXL = 3 << 32
 
 
 def _csr(number: int, why: str, bits: int = MASK) -> Difference:
-    """Return the difference for all instructions that read a CSR.
+    """Return the difference that applies to every instruction that reads the CSR ``number``.
 
     Other SYSTEM instructions do not have the CSR's number.
     """

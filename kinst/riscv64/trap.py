@@ -32,7 +32,7 @@ class Riscv64Trap(CalledSeam):
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(EBREAK, 0xFFFFFFFF, short=C_EBREAK)
     direct_breakpoint: ClassVar[Breakpoint] = Breakpoint(RESERVED, 2, bias=4, short=RESERVED)
     return_register: ClassVar[str] = "sepc"
-    saved: ClassVar[Mapping[str, str]] = {  # set by a trap (RISC-V privileged manual, 12.1)
+    saved: ClassVar[Mapping[str, str]] = {  # registers that a trap sets (privileged manual, 12.1)
         "sepc": "the address of EBREAK", "scause": "the cause: 3 means breakpoint",
         "stval": "the trap value: zero or the address of the breakpoint",
         "sstatus": "the status: SPIE (bit 5) is the previous SIE (bit 1), SPP (bit 8) the privilege"

@@ -195,7 +195,7 @@ class Machine(Inspected):
                 raise KinstError(f"{int(place):#x} is not a 64-bit address")
             return int(place)
         symbol = self.emulated.image.symbols.find(place.strip())
-        if symbol is not None:  # includes assembly routines, whose symbols have no size
+        if symbol is not None:  # ``find`` includes assembly routines, whose symbols have no size
             return symbol.address
         return code_place(self.emulated.image, place).address
 
@@ -213,7 +213,8 @@ class Machine(Inspected):
         :raises KinstError: on QEMU, or when the count is out of range.
         """
         if not 0 <= instructions <= MOST:
-            raise KinstError(f"execute_again: {instructions} is not a valid instruction count")
+            raise KinstError(f"execute_again({instructions}): the instruction count must be 0 to "
+                             f"{MOST}")
         with self._bare() as machine:
             stop = machine.run(Until(instructions=instructions))
         if stop.reason is StopReason.INTERRUPTED:

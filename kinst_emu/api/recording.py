@@ -39,7 +39,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Written:
-    """Memory store found in a recording.
+    """Memory write that was found in a recording.
 
     :param position: position at which the store is executed.
     :param where: ``function+offset`` of the instruction, or "from outside" for a recorded input.

@@ -16,7 +16,7 @@ from kinst_emu.api.machine import Machine
 
 Workload = Callable[[Machine], object]
 
-# Names that the program defines: a function, and optionally the name of a C file to run.
+# Names that the Python program defines: a function and, optionally, the path of a C file to run.
 WORKLOAD, PROGRAM = "workload", "PROGRAM"
 
 
@@ -53,7 +53,8 @@ def program_of(path: Path, workload: Workload) -> Path | None:
     if named is None:
         return None
     if not isinstance(named, str) or not named.endswith(".c"):
-        raise KinstError(f"{path}: {PROGRAM} is not the name of a C file")
+        raise KinstError(f"{path}: {PROGRAM} must be the name of a C file (*.c), not "
+                         f"{str(named)[:60]!r}")
     return path.parent / named
 
 

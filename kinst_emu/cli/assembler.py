@@ -1,4 +1,4 @@
-"""Assembler of instruction text into bytes, based on keystone."""
+"""Assembler for instruction text, based on keystone."""
 
 import re
 

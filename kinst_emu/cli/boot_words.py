@@ -31,8 +31,8 @@ def loader_options(parser: argparse.ArgumentParser) -> None:
                         help="load a disk image into memory, as the boot loader does, and use it "
                         "as the root file system (default: no memory disk)")
     parser.add_argument("--base", action="store_true",
-                        help="attach the base system that 'kinst images fetch --base' downloaded "
-                        "with this kernel, as the first disk (default: off)")
+                        help="as the first disk, attach the base system that 'kinst images fetch "
+                        "--base' downloaded with this kernel (default: off)")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE",
                         help="set a variable in the kernel environment; may be repeated (default: "
                         "no variables)")

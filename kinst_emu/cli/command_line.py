@@ -58,7 +58,7 @@ FLAG = re.compile(r"-\d")
 
 
 def last_part(letter: str) -> str:
-    """Return what the last part of a probe description names, for an option such as ``-n``."""
+    """Return the part that ends an option's probe description, such as ``function`` for ``-f``."""
     return LAST.get(letter, "name")
 
 
@@ -141,16 +141,16 @@ def make_parser() -> argparse.ArgumentParser:
         ("-s", "FILE", "run the D program in a file; - reads standard input (default: no file)"),
     ):
         add(letters, dest="programs", action=_Program, metavar=name, help=what)
-    add("words", nargs="*", metavar="ARGUMENT", help="macro arguments $1, $2 ... of the programs")
+    add("words", nargs="*", metavar="ARGUMENT", help="macro arguments $1, $2 ... of the programs "
+        "(default: none)")
     kernel_option(parser, optional="default: no kernel")
     add("-c", dest="workload", metavar="WORKLOAD",
         help="run a workload on the kernel: calls, e.g. 'strlen(\"hello\")'; 'boot'; '$ COMMAND', "
         "a line for the shell of the kinst-emu userland; or a C file with its arguments "
         "(default: none)")
     add("-p", dest="process", metavar="PID",
-        help="process ID of the guest process that $target stands for, e.g. in pid$target:::entry; "
-        "the process must exist when the workload starts (default: the first process of -c '$ "
-        "COMMAND')")
+        help="process ID of the guest process for $target, e.g. in pid$target:::entry; the process "
+        "must exist when the workload starts (default: the first process of -c '$ COMMAND')")
     add("--files", metavar="DIR",
         help="with -c '$ COMMAND': copy the files of this host directory into the guest's /files "
         "(default: no files)")
@@ -159,49 +159,53 @@ def make_parser() -> argparse.ArgumentParser:
         "on exit; may be repeated (default: no disks)")
     cpus_option(parser)
     add("--program", action="append", default=[], metavar="FILE",
-        help="read the symbols of this statically linked user program, so that ustack() can name "
-        "the functions of processes that run a program with this file name; may be repeated "
+        help="read the symbols of this statically linked user program; ustack() then shows "
+        "function names in processes that run a program with this file name; may be repeated "
         "(default: only the programs of the kinst-emu userland)")
     add("--schedule", metavar="SCHEDULE",
         help="trace the calls of --run in this schedule, e.g. 'A120 B A'; kinst explore prints "
         "schedules (default: no schedule)")
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
-        help="with --schedule: call that one run makes; give the option two or more times, first "
-        "for run A (required with --schedule)")
+        help="with --schedule: call made by a run; give --run once for each run (two or more), in "
+        "the order A, B, ... (required with --schedule)")
     add("--setup", default="", metavar="CALLS",
         help="with --schedule: calls made before the runs (default: none)")
     add("--replay", metavar="FILE", help="replay a recording and trace it (default: no recording)")
     add("-l", dest="listing", action="store_true",
         help="list the probes that match the descriptions and exit; without descriptions, list "
-        "DTrace's own, fbt and static probes")
+        "DTrace's own, fbt and static probes (default: trace the probes)")
     add("-v", dest="verbose", action="store_true",
         help="print the stability of the programs; with -l, also print the argument types of each "
-        "probe, and what cannot be probed, with reasons")
+        "probe, and what cannot be probed, with reasons (default: off)")
     add("-d", dest="rewritten", action="store_true",
         help="print each program with probes of inline functions replaced by probes of their "
-        "inline copies")
-    add("-o", dest="output", metavar="FILE", help="append output to FILE (default: print it)")
+        "inline copies (default: do not print the programs)")
+    add("-o", dest="output", metavar="FILE", help="append output to FILE (default: "
+        "standard output)")
     add("-q", action=_Set, nargs=0,
-        help="quiet: print only the output of actions and the guest's console (default: also the "
-        "columns and matches)")
+        help="quiet: print only the output of actions and the guest's console (default: also print "
+        "the CPU, ID and name of each probe that fires, and the number of matched probes)")
     add("-L", dest="libraries", action="append", default=[], metavar="DIR",
         help="load the D libraries in a directory: declarations, inlines and translators in .d "
         "files; may be repeated (default: only the built-in libraries)")
     add("-H", dest="preprocess", action=_Included, nargs=0,
-        help="make the preprocessor print the names of included files")
+        help="make the preprocessor print the names of included files (default: do not print them)")
     add("-64", dest="model", action="store_true",
-        help="use the 64-bit data model, which is always in effect")
-    add("-F", action=_Set, nargs=0, help="indent output by function entry and return")
+        help="accepted for compatibility; the data model is always 64-bit (default: 64-bit)")
+    add("-F", action=_Set, nargs=0,
+        help="indent output by function entry and return (default: no indentation)")
     add("-w", action=_Set, nargs=0, help="allow destructive actions (default: refuse them)")
     add("-x", action=_Set, metavar="OPTION[=VALUE]",
-        help="set a D option (docs/d.md lists the options and the default of each)")
+        help="set a D option; docs/d.md lists each option and its default")
     add("-b", action=_Set, metavar="SIZE",
         help="size of the trace buffer in bytes, with an optional suffix k, m, g or t; same as "
         "-x bufsize=SIZE (default: 4m)")
-    add("-e", dest="compile_only", action="store_true", help="compile the programs and exit")
+    add("-e", dest="compile_only", action="store_true",
+        help="compile the programs and exit (default: also run them)")
     add("-S", dest="show_code", action="store_true",
-        help="print the compiled code of each clause on standard error")
-    add("-V", dest="version", action="store_true", help="print the version of D and exit")
+        help="print the compiled code of each clause on standard error (default: do not print it)")
+    add("-V", dest="version", action="store_true",
+        help="print the version of D and exit (default: off)")
     add("-Z", action=_Set, nargs=0,
         help="permit probe descriptions that match no probe (default: refuse them)")
     add("-C", action=_Set, nargs=0,
@@ -222,12 +226,12 @@ def make_parser() -> argparse.ArgumentParser:
             help=argparse.SUPPRESS)
     add("--stack", nargs="?", metavar="N", const=str(DEFAULT_FRAMES),
         help="at each firing, print at most N frames of the stack, with inline functions and "
-        "source lines (default: %(const)s)")
+        "source lines (default: no stack; without N: %(const)s frames)")
     add("--json", action="store_true", help="print one JSON object per line (default: text)")
     add("--raw", action=_Raw, nargs=0, help=RAW)
     add("--report", type=Path, metavar="FILE",
-        help="write an HTML page of the whole trace: code with counts, a timeline, stacks "
-        "(default: no page)")
+        help="write an HTML page about the whole trace, with code and counts, a timeline and "
+        "stacks (default: no page)")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
         help="with --report: show source lines from this kernel source tree; may be repeated "
         "(default: no source text)")
@@ -241,10 +245,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--emit-elf", metavar="FILE",
         help="write the compiled programs as a BPF ELF object (default: no object file)")
     add("--digest", action="store_true",
-        help="at the end, print the SHA-256 of memory, registers, devices, clock and console")
+        help="at the end, print the SHA-256 of memory, registers, devices, clock and console "
+        "(default: do not print it)")
     add("--machine", choices=(UNICORN, QEMU), default=UNICORN,
-        help="machine that runs the kernel; qemu: copy the booted kernel to QEMU, whose CPU takes "
-        "the exceptions as with --trap-path double (default: %(default)s)")
+        help="machine that runs the kernel; unicorn: kinst-emu's own machine; qemu: a copy of the "
+        "booted kernel in QEMU, where breakpoints go through the kernel's vectors as with "
+        "--trap-path double (default: %(default)s)")
     add("--trap-path", choices=PATHS, default=PATHS[0],
         help="how breakpoints reach DTrace; guest: through the kernel's vectors; direct: from the "
         "emulator, which is faster; double: like guest, and the second breakpoint of arm64 and "
@@ -254,9 +260,9 @@ def make_parser() -> argparse.ArgumentParser:
         "thread, as in FreeBSD (amd64 only) (default: %(default)s)")
     add("--unchecked", action="store_true",
         help="with -c: pass arguments without checking them against the function's prototype, and "
-        "show the result as a plain number")
+        "show the result as a plain number (default: use the prototype)")
     add("--unsafe", action="store_true",
-        help="probe excluded functions, too (default: refuse them)")
+        help="also allow probes in excluded functions (default: refuse them)")
     add("--memory", metavar="SIZE",
         help="guest RAM in MiB, or with a suffix K, M or G (default: 512M)")
     add("--limit", metavar="N",

@@ -185,7 +185,7 @@ def write_trace(player: Player, end: Position, arguments: argparse.Namespace) ->
 
 
 def _name(threads: Threads, names: dict[int, str], piece: bytes) -> None:
-    """Look up thread names while the threads run, since a name may change after its thread ends."""
+    """Add the names of new threads in ``piece`` to ``names`` before the threads can end."""
     for thread in set(seen_threads(piece)) - names.keys():
         if name := threads.name(thread):
             names[thread] = name

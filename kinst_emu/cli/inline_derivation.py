@@ -15,7 +15,7 @@ from kinst.providers import inline
 
 MAX_DEPTH = 256  # maximum nesting depth of inline copies
 FILES = ("DW_AT_decl_file", "DW_AT_call_file")
-WIDTH = 22  # width of an attribute's name in columns
+WIDTH = 22  # width of the attribute names, in columns
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from emu.host.errors import KinstError
 from emu.machine.machine import Machine, Stop, StopReason, Until
 
 SLICE = 20_000_000  # virtual time between two checks of the keyboard (a slice), in ns
-# after piped input ends, the run ends after this many consecutive slices without output
+# once piped input has ended, the run stops after this many consecutive slices without output
 QUIET = 5
 LEAVE = 0x1D  # code of Ctrl-], which ends the session
 

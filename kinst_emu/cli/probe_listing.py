@@ -20,7 +20,7 @@ from emu.elf.symbols import KERNEL
 from kinst.relocation.verdict import Refuse
 from kinst_emu.terminal.json_lines import JsonLines
 
-MOST_OF_A_REASON = 200  # maximum number of instructions listed for each reason
+MOST_OF_A_REASON = 200  # maximum number of refused instructions listed for each reason
 ArgumentTypes = Callable[[ListedProbe], list[str]]
 HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
 

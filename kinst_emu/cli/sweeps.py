@@ -22,8 +22,8 @@ def sweep_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", metavar="N",
                         help="number of worker processes on this machine (default: 1)")
     parser.add_argument("--cluster", metavar="ADDRESS",
-                        help="use the workers of the Dask scheduler at this address in place of "
-                        "local processes (default: local processes)")
+                        help="use the workers of the Dask scheduler at this address (default: "
+                        "local processes)")
     parser.add_argument("--store", type=Path, metavar="FILE",
                         help="keep results in this file and skip items whose results are in the "
                         "file, so that an interrupted sweep can be resumed; kinst report shows the "
@@ -60,7 +60,7 @@ def compiler_of(path: Path) -> str:
     except (DebugDataError, OSError):
         return ""
     words = dict.fromkeys(printable_name(part) for part in text.split(b"\0")
-                          if part and not part.startswith(b"$"))  # $NetBSD: ... $ is a file version
+                          if part and not part.startswith(b"$"))  # skip version tags ($NetBSD: $)
     return "; ".join(words)[:MAX_COMPILER]
 
 

@@ -203,7 +203,8 @@ class TracedKernel:
         machine = self.machine
         show: Callable[[int], None] = show_byte if rows is None else rows.byte
         console = _Console(session, show)
-        # Remove the shell's marks first: they are invisible and must not begin a line.
+        # Remove the shell's invisible marks first; otherwise a mark would count as the start of a
+        # line.
         if self._command is not None:
             machine.console.stream = shown_output(console.byte)
         elif self.player is not None:

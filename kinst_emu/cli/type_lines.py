@@ -92,7 +92,8 @@ def _definition(kind: Type) -> Iterator[str]:
 def _layout(kind: Structure, name: str, begin: int, depth: int) -> Iterator[str]:
     """Yield the lines for a structure at a bit offset; anonymous members are expanded."""
     if depth > MAX_STEPS:
-        raise DebugDataError("structures are nested too deeply: the debug data is damaged")
+        raise DebugDataError(f"{declare(kind)}: structures are nested more than {MAX_STEPS} levels "
+                             "deep: the debug data is damaged")
     blank, indent = " " * 22, "    " * depth
     yield f"{blank}{indent}{kind.kind} {kind.name}{' ' if kind.name else ''}{{"
     for member in kind.members:

@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     parser.add_argument("call", metavar="CALL",
                         help="call to make, e.g. 'strlen(\"hello\")'; separate multiple calls with "
-                             "';'")
+                             "';' (required)")
     cpus_option(parser)
     parser.add_argument("--no-boot", action="store_true",
                         help="call a function of the kernel image without booting the kernel "
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     memory = parse_size(arguments.memory)
     image = with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus)
     ahead = None if arguments.snapshot or arguments.no_boot else BootAhead(image, memory)
-    # Importing these modules only now lets the import overlap with restoring the kernel.
+    # Import these modules here, so that the import overlaps with the restoration of the kernel.
     from dtrace.calls.calls import Evaluation, check, parse
     from dtrace.calls.prototypes import Prototypes, result_line
 

@@ -25,8 +25,8 @@ WIDTH = 150  # output width in columns when standard output is not a terminal
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst diff``."""
-    parser.add_argument("a", type=Path, metavar="A", help="first recording")
-    parser.add_argument("b", type=Path, metavar="B", help="second recording")
+    parser.add_argument("a", type=Path, metavar="A", help="first recording (required)")
+    parser.add_argument("b", type=Path, metavar="B", help="second recording (required)")
     for letter in "ab":
         parser.add_argument(f"--kernel-{letter}", metavar="IMAGE",
                             help=f"kernel of recording {letter.upper()} (default: the kernel file "

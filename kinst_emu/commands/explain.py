@@ -58,7 +58,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("place", metavar="PLACE", nargs="?", default="",
         help="instruction with the probe, e.g. strlen:4 (kinst disas lists the instructions); for "
-        "a command, the system call to explain, e.g. open")
+        "a command, the system call to explain, e.g. open (required, except for page faults and "
+        "context switches)")
     add("--of", choices=KINDS, metavar="KIND", default=None,
         help=f"what to explain; {FIRING}: a firing at PLACE; {SYSTEM_CALL}: the system call PLACE "
         f"of a command; {PAGE_FAULT}, {CONTEXT_SWITCH}: one that occurs in a command; {RUNS}: the "
@@ -80,13 +81,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "unchanged; share: let two firings share one trampoline (default: show only the correct "
         "one)")
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
-        help="instead of -c: call that one run makes; give the option two or more times, first for "
-        "run A. The runs follow --schedule and are explained twice: with a trampoline for each "
-        "thread, and with one trampoline shared by all threads; amd64 only (default: the call "
-        "given with -c)")
+        help="instead of -c: call made by a run; give --run once for each run (two or more), in "
+        "the order A, B, ...; the runs follow --schedule and are explained twice: with a "
+        "trampoline for each thread, and with one trampoline shared by all threads; amd64 only "
+        "(default: the call given with -c)")
     add("--schedule", metavar="SCHEDULE",
         help="with --run: schedule of the runs, e.g. 'A37 B A': A for 37 instructions, then B to "
-        "its end, then A; kinst explore finds schedules (required)")
+        "its end, then A; kinst explore finds schedules (required with --run)")
     add("--setup", default="", metavar="CALLS",
         help="with --run: calls to make before the runs (default: no calls)")
     add("--probe", action="append", default=[], metavar="FUNCTION:OFFSET", dest="probes",
@@ -105,14 +106,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--html", type=Path, metavar="FILE",
         help="write an HTML page to this file (default: print text)")
     add("--svg", type=Path, metavar="FILE",
-        help="write a picture of the moment that --at selects to this SVG file; the picture shows "
-        "code, registers, trap frame and trampoline (default: print text)")
+        help="write an SVG picture to this file; the picture shows code, registers, trap frame and "
+        "trampoline at the moment that --at selects (default: print text)")
     add("--gif", type=Path, metavar="FILE",
-        help="write all moments to this file as an animated GIF (default: print text)")
+        help="write an animated GIF of all moments to this file (default: print text)")
     add("--at", metavar="STEP|N|all",
-        help="with --svg: what to draw: STEP, e.g. frame or trampoline; N, the Nth moment (an "
-        "executed instruction or a call of the handler), counted from 1; or all, an animated SVG "
-        "(default: frame)")
+        help="with --svg: moment to draw; STEP: a step, e.g. frame or trampoline; N: the Nth "
+        "moment, i.e. executed instruction or call of the handler, from 1; all: every moment, as "
+        "an animation (default: frame)")
     add("--json", action="store_true",
         help="print the recorded data and the steps as JSON (default: text)")
     add("--steps", action="store_true",

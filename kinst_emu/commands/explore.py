@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
         help="run to execute: a call, e.g. 'f(1)'; a program, e.g. '$ mkdir /tmp/a'; or a C file "
-        "with its arguments; give the option two or more times, first for run A, then for run B "
+        "with its arguments; give --run once for each run (two or more), in the order A, B, ... "
         "(required, except with --pairs)")
     add("--setup", default="", metavar="CALLS",
         help="calls to make once, before the first schedule; if the runs are programs, a shell "
@@ -87,19 +87,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="run and show only this schedule, e.g. 'A120 B A': A for 120 instructions, then B to "
         "its end, then A (default: search)")
     add("--record", type=Path, metavar="FILE",
-        help="write a recording of --schedule, or of the first finding that is not a data race, to "
-        "this file for kinst replay, kdtrace --replay and gdb (default: no recording)")
+        help="record --schedule, or the first finding that is not a data race, in this file for "
+        "kinst replay, kdtrace --replay and gdb (default: no recording)")
     add("--probe", action="append", default=[], metavar="FUNCTION:OFFSET", dest="probes",
         help="put a breakpoint on this instruction; runs that execute it trap through the kernel's "
         "vectors; amd64 only; may be repeated (default: no breakpoints)")
     add("--trampolines", choices=TRAMPOLINES,
-        help="with --probe: how trampolines, which each firing rewrites, are allocated; thread: "
-        "one for each thread, as in FreeBSD; shared: one for all threads, a deliberate mistake "
-        "(default: " + TRAMPOLINES[0] + ")")
+        help="with --probe: allocation of trampolines, which are rewritten at each firing; thread: "
+        "one per thread, as in FreeBSD; shared: one for all threads, which is deliberately "
+        "incorrect (default: " + TRAMPOLINES[0] + ")")
     add("--pairs", type=Path, metavar="FILE",
-        help="instead of --run: file with one run per line; execute each run once, then explore "
-        "the pairs in which one run writes memory that the other accesses, up to --limit pairs; "
-        "without --limit, up to 1000 (default: no file)")
+        help="instead of --run: read runs from this file, one per line; execute each run once, "
+        "then explore pairs in which one run writes memory that the other run accesses; at most "
+        "--limit pairs, or 1000 without --limit (default: no file)")
     add("--schedules", metavar="N",
         help="with --pairs: maximum number of schedules to try for each pair (default: 100)")
     add("--orders", dest="schedules", help=argparse.SUPPRESS)  # former name of --schedules
@@ -114,8 +114,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--junit", type=Path, metavar="FILE",
         help="write the findings to this file as JUnit XML (default: no file)")
     add("--html", type=Path, metavar="FILE",
-        help="write an HTML page that shows which lines each run executed, at which time, and "
-        "which values the run saw (default: no page)")
+        help="write an HTML page that shows which lines each run executed and when, and the values "
+        "that the run saw (default: no page)")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
         help="with --html: show lines from this kernel source tree; may be repeated (default: no "
         "source text)")

@@ -24,13 +24,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="print the list as JSON (default: text)")
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     add = actions.add_parser("add", help="copy a kernel into the image store")
-    add.add_argument("file", type=Path, help="kernel image to copy")
+    add.add_argument("file", type=Path, help="kernel image to copy (required)")
     add.add_argument("--name", help="name of the copy, in the form NAME/ARCH (default: the name of "
                      "the file's directory and the kernel's architecture)")
     get = actions.add_parser(
         "fetch", help="download an official kernel with its modules and debug data")
     get.add_argument("name", metavar="RELEASE/ARCH",
-                     help="release and architecture, e.g. 15.0-RELEASE/amd64")
+                     help="release and architecture, e.g. 15.0-RELEASE/amd64 (required)")
     get.add_argument("--base", action="store_true",
                      help="also download the base system, as a disk image and as headers and "
                      "libraries to compile against (default: only the kernel)")

@@ -30,13 +30,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     parser.add_argument("function", nargs="?", metavar="NAME",
                         help="inline function whose copies to list, or a shell pattern for several "
-                        "functions")
+                        "functions (required, except with --in)")
     parser.add_argument("--in", dest="inside", metavar="FUNCTION",
                         help="list all inline calls in this function as a tree (default: list the "
                         "copies of NAME)")
     parser.add_argument("--dwarf", action="store_true",
                         help="with NAME: also show the debug data entries of each copy and how its "
-                        "FUNCTION:OFFSET follows from the entries (default: only the copies)")
+                        "FUNCTION:OFFSET is computed from them (default: only the copies)")
     parser.add_argument("--json", action="store_true",
                         help="print the list as JSON (default: text)")
 

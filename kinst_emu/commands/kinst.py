@@ -80,7 +80,8 @@ def _parser(wanted: Collection[str]
     parser = argparse.ArgumentParser(prog="kinst", description=DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parser.add_argument("--version", action=_Version, nargs=0,
-                        help="print the versions of kinst and of the libraries that affect results")
+                        help="print the versions of kinst and of the libraries that affect "
+                        "results, and exit (default: off)")
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text)
         if name in wanted:

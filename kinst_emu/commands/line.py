@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     parser.add_argument("where", metavar="FILE:LINE | PLACE",
                         help="source line, e.g. kern_malloc.c:659, or instruction: "
-                        f"{FORMS}")
+                        f"{FORMS} (required)")
     parser.add_argument("--json", action="store_true",
                         help="print the answer as JSON (default: text)")
 

@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workload", metavar="WORKLOAD",
                         help="what to record: 'boot', calls in the booted kernel, '$ COMMAND' for "
                         "the kinst-emu shell, a C file and its arguments, or a Python file whose "
-                        "function workload(machine) is called with the booted machine")
+                        "function workload(machine) is called with the booted machine (required)")
     parser.add_argument("--memory", default="512M", metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     parser.add_argument("--limit", metavar="N",

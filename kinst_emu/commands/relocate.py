@@ -85,7 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}; leave out "
                              "--arch")
         if trap_of(guest_of(image, arch), arch).kernel_effects:
-            raise KinstError(f"{image.path}: {NO_TRAMPOLINES}: no instruction can be relocated")
+            raise KinstError(f"{image.path}: no instruction can be relocated, because "
+                             f"{NO_TRAMPOLINES}")
         surveyed = survey(ARCHITECTURES[arch], TRAPS[arch], image,
                           _functions(image, arguments.function))
         places, identity, path = surveyed.places, image.identity, image.path

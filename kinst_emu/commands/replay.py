@@ -49,10 +49,11 @@ SHOWN, MAX_SHOWN = 64, 1 << 16  # default and maximum number of bytes of memory 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst replay``."""
-    parser.add_argument("recording", type=Path, metavar="FILE", help="recording to play")
+    parser.add_argument("recording", type=Path, metavar="FILE", help="recording to play "
+                        "(required)")
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
-                        help="kernel of the recording (default: the kernel file that was recorded, "
-                        "or the known kernel with the same build ID)")
+                        help="kernel of the recording (default: the kernel file named in the "
+                        "recording, or the known kernel with the same build ID)")
     module_option(parser)
     parser.add_argument("--to", metavar="POSITION",
                         help="stop at this position and show registers, stack and memory; POSITION "
@@ -75,11 +76,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="with --who-wrote: search backward from this position (default: the "
                         "end)")
     parser.add_argument("--origin", metavar="WHERE[@POSITION]",
-                        help="trace the value of a register, or of a memory location in any form "
-                        "that --who-wrote accepts, back to its origin (default position: the end)")
+                        help="trace a value back to its origin; WHERE is a register, or a memory "
+                        "location in any form that --who-wrote accepts (default: no search; "
+                        "default POSITION: that of --to, or the end)")
     parser.add_argument("--reverse-to", metavar="PROBE",
                         help="go back to the last time that this function or probe was reached "
-                        "before the position of --to (default of --to: the end)")
+                        "before the position of --to, or before the end (default: do not go back)")
     parser.add_argument("--writes", default=DEFAULT_WRITES, metavar="N",
                         help="with --who-wrote: number of stores to show, latest first (default: "
                         "%(default)s)")
@@ -339,7 +341,7 @@ def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
 
 
 def _in_program(player: Player, pc: int, programs: UserPrograms) -> str:
-    """Return the function that contains a user address, and the process, at the current time."""
+    """Describe a user address at the current position: its function and the running process."""
     thread = next((one for one in Threads(player.machine).all()
                    if one.address == thread_of(player.machine)), None)
     if thread is None:
@@ -395,7 +397,7 @@ def _position(position: Position) -> dict[str, int]:
 
 
 def _sized(text: str, option: str) -> tuple[str, int]:
-    """Split an option's value WHERE[:BYTES] into location and size, which is 0 without BYTES."""
+    """Split an option's value WHERE[:BYTES] into a location and a size (0 if BYTES is missing)."""
     where, _colon, size = text.partition(":")
     count = parse_count(size, option) if size else 0
     if count > MAX_SHOWN:

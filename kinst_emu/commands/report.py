@@ -27,7 +27,8 @@ EXAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst report``."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="results file written by --store")
+    parser.add_argument("file", type=Path, metavar="FILE", help="results file written by "
+                        "--store (required)")
     parser.add_argument("other", type=Path, nargs="?", metavar="OTHER",
                         help="second results file: compare its last build with the last build in "
                         "FILE (default: list the builds in FILE)")

@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="+", metavar="COMMAND",
                         help="command line for the kinst-emu shell, which supports quotes and the "
                         "operators '; && || & | < >'; or a C file followed by its arguments, which "
-                        "is first compiled with kinst-emu's system.h")
+                        "is first compiled with kinst-emu's system.h (required)")
 
 
 def run(arguments: argparse.Namespace) -> int:

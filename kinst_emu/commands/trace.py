@@ -27,10 +27,10 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst trace``."""
     parser.add_argument("trace", type=Path, metavar="FILE",
-                        help="instruction trace written by kinst replay --trace-insns")
+                        help="instruction trace written by kinst replay --trace-insns (required)")
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
                         help="kernel of the trace (default: the known kernel with the same build "
-                        "id)")
+                        "ID)")
     module_option(parser)
     add_flow_options(parser)
 

@@ -1,4 +1,4 @@
-"""``kinst trial``: test the verdicts and the execution of a kinst module, such as FreeBSD's."""
+"""``kinst trial``: test a kinst module, such as FreeBSD's: its verdicts and what it executes."""
 
 import argparse
 import json
@@ -70,7 +70,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", choices=sorted(ARCHITECTURES),
                         help="with --relocator: architecture of the instructions (default: the "
                         "kernel's)")
-    parser.add_argument("function", nargs="*", metavar="FUNCTION", help="functions to test")
+    parser.add_argument("function", nargs="*", metavar="FUNCTION",
+                        help="functions to test (required without --all, --random, --encodings "
+                        "or --assemble)")
     parser.add_argument("--all", action="store_true",
                         help="test every function of the kernel (default: off)")
     parser.add_argument("--random", metavar="N",
@@ -124,8 +126,8 @@ def run(arguments: argparse.Namespace) -> int:
                          "--assemble CODE")
     if arguments.copies is not None:
         if not arguments.all or arguments.provider != "kinst" or arguments.part == "verdicts":
-            raise KinstError("--copies: works only with --all when kinst.ko is executed; other "
-                             "selections execute every encoding")
+            raise KinstError("--copies: works only with --all and --provider kinst, and without "
+                             "--part verdicts; leave out --copies")
         if arguments.copies != "all":
             parse_count(arguments.copies, "--copies")
     if arguments.random is not None:
@@ -185,7 +187,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
-    """Test a relocator program by executing its results on flat memory instead of in a kernel."""
+    """Test a relocator program by executing the code that it returns, in flat memory."""
     if arguments.provider != "kinst":
         raise KinstError("--provider: cannot be used with --relocator")
     for option in ("module", "part", "html", "memory"):

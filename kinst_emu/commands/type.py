@@ -20,7 +20,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst type``."""
     kernel_option(parser)
     parser.add_argument("name", metavar="NAME",
-                        help="type, function or variable, e.g. 'struct thread', uint32_t or malloc")
+                        help="type, function or variable, e.g. 'struct thread', uint32_t or malloc "
+                        "(required)")
     parser.add_argument("--from", dest="format", choices=FORMATS,
                         help="format of the debug data to read (default: DWARF, or CTF if there is "
                              "no DWARF)")

@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="call to compare, e.g. 'strlen(\"hello\")' (default: random calls "
                         "from the table of calls)")
     parser.add_argument("--functions", metavar="NAMES",
-                        help="select random calls of these functions only: names or shell "
+                        help="select random calls of only these functions, given as names or shell "
                         "patterns, separated by commas (default: all functions in the table)")
     parser.add_argument("--random", metavar="N",
                         help=f"number of random calls (default: {DEFAULT_CALLS}; with --functions, "

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from emu.unicorn._accesses import AccessKind, AccessLimit
 
 ENTRY = struct.Struct("<4QI2HQ")  # structure AccessEntry of emu/unicorn/_accesses.pyx
-# maximum number of distinguished accesses by one instruction to one granule
+# maximum number of one instruction's accesses to one granule that are considered separately
 MOST_REPEATED = 4
 GRANULE = 8  # size in bytes of a granule, the unit in which accesses are compared
 assert ENTRY.size == AccessLimit.ACCESS_SIZE
@@ -82,7 +82,7 @@ class RunAccesses:
         default_factory=lambda: defaultdict(lambda: array("Q")))
 
     def together(self, other: "RunAccesses") -> "RunAccesses":
-        """Merge a run's accesses in two schedules, since the run may take two different paths."""
+        """Merge a run's accesses from two schedules, in which the run may take different paths."""
         both = RunAccesses(max(self.length, other.length), max(self.cut, other.cut))
         for one in (self, other):
             for place, uses in one.places.items():

@@ -130,7 +130,7 @@ class Runs:
 
 
 def for_runs(image: Image, count: int, cpus: int | None = None) -> Image:
-    """Return the image for a machine with a CPU for each run, or one CPU for all runs.
+    """Return the image, configured with one CPU for each run or with one CPU for all runs.
 
     :param count: number of runs.
     :param cpus: number of CPUs, 1 or ``count``; None: ``count``.
@@ -246,7 +246,7 @@ def _judge_by_command(machine: UnicornMachine, command: str) -> Judge:
 
 
 def made_stage(machine: UnicornMachine, started: Sequence[StartedRun], limit: int) -> Stage:
-    """Return a stage for the started runs, with a CPU for each run or one CPU for all."""
+    """Return a stage for the started runs; its type depends on whether they share one CPU."""
     return (Stage if machine.schedule.several else OneCpuStage)(machine, started, limit)
 
 

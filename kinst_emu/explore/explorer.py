@@ -42,7 +42,7 @@ ENDS = {
 }
 
 MOST_PREEMPTIONS, MOST_SCHEDULES, MOST_JOBS = 8, 100_000_000, 64
-# a schedule's budget is FACTOR times the longest serial schedule, but at least LEAST_LIMIT
+# instruction budget of a schedule: FACTOR times the longest serial schedule, at least LEAST_LIMIT
 FACTOR, LEAST_LIMIT = 40, 20_000_000
 
 Judge = Callable[[Played], str | None]
@@ -199,7 +199,7 @@ class Explorer:
         self.explored.serial_failed = self._serial() is None
 
     def only(self, schedule: Schedule) -> Explored:
-        """Execute a given schedule after the serial ones; report only the given one's findings."""
+        """Execute the serial schedules and a given one; report findings of the given one only."""
         began = time.monotonic()
         self.learn()
         self.explored.findings.clear()
@@ -272,7 +272,7 @@ class Explorer:
         explored, left_out = self.explored, deque[int]()
 
         def listed() -> Iterator[Schedule]:
-            for schedule in schedules:  # save the count, since workers fetch in advance
+            for schedule in schedules:  # queue the count: workers fetch schedules in advance
                 left_out.append(explored.skipped)
                 yield schedule
             left_out.append(explored.skipped)
@@ -392,7 +392,7 @@ class Explorer:
         return known
 
     def _is_declared_atomic(self, pc: int) -> bool:
-        """Whether debug data places an instruction in one of the kernel's atomic_*() functions.
+        """Return whether debug data places an instruction in an atomic_*() function of the kernel.
 
         The lookup is slow, so each address is looked up only once.
         """
@@ -443,7 +443,7 @@ class JudgeTask(Task[Schedule, Wrong, Explorer]):
     copied = True
 
     def prepare(self) -> Explorer:
-        """Raise LookupError: an explorer exists only in its own process and in forks of it."""
+        """Raise LookupError, since an explorer exists only in its creator process and its forks."""
         raise LookupError("the explorer exists only in the process that created it and in "
                           "forks of that process")
 

@@ -221,9 +221,9 @@ class PairTask(Task[tuple[int, int], Row, Prepared]):
     copied = True
 
     def prepare(self) -> Prepared:
-        """Raise LookupError: a stage exists only in its own process and in forks of it."""
-        raise LookupError("the stage exists only in the process that created it and in forks "
-                          "of that process")
+        """Raise LookupError, since a stage exists only in its creator process and its forks."""
+        raise LookupError("the booted machine exists only in the process that created it and "
+                          "in forks of that process")
 
     def results(self, prepared: Prepared, items: Sequence[tuple[int, int]]) -> list[Row]:
         """Explore pairs of calls, and return the pairs' rows for the store."""
@@ -276,7 +276,7 @@ class PairStore:
     def __init__(self, path: Path | None, identity: str, asked: str) -> None:
         self._path, self._asked = path, asked
         self.rows: dict[tuple[str, str], dict[str, object]] = {}
-        self._broken = False  # whether the last line is incomplete
+        self._broken = False  # whether the file's last line is incomplete
         if path is None or not path.exists():
             return
         if path.stat().st_size > MAX_STORE:

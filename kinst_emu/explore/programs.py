@@ -137,7 +137,8 @@ class _Starting:
         error = Caller(self.machine, PATIENCE, on_stack=False).call(
             self.machine.symbol(self._start.bind).address, [SELF, cpu], self._start.bind)
         if error & 0xFFFFFFFF:
-            raise StartError(f"{self._start.bind} failed with error {error & 0xFFFFFFFF}")
+            raise StartError(f"cannot bind the thread to CPU {cpu}: {self._start.bind} returned "
+                             f"error {error & 0xFFFFFFFF}")
 
     def _run(self) -> Stop:
         """Run until a program begins or reaches its first instruction, or the shell reads input."""
@@ -155,7 +156,7 @@ class _Starting:
                          f"({stop}); check that all exist (the shell's programs are in /bin)")
 
     def go_on(self) -> None:
-        """Run to the next event, after letting a program at its first instruction give up the CPU.
+        """Let a program at its first instruction give up the CPU, then run to the next event.
 
         The kernel's own threads may need the CPU.
         """

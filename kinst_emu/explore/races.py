@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from kinst_emu.explore.accesses import Access, read_accesses
 
 MAX_RACES = 1000  # maximum number of races reported for one schedule
-THE_CPU = -1  # key for the one shared CPU in the table of released locations
+THE_CPU = -1  # key of the CPU that all runs share, in the table of released locations
 Bytes = tuple[int, int, int]  # CPU, physical address, number of bytes
 
 
@@ -39,7 +39,7 @@ class DataRace:
 
 @dataclass
 class _Place:
-    """Most recent stores and loads in one granule; each access comes with the clock of its CPU."""
+    """Most recent stores and loads in one granule, each with the clock of its CPU."""
 
     stores: dict[Bytes, tuple[int, Access]] = field(default_factory=dict)
     loads: dict[Bytes, tuple[int, Access]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def _acquire(own: list[int], released: dict[int, list[int]], place: int) -> None
 
 
 def _release(own: list[int], cpu: int, released: dict[int, list[int]], place: int) -> None:
-    """Order a CPU's accesses up to now before later acquires at a location."""
+    """Order a CPU's accesses so far before later acquire operations at a location."""
     released[place] = list(map(max, own, released.get(place, own)))
     own[cpu] += 1
 

@@ -24,7 +24,7 @@ SLEEP = 1_000_000_000
 LONG_TURN = 1 << 30  # length of a CPU's turn in instructions: practically unlimited
 # number of wait signals of a run after which other runs continue
 PAUSES = 3000
-# if FACTOR times the length of the longest serial schedule exceeds SPINS, it replaces SPINS
+# FACTOR times the length of the longest serial schedule replaces SPINS if it is larger
 FACTOR = 4
 # number of instructions after which a run counts as waiting, on CPUs without a signal for waiting
 SPINS = 400_000
@@ -257,7 +257,7 @@ class Stage:
         return False
 
     def _let_others(self, run: int) -> str | Stop:
-        """Let the CPUs of finished runs answer interrupts for which the last run may wait.
+        """Let the CPUs of finished runs answer interrupts, since the last run may wait for this.
 
         :return: STUCK, or the stop that ends the schedule.
         """

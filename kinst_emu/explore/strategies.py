@@ -60,7 +60,7 @@ class Preemptions:
         return sequences
 
     def schedules(self, preemptions: int, seed: int) -> Iterator[Schedule]:
-        """Yield schedules with a given number of preemptions, from each turn sequence in rotation.
+        """Yield schedules with a given number of preemptions, rotating among the turn sequences.
 
         At most MOST_LISTED schedules of a sequence of runs are yielded; ``listed`` becomes False if
         there are more.
@@ -82,7 +82,7 @@ class Preemptions:
 
     def _choices(self, sequence: tuple[int, ...], preemptions: int, chosen: random.Random
                  ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yield a sequence of turns with the positions at which its first turns are preempted."""
+        """Yield pairs of a turn sequence and the positions at which its turns are preempted."""
         points = [self.points[run] for run in sequence[:preemptions]]
         size = math.prod(map(len, points))
         self.listed &= size <= MOST_LISTED

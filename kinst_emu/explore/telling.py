@@ -17,7 +17,7 @@ from kinst_emu.explore.schedule import LETTERS, Schedule
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.trampolines import ProbedRuns
 
-MAX_ROWS = 120  # maximum number of rows; only the last rows are shown
+MAX_ROWS = 120  # maximum number of rows; if there are more, only the last ones are shown
 PAGE = 4096
 MOST_NESTED = 32
 NO_LINE = "?"  # result of ``Sources`` for an instruction without a source line

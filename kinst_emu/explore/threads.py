@@ -20,7 +20,7 @@ from emu.unicorn.machine import UnicornMachine
 
 PATIENCE = 200_000_000  # instruction budget for starting the threads
 TO_READ = 5_000_000  # instruction budget for the shell to read a line
-CURRENT = "curthread"  # denotes the address of the run's own thread in its arguments
+CURRENT = "curthread"  # in a run's arguments, denotes the address of the run's own thread
 APART = 64 << 10  # distance in bytes between the CPUs' stacks if the kernel has no threads
 
 
@@ -212,7 +212,8 @@ def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, calle
             first, 0, 0, place, start.stopped, 0, name], start.create)
         thread = machine.read_u64(place)
         if error & 0xFFFFFFFF or not thread:
-            raise StartError(f"{start.create} failed with error {error & 0xFFFFFFFF}")
+            raise StartError(f"cannot create a thread: {start.create} returned error "
+                             f"{error & 0xFFFFFFFF}")
         size = size_of(thread_type)
         CStruct(thread_type, thread, machine)[start.pinned] = 1
         scheduler = CStruct(scheduler_type, thread + size, machine)

@@ -143,6 +143,6 @@ class ProbedRuns:
         return ""
 
     def take(self) -> bytes:
-        """Return and discard the access entries since the last call."""
+        """Return the access entries recorded since the last call, and discard them."""
         entries, self._entries = self._entries, []
         return b"".join(entries)

@@ -34,7 +34,7 @@ TITLES = {PER_THREAD: "Each thread has its own trampoline, as in FreeBSD's kinst
 
 @dataclass(frozen=True)
 class FiringRow:
-    """One event of a run, at the instruction count at which the event happens.
+    """One event of a run, with the instruction count at which the event happens.
 
     :param trampoline: trampoline that the run writes, or an empty string.
     :param holds: instruction in the trampoline after the write.

@@ -41,7 +41,7 @@ class Result:
         return ARCHITECTURES[self.arch].disassemble(code, CODE)
 
     def kinds(self, verdict: str) -> Counter[str]:
-        """Return the number of unexecuted and unproven instructions with a verdict, by mnemonic."""
+        """Count the unexecuted and unproven instructions that have a given verdict, by mnemonic."""
         report = self.report
         return Counter(self.text(code).split()[0]
                        for code, word in (*report.unexecuted.items(), *report.unproven.items())

@@ -7,7 +7,7 @@ DIGITS = 3  # number of digits after the decimal point on an axis
 
 
 def unit_of(nanoseconds: int) -> tuple[str, int]:
-    """Return the largest time unit that fits into a time, and its length in nanoseconds."""
+    """Return the name and nanoseconds of the largest time unit that does not exceed a time."""
     return next((unit for unit in UNITS if nanoseconds >= unit[1]), UNITS[-1])
 
 
@@ -22,6 +22,6 @@ def exact(nanoseconds: int) -> str:
 
 
 def along_axis(times: Sequence[float]) -> list[str]:
-    """Format the times on an axis in one unit, the largest that fits into the last time."""
+    """Format the times on an axis in the largest unit that does not exceed the last time."""
     name, size = unit_of(int(times[-1]))
     return [f"{time / size:.{DIGITS}f}".rstrip("0").rstrip(".") + f" {name}" for time in times]

@@ -23,7 +23,7 @@ PART = re.compile(r"\.(\w+)|\[(-?\d+)\]|\[[\"'](\w+)[\"']\]")
 STRING = re.compile(r"(\w+)\(\s*[fr]?[\"']([^\"']*)$")
 LAST = re.compile(r"[\w.]*$")
 FUNCTION, VARIABLE, TYPE, TAG, PROBE = "function", "variable", "type", "tag", "probe"
-#: kind of name in the first string argument of a function, keyed by the function
+#: kind of name that the first string argument of a function contains, keyed by function name
 NAMED = {"call": FUNCTION, "evaluate": FUNCTION, "run": FUNCTION, "disas": FUNCTION,
          "instructions": FUNCTION, "prototype": FUNCTION, "symbol": FUNCTION, "explain": FUNCTION,
          "probe": PROBE, "variable": VARIABLE, "struct": TAG, "value": TYPE, "layout": TYPE,

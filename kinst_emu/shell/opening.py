@@ -14,7 +14,8 @@ from kinst_emu.terminal.terminal import parse_size
 def opening(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a kernel or a recording, for ``kinst shell`` and ``%kinst``."""
     parser.add_argument("recording", nargs="?", metavar="RECORDING",
-                        help="open this recording instead of booting a kernel")
+                        help="open this recording instead of booting a kernel (default: boot the "
+                        "kernel given with -k)")
     kernel_option(parser, optional="required, except with RECORDING")
     parser.add_argument("--memory", metavar="SIZE",
                         help=f"guest RAM, in MiB or with a suffix K, M or G (default: {MEMORY})")

@@ -230,7 +230,7 @@ class Session:
         return self.machine.probe(wanted, fire, **options)
 
     def trace(self, program: str, *arguments: object, **options: Any) -> Program:
-        """Enable a D program until it is closed, after closing the previous program.
+        """Close the previous D program, then enable a new one until it is closed.
 
         ``%%dtrace`` does the same with the program in a cell.
         """

@@ -17,7 +17,7 @@ class JsonLines:
         self._line = bytearray()
 
     def row(self, row: Mapping[str, object]) -> None:
-        """Write an object, after any incomplete line of the console."""
+        """End an incomplete line of the console, then write an object."""
         self.end_line()
         self._print(row)
 

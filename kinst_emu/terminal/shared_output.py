@@ -22,7 +22,7 @@ class SharedOutput(io.TextIOWrapper):
     """
 
     raw = changed = False
-    # whether the guest has written an unfinished line; whether this program has
+    # whether the guest's last line is unfinished; whether this program's last line is unfinished
     _guests = _ours = False
     _printed = False  # whether the text layer may hold text that is not yet in the buffer
     given: io.TextIOWrapper | None = None
@@ -30,7 +30,7 @@ class SharedOutput(io.TextIOWrapper):
     def __init__(self, raw: Any, encoding: str, errors: str | None = None,
                  line_buffering: bool = False) -> None:
         super().__init__(raw, encoding=encoding, errors=errors, line_buffering=line_buffering)
-        self._terminal = self.isatty()  # cached, because every byte of a console needs it
+        self._terminal = self.isatty()  # cached, because it is checked for each console byte
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def write(self, text: str, /) -> int:

@@ -179,7 +179,7 @@ def end_line() -> None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that an output file can be created, before the work that produces its contents.
+    """Check that an output file can be created, before its contents are computed.
 
     :raises KinstError: if it cannot be created; the message names ``option``.
     """

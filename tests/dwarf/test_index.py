@@ -231,7 +231,7 @@ def test_compressed_sections_are_read_and_damaged_ones_refused(tmp_path, kind, p
 
 
 def test_debug_data_that_takes_too_long_to_scan_is_refused():
-    """Each of the million entries has a hundred attributes that occupy no bytes."""
+    """Scan a million entries, each with a hundred attributes that occupy no bytes."""
     flags = abbrev(1, 0x11, 1, (0x03, 0x08)) + abbrev(2, 0x34, 0, *[(0x3F, 0x19)] * 100) + b"\0"
     body = b"\1f.c\0" + b"\2" * 1_000_000 + b"\0"
     with pytest.raises(ScanError, match="too much work"):

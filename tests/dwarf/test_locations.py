@@ -158,7 +158,7 @@ def in_frame(types, copy, address, frame=None):
 def test_in_prologue_and_epilogue_the_frame_is_derived_from_code_or_unknown(tmp_path):
     types, copy = kernel(tmp_path, 4)
     inside = Location(Operation("+", BASE, Constant(MINUS_1 - 15)), True)
-    # In the prologue and epilogue, the frame base (CFA - 16) must be computed as register 7 - 8.
+    # In the prologue and epilogue, the frame base (CFA - 16) must be register 7 minus 8.
     before = Location(Operation("+", Operation("+", Register(7), Constant(MINUS_1 - 7)),
                                 Constant(MINUS_1 - 15)), True)
     places = [in_frame(types, copy, at) for at in (0x1100, 0x1104, 0x1177, 0x1178)]

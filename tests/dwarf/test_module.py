@@ -48,9 +48,9 @@ def info():
 
 
 def module(tmp_path, debug=None, name="some.ko"):
-    """Write a module file with variables in its first section, the symbol table; return its path.
+    """Write a module file whose variables lie in section 1, the symbol table; return its path.
 
-    Their offset 24 is that of the name field of the first symbol, which is 1.
+    Most variables are at offset 24, the name field of the first symbol, whose value is 1.
     """
     path = tmp_path / name
     path.write_bytes(Elf(symbols=[("flags", 24, 4, 1), ("table", 24, 12, 1), ("link", 24, 8, 1),

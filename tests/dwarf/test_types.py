@@ -127,7 +127,7 @@ def test_a_ctf_section_that_decompresses_to_too_much_is_truncated(tmp_path):
     ctf = Ctf()
     ctf.text += b"x" * (64 << 20)
     data = bytearray(ctf.build())
-    struct.pack_into("<I", data, 32, 16)  # declare only 16 bytes of strings
+    struct.pack_into("<I", data, 32, 16)  # declare a string table of only 16 bytes
     assert len(data) < 1 << 20
     types = ctf_types(elf_file(kernel(tmp_path, SUNW_ctf=bytes(data))))
     assert list(types.names()) == []

@@ -29,5 +29,5 @@ def test_random_input_is_accepted_or_refused(fuzzer, wanted, tmp_path, monkeypat
 
 @pytest.mark.parametrize("name", files.FUZZERS)
 def test_damaged_files_are_read_or_refused(name):
-    fuzzer = files.FUZZERS[name]  # the fuzzer also checks that the undamaged file is read
+    fuzzer = files.FUZZERS[name]  # the fuzzer also checks that the undamaged file can be read
     assert fuzzer.once(random.Random(0), fuzzer.ground()) in ("read", "refused")

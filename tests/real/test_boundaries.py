@@ -1,4 +1,4 @@
-"""Tests that every function that a boot or a program enters returns, with known exceptions."""
+"""Tests that all functions entered by a boot or a program return, with known exceptions."""
 
 from collections import Counter
 
@@ -95,7 +95,7 @@ def standing(machine, stacks):
 
 
 def left_by_tail(breakpoints):
-    """Count each function's tail calls whose callees have not returned yet."""
+    """For each function, count the tail calls whose callees have not returned yet."""
     dispatcher = breakpoints.dispatcher
     return Counter(breakpoints.functions[dispatcher.probe(number)[2]].name
                    for _thread, number in dispatcher.pending_returns())

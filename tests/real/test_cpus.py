@@ -59,7 +59,7 @@ def test_the_kernel_starts_its_cpus_and_two_boots_are_equal(kernel, cpus):
 
 @pytest.mark.parametrize("cpus", [2, 4])
 def test_a_boot_cut_at_random_points_ends_in_the_same_state(kernel, cpus, tmp_path):
-    """The boot is interrupted at random points by every operation that must not change a run.
+    """Interrupt the boot at random points by every operation that must not change a run.
 
     These are stops, reads, snapshots in memory and on disk, marks, single steps, and the engine's
     slow path. Left out are given turns, calls and writes, which are inputs.
@@ -123,7 +123,7 @@ def test_a_recording_of_two_cpus_is_replayed_from_any_position(kernel, tmp_path)
 
 @pytest.mark.parametrize("path", PATHS)
 def test_probes_in_a_loop_fire_equally_often_on_two_cpus(kernel, path):
-    """Every instruction of crc32_z() is probed; some are copied, some rewritten, some emulated."""
+    """Probe every instruction of crc32_z(); some are copied, some rewritten, some emulated."""
     runs = Runs((f"crc32_z(0, p, {BYTES})",) * 2, f"p = malloc({BYTES}, &M_TEMP, 258)")
     stage, _judge = stage_of(for_runs(kernel, 2), runs, MEMORY)
     machine = stage.machine

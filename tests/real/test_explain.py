@@ -75,7 +75,7 @@ def check(firing, table, words):
         content = bytes.fromhex("".join(row[1] for row in rows).replace(" ", ""))
         assert firing.trampoline.startswith(content) and len(content) > 0
     after, *pushed = tables(by_name["after"])
-    for table in pushed:  # each shows memory written by an emulated instruction
+    for table in pushed:  # each table shows memory that an emulated instruction wrote
         assert not firing.slot
         (store,) = firing.memory.stores[len(firing.rows) - 1]
         (number,) = table.marked

@@ -123,7 +123,7 @@ def test_removing_a_lock_is_detected_and_the_original_kernel_has_no_findings(
 
 
 def test_two_registrations_of_a_hook_both_succeed_only_in_a_concurrent_run(kernel):
-    """The test reproduces the race that docs/races.md describes."""
+    """Reproduce the race that docs/races.md describes."""
     call = "hhook_head_register(9, 5, 0, 1)"
     result = explore(kernel, call, call)
     assert result.results == {(0, 17), (17, 0)}

@@ -53,9 +53,9 @@ def places(player, seed, count, room):
 
 
 def test_declared_effects_of_instructions_match_their_execution(player):
-    """The test checks each instruction in some parts of a boot.
+    """Check each instruction in some parts of a boot.
 
-    It must write only the registers that its effect names, and a copied, loaded or stored value
+    An instruction must write only the registers in its effect; a copied, loaded or stored value
     must be the value of its source.
     """
     machine = player.machine
@@ -186,16 +186,16 @@ def test_perfetto_slices_match_the_calls_that_fbt_counts(recorded, player):
         out.take(entries)
     out.finish()
     slices, _instants, _tracks = perfetto_slices(
-        file.getvalue(), apart=(INLINE, ROOT))  # omits functions entered before ``at``
+        file.getvalue(), apart=(INLINE, ROOT))  # omit functions that were entered before ``at``
     slice_counts = Counter(name for name, *_rest in slices)
     assert {name: slice_counts[name] for name in names} == {name: counts[name] for name in names}
     assert sum(counts.values()) > 10
 
 
 def test_changing_a_value_at_its_origin_changes_the_register(player):
-    """The test changes the value at its origin in fifty random cases.
+    """Change the value at its origin in fifty random cases.
 
-    The register that was asked about must then have another value.
+    The register whose value was traced must then have another value.
     """
     machine = player.machine
     arch = machine.arch

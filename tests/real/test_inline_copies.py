@@ -75,7 +75,7 @@ class Followed:
         return counts
 
     def inside(self):
-        """Count the inline copies in which live threads are, or in which a thread has ended."""
+        """Count the inline copies that live threads execute or in which a thread has ended."""
         alive = {thread.address for thread in Threads(self.machine).all()}
         return Counter(self._inside(lambda thread: thread in alive)) + self.gone
 

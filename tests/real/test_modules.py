@@ -37,7 +37,7 @@ def test_the_kernel_links_the_modules_as_expected(loaded):
     for module in image.modules:
         same = sum(machine.read(module.address + at, len(data)) == data
                    for at, data in module.links)
-        assert same > len(module.links) * 0.9, module.name  # except ifuncs, changed variables
+        assert same > len(module.links) * 0.9, module.name  # others: ifuncs, changed variables
     seam = machine.read_u64(machine.symbol("dtrace_invop_jump_addr").address)
     assert image.symbols.where(seam) == "dtrace_invop_start+0x0"
 

@@ -91,7 +91,7 @@ def test_vop_entry_and_return_probes_fire_as_often_as_file_system_functions(
 
 
 def test_vop_arguments_match_those_of_the_file_system_functions(kernel):
-    """Each probe matches the function that runs right after an entry or before a return."""
+    """Compare each probe with the function that is entered just after it or returns just before."""
     ran = run("kdtrace", "-k", str(kernel.path), "-qn", """
         vfs:vop:vop_getattr:entry, vfs:vop:vop_lookup:entry { trace(arg0); trace(arg1); }
         fbt::ufs_getattr:entry, fbt::vfs_cache_lookup:entry {

@@ -35,7 +35,7 @@ def kernel(request):
 
 
 def in_first_process(kernel, machine, name):
-    """Return a program to trace in the process that the shell will create next."""
+    """Return the ``TracedProgram`` for the process that the shell will create next."""
     last = int.from_bytes(machine.read(machine.symbol("lastpid").address, 4), "little")
     return TracedProgram(last + 1, name, UserPrograms(program_files(kernel)).file(name), True)
 
@@ -99,7 +99,7 @@ def test_every_instruction_of_a_program_fires_where_and_when_it_is_executed(kern
     truth = [rows[[a for _b, a in rows].index(start) :]
              for rows in looked_at(kernel, begin, end).values() if start in {a for _b, a in rows}]
     known = {breakpoints.probe(n).instruction.address for n in offsets}
-    # A faulting or repeating instruction is recorded again when it restarts, but fires once.
+    # A faulting or repeating instruction is recorded at each restart, but its probe fires once.
     wanted = [[row for before, row in zip([(0, 0), *rows], rows, strict=False)
                if row[1] in known and row[1] != before[1]] for rows in truth]
     assert fired in wanted, "the firings are not the executed instructions"
@@ -330,5 +330,5 @@ def test_reports_and_listings_include_probes_in_programs(kernel, tmp_path):
     faulted = run(*words[:4], "$ work faults 40", "-qn",
                   "pid$target::main: { @[probename] = count(); }")
     counts = [int(line.split()[1]) for line in faulted.stdout.splitlines() if line.strip()]
-    # The loop stores several times per iteration; a store that faults fires only once.
+    # The loop stores several times per iteration; the probe on a store that faults fires only once.
     assert max(counts) in (10, 20, 40) and counts.count(max(counts)) > 3

@@ -18,7 +18,7 @@ from kinst.providers import fbt, kinst_provider
 from tests.conftest import ARCHES, real_kernel
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
-HOT = 20_000  # maximum number of calls in a boot for which the guest path is fast enough
+HOT = 20_000  # functions that a boot calls at least this often are not traced (too slow)
 
 
 @pytest.fixture(params=ARCHES, scope="module")
@@ -28,7 +28,7 @@ def kernel(request):
 
 @pytest.fixture(scope="module")
 def boot(kernel):
-    """Boot a machine twice, and count the calls of all functions with probes the second time.
+    """Boot a machine twice, the second time with probes that count the calls of each function.
 
     Return the machine, its state, the digest and the console after the boot, and the number of
     calls of each function during the boot.
@@ -118,7 +118,7 @@ def test_disabling_probes_frees_all_their_memory(boot):
     assert breakpoints.dispatcher.slots_used > 1000
     assert machine.digest() != before
     breakpoints.disable()
-    assert breakpoints.dispatcher.slots_used == 2  # the first slot of the page, and the hook's slot
+    assert breakpoints.dispatcher.slots_used == 2  # the first slot and the seam
     assert machine.digest() == before
 
 

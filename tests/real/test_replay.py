@@ -119,7 +119,7 @@ def test_twenty_new_processes_replay_to_the_recorded_state_from_random_positions
 
 
 def test_a_recording_of_a_killed_process_replays_to_its_last_position(arch, tmp_path):
-    """The test kills a process at 34 random moments on each of the three kernels."""
+    """Kill a recording process at 34 random moments on each architecture."""
     image, choose, ended = real_kernel(arch), random.Random(34), []
     for number in range(34):
         path = tmp_path / f"{number}.rec"

@@ -101,7 +101,7 @@ def untraced(kernel):
 @pytest.mark.parametrize("path", PATHS)
 def test_static_probes_change_nothing_and_fire_as_often_as_kinst_probes(
         kernel, untraced, path):
-    """The kinst probes, which compute no arguments, are on the same instructions."""
+    """Put kinst probes, which compute no arguments, on the same instructions for comparison."""
     machine = boots.booted(kernel)
     breakpoints, numbers = every_probe(machine, path=path)
     beside = {}
@@ -136,7 +136,7 @@ def guarded(breakpoints, number):
 @pytest.mark.parametrize("path", PATHS)
 def test_proc_exit_fires_as_often_as_the_kernel_executes_its_tracepoint(
         kernel, path):
-    """In a second run the kernel believes that probes are enabled and executes the tracepoint."""
+    """Run again with a kernel that believes that probes are enabled and executes the tracepoint."""
     command = "cat /etc/motd | wc; sh -c \"kill -9 $$\"; work faults 3"
     machine = boots.booted(kernel)
     breakpoints = Breakpoints(machine, path=path, records=True)
@@ -160,7 +160,7 @@ def test_proc_exit_fires_as_often_as_the_kernel_executes_its_tracepoint(
 
 
 def test_priv_and_mac_probes_fire_as_often_as_the_deciding_functions_return(kernel):
-    """The kernel executes the code of these probes only while probes are enabled.
+    """The kernel executes the code of priv and mac probes only while probes are enabled.
 
     Lookup privileges that priv(9) grants without a check return by another path.
     """
@@ -191,7 +191,7 @@ def instruction(breakpoints, address):
 
 
 def test_probe_arguments_match_those_that_the_kernel_computes(kernel):
-    """The test jumps to each tracepoint's target, compares arguments, and restores the machine."""
+    """Jump to each tracepoint's target, compare the arguments, and restore the machine."""
     machine = boots.booted(kernel)
     breakpoints, numbers = every_probe(machine, path="direct", records=True)
     breakpoints.enable()

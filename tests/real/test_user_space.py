@@ -503,7 +503,7 @@ def test_user_stacks_show_function_names(kernel):
 
 
 def test_origin_and_who_wrote_follow_values_through_a_program(kernel, tmp_path):
-    """The test traces `cat`'s path argument and buffer contents back to their origins.
+    """Trace `cat`'s path argument and buffer contents back to their origins.
 
     The path leads through the program's code to the kernel function that stored the program's
     arguments; the kernel has filled the buffer.

@@ -83,7 +83,7 @@ def test_replay_goes_to_the_fault_that_caused_a_panic(arch, tmp_path):
 
 
 def test_a_panic_triggered_by_a_program_is_traced_to_its_cause(arch, tmp_path):
-    """The test follows docs/panic-program.md on each architecture.
+    """Follow docs/panic-program.md on each architecture.
 
     The program's system call has cleared the pointer that causes the panic.
     """

@@ -39,7 +39,7 @@ def machine(kernel):
 
 
 def operands(arch, row):
-    """Compute the addresses that an instruction may access from its text and registers.
+    """Compute, from an instruction's text and registers, the addresses that it may access.
 
     They include 32 bytes on each side of an operand, for pairs and pre-indexed addresses.
     """
@@ -79,7 +79,7 @@ def test_a_page_fault_returns_to_its_instruction_with_the_page_mapped(machine, h
     before, after = recorder.before, recorder.after
     assert before is None or (need and not before.writable)
     assert after is not None and (after.writable or not need)
-    # The recorded address is the operand's address, not its page's, and is now mapped.
+    # The recorded address is that of the operand, not that of its page, and is now mapped.
     assert arch.translate(machine, recorder.address) == after.physical
     if recorder.access & ~1 <= 2 and recorder.access != 4:
         assert recorder.address in operands(arch, first)

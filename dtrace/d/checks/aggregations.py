@@ -83,7 +83,7 @@ def _check_callable(env: Environment, call: syntax.Call) -> None:
 
 
 def _time_unit(node: syntax.Expression) -> int | None:
-    """Return the unit of a time expression in nanoseconds.
+    """Return the unit, in nanoseconds, of an expression that is computed from a time.
 
     The result is 0 if the expression is computed from a time but its unit cannot be determined,
     and None if it is not a time.

@@ -48,7 +48,7 @@ def check_index(env: Environment, node: syntax.Index) -> syntax.Expression:
 
 
 def _associative_array(env: Environment, base: syntax.Expression) -> Variable | None:
-    """Return the associative array that a name denotes or would create, or None for other names."""
+    """Return the associative array that a name denotes or creates, or None for other names."""
     if isinstance(base, syntax.Name) and "`" not in base.name and base.name not in env.bound:
         name = base.name
         known = env.variables.get((Scope.GLOBAL, name))

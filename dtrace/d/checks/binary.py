@@ -76,7 +76,7 @@ def check_binary(env: Environment, node: syntax.Binary) -> syntax.Expression:
 
 def _enumerated(env: Environment, node: syntax.Binary, left: syntax.Expression
                 ) -> syntax.Expression:
-    """Return the right operand, resolved as an enumerator in a comparison with an enumeration."""
+    """Return the right operand; resolve it as an enumerator if the left is an enumeration."""
     right = node.right
     kind = strip(left.kind)
     if node.operator in RELATIONS and isinstance(kind, Enumeration) and isinstance(

@@ -82,7 +82,7 @@ class Checker(Environment):
                 return check_offsetof(self, node)
             case syntax.Translate():
                 return check_translate(self, node)
-        return node  # a node of the checked tree needs no check
+        return node  # nodes that the checker itself creates need no check
 
     def check_statement(self, statement: syntax.Do) -> syntax.Expression:
         """Check an expression that is used as a statement.

@@ -101,7 +101,7 @@ def define_inline(env: Environment, node: syntax.Inline) -> None:
         value = env.read(syntax.clone(node.value))
     given = assigned_type(value)
     if isinstance(value, syntax.Translated) and value.pointer:
-        # The inline names the translated structure, not a value.
+        # The inline is a pointer to the translated structure.
         given = pointer_to(value.translator.to)
     if not (fits(node.type, value) if value.kind is given
             else compatible(node.type, given)):

@@ -112,7 +112,7 @@ class Environment(ABC):
     # -- names -------------------------------------------------------------------------------------
 
     def knows(self, name: str) -> bool:
-        """Whether a word names a variable, function, inline or enumerator; used by the parser."""
+        """Return whether a word names a variable, function, inline or enumerator."""
         return ((name not in self.hidden and self.builtin(name))
                 or name in self.inlines or name in self.externs
                 or (Scope.GLOBAL, name) in self.variables

@@ -1,4 +1,4 @@
-"""Conversion of DWARF locations to D expressions of ``regs[]``, constants and memory."""
+"""Conversion of DWARF locations to D expressions that read ``regs[]``, constants and memory."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Checks of ``args[]``, and of ``argN`` for arguments that the firing's context does not hold."""
+"""Checks of ``args[]``, and of each ``argN`` that is not in the context of the firing."""
 
 from dtrace.d.checks import locations
 from dtrace.d.checks.conversions import typed
@@ -67,7 +67,7 @@ def _in_context(place: SourcePlace, index: int, kind: Type) -> syntax.Expression
 
 def located_argument(env: Environment, place: SourcePlace, index: int, kind: Type | None
                      ) -> syntax.Expression | None:
-    """Return an expression for an argument that the firing contexts of some probes lack.
+    """Return an expression for an argument that is missing from some probes' firing contexts.
 
     Return None if the argument can only be read from the context.
 

@@ -199,7 +199,7 @@ class _Order:
     data: bool = False
 
     def follow(self, kind: str, statement: syntax.Expression, place: SourcePlace) -> None:
-        """Check that the clause's preceding statements allow a statement, and record it.
+        """Check that a statement may follow the previous statements of its clause, and record it.
 
         :raises DError: if the statement may not follow them.
         """

@@ -27,7 +27,7 @@ from dtrace.d.language.types import (
 )
 from dwarf.types import Pointer, Type, strip
 
-CONTEXT, RECORD = 6, 7  # register numbers of the context's address and the record's address
+CONTEXT, RECORD = 6, 7  # registers that hold the addresses of the context and the record
 ALU = {"+": Alu.ADD, "-": Alu.SUB, "*": Alu.MUL, "&": Alu.AND, "|": Alu.OR, "^": Alu.XOR,
        "<<": Alu.LSH}
 UNSIGNED = {"==": BpfJump.JEQ, "!=": BpfJump.JNE, "<": BpfJump.JLT, ">": BpfJump.JGT,
@@ -42,7 +42,7 @@ SWAPS = {"htons": 16, "ntohs": 16, "htonl": 32, "ntohl": 32, "htonll": 64, "ntoh
 
 
 def window(offset: int, bits: int) -> tuple[int, int, int]:
-    """Return the first byte, byte count and lowest bit with which to read a bit-field.
+    """Return how to read a bit-field: (first byte, byte count, lowest bit in these bytes).
 
     The bytes are the fewest aligned ones that hold the field; if even eight do not, they begin with
     the field's first byte, and there are eight or nine.
@@ -62,7 +62,7 @@ REGISTERS = 7  # number of registers that an expression may use in DTrace's virt
 
 
 def registers(e: syntax.Expression) -> int:
-    """Return the number of registers that DTrace would need for an expression.
+    """Return the number of registers that DTrace needs for an expression.
 
     DTrace refuses expressions that need too many, and so does this compiler.
     """
@@ -276,7 +276,7 @@ class ExpressionCode(ValueCode):
         return self.storage.key_size(e.kind)
 
     def _put_part(self, e: syntax.Expression, region: Region | None, at: int) -> None:
-        """Emit code that puts a value into a key; ``place_part`` selects the location."""
+        """Emit code that puts a value into a key, at the location that ``place_part`` computes."""
         self.value(e)
         self.place_part(region, at)
         if is_scalar(e.kind):
@@ -288,14 +288,14 @@ class ExpressionCode(ValueCode):
             self.out.helper(Helper.COPY)
 
     def place_part(self, region: Region | None, at: int) -> None:
-        """Emit code that sets r1 to an address in a region, or to the address in a stack slot."""
+        """Emit code that sets r1 to an address in a region, or loads r1 from a stack slot."""
         if region is None:
             self.out.load(1, FRAME, at)
         else:
             self.out.address(1, region, at)
 
     def key_arguments(self, number: int, key: tuple[int, int, int | None]) -> None:
-        """Emit code that sets r1 to r3 for a helper that takes a key."""
+        """Emit code that sets registers r1, r2 and r3 for a helper that takes a key."""
         start, size, slot = key
         self.out.constant(1, number)
         if not size and slot is None:

@@ -79,9 +79,12 @@ def of_directories(directories: Sequence[Path]) -> list[tuple[Path, str]]:
                 if path.suffix == ".d" and path.is_file():
                     with path.open("rb") as file:
                         text = file.read(MOST_BYTES + 1)
-                    if len(by_name) >= MOST or len(text) > MOST_BYTES:
-                        raise KinstError(f"-L {directory}: there are more than {MOST} libraries, "
-                                         f"or one is larger than {MOST_BYTES} bytes")
+                    if len(by_name) >= MOST:
+                        raise KinstError(f"-L {directory}: too many libraries; at most {MOST} are "
+                                         "allowed")
+                    if len(text) > MOST_BYTES:
+                        raise KinstError(f"{path}: too large for a library; the limit is "
+                                         f"{MOST_BYTES} bytes")
                     by_name.setdefault(path.name, (path, text.decode("utf-8", "surrogateescape")))
         except OSError as error:
             raise KinstError(f"-L {directory}: {error.strerror}") from None

@@ -30,7 +30,7 @@ PARTS = ("provider", "module", "function", "name")
 LIMITS = (64, 64, 192, 64)
 MAX_PROBE = (1 << 32) - 1
 OWN = ("BEGIN", "END", "ERROR")  # probes that have no stack because they interrupt nothing
-# Maximum number of statements compiled for all but the first probe description of a clause.
+# Maximum number of statements compiled for the second and later probe descriptions of a clause.
 MAX_REPEATED = 10_000
 
 
@@ -410,7 +410,7 @@ class Compiler:
         self._of_name(name, words[1].text, place)
 
     def _of_name(self, name: str, target: str, place: SourcePlace) -> None:
-        """Process a pragma about a name that the program defines, before or after the pragma."""
+        """Process a pragma about a name, which may be defined before or after the pragma."""
         checker = self.checker
         if checker.knows(target):
             if not checker.owns(target):

@@ -56,7 +56,7 @@ class RecordCode(ExpressionCode):
         self.options = options
         self.actions: list[Recorded] = []
         self.size = 0
-        self.counted = HEAD  # size of the record in DTrace
+        self.counted = HEAD  # size of the record in DTrace's buffer
         self.speculated: int | None = None  # index of the instruction that loads ``counted``
 
     def field(self, size: int, kind: Type, how: str = "value") -> Field:
@@ -67,7 +67,7 @@ class RecordCode(ExpressionCode):
         return found
 
     def count_bytes(self, size: int, alignment: int) -> None:
-        """Add an aligned value to ``counted``, the size of the record in DTrace."""
+        """Add the size of an aligned value to ``counted``, the record's size in DTrace's buffer."""
         self.counted = -(-self.counted // alignment) * alignment + size
 
     def recorded(self, e: syntax.Expression) -> Field:

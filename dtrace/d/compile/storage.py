@@ -72,7 +72,7 @@ class Storage:
         return 8 if is_scalar(kind) else -(-self.size(kind) // 8) * 8
 
     def zeros(self, size: int) -> int:
-        """Return the offset of zero bytes among the constants; ``size`` is capped at ``MAX_ZEROS``.
+        """Return the offset among the constants of ``size`` zero bytes, but at most ``MAX_ZEROS``.
 
         Larger variables are refused when the program is linked.
         """

@@ -70,7 +70,7 @@ class ValueCode:
             self.out.alu(Alu.ADD, 0, 1)
 
     def _load_nine(self, low: int, place: SourcePlace) -> None:
-        """Emit the load of a bit-field that begins at bit ``low`` of the first of nine bytes."""
+        """Emit the load of a nine-byte bit-field, which begins at bit ``low`` of the first byte."""
         address = self.keep(place)
         self._load_word(8)
         self.out.alu_constant(Alu.RSH, 0, low)

@@ -48,7 +48,7 @@ GLOB = re.compile(r"[*?\[]")
 
 
 def least(*attributes: str) -> str:
-    """Return the attributes that combine the lowest stability of each part (names, data, class)."""
+    """Combine attributes: return the lowest value of each part (names, data, class)."""
     parts = []
     for words, *given in zip((STABILITIES, STABILITIES, CLASSES),
                              *(value.split("/") for value in attributes), strict=True):
@@ -63,7 +63,7 @@ def of_provider(provider: str) -> tuple[str, str, str, str, str]:
 
 
 def of_description(provider: str, module: str, function: str, name: str) -> str:
-    """Return the attributes of a probe description: the least stable ones of the named parts."""
+    """Return the least stable attributes of the parts that a probe description specifies."""
     if not provider or GLOB.search(provider):
         return NO_PROVIDER
     own, *parts, _arguments = of_provider(provider)

@@ -27,7 +27,7 @@ _LADDER: tuple[Integer, ...] = (
 
 
 def number_type(node: syntax.Number) -> Type:
-    """Return the first type that can hold a constant, starting with the type of its suffix.
+    """Return the first type that can hold a constant, starting with the one its suffix selects.
 
     :raises DError: if no type can hold it.
     """

@@ -21,7 +21,7 @@ from dwarf.types import Array, Integer, Type, Typedef, strip
 
 FLAGS = "#0-+ '"
 SIZES = "hlLw"
-MAX_NUMBER = 1 << 16  # maximum width or precision, so that no script fills the host's memory
+MAX_NUMBER = 1 << 16  # maximum width or precision, to limit memory usage
 
 
 @dataclass
@@ -46,7 +46,7 @@ Piece = bytes | Conversion
 
 
 def _named(kind: Type, *names: str) -> bool:
-    """Whether a type, with typedefs resolved, is an integer type with one of the given names."""
+    """Return whether a type, without its typedefs, is an integer type with a given name."""
     return not special(kind) and isinstance(strip(kind), Integer) and getattr(
         strip(kind), "name", "") in names
 

@@ -194,7 +194,7 @@ CONTEXT = {
     "probefunc": ("string", ContextOffset.FUNCTION), "probename": ("string", ContextOffset.NAME),
     "timestamp": ("uint64_t", ContextOffset.TIMESTAMP),
 }
-# Variables whose values the host supplies, with their types.  The runtime uses their indexes.
+# Variables whose values the host supplies, with their types; the runtime refers to them by index.
 HOSTED = {
     "caller": "uintptr_t", "cpu": "int", "curthread": "struct thread *", "errno": "int",
     "execargs": "string", "execname": "string", "gid": "gid_t", "ipl": "uint_t",
@@ -267,7 +267,7 @@ Part = tuple[Type, str, int]
 
 @dataclass(eq=False)
 class KeyShape:
-    """An aggregation with one set of key sizes, since key sizes may differ between statements.
+    """Types and sizes of an aggregation's keys, which may differ between statements.
 
     :param parts: for each key: type, form ("value", "stack" and so on), size in bytes.
     """

@@ -158,7 +158,7 @@ FIXED: dict[str, Parse] = {
     "bufpolicy": _one_of("ring", "fill", "switch"), "bufresize": _one_of("auto", "manual"),
     "oformat": _text,
     "stackinline": parse_flag,  # extension: show inline functions and source lines in stack()
-    "stackline": parse_flag,  # extension: like stackinline, but merges frames of one source line
+    "stackline": parse_flag,  # extension: like stackinline, but merge the frames of one source line
     "host-time": parse_flag,  # extension: without a kernel, use the host's clock for timestamps
 }
 DEFAULTS: dict[str, Value] = {
@@ -216,7 +216,7 @@ class Options:
             self.allowed_outside = parsed is not None
 
     def given(self, name: str) -> bool:
-        """Return whether a flag is set; a flag with the value 0 is set."""
+        """Return whether a flag is set; a flag with the value 0 counts as set."""
         return self.values.get(name) is not None
 
     def number(self, name: str) -> int:

@@ -65,7 +65,7 @@ class Parser:
         self._between = True
         self._depth = 0
         self._closed = SourcePlace(1)  # position of the most recent closing brace
-        self._variables: set[str] = set()  # names of types that are also variables
+        self._variables: set[str] = set()  # names that denote both a type and a variable
 
     # -- tokens ------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Parser:
             raise DError("D_SYNTAX", f"the program is nested deeper than {MAX_DEPTH} levels", place)
 
     def built(self, node: Built, *parts: syntax.Expression, levels: int = 1) -> Built:
-        """Set the height of an expression from its parts, and return the expression.
+        """Set the height of an expression from the heights of its parts; return the expression.
 
         :param levels: levels that the expression counts for, since its visitors may call each
             other more than once per node.

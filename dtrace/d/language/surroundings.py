@@ -12,7 +12,7 @@ class Surroundings(Protocol):
     """Interface through which the checker asks about a kernel and its probes."""
 
     def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
-        """Return the address and type of a kernel variable, or None without a kernel.
+        """Return the address and type of a kernel variable, or None if there is no kernel.
 
         :raises KinstError: if there is no such variable.
         """

@@ -110,7 +110,7 @@ def is_array(kind: Type) -> bool:
 
 
 def is_indirect(kind: Type) -> bool:
-    """Return whether a type is a pointer, an array or a string, whose null value is 0."""
+    """Return whether a type is a pointer, an array or a string; their null value is 0."""
     return isinstance(strip(kind), Pointer | Array)
 
 
@@ -136,7 +136,7 @@ def is_text(kind: Type) -> bool:
 
 
 def is_vague(kind: Type) -> bool:
-    """Return whether a type is a pointer to void or to a function, which allows no arithmetic."""
+    """Return whether a type is a pointer without arithmetic: a pointer to void or to a function."""
     found = strip(kind)
     return isinstance(found, Pointer) and isinstance(strip(found.target), Void | Procedure)
 
@@ -303,7 +303,7 @@ class Universe:
         return self._named.get(name)
 
     def named(self, name: str) -> Type | None:
-        """Return the type whose name has no ``struct``, ``union`` or ``enum`` prefix, or None."""
+        """Return the type with an unprefixed name (no ``struct``, ``union``, ``enum``), or None."""
         scope, mark, plain = name.rpartition("`")
         if mark and scope not in SCOPES:
             return None

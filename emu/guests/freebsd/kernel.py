@@ -133,7 +133,7 @@ def freebsd(
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),
         boot=GuestBoot(
             load, place,
-            # At the mountroot prompt the kernel waits in the function that reads the console.
+            # At the mountroot prompt, the kernel waits in the function that reads the console.
             prompts=PROMPTS, later_prompt=(SINGLE_USER, "\r\n# "), shell_prompt=SHELL_PROMPT,
             starts=("mi_startup",), readers=("cngets", "cncheckc", "cngetc"),
             panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "), releases=releases,

@@ -69,9 +69,10 @@ def command_line(options: BootOptions, guard: str = "") -> str:
         raise ImageError("QEMU cannot boot a kernel with a memory disk on this architecture; use "
                          "--disk")
     words = [word.decode() for word in environment(options).split(b"\0") if word]
-    if any(" " in word for word in words):
-        raise ImageError("QEMU cannot pass an --env variable whose value contains a space to this "
-                         "kernel; omit the variable")
+    spaced = next((word for word in words if " " in word), None)
+    if spaced is not None:
+        raise ImageError(f"--env {spaced.partition('=')[0]}=...: QEMU cannot pass a value that "
+                         "contains a space to this kernel; leave out the variable")
     if options.flags:
         words.append(f"-{options.flags}")
     return " ".join([*([guard] if guard else []), *words]) if words else ""

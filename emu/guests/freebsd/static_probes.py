@@ -35,7 +35,7 @@ def static_probes(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
         return _probes(image, memory)
     except MemoryAccessError as error:
         raise StaticProbeError(f"{image.path}: the kernel's static probes cannot be read: {error}; "
-                               "has the kernel been started?") from None
+                               "boot the kernel first") from None
 
 
 def _probes(image: Image, memory: VirtualMemory) -> list[StaticProbe]:

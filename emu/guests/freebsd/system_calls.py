@@ -63,5 +63,5 @@ def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
                                    "" if function is None else function.name, returns)))
         except MemoryAccessError as error:
             raise StaticProbeError(f"{image.path}: {name} cannot be read: {error}; "
-                                   "has the kernel been started?") from None
+                                   "boot the kernel first") from None
     return probes

@@ -82,7 +82,7 @@ def _pvh_image(code: bytes) -> bytes:
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:
-    """Write the files of a boot and return QEMU's options for it."""
+    """Write the files from which QEMU boots, and return QEMU's options for the boot."""
     usable = memory - FIRMWARE
     module, at, data, kernend = loader.metadata(image, loader.memory_map(usable))
     sp, words = loader.stack(module, kernend)

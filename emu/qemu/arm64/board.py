@@ -39,7 +39,7 @@ def flatten(image: Image) -> bytes:
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:
-    """Write the files of a boot and return QEMU's options for it.
+    """Write the files from which QEMU boots, and return QEMU's options for the boot.
 
     :raises MachineError: if the image has modules.
     """
@@ -97,7 +97,8 @@ def enter(machine: Entered, source: UnicornMachine) -> None:
     virtual = source.guest.entry_address(source.image)
     physical = source.translate(virtual)
     if physical is None:
-        raise MachineError(f"cannot transfer the state: the entry {virtual:#x} is not mapped")
+        raise MachineError(f"cannot transfer the state: the kernel's entry point {virtual:#x} is "
+                           "not mapped")
     names = [n for n in registers.CARRIED if n not in ("ttbr0_el1", "sctlr_el1")]
     table = state["ttbr0_el1"]
     if state["sctlr_el1"] & 1:

@@ -1,4 +1,4 @@
-"""QEMU board for riscv64, which boots the ELF file after QEMU's firmware.
+"""QEMU board for riscv64, where QEMU's firmware runs first and then starts the ELF file.
 
 A transferred state runs without firmware; the gdb stub can set all of it.
 """
@@ -29,7 +29,7 @@ MACHINE = 3  # machine mode, in which all registers are accessible
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:
-    """Write the files of a boot and return QEMU's options for it.
+    """Write the files from which QEMU boots, and return QEMU's options for the boot.
 
     :raises MachineError: if the image has modules.
     """

@@ -326,7 +326,8 @@ cdef void forget(Clock *c) noexcept nogil:
 
 
 WALK = native(<void *>walk, "emu.walk")
-# The teaching kernel's breakpoint path uses 200 bytes of stack, and GENERIC's uses 208.
+# Maximum number of stack bytes that a kernel's breakpoint path may use.  The teaching kernel uses
+# 200, and GENERIC uses 208.
 FOOTPRINT = 768
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")

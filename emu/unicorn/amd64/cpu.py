@@ -34,7 +34,7 @@ from emu.unicorn.new_engine import new_engine
 
 NON_MASKABLE, BREAKPOINT, INVALID_OPCODE = 2, 3, 6
 DOUBLE_FAULT, GENERAL_PROTECTION, PAGE_FAULT = 8, 13, 14
-WRITE, RESERVED_BIT = 2, 8  # bits of a page fault's error code; page table entries also have WRITE
+WRITE, RESERVED_BIT = 2, 8  # bits of a page fault's error code; WRITE is also in page table entries
 NO_EXECUTE = 1 << 63  # page table entry bit
 MASK = (1 << 64) - 1
 RESERVED = 0xFFF << 40  # reserved bits of an entry: the CPU model has 40-bit physical addresses
@@ -154,7 +154,7 @@ def _exception_fields() -> tuple[int, int]:
         engine = scratch()
         engine.mem_write(CODE, b"\x8e\xe0")  # mov fs, eax
         engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
-        engine.reg_write(uc.UC_X86_REG_RAX, 0x7F7F0000 | code)  # MOV loads the low half into FS
+        engine.reg_write(uc.UC_X86_REG_RAX, 0x7F7F0000 | code)  # MOV loads the low 16 bits into FS
         before.append(context_bytes(engine))
         engine.emu_start(CODE, CODE + 2)
         after.append(context_bytes(engine))

@@ -220,7 +220,7 @@ class ArmCpu(Cpu):
         self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
 
     def monitor_place(self) -> int:
-        """Return the context offset of the exclusive monitor's address."""
+        """Return the offset in a context of the exclusive monitor's address."""
         return _monitor().fields["exclusive_addr"][0]
 
     def start(self, address: int, argument: int) -> None:
@@ -249,7 +249,7 @@ class ArmCpu(Cpu):
     def _system_read(self, number: int) -> int | None:
         if number == CNTFRQ:
             return FREQUENCY
-        if number == PMCCNTR:  # the CPU model itself returns the host's clock
+        if number == PMCCNTR:  # the CPU model's own counter follows the host's clock
             return self.machine.now
         if number == MPIDR:
             return 1 << 31 | self.number
@@ -317,7 +317,8 @@ class ArmCpu(Cpu):
                 if i == 0:
                     self._enter(VECTOR_SYNC, pc, FP_ACCESS)
                 return i
-        raise MachineError(f"the code at {pc:#x} changed just before the CPU executed it")
+        raise MachineError(f"cannot deliver a trap at {pc:#x}: the code there changed just before "
+                           "the CPU executed it")
 
     def stuck(self) -> str:
         """Explain why the CPU model does not execute the current instruction."""

@@ -192,7 +192,8 @@ cdef void forget(Clock *c) noexcept nogil:
 
 
 WALK = native(<void *>walk, "emu.walk")
-# The teaching kernel's breakpoint path uses 304 bytes of stack, and GENERIC's uses 320.
+# Maximum number of stack bytes that a kernel's breakpoint path may use.  The teaching kernel uses
+# 304, and GENERIC uses 320.
 FOOTPRINT = 2048
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")

@@ -94,7 +94,7 @@ def _control_places() -> dict[str, int]:
 
 @functools.cache
 def _software_field() -> StateFields:
-    """Locate the context field of the pending interrupts that the guest itself clears (mip)."""
+    """Locate mip in a context: the pending interrupts, some of which the guest clears itself."""
     states, values = [], (0x222, 0x20, 0x202, 0x220)
     for value in values:
         engine = scratch()
@@ -219,7 +219,7 @@ class RiscvCpu(Cpu):
         m.write_register("priv", 1)
 
     def monitor_place(self) -> int:
-        """Return the context offset of the address that LR reserved."""
+        """Return the offset in a context of the address that LR reserved."""
         return _reservation().fields["load_res"][0]
 
     def start(self, address: int, argument: int) -> None:
@@ -484,7 +484,7 @@ class RiscvCpu(Cpu):
     _block_ends = BlockEnds(scratch, NOP)
 
     def ends_block(self, code: bytes) -> bool:
-        """Whether an instruction ends a block, as some jumps, fences and system instructions do."""
+        """Return whether an instruction ends a block (some jumps, fences, system instructions)."""
         return (len(code) == 2 or code[0] & 0x7F in MAY_END_BLOCK) and self._block_ends(code)
 
     def is_wait(self, code: bytes) -> bool:

@@ -24,7 +24,7 @@ class CallComparison:
         self.machine, self.base = machine, base
         self.model, self.trap = MODELS[machine.arch.name], trap_of(machine.guest, machine.arch.name)
         self.names = tuple(machine.arch.registers)
-        self.last = 0  # address of the last instruction, for reports of differences at the end
+        self.last = 0  # address of the instruction to report with a difference at the end
 
     def stops(self, ours: Sequence[Event], theirs: Sequence[Event],
                  unfinished: bool = False) -> None:
@@ -90,7 +90,7 @@ class CallComparison:
     def stack_before(
         self, ours: Sequence[Event], theirs: Sequence[Event]
     ) -> tuple[int, bytes] | None:
-        """Return (address, bytes) of kinst-emu's stack before QEMU's last stop.
+        """Return (address, bytes) of kinst-emu's stack before the trap of QEMU's last stop.
 
         None if the machines do not agree at this stop.
         """

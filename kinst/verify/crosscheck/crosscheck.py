@@ -45,7 +45,8 @@ from kinst.verify.crosscheck.lockstep import (
 
 # maximum number of probes, and of their firings, in one call
 MAX_PROBES, MAX_FIRINGS = 300, 1200
-# Maximum number of firings if every instruction is executed more than MAX_FIRINGS times
+# If every instruction is executed more than MAX_FIRINGS times, the one that is executed least often
+# is probed, provided that it is executed at most this many times.
 MOST_FIRINGS = 2 * MAX_FIRINGS
 PROBED_PATIENCE = 30.0  # seconds to wait for QEMU's response in a call with probes
 
@@ -55,7 +56,7 @@ Sites = dict[int, tuple[Symbol, ProbedInstruction]]  # address -> function and p
 
 
 class Crosscheck:
-    """Comparison of calls on a machine at rest with the same calls on QEMU.
+    """Comparison of calls on a stopped machine with the same calls on QEMU.
 
     :param most: maximum number of instructions in a call that is compared.
     """
@@ -170,14 +171,14 @@ class Crosscheck:
     def _fire(self, seen: list[Event], probe: Probe, state: CpuState | NativeState) -> None:
         seen[-1].registers = tuple(state.get(name) for name in self.compare.names)
         if len(seen) > 4 * MOST_FIRINGS:
-            raise TooLongError(f"the call with probes stops at the seam {len(seen)} times, which "
-                               "is too often to compare")
+            raise TooLongError(f"the call with probes stops at the seam {len(seen)} times; "
+                               f"the limit is {4 * MOST_FIRINGS}")
 
     def _sites(self, recording: ExecutionTrace, points: dict[int, ModelPoint],
                found: Agreement) -> Sites:
         """Choose the executed instructions to probe, within the limits for one call.
 
-        Instructions whose encoding has not fired yet come first.
+        Instructions on whose encoding no probe has fired yet come first.
 
         :raises TooLongError: when every instruction is executed too often.
         """
@@ -217,8 +218,9 @@ class Crosscheck:
             if rare is None:
                 raise KinstError("the call executes no instruction that can be probed")
             if rare[1] > MOST_FIRINGS:
-                raise TooLongError("cannot choose a probe: the call executes every instruction "
-                                   f"that can be probed more than {MOST_FIRINGS} times")
+                raise TooLongError("cannot choose a probe: each instruction that can be probed is "
+                                   f"executed more than {MOST_FIRINGS} times in this call; choose "
+                                   "a shorter call")
             chosen[rare[2]] = rare[3], rare[4]
         return chosen
 

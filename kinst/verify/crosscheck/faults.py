@@ -74,7 +74,7 @@ class FaultyCrosscheck(Crosscheck):
     def __init__(self, machine: UnicornMachine, fault: str, most: int = MAX_STEPS) -> None:
         super().__init__(machine, most)
         self.fault = fault
-        self.faulty = 0  # address of the instruction with the fault, or 0 before the fault
+        self.faulty = 0  # address at which the fault was injected, or 0 if it was not injected
 
     def check(self, workload: Workload) -> Agreement:
         """Compare one call on both machines.

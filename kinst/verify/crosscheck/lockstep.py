@@ -17,8 +17,9 @@ from emu.qemu.machine import QemuMachine
 from emu.unicorn.machine import UnicornMachine
 from kinst.verify.crosscheck.difference import MODELS, Difference, MemoryDifference
 
-MAX_WRITES = 16  # maximum number of recorded writes of one instruction
-MAX_STEPS = 50_000  # maximum number of instructions; single-stepping them takes about 12 seconds
+MAX_WRITES = 16  # maximum number of writes recorded for one instruction
+# maximum number of instructions in a call; single-stepping through them takes about 12 seconds
+MAX_STEPS = 50_000
 
 
 class TooLongError(KinstError):
@@ -94,7 +95,7 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
             places.append((address, size))
 
     def handled(address: int, handler: Callable[[], None]) -> None:
-        """Record an instruction that a handler performs, because the hook does not see it."""
+        """Record an instruction before its handler runs: the hook misses emulated instructions."""
         before(machine.uc, address, 0, None)
         handler()
 
@@ -135,7 +136,7 @@ class ModelPoint:
     results: list[dict[str, int]]
 
     def settle(self, machine: Machine, number: int) -> None:
-        """Set the recorded result on a machine that has just executed the instruction."""
+        """Write the recorded result to a machine that has just executed the instruction."""
         if number < len(self.results):
             for name, value in self.results[number].items():
                 theirs = machine.read_register(name)
@@ -184,7 +185,7 @@ def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, Mo
     names, steps, _ = recording.names, recording.steps, recording.pc
 
     def settle(address: int) -> None:
-        """Set the recorded result if the last instruction's result depends on the model."""
+        """Write the recorded result if the last instruction's result depends on the model."""
         if last is not None and last in points and last != address:
             points[last].settle(machine, executed[last])
             executed[last] += 1

@@ -10,8 +10,8 @@ configured.
 
 from kinst.verify.crosscheck.call_table import entries
 
-# FreeBSD's sys/fcntl.h, sys/mman.h, sys/socket.h: O_RDWR | O_CREAT, PROT_READ | PROT_WRITE,
-# MAP_ANON | MAP_PRIVATE, AF_LOCAL, AF_INET; AT_FDCWD is -100.
+# Constants from FreeBSD's sys/fcntl.h, sys/mman.h and sys/socket.h: O_RDWR | O_CREAT,
+# PROT_READ | PROT_WRITE, MAP_ANON | MAP_PRIVATE, AF_LOCAL, AF_INET; AT_FDCWD is -100.
 FILE = 'f = sys_open("/tmp/x", 0x202, 0644)'
 FILLED = f"{FILE}; sys_write(f, {{d}}, {{n}})"
 ROOT = 'f = sys_open("/", 0, 0)'

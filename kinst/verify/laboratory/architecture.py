@@ -26,7 +26,7 @@ class LaboratoryArch(ABC):
     control: ClassVar[Mapping[str, int]] = {}  # general registers with a fixed value
     preset: ClassVar[Sequence[tuple[int, int]]] = ()  # (register, value) set before each execution
     trap_pc_offset: ClassVar[int] = 0  # offset that Unicorn adds to the pc of an exception
-    # names of the faults of instructions that the CPU model does not support
+    # names of the faults that the CPU model raises for instructions that it does not support
     unknown: ClassVar[frozenset[str]]
 
     def prepare(self, engine: Any) -> None:
@@ -38,7 +38,7 @@ class LaboratoryArch(ABC):
         return None
 
     def repeats(self, code: bytes) -> bool:
-        """Whether an instruction may take several steps, as a REP string instruction does."""
+        """Return whether an instruction may take several steps, as REP string instructions do."""
         return False
 
     def judge(self, seed: int) -> "Judge | None":
@@ -67,7 +67,7 @@ class LaboratoryArch(ABC):
 class Judge(Protocol):
     """CPU that executes instructions independently of Unicorn, with memory as in ``FlatCpu``."""
 
-    unknown: ClassVar[str]  # name of the fault of instructions that the CPU does not support
+    unknown: ClassVar[str]  # name of the fault that an unsupported instruction causes
     compared: ClassVar[Mapping[str, int]]  # masks of the registers that an emulation may change
 
     @property

@@ -9,7 +9,7 @@ from kinst.verify.sweep.store import Build, Store
 
 # place where an encoding first occurs, and the finding about the encoding
 Place = tuple[str, Finding]
-KEPT = 1000  # maximum number of wrong encodings listed that occur only in one build
+KEPT = 1000  # maximum number of listed wrong encodings that only one of the builds has
 
 
 def findings_of(store: Store, build: Build) -> Iterator[Place]:

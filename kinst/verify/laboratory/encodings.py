@@ -22,7 +22,7 @@ MADE_BY = ("kinst.relocation", "kinst.code", "kinst.probes", "kinst.providers",
                "laboratory", "memory_map", "outcome", "protocol")))
 
 
-UNPROVEN_STATUS = 3  # exit status when nothing is wrong, but something is unproven
+UNPROVEN_STATUS = 3  # exit status if no result is wrong, but at least one is unproven
 
 
 @dataclass

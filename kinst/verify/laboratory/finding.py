@@ -56,7 +56,7 @@ class Finding:
 
     @property
     def unproven(self) -> bool:
-        """Whether no state could have revealed a mistake."""
+        """Whether the encoding passed, but no state could have revealed a mistake."""
         return self.word.startswith(UNPROVEN)
 
     def at(self, source: str) -> "Finding":
@@ -72,7 +72,7 @@ FIELDS = fields(Finding)
 
 
 def unproven(verdict: str, why: str) -> str:
-    """Return the result word for an encoding that passed without proof."""
+    """Return the result word for an encoding that passed without proof: its verdict and ``why``."""
     return f"{UNPROVEN}{verdict}, {why}"
 
 

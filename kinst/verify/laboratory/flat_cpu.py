@@ -33,7 +33,7 @@ class FlatCpu:
         self.contents: dict[int, bytes] = {}
         self.kept: dict[int, bytes] = {}  # reference contents of the code and trampoline pages
         self.size = 0
-        self.wanted: set[int] = set()  # unmapped pages whose access ended an execution
+        self.wanted: set[int] = set()  # unmapped pages on which an access ended an execution
         self.uc.hook_add(unicorn.UC_HOOK_MEM_UNMAPPED, self._unmapped)
         for page in (CODE, SLOTS, DATA):
             self.map(page)
@@ -118,7 +118,7 @@ class FlatCpu:
         return changed
 
     def set(self, values: dict[str, int], vectors: Sequence[int]) -> None:
-        """Set the preset, general and vector registers."""
+        """Set the general and vector registers, and those that ``facts.preset`` lists."""
         for register, value in self.facts.preset:
             self.engine.write(register, value)
         for name, value in values.items():

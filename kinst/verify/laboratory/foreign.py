@@ -169,5 +169,5 @@ class RelocatorTask(UnpreparedTask):
         """
         if identity(self.program) != self.wanted:
             raise KinstError(f"--relocator {self.program}: the program's files on the worker "
-                             f"{socket.gethostname()} differ from those on this machine")
+                             f"{socket.gethostname()} differ from the local ones; copy them there")
         return judged(self.program, self.arch, items, self.seed, self.states)

@@ -271,7 +271,7 @@ class Laboratory:
             self.judge = None
 
     def _again(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
-        """Execute an encoding in place, displaced and, for an emulated encoding, by emulation."""
+        """Execute an encoding in place and displaced, and emulate it if that is the verdict."""
         def ways(_in_place: Outcome) -> list[tuple[str, Outcome]]:
             outcomes = []
             if not isinstance(verdict, Copy | Rewrite):
@@ -284,7 +284,7 @@ class Laboratory:
 
     def _until_known(self, code: bytes, number: int,
                      ways: Callable[[Outcome], list[tuple[str, Outcome]]]) -> Outcome:
-        """Execute an encoding in place and by every alternative; ``_others`` receives the outcomes.
+        """Execute an encoding in place and by all alternatives; keep their outcomes in ``_others``.
 
         Executions are repeated until every page that any execution accesses is mapped.
         """

@@ -9,7 +9,7 @@ from itertools import product
 from kinst.relocation.verdict import Condition
 
 VALUES = (0, 1, (1 << 64) - 1, 1 << 63, (1 << 63) - 1)
-STACK = 0xFFFF_FFC0_1234_5680  # stack pointer used as an example
+STACK = 0xFFFF_FFC0_1234_5680  # value of the stack pointer in all tested states
 ZEROS = ("zero", "xzr")
 MOST = 3  # maximum number of registers whose values are tried in all combinations
 RANDOM = 512  # number of random states

@@ -148,7 +148,7 @@ class Relocator:
             except OSError:
                 raise self._trouble(self._ended()) from None
             if rest:
-                self._wait(self._in, selectors.EVENT_WRITE, deadline, "does not read its input")
+                self._wait(self._in, selectors.EVENT_WRITE, deadline, "did not read its input")
 
     def _ended(self) -> str:
         try:
@@ -162,7 +162,7 @@ class Relocator:
         while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_LINE:
                 raise self._trouble(f"sent a line of more than {MAX_LINE} bytes")
-            self._wait(self._out, selectors.EVENT_READ, deadline, "no answer")
+            self._wait(self._out, selectors.EVENT_READ, deadline, "sent no answer")
             data = self._out.read(MAX_LINE)
             if not data:
                 raise self._trouble(self._ended())

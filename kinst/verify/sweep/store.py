@@ -130,7 +130,8 @@ class Store:
             if application != APPLICATION:
                 raise KinstError(f"{path}: not a result store (--store creates one)")
             elif version != FORMAT:
-                raise KinstError(f"{path}: store format {version} is not supported, only {FORMAT}")
+                raise KinstError(f"{path}: store format {version} is not supported; this program "
+                                 f"reads format {FORMAT}")
             if self._schema(self._db) != _expected():
                 raise KinstError(f"{path}: damaged: its tables do not have the format of a result "
                                  "store")
@@ -147,7 +148,7 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Convert errors of the enclosed accesses to the store's file to KinstError.
+        """Raise KinstError if an access to the store's file fails in the ``with`` block.
 
         :raises KinstError: if the file is damaged or cannot be used.
         """

@@ -1,4 +1,4 @@
-"""Sweeps over items: workers process parts of the items, except items with known results."""
+"""Sweeps over items: workers process the items in parts, and skip items with known results."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence

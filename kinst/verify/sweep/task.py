@@ -19,7 +19,7 @@ _inherited: object = None  # the parent's object; this reference prevents its fi
 
 
 class Task(ABC, Generic[Item, Result, Prepared]):
-    """Description of work on items: a frozen dataclass, which can be sent and compared.
+    """Description of work on items: a frozen dataclass that can be compared and sent to workers.
 
     :cvar copied: whether forked copies of a process can use what the process has prepared.
     """

@@ -262,4 +262,4 @@ def check_identity(image: Image, identity: str) -> None:
     """
     if image.identity != identity:
         raise KinstError(f"{image.path}: the kernel or its modules on the worker "
-                         f"{socket.gethostname()} differ from those on this machine")
+                         f"{socket.gethostname()} differ from the local ones; copy them there")

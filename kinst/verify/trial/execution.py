@@ -19,7 +19,7 @@ BATCH = 400  # maximum number of instructions placed at the same time
 NO_STACK = "not executed: it leaves the kernel without its stack or does not finish"
 BY_MODULE = "by the module"
 IN_MODULE = "the fault occurs in the module's own code instead of at the instruction"
-ROUNDS = 48  # rounds of special states, used if the random states prove too little
+ROUNDS = 48  # number of rounds of special states, used if the random states prove too little
 GONE = 16  # number of jumps to unmapped addresses after which no more special states are tried
 MADE = tuple(first + 2 * i for i in range(ROUNDS) for first in (JUMPS, POINTERS, MIXED))
 
@@ -109,7 +109,7 @@ def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, differe
                              and trial.faults.at == sample.address)
             if trial.has_stack(outcome):
                 outcomes[state] = outcome
-                # Odd-numbered states mask interrupts, so they hide modules that leave them masked.
+                # Odd-numbered states mask interrupts: they hide a module that leaves them masked.
                 if state % 2 == 0:
                     told.add(outcome)
                     gone += went
@@ -198,7 +198,7 @@ def _one(trial: Trial, one: PlacedProbe, states: int) -> Tried:
         wrong = _interrupted(trial, one, calm[0])
         if wrong is not None:
             return Tried(sample.code, word, wrong, faults, note)
-    # Equal results prove a different method right, but leave a different decoding unproven.
+    # Equal results prove that a different method is right; a different decoding stays unproven.
     if read or told.lacks:
         why = NOT_TOLD + difference if told.ways and difference else told.lacks
         return Tried(sample.code, unproven(word, why), None, faults, note, word)

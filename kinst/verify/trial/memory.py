@@ -12,7 +12,8 @@ from kinst.verify.trial.sample import Sample
 
 PAGE = 4096
 DATA_PAGES, STACK_PAGES = 2, 8
-AROUND = 128  # number of zeroed pages before, between and after data and stack, for displacements
+# number of zeroed pages before, between and after data and stack, for operands with displacements
+AROUND = 128
 STACK = DATA_PAGES + AROUND  # index of the stack's first page, counted from the first data page
 ABOVE_STACK = 2 * PAGE + 0x800  # number of bytes of stack above the initial stack pointer
 LEAST_STACK = 3 * PAGE  # number of bytes of stack that the kernel needs to handle a breakpoint
@@ -24,7 +25,7 @@ WATCHED, DIVISOR = 64, b"\x40"
 
 
 class TrialMemory:
-    """Guest pages for random states: their initial contents, and what an execution changes.
+    """Guest pages for random states: their initial contents, and an execution's changes to them.
 
     :param function: function whose end serves as the target of jumps.
     :param protection: register and its bit that write-protect the kernel's code, or None.
@@ -50,14 +51,14 @@ class TrialMemory:
             at = physical - machine.ram_base
             self._views.append(machine.memory_part.view[at : at + PAGE])
         self._content = [self._random_page(random.Random(seed ^ page)) for page in pages]
-        # Put a valid return address on the stack, which is the same in all states.
+        # Put a valid return address on the stack; all states have the same return address.
         page, at = divmod(self.sp - self.stack[0], PAGE)
         top = bytearray(self._content[DATA_PAGES + page])
         top[at : at + 8] = self.landing(random.Random(seed)).to_bytes(8, "little")
         self._content[DATA_PAGES + page] = bytes(top)
         # Pc-relative operands of the current sample, with their original contents
         self._watched: tuple[Sample | None, dict[int, bytes]] = None, {}
-        self._before: dict[int, bytes] = {}  # contents of the operands at the start of the state
+        self._before: dict[int, bytes] = {}  # initial contents of the operands in the current state
 
     def landing(self, generator: random.Random) -> int:
         """Return a random valid jump target near the function's end."""
@@ -103,7 +104,10 @@ class TrialMemory:
             self._protect(*self._protection, not (before and divided))
 
     def _protect(self, register: str, bit: int, wanted: bool) -> None:
-        """Switch write protection on or off; in mixed states, samples may write to code."""
+        """Set or clear the register bit that write-protects the kernel's code.
+
+        The bit is clear in states with divisors, in which a sample may write to code pages.
+        """
         value = self._machine.read_register(register)
         if bool(value & bit) != wanted:
             self._machine.write_register(register, value ^ bit)

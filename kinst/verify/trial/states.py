@@ -16,7 +16,7 @@ MASK = (1 << 64) - 1
 
 
 def divided(number: int) -> bool:
-    """Whether a state places nonzero divisors in the memory that pc-relative operands read."""
+    """Return whether a state places nonzero divisors in the memory of pc-relative operands."""
     return MIXED <= number < HALVES
 
 

@@ -33,7 +33,8 @@ PASSES = 64  # maximum number of stops at the expected pc with a wrong stack poi
 LOST = -1  # error number for a module that panics or does not return
 NOWHERE = "access to nonexistent memory"  # an access that causes no fault in the kernel
 REPEATS = "instruction repeats for too long"  # a string instruction with a large random count
-# Minimum size of a function for placed instructions; minimum distance of two such functions (bytes)
+# Functions in which instructions are placed: minimum size, and minimum distance between two of
+# them, both in bytes
 SMALLEST, APART = 2048, 1 << 20
 
 
@@ -194,7 +195,7 @@ class Trial:
             self.machine.write_code(pc, code)
 
     def enable(self, placed: PlacedProbe, on: bool) -> None:
-        """Write the bytes with which the module enables a probe, or the original instruction."""
+        """Enable a sample's probe by writing the module's patch, or restore the original code."""
         self.machine.write_code(placed.sample.address,
                                 placed.patch if on else placed.sample.code)
 
@@ -251,7 +252,7 @@ class Trial:
         return self._until(sample, expected, LONG)
 
     def displaced(self, sample: Sample, number: int, expected: Outcome) -> Outcome:
-        """Execute a sample under the module's probe until execution continues as in place."""
+        """Execute a sample under the module's probe until the sample has completed or faulted."""
         self.prepare(sample, number)
         return self._until(sample, expected, LIMIT)
 
@@ -293,12 +294,12 @@ class Trial:
                        self.memory.changed(like, 0 if fault else machine.sp), pc, fault or "")
 
     def gone(self, sample: Sample, outcome: Outcome) -> bool:
-        """Whether a sample completed in place and only the fetch of the jump target faulted."""
+        """Return whether a sample completed in place, but fetching its jump target faulted."""
         return (not sample.address <= self.faults.at < sample.after
                 and outcome.fault == self.faults.of_its_own_address())
 
     def has_stack(self, outcome: Outcome) -> bool:
-        """Whether the kernel can continue: its stack, thread and fixed registers are intact."""
+        """Return whether the kernel can continue: stack, thread and fixed registers are intact."""
         if outcome.fault:
             return True
         sp = outcome.registers[self.machine.arch.sp]

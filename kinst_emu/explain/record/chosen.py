@@ -13,6 +13,7 @@ from dwarf.debug_file import DebugDataError
 from emu.elf.image import Image
 from emu.elf.symbols import Symbol
 from emu.host.errors import KinstError
+from emu.host.printable import counted
 from emu.unicorn.machine import UnicornMachine
 from kinst.probes.breakpoints import Breakpoints, NativeState
 from kinst.probes.kinds import ProbeKind
@@ -109,9 +110,8 @@ class _Counted:
                  function: str, name: str) -> None:
         self._machine = machine
         self._executed: dict[int, list[_Executed]] = {}  # executions by instruction address
-        # One tuple for each firing: the address, the number of instructions executed before the
-        # firing, and the number of the execution of the tail call that caused the firing (0 if it
-        # was not seen, None if no tail call caused the firing).
+        # One tuple for each firing: the address, the instruction count and, if a tail call caused
+        # the firing, the number of the tail call's execution (0 if not seen), otherwise None.
         self._fired: list[tuple[int, int, int | None]] = []
         self.breakpoints = breakpoints = Breakpoints(machine, self._fire)
         self._wanted = set(_made(breakpoints, image, provider, module, function, name))
@@ -145,13 +145,14 @@ class _Counted:
         :raises KinstError: if there were fewer firings, or the execution of a tail call is unknown.
         """
         if len(self._fired) < hit:
-            times = {0: "never", 1: "once"}.get(len(self._fired), f"{len(self._fired)} times")
-            raise KinstError(f"{text}: fires {times} in this run, so firing {hit} cannot be "
-                             "explained; choose another call")
+            raise KinstError(f"{text}: --hit {hit}: the probe fires only "
+                             f"{counted(len(self._fired), 'time')} in this run; choose another call"
+                             f"{' or a smaller --hit' if self._fired else ''}")
         address, fired_at, jump = self._fired[hit - 1]
         if jump == 0:
-            raise KinstError(f"{text}: firing {hit} cannot be explained: the tail call before it "
-                             "was not seen in this run; choose another call")
+            raise KinstError(f"{text}: --hit {hit}: the firing cannot be explained, because the "
+                             "tail call that caused it was not seen in this run; choose another "
+                             "call")
         probe = self._places[address]
         function = self.breakpoints.functions[self._function_of(probe)]
         count = sum(1 for one in self._executed.get(address, ()) if one.now <= fired_at)

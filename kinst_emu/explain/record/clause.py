@@ -116,7 +116,7 @@ class ExplainedClause:
         probes = {enabled.probe.number for enabled in self._session.enabled
                   if not enabled.function.clause.hidden}  # skip the compiler's own clauses
         if len(probes) != 1 or (probe := probes.pop()) != FIRST_PROBE + number:
-            raise KinstError(f"-n: '{text}': clauses can only trace the explained probe; omit the "
+            raise KinstError(f"-n: '{text}': must be a clause for the explained probe, without a "
                              "probe description: [/PREDICATE/] { ACTIONS }")
         self._probe = probe
         self._lines = self._where()

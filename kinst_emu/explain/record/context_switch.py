@@ -17,7 +17,7 @@ from kinst_emu.explain.record.entry import SHELL_PROCESS, times_come_to
 from kinst_emu.explain.record.instruction import SeenInstruction, seen_instruction
 from kinst_emu.explain.record.running import RunningThread
 
-MAX_ROWS = 5000  # maximum number of recorded instructions of a switch
+MAX_ROWS = 5000  # maximum number of instructions recorded for a context switch
 FRAMES = 16  # maximum number of recorded frames of a call stack
 WORD = 8  # size of a word in bytes
 
@@ -40,7 +40,7 @@ class SwitchedThread:
 
     @property
     def named(self) -> str:
-        """Process and thread names and the process number, or the thread's address if unknown."""
+        """Text that names the process and the thread, or gives the thread's address if unnamed."""
         if not self.pid and not self.process:
             return f"the thread at {self.address:#x}"
         return f"{self.process}" + (f"/{self.name}" if self.name != self.process else "") + (
@@ -114,7 +114,7 @@ class SwitchRecorder(EachInstruction):
         counted = 0
 
         def counts() -> bool:
-            """Return whether a switch counts; the first that counts is one away from the shell."""
+            """Return whether a switch counts: the first one from the shell and all later ones."""
             nonlocal counted
             counted += counted > 0 or self._running.pid() == SHELL_PROCESS
             return counted > 0

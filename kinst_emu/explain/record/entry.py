@@ -90,7 +90,7 @@ class SeenEntry:
 
 
 class WantedTime(Protocol):
-    """Request for one occurrence of an event while a command runs."""
+    """Requested occurrence of an event, such as a system call, during a command."""
 
     @property
     def command(self) -> str: ...
@@ -104,7 +104,7 @@ class WantedTime(Protocol):
 
 def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime, limit: int,
                   counts: Callable[[], bool]) -> Iterator[int]:
-    """Yield the instruction count at each time that a typed command reaches a function.
+    """Yield the instruction count each time a typed command reaches a function.
 
     The last value is that of the wanted occurrence.
 
@@ -148,9 +148,9 @@ class EntryRecorder(EachInstruction):
         self._way = SeenWay()  # rows recorded so far on the way to the function, or back
         self._back = 0  # address to which the function returns
         self._thread = 0  # the thread that called the function
-        # stack pointer after the return, and number of counted instructions
+        # stack pointer after the return; number of instructions executed since the call
         self._sp = self._count = 0
-        self._earlier = 0  # number of recorded calls of the function before the wanted call
+        self._earlier = 0  # number of earlier calls of the function that are recorded, too
         self._inside = False
 
     @abstractmethod
@@ -168,7 +168,7 @@ class EntryRecorder(EachInstruction):
 
     @abstractmethod
     def left(self) -> None:
-        """Examine the machine before the program's next instruction is executed."""
+        """Examine the machine when control has returned from the kernel to the program."""
 
     def record(self) -> SeenEntry:
         """Run the command and record the wanted entry into the kernel.
@@ -270,7 +270,7 @@ class EntryRecorder(EachInstruction):
                              "because another thread ran in between; choose another occurrence "
                              "with --hit")
         pc = rows[0].address
-        # The start of a preceding instruction is known only if all have the same length.
+        # Preceding instructions can be found only if all instructions have the same length.
         before = AROUND if machine.cpu.model.fixed_length else 0
         for begin, end in ((pc - before, pc + AROUND), (pc, pc + AROUND), (pc, pc + 4)):
             seen.code, seen.code_at = self._read(begin, end - begin), begin
@@ -282,7 +282,7 @@ class EntryRecorder(EachInstruction):
         self._inside = True
 
     def _working(self, address: int) -> None:
-        """Count an instruction that the function's thread or another executes before the return."""
+        """Count an instruction that any thread executes before the function returns."""
         machine, seen = self.machine, self.seen
         self._count += 1
         if address == self._back and machine.sp == self._sp:

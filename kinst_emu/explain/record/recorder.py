@@ -13,6 +13,7 @@ import unicorn
 from dtrace.flow.steps import Translations
 from dwarf.types import Types
 from emu.host.errors import KinstError, MemoryAccessError
+from emu.host.printable import counted
 from emu.machine.machine import Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.wired_machine import Go
@@ -39,8 +40,8 @@ from kinst_emu.explain.record.what_if import COPY, SHARE, CopyingBreakpoints, sh
 
 # Maximum number of recorded instructions from the breakpoint to the end of the firing.
 MAX_ROWS = 20_000
-MAX_SEEN = 300_000  # maximum number of executed instructions of a call with a deliberate mistake
-STRAYED = 4  # number of recorded instructions after a run has strayed from its trampoline
+MAX_SEEN = 300_000  # maximum number of instructions observed in a call with a deliberate mistake
+STRAYED = 4  # number of instructions recorded after a run has strayed from its trampoline
 
 
 class FiringRecorder(EachInstruction):
@@ -149,11 +150,12 @@ class FiringRecorder(EachInstruction):
         if self.failure is not None:
             raise KinstError(f"{where}: the firing cannot be recorded: {self.failure}")
         if not self._began:
-            raise KinstError(f"{where}: --hit {firing.hit}: the instruction is executed too few "
-                             f"times in this call ({self._hits}); choose another call")
+            raise KinstError(f"{where}: --hit {firing.hit}: this call executes the instruction "
+                             f"only {counted(self._hits, 'time')}; choose another call"
+                             f"{' or a smaller --hit' if self._hits else ''}")
         if not firing.complete and not firing.mistake.strayed:
-            raise KinstError(f"{where}: the run did not continue within {MAX_ROWS} instructions "
-                             "after the breakpoint")
+            raise KinstError(f"{where}: the interrupted code did not resume within {MAX_ROWS} "
+                             "instructions after the breakpoint; choose another call")
         if self._returns_to is not None and not firing.between:
             raise KinstError(f"{where}: the function reached by the tail call does not return in "
                              "this run; choose another call")
@@ -183,10 +185,10 @@ class FiringRecorder(EachInstruction):
                 self.machine.runner = None
 
     def entered(self, kind: str, name: str, value: bytes) -> None:
-        """Ignore inputs from outside the machine: they belong to the injected call."""
+        """Ignore an input from outside the machine, since it belongs to the injected call."""
 
     def run(self, until: Until, go: Go) -> Stop:
-        """Run the machine, and call ``look`` for the instruction before which the run stops.
+        """Run the machine; when it stops, call ``look`` for the next instruction.
 
         No hook is called for that instruction, because it is not executed.
         """
@@ -298,7 +300,7 @@ class FiringRecorder(EachInstruction):
         self._keep_memory(frozenset(self._stored_since))
 
     def _keep_memory(self, written: frozenset[int]) -> None:
-        """Record the stack and the changed words, as they are before the last row's instruction."""
+        """Record the stack and the changed words before the last row's instruction is executed."""
         memory, number = self.firing.memory, len(self.firing.rows) - 1
         memory.stacks[number], memory.words[number] = self._stack(), self._words.changed()
         memory.written[number] = written

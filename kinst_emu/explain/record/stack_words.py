@@ -79,7 +79,7 @@ class StackWords:
         return frozenset(words)
 
     def _stretches(self, sp: int) -> list[tuple[int, int]]:
-        """Return the mapped, not yet watched ranges around ``sp``, each at most a page long."""
+        """Return mapped ranges around ``sp`` that are not watched yet, each at most a page long."""
         stretches, at, end = [], sp - self._below & -WORD, sp + ABOVE
         while at < end:
             ends = [begin + len(content) for begin, content in self._known.items()

@@ -32,7 +32,7 @@ class _CopyOf:
 
 
 class CopyingBreakpoints(Breakpoints):
-    """Breakpoints that copy one chosen instruction unchanged, whatever its verdict.
+    """Breakpoints that relocate one chosen instruction by copying it, whatever its verdict.
 
     :param code: bytes of that instruction.
     """
@@ -50,6 +50,6 @@ class CopyingBreakpoints(Breakpoints):
 
 def sharing(table: Sequence[ProbedInstruction],
             probed: ProbedInstruction) -> ProbedInstruction | None:
-    """Return another instruction with a trampoline: the next one, or the last if none follows."""
+    """Return another instruction with a trampoline: the next one, or else the table's last one."""
     others = [i for i in table if isinstance(i.verdict, Copy | Rewrite) and i.code != probed.code]
     return next((i for i in others if i.offset > probed.offset), others[-1] if others else None)

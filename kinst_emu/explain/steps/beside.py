@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from kinst_emu.explain.steps.step import Step
 
-# (step name, for each architecture the step, or None if the architecture does not have it)
+# (name of a step, the step on each architecture, or None for an architecture without this step)
 Beside = list[tuple[str, list[Step | None]]]
 
 

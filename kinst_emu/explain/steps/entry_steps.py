@@ -85,7 +85,7 @@ def functions(rows: Sequence[SeenInstruction], words: Words) -> Table:
 
 
 def worked(seen: SeenEntry) -> list[str | Table]:
-    """Return an introduction and a table of the called functions, or an empty list."""
+    """Return an introduction and a table of the called functions, or [] if none was called."""
     rows: list[tuple[Value, ...]] = [
         (name, Count(times), Count(first)) for name, (times, first) in seen.work.items()]
     if not rows:

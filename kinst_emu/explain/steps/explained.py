@@ -38,8 +38,8 @@ from kinst_emu.explain.steps.words import Words
 
 PAGE_FAULT, CONTEXT_SWITCH = "page-fault", "context-switch"
 MAX_DIGITS = 12
-LIMIT = 100_000  # maximum number of instructions of a call with a deliberate mistake
-# maximum distance in bytes between an assembly label and an address that is named after it
+LIMIT = 100_000  # instruction budget of a call with a deliberate mistake
+# maximum distance in bytes from an assembly label to an address that is shown as label+offset
 LABELLED = 1 << 12
 MEMORY = 512 << 20  # default guest RAM in bytes
 TEACHING_SOURCE = Path(catalog.__file__).parent / "teaching"
@@ -114,9 +114,9 @@ def explain(image: Image, asked: Asked) -> Explained:
     place = chosen(machine, image, asked.place, asked.hit, lambda: Evaluation(
         Caller(machine, asked.limit), prototypes).run(program))
     if place.tail and asked.clause:
-        raise KinstError(f"-n: a clause can be explained only at a breakpoint, but {asked.place} "
-                         f"fires without one, when the callee of {place.function.name}:"
-                         f"{place.offset} returns; omit -n")
+        raise KinstError(f"-n: the clause cannot be explained, because {asked.place} fires without "
+                         f"a breakpoint when the callee of {place.function.name}:{place.offset} "
+                         "returns; leave out -n")
     base = machine.snapshot() if asked.what_if else None
     recorder = FiringRecorder(machine, place)
     if asked.clause:
@@ -196,7 +196,7 @@ def explain_way(image: Image, name: str, command: str, hit: int, limit: int,
 
 
 def words_of(image: Image, trees: SourceText | None = None) -> Words:
-    """Return the functions with which explanations name the addresses of a kernel.
+    """Return the ``Words`` object with which explanations name the addresses of a kernel.
 
     :param trees: text of the kernel's source; None if it is not available.
     """

@@ -71,7 +71,7 @@ def _function(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Wor
 
 
 def _asked(place: ChosenPlace) -> Iterator[str]:
-    """Yield a sentence that says why an entry or return probe is explained here."""
+    """Yield a sentence about the firing of the chosen entry or return probe, if one was chosen."""
     if place.probe:
         among = (f", which covers {place.places} places in the kernel's code," if place.places > 1
                  else "")

@@ -1,4 +1,4 @@
-"""Animated GIFs of explanations, for slides; the picture that begins a step is shown longer."""
+"""Animated GIFs of explanations for slides; the first picture of each step is shown longer."""
 
 import io
 from collections.abc import Iterator

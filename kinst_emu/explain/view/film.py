@@ -7,7 +7,7 @@ from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explain.view.scene import Moment
 from kinst_emu.explain.view.svg import Element, cleaned, picture
 
-TEXT = ""  # denotes the text of an element in place of an attribute name
+TEXT = ""  # used instead of an attribute name for the text of an element
 # (index of an SVG element in document order, attribute name)
 Place = tuple[int, str]
 Values = dict[Place, str]
@@ -15,7 +15,7 @@ Values = dict[Place, str]
 
 @dataclass(frozen=True)
 class Film:
-    """Pictures of all moments of an explanation, stored as the first picture and later changes.
+    """Pictures of all moments of an explanation, stored as the first picture plus changes.
 
     :param first: the picture of the first moment, as SVG.
     :param places: attributes and texts that ever change.

@@ -12,7 +12,7 @@ from kinst_emu.explain.view.memory_words import StackWord
 WORD = 8
 BESIDE = 2  # maximum number of words drawn above the trap frame
 MOST_WORDS = 72  # maximum number of stack words drawn
-STACK = 4096  # maximum distance in bytes from the stack pointer to a word in use
+STACK = 4096  # number of bytes above the stack pointer that belong to the current stack
 # names of the trap frame fields in each drawn word, keyed by the address of the word
 DrawnWords = dict[int, tuple[str, ...]]
 
@@ -61,7 +61,7 @@ class FiringMoment:
 
     @property
     def key(self) -> tuple[int, int | None]:
-        """Numbers of the row and of the trap frame, which also identify the moment in a step."""
+        """Numbers of the row and the trap frame; a step with the same numbers shows this moment."""
         return self.row, self.handles
 
 
@@ -133,7 +133,7 @@ def _moment(firing: SeenFiring, row: int, handles: int | None, place: Station, d
 
 
 def _return_addresses(firing: SeenFiring, row: int) -> set[int]:
-    """Return the addresses of the words to which a displaced call has pushed its return address."""
+    """Return the addresses of the words in which a displaced call has stored its return address."""
     after = firing.instruction.address + len(firing.instruction.code)
     return {store.address for number, stores in firing.memory.stores.items() if number <= row
             for store in stores if store.address is not None

@@ -21,8 +21,8 @@ from kinst_emu.explain.view.layout import (
 
 WIDTH, HEIGHT = 1280, 720
 LEFT, MIDDLE, RIGHT = 430, 364, 422  # widths of the columns
-MACHINE, STACK = MARGIN * 2 + LEFT, MARGIN * 3 + LEFT + MIDDLE  # left edges of the columns
-# in pixels: height of the trampoline pane without its code and notes; y of the notes
+MACHINE, STACK = MARGIN * 2 + LEFT, MARGIN * 3 + LEFT + MIDDLE  # left edges of columns 2 and 3
+# height of the trampoline pane without its code and notes, and y of the notes, in pixels
 HEADS, NOTES = 58, 52
 FIELD_LETTERS = 14  # maximum number of characters in the column of field names
 HERE = "\N{BLACK RIGHT-POINTING TRIANGLE}"

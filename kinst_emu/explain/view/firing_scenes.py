@@ -44,12 +44,13 @@ EXECUTED = 4  # maximum number of executed instructions listed before the next i
 ADDRESS = 8  # size of an address in bytes
 # maximum numbers of characters in a line, and of lines for a clause and its output
 MOST_LETTERS, MOST_CLAUSE = 50, 8
-# Maximum number of stores of one instruction that are drawn as arrows; if exceeded, none is drawn.
+# The stores of an instruction are drawn as arrows only if there are at most this many.
 MOST_STORES = 6
 WAY = ((Station.FUNCTION, "function"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
        (Station.RETURN, "return"), (Station.TRAMPOLINE, "trampoline"))
-BEFORE_CLAUSE = ("frame", "lookup")  # steps at the clause's moment, before the clause is executed
-# for each step, the name of the pane that the step is about
+# steps that are drawn at the same moment as the clause, but describe what happens before it
+BEFORE_CLAUSE = ("frame", "lookup")
+# name of the pane that each step describes, keyed by the name of the step
 ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
          "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
          "trampoline": "trampoline", "second": "trampoline", "return": "registers",
@@ -128,7 +129,7 @@ class FiringScenes(Scenes[FiringMoment]):
                            str(one.offset)) for one in self._around]
 
     def _trampoline(self, moment: FiringMoment) -> Rows:
-        """Return rows for a trampoline's code and data, or none while it is not written yet."""
+        """Return rows for a trampoline's code and data, or no rows before this code is written."""
         return [self._code(at, code, moment, f"{at - self._firing.slot:+#x}")
                 for at, code in self.in_slot] if moment.patched else []
 

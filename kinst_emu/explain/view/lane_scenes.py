@@ -88,7 +88,7 @@ class LaneScenes(Scenes[LaneRow]):
 
 
 class LaneLayout(Layout):
-    """Layout whose arrows lead from one lane to another and one row down."""
+    """Layout whose arrows lead from a row of one lane to the next row of another lane."""
 
     def path(self, arrow: Arrow) -> tuple[str, str]:
         """Return the curve and the head of an arrow as SVG path data."""

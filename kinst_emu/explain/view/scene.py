@@ -26,7 +26,7 @@ class Row:
     data: Mapping[str, str] = field(default_factory=dict)
 
 
-# None is an empty line that keeps a place for a row that only other moments have
+# None is an empty line, in the place of a row that only other moments have
 Rows = Sequence[Row | None]
 
 
@@ -109,7 +109,7 @@ class Scenes(ABC, Generic[Moment]):
         """
 
     def step_at(self, number: int, name: str = "") -> tuple[int, Step, bool]:
-        """Return the step of a moment as (number from 1, step, whether the step begins there).
+        """Return the step of a moment as (number from 1, step, whether the step begins with it).
 
         The result is the named step if it belongs to the moment, and otherwise the last step up to
         the moment.

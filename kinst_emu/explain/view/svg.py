@@ -13,7 +13,7 @@ from kinst_emu.explain.view.scene import Pane, Row, Scene
 STYLE = "picture.css"
 # Characters that XML 1.0 forbids (section 2.2), but that a clause or a name may contain
 NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-MOST_BYTES = 20  # maximum length in characters of a list of bytes that are separated by spaces
+MOST_BYTES = 20  # maximum length in characters at which bytes are separated by spaces
 # font size of a title in pixels; maximum number of characters at this size
 TITLE, MOST_TITLE = 22, 90
 LETTER, BOLD = 0.61, 0.62  # width of a normal and of a bold character, relative to the font size
@@ -192,5 +192,5 @@ def _number(value: float) -> str:
 
 
 def cleaned(text: str) -> str:
-    """Replace the characters in a text that XML does not allow."""
+    """Replace the characters that XML does not allow in a text."""
     return NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -63,7 +63,7 @@ def shown(step: Step, width: int = PARAGRAPH, terms: Mapping[str, str] | None = 
 
 
 def columns(table: Table) -> Text:
-    """Format a table with fixed column widths: a narrow terminal scrolls instead of wrapping."""
+    """Format a table with fixed column widths; a narrow terminal scrolls the table sideways."""
     rows = [row for row in (table.heads, *table.rows) if any(row)]
     widths = [max(map(len, cells)) for cells in zip(table.heads, *table.rows, strict=True)]
     before = sum(widths[:-1]) + GAP * (len(widths) - 1)
@@ -95,7 +95,7 @@ class Keys(ModalScreen[None]):
     def on_key(self, event: events.Key) -> None:
         """Close the screen."""
         event.stop()
-        event.prevent_default()  # the key must only close the help: q must not quit
+        event.prevent_default()  # the key only closes the help: even q must not quit
         self.dismiss()
 
 
@@ -190,7 +190,7 @@ class Stepper(App[None]):
         self.push_screen(Keys())
 
     def action_ask(self) -> None:
-        """Ask for a step to go to."""
+        """Ask which step to go to."""
         asked = self.query_one("#goto", Input)
         asked.add_class("asked")
         asked.focus()

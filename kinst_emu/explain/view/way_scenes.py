@@ -22,7 +22,7 @@ from kinst_emu.explain.view.scene import (
 # maximum numbers of instructions, of functions, and of lines of text shown
 LAST, FUNCTIONS, LINES = 16, 15, 14
 LETTERS = 43  # maximum number of characters in a line of text
-# Maximum number of stores of one moment that are drawn as arrows; if exceeded, none is drawn.
+# The stores of a moment are drawn as arrows only if there are at most this many.
 MOST_STORES = 6
 
 
@@ -32,7 +32,7 @@ class WayScenes(Scenes[WayMoment]):
         self._way, self._words = way, words
         self.moments, self.steps = way.moments, way.steps
         self._known: list[dict[int, int]] = []
-        # for each moment, the addresses to which instructions have stored so far
+        # for each moment, the addresses to which instructions have stored until then
         self._stored: list[frozenset[int]] = []
         self._functions: list[list[str]] = []
         stored = frozenset[int]()
@@ -82,7 +82,7 @@ class WayScenes(Scenes[WayMoment]):
                      for at, names in way.labels.items())
 
     def _said(self, number: int, name: str) -> list[str]:
-        """Return the first lines of the text of a moment's step."""
+        """Return the first lines of the text that explains a moment's step."""
         _which, step, _here = self.step_at(number, name)
         lines = [line for part in step.parts for line in (
             textwrap.wrap(part, LETTERS) if isinstance(part, str) else

@@ -90,7 +90,7 @@ class Experimenter:
                          "another --level or --arch")
 
     def _known(self, function: Symbol) -> Sequence[ProbedInstruction]:
-        """Return a function's instructions that are refused, or that every CPU model executes."""
+        """Return a function's instructions that are refused or that the laboratory can execute."""
         try:
             table = self._table.instructions(function)
         except KinstError:

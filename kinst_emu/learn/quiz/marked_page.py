@@ -18,7 +18,7 @@ from kinst_emu.report.page_file import page
 
 # numbers of hash rounds that derive a key from an answer, and from the word SHOW
 ROUNDS, SHOWN_ROUNDS = 1_000, 20_000
-RIGHT, WRONG = b"right: ", b"wrong: "  # beginnings of decrypted responses
+RIGHT, WRONG = b"right: ", b"wrong: "  # prefixes of decrypted responses
 SHOW = "show"  # word with which the solution is encrypted, for learners who ask for it
 
 

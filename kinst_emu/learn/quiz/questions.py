@@ -80,8 +80,8 @@ class _Maker:
         self._layout = machine.guest.traps.trap_frame
         self._trap = trap_of(machine.guest, machine.arch.name)
         if self._trap.kernel_effects:
-            raise KinstError(f"{machine.image.path}: {NO_TRAMPOLINES}: there is nothing to ask "
-                             "about; choose another kernel")
+            raise KinstError(f"{machine.image.path}: no questions can be asked, because "
+                             f"{NO_TRAMPOLINES}; choose another kernel")
         self._experimenter = Experimenter(machine)
         self._made: dict[int, Callable[[int, random.Random], Question | None]] = {
             1: self._verdict, 2: self._frame, 3: self._trampoline, 4: self._next, 5: self._register,

@@ -87,7 +87,7 @@ def _calls(source):
 @pytest.mark.parametrize("statement", [
     "x = 1;", "trace(1);", "@a{n} = count();", "v{n} = 1;", "if (1) {{ x = 1; }}"])
 def test_compile_time_is_linear_in_the_number_of_statements(statement):
-    """The test counts function calls, since wall-clock time depends on the load of the host."""
+    """Count function calls, since wall-clock time depends on the load of the host."""
     def program(count):
         return "BEGIN { " + "".join(statement.format(n=n) for n in range(count)) + " exit(0); }"
 

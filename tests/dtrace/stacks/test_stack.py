@@ -29,7 +29,7 @@ def traced(machine, call, function, tell):
 
 @pytest.mark.parametrize("debug_data", [True, False])
 def test_stacks_are_correct_at_every_instruction_of_a_recursion(booted, debug_data):
-    """The test compares each stack with a recursion depth that it counts independently.
+    """Compare each stack with a recursion depth that is counted independently.
 
     With debug data the stack is also correct while the frame is set up and, on amd64, while it is
     torn down.  Without debug data it is correct at the first instruction and once the frame is
@@ -63,7 +63,7 @@ def test_stacks_are_correct_at_every_instruction_of_a_recursion(booted, debug_da
 
 
 def test_the_stack_continues_past_a_call_to_a_null_pointer(booted):
-    """The null pointer is called by a function that has not set up its frame yet."""
+    """Simulate a call to a null pointer from a function that has not set up its frame yet."""
     inside = booted.symbol("account").address + 8
     registers = booted.registers() | {booted.arch.pc: 0}
     kept = booted.snapshot()
@@ -95,7 +95,7 @@ def test_stacks_are_printed_with_inline_functions_and_lines(arch):
 
 @pytest.mark.parametrize("arch", ["arm64", "riscv64"])
 def test_a_faulting_call_prints_the_stack(arch):
-    """On amd64, the call does not fault, since the teaching kernel can read address 0."""
+    """Call strlen(0); amd64 is left out, since its teaching kernel can read address 0."""
     program = "from kinst_emu.commands.entry import kinst; kinst()"
     result = subprocess.run(
         [sys.executable, "-c", program, "call", "-k", f"teaching/{arch}", "strlen(0)"],
@@ -147,7 +147,7 @@ def test_a_damaged_entry_is_reported_when_it_is_needed(damage):
 
 @pytest.mark.parametrize("arch, entry", [("amd64", "calltrap"), ("arm64", "handle_el1h_sync")])
 def test_the_stack_of_a_panic_continues_past_the_trap_frame(arch, entry):
-    """On riscv64, the call cannot fault, since the teaching kernel has no page tables."""
+    """Read an unmapped address; the riscv64 kernel is left out, since it has no page tables."""
     result = subprocess.run(
         [sys.executable, "-c", "from kinst_emu.commands.entry import kinst; kinst()", "call", "-k",
          f"teaching/{arch}", "--unchecked", "strcmp(0x7fffffff0000, 0)"],

@@ -241,7 +241,7 @@ def hostile(r, driver):
 
 
 def test_hostile_queues_neither_break_the_disk_nor_keep_it_busy():
-    """Each of 10,000 random queues is processed until the disk is idle or 100 timers have expired.
+    """Process each of 10,000 random queues until the disk is idle or 100 timers have expired.
 
     A queue whose requests overwrite the queue itself may continue forever, as on hardware.  After
     a reset the disk must work.
@@ -335,7 +335,7 @@ def test_the_configuration_reports_disk_size_and_request_limits():
 
 
 def test_hostile_ports_and_configuration_neither_break_the_disk_nor_keep_it_busy():
-    """The test mixes random accesses to the legacy PCI registers with timers and restores."""
+    """Mix random accesses to the legacy PCI registers with timers and restores."""
     r = random.Random(30)
     bus = Computer()
     block = VirtioBlock(bus, "disk0", memoryview(bytes(8192)), Line(lambda n, level: None, 16))

@@ -166,7 +166,7 @@ def test_function_sizes_are_limited_to_the_segment_and_in_total(tmp_path):
     assert [f.size for f in found.functions()] == [16, 48] and found.where(0x1100) == "0x1100"
     symbols = [(f"f{n}", 0x1000, 64, 2) for n in range(17)]
     path.write_bytes(Elf(segments=[(0x1000, code, 64)], symbols=symbols).build())
-    with pytest.raises(ImageError, match=f"{path}: damaged symbols: the functions are many"):
+    with pytest.raises(ImageError, match=f"{path}: damaged symbols: the sizes of the functions"):
         load_image(path).symbols.function_at(0x1000)
 
 

@@ -218,7 +218,7 @@ def test_replacing_a_large_disk_in_use_does_not_change_its_content(tmp_path):
     other.write_bytes(b"other" * 1000)
     content = bytes(disk.content[:512])
     os.replace(other, path)
-    # The opened inode keeps its bytes, but its changed times may raise an error.
+    # The open inode keeps its contents, but its changed timestamps may cause an error.
     try:
         assert bytes(disk.content[:512]) == content
     except ImageError as error:

@@ -1,4 +1,4 @@
-"""Tests of emu.host.printable."""
+"""Tests that nouns in messages agree in number with their counts."""
 
 import pytest
 

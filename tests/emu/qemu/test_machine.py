@@ -119,7 +119,7 @@ def test_a_silent_run_ends_when_patience_runs_out(booted):
         jump_to_itself(machine)
         stop = machine.run(Until(console="never said"))
         assert stop.reason is StopReason.PATIENCE
-        with pytest.raises(MachineError, match="counts neither"):
+        with pytest.raises(MachineError, match="it counts neither"):
             machine.run(Until(instructions=5))
 
 

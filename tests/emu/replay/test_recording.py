@@ -328,7 +328,7 @@ def test_reordered_parts_are_detected(recorded):
 
 
 def written(path, *parts):
-    """Write a recording file of complete parts with arbitrary contents."""
+    """Write a recording file that consists of the given parts, whose contents need not be valid."""
     from emu.replay.parts import PartWriter
 
     writer = PartWriter(path, [(b"STRT", parts[0])])

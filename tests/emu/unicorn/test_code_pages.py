@@ -7,7 +7,7 @@ from images import catalog
 from tests.emu.qemu.test_faults import PAGE, Ground, in_user_mode, to_user
 from tests.kinst.verify.test_upstream_mistakes import words
 
-NEAR = 1 << 39  # user-half address of a second mapping of the test pages on amd64
+NEAR = 1 << 39  # second virtual address of the test pages on amd64, in the user half
 
 # Pairs of code sequences of equal size but different instruction counts.  Each sequence jumps to
 # the address in the first argument register.
@@ -99,7 +99,7 @@ def floating(code, before):
 def test_user_floating_point_is_trapped_at_the_exact_instruction(
     before, code
 ):
-    """The trap does not depend on where the run is interrupted; Unicorn by itself does not trap."""
+    """Interrupt the run at different points; Unicorn by itself does not trap the instruction."""
     for piece in (1, 2, 3, 100):
         ground, machine = floating(code, before)
         start, at = machine.instructions, ground.text + 8 + 4 * before

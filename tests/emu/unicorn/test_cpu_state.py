@@ -143,7 +143,7 @@ SHADOWED = {
 
 @pytest.mark.parametrize("code", SHADOWED.values(), ids=SHADOWED)
 def test_an_interrupt_shadow_survives_stops_and_snapshots(code, tmp_path):
-    """Clock interrupts are taken at the same instructions whether or not the run is interrupted."""
+    """Clock interrupts are taken at the same instructions whether or not the run is stopped."""
     image = catalog.find("teaching/amd64")
     ends = []
     for every in (None, 1, 2, 3):

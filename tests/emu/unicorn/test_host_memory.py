@@ -42,7 +42,7 @@ def machine(arch):
 
 
 def held(memory):
-    """Return the amount of host memory that the states of a machine use, in bytes."""
+    """Return how many bytes of host memory the states of a machine use."""
     return os.fstat(memory.base.file.descriptor).st_blocks * 512
 
 

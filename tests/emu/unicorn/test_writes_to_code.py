@@ -98,7 +98,7 @@ def by_replay(machine, address, data):
 
 
 def from_snapshot(machine, address, data):
-    """Write by restoring a snapshot without the data and then one with the data."""
+    """Write data by restoring a snapshot from before the write and then one from after it."""
     before = machine.snapshot()
     machine.write(address, data)
     after = machine.snapshot()
@@ -208,7 +208,7 @@ class Disk(Device):
 
 
 def test_a_device_may_write_memory_only_when_its_timer_expires(paged):
-    """The effect of a write inside a block depends on whether the block is interrupted."""
+    """Refuse a device's write inside a block, since its effect would depend on interruptions."""
     base, outside = 0x20000000, paged.board.ram_base + paged.memory
     disk = Disk(paged, paged.sp)
     with pytest.raises(MemoryAccessError):
@@ -424,7 +424,7 @@ def test_overwriting_running_code_matches_a_machine_that_flushes_translations(ar
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_recording_with_overwritten_code_is_replayed(arch, seed, tmp_path):
-    """A handler also overwrites code in the middle of a run."""
+    """Overwrite code between runs and, in a handler, in the middle of a run."""
     machine, at = looping(arch)
     rng, path = random.Random(seed), tmp_path / "file.rec"
 

@@ -417,7 +417,7 @@ def test_amd64_encodings_that_apx_forbids_are_invalid(text):
 
 
 def test_amd64_xop_lengths_depend_on_the_operands():
-    """Two XOP instructions of one opcode differ in length because their operands differ."""
+    """Two XOP instructions with the same opcode differ in length because their operands differ."""
     code = bytes.fromhex("8fe878c0c101" "8fe878c044240801" "90" "c3")
     assert dispatcher("amd64").lengths(code) == [6, 8, 1, 1]
 

@@ -35,7 +35,7 @@ BRANCHES = [
 
 @pytest.mark.parametrize("arch, word, field, size", BRANCHES)
 def test_branches_share_one_template_and_keep_their_target(arch, word, field, size):
-    """The test executes each branch in place, displaced by the native core, and emulated."""
+    """Execute each branch in place, displaced by the native core, and emulated."""
     generator = random.Random(word)
     laboratory = Laboratory(LABORATORIES[arch](), TRAPS[arch], 1)
     extremes = [0, field, field & -field, field ^ 1 << field.bit_length() - 1]
@@ -66,7 +66,7 @@ def _hold(arch, codes):
 
 
 def _seen_relative(arch, code):
-    """Return a lowered verdict, and how its target depends on the instruction's address.
+    """Return a verdict's native form, and how its target depends on the instruction's address.
 
     The dependency is measured by classifying the code at two addresses.
     """
@@ -131,7 +131,7 @@ def test_instructions_of_a_row_with_one_key_share_one_template(arch, word, other
     ("arm64", 0x10000000, [(4, 4), (0xFFFFF, 0xFFFFF), (-0x100000, -0x100000)]),
 ])
 def test_pc_relative_addresses_share_one_template(arch, code, leads):
-    """The displacements of ADR share one template, and so do those of ADRP within 2 GB."""
+    """All displacements of ADR share one template; so do those of ADRP within 2 GB."""
     generator = random.Random(code)
     laboratory = Laboratory(LABORATORIES[arch](), TRAPS[arch], 1)
     for lead, expected in leads:

@@ -165,7 +165,7 @@ FAULTING = {
 
 
 def test_a_fault_in_a_displaced_instruction_reports_the_original_address(arch):
-    """The test compares fault reports and digests; on amd64 the instruction is an emulated call."""
+    """Compare fault reports and digests; on amd64 the instruction is an emulated call."""
     machine = machine_with(arch, "strtoul", FAULTING[arch])
     plain = machine.snapshot()
     with pytest.raises(CallError) as error:
@@ -440,7 +440,7 @@ def test_a_call_to_an_invalid_address_fails_alike_with_probes(arch, target):
 
 @pytest.mark.parametrize("behind", [1, 5, 6, 7])
 def test_an_instruction_limit_stops_in_the_same_state_with_probes(booted, behind):
-    """The run stops after a number of instructions while every instruction is probed."""
+    """Stop after a given number of instructions while every instruction is probed."""
     plain = booted.snapshot()
 
     def stop():

@@ -118,7 +118,7 @@ def test_a_branch_on_another_variable_is_not_a_guard(machine):
 
 
 def test_code_that_does_more_than_set_up_arguments_has_no_guard(machine):
-    """The test replaces the last jump, which leads back to the common code, with a return."""
+    """Replace the last jump, which leads back to the common code, with a return."""
     site, variable = machine.symbol("describe").address, machine.symbol(VARIABLE).address
     code, at = looks(machine.arch.name, site, variable)
     trap = TRAPS[machine.arch.name]

@@ -134,13 +134,13 @@ def test_the_kernel_emulates_each_of_the_four_instructions(offset, python):
 
 
 def test_instructions_that_the_vectors_cannot_emulate_are_refused(machine):
-    with pytest.raises(kinst_emu.KinstError, match="cannot be performed by this kernel's vectors"):
+    with pytest.raises(kinst_emu.KinstError, match="cannot be emulated by this kernel's vectors"):
         machine.probe("kinst::strlen:1")
     with machine.probe("kinst::strlen:") as probes:
         assert [name.rpartition(":")[2] for name in probes.names] == ["0", "28"]
     verdicts = {one.text: one.verdict for one in machine.kernel.instructions("strlen")}
     assert verdicts["push rbp"] == "emulate" == verdicts["ret"]
-    assert verdicts["mov rbp, rsp"].startswith("refuse: cannot be performed")
+    assert verdicts["mov rbp, rsp"].startswith("refuse: cannot be emulated")
     refused(run("kinst", "explain", "-k", NAME, "strlen:4", "-c", 'strlen("a")'),
             "cannot be probed")
 
@@ -170,7 +170,7 @@ def test_the_kernel_handles_breakpoints_without_a_probe():
 
 
 def test_an_invalid_opcode_is_not_mistaken_for_a_breakpoint(machine):
-    """UD2 also calls dtrace_invop; the test executes UD2 at an address without a probe."""
+    """Execute UD2, which also calls dtrace_invop, at an address without a probe."""
     with machine.probe("fbt::strlen:") as probes:
         machine.emulated.write_code(machine.kernel.symbol("note_letters"), b"\x0f\x0b")
         with pytest.raises(kinst_emu.CallError):
@@ -221,7 +221,7 @@ def test_qemu_fires_the_same_probes(machine):
 
 
 @pytest.mark.parametrize("words, says", [
-    (("quiz", "-k", NAME, "--questions", "1"), "nothing to ask about"),
+    (("quiz", "-k", NAME, "--questions", "1"), "no questions can be asked"),
     (("relocate", "-k", NAME, "strlen"), "no instruction can be relocated"),
     (("explain", "-k", NAME, "strlen:0", "-c", 'strlen("a")', "--what-if", "copy"),
      "needs trampolines"),

@@ -41,7 +41,7 @@ print("alive")
 LEFT_OUT = {
     "run": "runs for ever from an odd address; called from inside a run below",
 }
-# Methods that are not called inside a firing, because the machine must continue.
+# Methods that are not called inside a firing, because the machine must be able to continue.
 ENDLESS = {
     name: "the clock would stop for ever, or the guest would continue somewhere else"
     for name in ("freeze", "thaw", "thaw_at", "thaw_if_at", "use_trampoline", "abandon", "settle",
@@ -271,7 +271,7 @@ def test_listening_twice_fires_each_probe_once(booted, path):
 
 
 def test_the_breakpoint_exception_must_be_set_once_and_completely():
-    """A second call and wrong context offsets, to which firings would write, are refused."""
+    """Refuse a second call and wrong context offsets, since firings write at these offsets."""
     import emu.unicorn.riscv64._cpu as _cpu
 
     def fresh():

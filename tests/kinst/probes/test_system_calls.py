@@ -133,7 +133,7 @@ def test_a_kernel_with_unexpected_types_or_code_is_refused(machine):
     types = Types()
     types.thread = structure("thread", args=(ARGUMENTS + 8, LONG), entry=(0, LONG), value=(0, LONG),
                              error=(0, INT), flags=(0, INT))
-    with pytest.raises(ProbeError, match="not found in describe"):
+    with pytest.raises(ProbeError, match="describe does not call"):
         Breakpoints(machine).add_static(0, lambda: types)
     types.thread = structure("thread", args=(0, LONG))
     with pytest.raises(ProbeError, match="struct thread has no member entry"):

@@ -82,7 +82,7 @@ def test_a_jump_into_the_middle_of_a_function_is_not_a_return(booted):
 
 
 def test_restoring_a_snapshot_drops_pending_tail_calls(booted):
-    """The run stops between a tail call and the return before the snapshot is restored."""
+    """Stop the run between a tail call and the callee's return, then restore a snapshot."""
     seen = []
     breakpoints = Breakpoints(booted, lambda probe, state: seen.append(probe.name))
     fbt.create(breakpoints, "tail_even", "return")

@@ -238,7 +238,7 @@ def test_a_copy_fires_once_for_each_entry_and_return(booted, name, seed):
 
 
 def depth_of(seen):
-    """Return the lowest number of open entries in a sequence of entries and returns."""
+    """Return the minimum of entries minus returns over all prefixes of a sequence."""
     depth = least = 0
     for end in seen:
         depth += 1 if end == "entry" else -1

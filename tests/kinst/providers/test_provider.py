@@ -202,7 +202,7 @@ def test_a_failure_while_enabling_probes_restores_memory(booted, monkeypatch, fa
 
 
 def test_a_trap_path_that_uses_too_much_stack_is_reported(booted):
-    """The test simulates a trap path that writes too far down the stack."""
+    """Simulate a trap path that writes too far down the stack."""
     def deep(_address, _frame):
         address, content = booted.engine.detour.kept_stack
         booted.write(address + 16, bytes([content[16] ^ 1]))

@@ -262,7 +262,7 @@ def test_a_recording_can_be_used_by_one_thread_at_a_time(machine, tmp_path):
             error = elsewhere(use)
             assert isinstance(error, kinst_emu.MachineError), verb
             assert "another thread" in str(error), verb
-    # start and end come from the file and need no machine.
+    # The properties ``start`` and ``end`` come from the file and need no machine.
     assert public(Recording) == set(uses) | {"start", "end", "turn"}
 
 

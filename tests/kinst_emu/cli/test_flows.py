@@ -170,7 +170,7 @@ def test_different_builds_are_compared_call_by_call(call, arch, tmp_path):
     (("--trace-insns", ":", "--as", "tree", "--stores"), "cannot be used with --as tree"),
     (("--trace-insns", ":", "--json"), "--json: cannot be used with --trace-insns"),
     (("--origin", "nothing"), "the kernel has no symbol 'nothing'"),
-    (("--gdb", "http"), "use a port"),
+    (("--gdb", "http"), "is neither a port number"),
     (("--who-wrote", "no->where"), "is not a place in memory"),
     (("--who-wrote", "1 2"), "unexpected '2'"),
 ])

@@ -14,7 +14,7 @@ from tests.killing import COMMANDS, MARK, SIGNALS, Victim, processes
 
 SEED = 54
 SECONDS = 1.5  # maximum time before a kill, in seconds; bench/kills kills at any time
-HERE = ("boot", "record", "relocate", "explore", "xval")  # bench/kills has all commands
+HERE = ("boot", "record", "relocate", "explore", "xval")  # bench/kills tests all commands
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if one.name in HERE],
@@ -37,7 +37,7 @@ def test_processes_are_found_by_their_environment_mark():
 
 
 def test_an_interrupt_ends_a_long_sweep_within_five_seconds(tmp_path):
-    """The test sends SIGINT to the whole process group, as a terminal does."""
+    """Send SIGINT to the whole process group, as a terminal does."""
     words = ("-k", "teaching/amd64", "--states", "3000", "--jobs", "2", "--store",
              str(tmp_path / "a.db"))
     with subprocess.Popen([sys.executable, "-m", "kinst_emu.commands.kinst", "relocate", *words],

@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 def test_an_instruction_that_faults_in_every_state_is_unproven(tmp_path):
-    """A breakpoint faults in place in every state, so the test never compares its emulation."""
+    """Test INT 3: it faults in place in every state, so its emulation is never compared."""
     program, codes, report = tmp_path / "emulates.py", tmp_path / "codes", tmp_path / "report.xml"
     program.write_text(EMULATES)
     codes.write_text("cd03\n")

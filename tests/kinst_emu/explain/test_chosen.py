@@ -96,7 +96,7 @@ def test_a_tail_call_return_has_a_result_and_the_callers_stack(arch):
 
 def test_explaining_a_clause_requires_a_breakpoint():
     refused(run("kinst", "explain", "-k", "teaching/amd64", "tail_even:return", "-c",
-                "tail_even(7)", "-n", "{ trace(arg1); }"), "fires without one")
+                "tail_even(7)", "-n", "{ trace(arg1); }"), "fires without a breakpoint")
 
 
 @pytest.mark.parametrize("probe, says", [

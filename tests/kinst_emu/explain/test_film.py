@@ -127,7 +127,7 @@ def test_every_player_control_works_with_the_mouse(shown):
         shown.click(f"#{button}")
         assert shown.value(STATE)[0] == moment
         held(shown, pictures, moment)
-    shown.click("#scrub")  # clicks the middle of the slider
+    shown.click("#scrub")  # click the middle of the slider
     middle = shown.value(STATE)
     assert abs(middle[0] - last / 2) < 2 and middle[3] == str(middle[0] + 1)
     held(shown, pictures, middle[0])

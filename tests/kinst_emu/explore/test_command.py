@@ -224,7 +224,7 @@ def test_worker_processes_end_when_a_search_stops_early(arch):
     (signal.SIGINT, "all"), (signal.SIGKILL, "a worker"), (signal.SIGTERM, "it"),
     (signal.SIGKILL, "it")])
 def test_worker_processes_end_with_their_parent(which, who):
-    """The test interrupts all processes as a keyboard does, or kills a worker or the parent."""
+    """Interrupt all processes, as Ctrl-C does, or kill a worker or the parent."""
     words = [sys.executable, "-m", "kinst_emu.commands.kinst", "explore", "-k", "races/amd64",
              "--memory", "64M", *PURSE, *GOOD, *GOOD, "--preemptions", "4", "--jobs", "2"]
     ran = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

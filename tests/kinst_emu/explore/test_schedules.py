@@ -93,7 +93,7 @@ USES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5), st.booleans()), 
 
 @given(USES, USES)
 def test_every_schedule_with_up_to_two_preemptions_or_an_equivalent_one_is_tried(one, other):
-    """The tried schedules are compared with preemptions at every pair of instructions."""
+    """Compare the tried schedules with preemptions at every pair of instructions."""
     runs = [run_of(*sorted(one, key=lambda u: u[1])), run_of(*sorted(other, key=lambda u: u[1]))]
     tree = Preemptions(runs, 2)
     tried = {outcome(schedule, runs, tree.shared)
@@ -110,7 +110,7 @@ def test_every_schedule_with_up_to_two_preemptions_or_an_equivalent_one_is_tried
 
 @given(USES, USES, st.data())
 def test_a_schedule_is_skipped_only_for_an_equivalent_one_even_with_loops(one, other, data):
-    """In equivalent schedules, accesses omitted from loops also occur in the same sequence."""
+    """Compare also those accesses that the search omits because they are repeated in loops."""
     runs = [run_of(*sorted(one, key=lambda u: u[1])), run_of(*sorted(other, key=lambda u: u[1]))]
     for run in runs:
         for place, uses in run.places.items():

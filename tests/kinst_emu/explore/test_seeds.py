@@ -33,7 +33,7 @@ SEEDS = {
 }
 ON_ONE = "missing interrupt mask"  # the clock interrupt interferes only with runs on its own CPU
 CASES = [(name, cpus) for name in SEEDS for cpus in (1, 2) if name != ON_ONE or cpus == 1]
-# Defects without data races: all accesses are atomic or made while holding a lock.
+# Defects without data races: all accesses are atomic or protected by a lock.
 ATOMIC = {"missed wake-up", "ABA", "check, then act", "lock released too early",
           "lock order reversal"}
 

@@ -24,7 +24,7 @@ def session(names):
 
 
 def test_every_session_function_works(session, names):
-    """The test calls every function of a session.
+    """Call every function of a session.
 
     The functions that need FreeBSD or a recording must say so.
     """
@@ -63,7 +63,7 @@ def test_without_a_kernel_errors_say_what_to_do():
 
 
 def test_back_restores_earlier_states_exactly(session, names):
-    """The test compares digests along random sequences of step, run and back."""
+    """Compare digests along random sequences of step, run and back."""
     chosen, machine = random.Random(5), names["machine"]
     seen, gone_back = {machine.instructions: machine.digest()}, 0
     for _ in range(12):

@@ -115,7 +115,7 @@ def test_reading_the_probes_of_an_unstarted_kernel_is_reported(tmp_path):
     begin = image.symbols.find("__start_set_sdt_probes_set").address - BASE
     # The kernel sets this word when it relocates itself.
     struct.pack_into("<Q", memory.data, begin, 0)
-    with pytest.raises(StaticProbeError, match="has the kernel been started"):
+    with pytest.raises(StaticProbeError, match="boot the kernel first"):
         static_probes(image, memory)
 
 

@@ -76,7 +76,7 @@ REGISTERS = {
 
 
 def test_vector_and_system_registers_are_compared_at_the_end(booted, monkeypatch):
-    """The test gives QEMU a different initial value for one register at a time."""
+    """Give QEMU a different initial value for one register at a time."""
     enter = QemuMachine.enter
     for name in REGISTERS[booted.arch.name]:
         crosscheck = Crosscheck(booted)
@@ -98,7 +98,7 @@ def test_a_hot_function_is_probed_at_its_rarest_instruction_or_refused(booted, f
               if not isinstance(i.verdict, Refuse)}
     counts = Counter(step[recording.pc] for step in recording.steps)
     assert checked.firings == min(counts[at] for at in probes if at in counts) > 120
-    with pytest.raises(TooLongError, match="can be probed more than 240 times"):
+    with pytest.raises(TooLongError, match="is executed more than 240 times"):
         crosscheck.check(workload_of("fibonacci(15)"))
 
 
@@ -122,7 +122,7 @@ def test_an_allowed_state_difference_is_limited_to_its_mask():
 
 
 def test_lockstep_finds_a_wrong_instruction_at_its_address(booted):
-    """The test replaces an instruction with a NOP on the second machine only."""
+    """Replace an instruction with a NOP on the second machine only."""
     work = workload_of('strlen("hello")')
     snapshot = booted.snapshot()
     recording, _value = record(booted, work)
@@ -165,7 +165,7 @@ def test_probes_fire_on_qemu_as_on_our_machine(booted):
 
 
 def test_model_specific_results_are_passed_to_the_second_machine(booted, monkeypatch):
-    """The first instruction of strlen is declared model-specific, so that QEMU gets its result."""
+    """Declare strlen's first instruction model-specific, so that QEMU is given its result."""
     work = workload_of('strlen("hello")')
     snapshot = booted.snapshot()
     recording, _value = record(booted, work)

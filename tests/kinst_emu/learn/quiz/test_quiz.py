@@ -26,7 +26,7 @@ from kinst_emu.learn.quiz.sheet import sheet
 from tests.conftest import ARCHES, MEMORY, real_kernel
 from tests.kinst_emu.commands.test_commands import refused, run
 
-COUNT = 200  # number of questions per teaching kernel, and per level of a real kernel
+COUNT = 200  # number of questions for each teaching kernel, and for each level on a real kernel
 TRIPLES = {"amd64": "x86_64", "arm64": "aarch64", "riscv64": "riscv64"}
 BACK = {"amd64": "jmp", "arm64": "brk", "riscv64": "ebreak"}
 SAVED_PC = {"arm64": "elr_el1", "riscv64": "sepc"}
