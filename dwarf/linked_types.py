@@ -33,9 +33,9 @@ class LinkedTypes(Types):
         return self._all[0].format if self._all else "DWARF"
 
     def _at(self, address: int | None) -> tuple[Types | None, int | None]:
-        """Return the types of the kernel or module at an address, and the address to look up there.
+        """Return the types of the module that contains an address, and the address in the module.
 
-        The kernel's addresses are not changed.
+        For any other address, return the kernel's types and the address itself.
         """
         for _number, begin, end, types in self._modules:
             if address is not None and begin <= address < end:

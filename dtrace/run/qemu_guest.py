@@ -39,7 +39,10 @@ class QemuGuest(GuestState):
 
     @property
     def per_cpu(self) -> int | None:
-        """None, because the kernel counts guest time but only host time is known."""
+        """Return None instead of the address of the CPU's ``struct pcpu``.
+
+        It is used to compute guest time, and on QEMU only host time is known.
+        """
         return None
 
     def unknown(self, names: Collection[str]) -> dict[str, str]:

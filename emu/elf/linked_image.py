@@ -130,8 +130,11 @@ def _ordered(image: Image, wanted: list[ModuleFile]) -> list[ModuleFile]:
         if file.machine != image.machine:
             raise ImageError(f"{file.path}: made for {file.machine}, but the kernel {image.path} "
                              f"is for {image.machine}")
-        if file.name in above or len(ordered) > MAX_MODULES:
-            raise ImageError(f"{file.path}: depends on itself, through {', '.join(above)}")
+        if file.name in above:
+            raise ImageError(f"{file.path}: circular dependency: "
+                             f"{' -> '.join((*above, file.name))}")
+        if len(ordered) > MAX_MODULES:
+            raise ImageError(f"{file.path}: too many modules; at most {MAX_MODULES} are allowed")
         for dependency in file.depends:
             if dependency.name == KERNEL:
                 if version is not None and not dependency.least <= version <= dependency.last:

@@ -84,7 +84,7 @@ class Caller:
 
     @property
     def _room(self) -> _Room:
-        """Free stack space at the machine's current stack pointer.
+        """Return the unused stack space below the machine's current stack pointer.
 
         :raises KinstError: while the machine runs, because a probe callback cannot make calls.
         """

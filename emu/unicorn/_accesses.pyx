@@ -295,7 +295,7 @@ cdef class Accesses:
 
     def __dealloc__(self):
         cdef int i
-        if self.open:  # the hooks refer to this object, so the engine must not run again
+        if self.open:  # the hooks point to this object, which is about to be freed
             for i in range(3):
                 if self.hooks[i]:
                     self.engine.hook_del(self.engine.uc, self.hooks[i])

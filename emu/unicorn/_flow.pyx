@@ -184,6 +184,6 @@ cdef class Flow:
             self.engine.unhook(self.hook)
 
     def __dealloc__(self):
-        if self.open:  # the hook refers to this object, so the engine must not run again
+        if self.open:  # the hook points to this object, which is about to be freed
             self.engine.hook_del(self.engine.uc, self.hook)
         free(self.f)

@@ -209,7 +209,7 @@ cdef class Steps:
 
     def __dealloc__(self):
         cdef int i
-        if self.open:  # the hooks refer to this object, so the engine must not run again
+        if self.open:  # the hooks point to this object, which is about to be freed
             for i in range(3):
                 self.engine.clock.exchanging = NULL
                 if self.hooks[i]:

@@ -138,7 +138,7 @@ cdef class WriteWatch:
             self.engine.unhook(self.block_hook_)
 
     def __dealloc__(self):
-        if self.open:  # the hooks refer to this object, so the engine must not run again
+        if self.open:  # the hooks point to this object, which is about to be freed
             self.engine.hook_del(self.engine.uc, self.store_hook)
             self.engine.hook_del(self.engine.uc, self.block_hook_)
 

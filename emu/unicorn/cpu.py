@@ -64,7 +64,7 @@ class Cpu(ABC):
         return ""
 
     def monitor_place(self) -> int:
-        """Return the offset in a context of the 8-byte address that an exclusive load reserved.
+        """Return the offset of the exclusive monitor's 8-byte address in a saved Unicorn context.
 
         :return: 0 if the CPU has no exclusive monitor.
         """

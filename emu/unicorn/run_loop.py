@@ -21,8 +21,7 @@ PANIC_INSTRUCTIONS = 100_000_000  # instruction budget for printing the panic me
 MAX_RUNG = 1 << 16  # maximum number of timer expirations while a CPU waits without an interrupt
 # Reasons of stops that the guest itself causes; such a stop is part of the machine's state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
-GONE = ("the CPU executes code through a mapping that was removed from the page tables; the run "
-        "was abandoned, so restore an earlier state")
+GONE = "the CPU executes code through a mapping that was removed from the page tables"
 # Maximum number of stop addresses; one more is reserved for ending a run within a block.
 MAX_STOPS = StopLimit.MAX_STOPS - 1
 
@@ -34,6 +33,11 @@ class CodeGoneError(MachineError):
     The number of executed instructions is unknown, so the run is abandoned: restore an earlier
     state.
     """
+
+
+def _gone(error: MemoryAccessError) -> str:
+    """Return the message of a ``CodeGoneError``, with its cause."""
+    return f"{GONE} ({error}); the run was abandoned, so restore an earlier state"
 
 
 @dataclass(frozen=True)
@@ -327,7 +331,8 @@ class RunLoop:
         why, detail = self._counted(pc, False)
         left = self._limit - self.engine.instructions
         if why == EngineStop.STOP_LIMIT and left > 0 and self._still_at(pc, before):
-            # Before any other block, _loop must check for stops and handlers.
+            # The limit is within the block at pc.  Before any other block, _loop must check for
+            # stops and handlers.
             return self._execute(pc, left)
         if why == EngineStop.STOP_TRAPPED and self._still_at(pc, before):
             return self._trapped(pc)
@@ -391,7 +396,7 @@ class RunLoop:
         try:
             return self.machine.read(address, size)
         except MemoryAccessError as error:
-            raise CodeGoneError(f"{GONE}: {error}") from None
+            raise CodeGoneError(_gone(error)) from None
 
     def _settle(self, pc: int) -> None:
         """Account for the current block's instructions that were executed before address ``pc``.
@@ -401,7 +406,7 @@ class RunLoop:
         try:
             self.machine.settle(pc)
         except MemoryAccessError as error:
-            raise CodeGoneError(f"{GONE}: {error}") from None
+            raise CodeGoneError(_gone(error)) from None
 
     def _reason(self) -> StopReason | None:
         return None if self._stop is None else self._stop.reason
@@ -467,7 +472,7 @@ class RunLoop:
             try:
                 machine.pc = machine.left_at(machine.pc)
             except MemoryAccessError as error:
-                raise CodeGoneError(f"{GONE}: {error}") from None
+                raise CodeGoneError(_gone(error)) from None
             trouble = cpu.bus_error(detail)
             engine.synchronize()
         if trouble is not None:

@@ -166,7 +166,9 @@ class RunningMachine(WiredMachine):
         return count
 
     def left_at(self, pc: int) -> int:
-        """Account for the block that an exception (not a probe's breakpoint) ended before ``pc``.
+        """Correct the instruction count after an exception has left a block before ``pc``.
+
+        Exceptions at breakpoints of probes are handled elsewhere.
 
         :return: address of the exception for the guest: if ``pc`` is in a trampoline, that of the
             displaced instruction.

@@ -176,7 +176,8 @@ class Host:
         for words in maps:
             begin, end = (int(word, 16) for word in words[0].split("-"))
             if end <= USER_SPACE and self._system_call(SYS_MUNMAP, begin, end - begin) != 0:
-                raise HostError("--judge host: the child process's memory cannot be unmapped")
+                raise HostError(f"--judge host: munmap of {begin:#x}..{end:#x} failed in the child "
+                                "process")
         for page in (CODE, SLOTS, DATA):
             self.map(page)
         self._take_state()

@@ -70,7 +70,7 @@ cdef struct Record:
 
 # An instruction that the kernel's breakpoint handler emulates, and its effect.
 cdef struct Effect:
-    uint64_t answer  # return value of the seam that requests this instruction
+    uint64_t answer  # value that the seam returns to make the handler emulate this instruction
     int64_t change  # new stack pointer minus the value of the register ``base``
     uint8_t base
     uint8_t code

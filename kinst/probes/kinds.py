@@ -1,4 +1,4 @@
-"""Probe and path numbers that Python and the native core (``_dispatch.pyx``) share."""
+"""Numbers of probe kinds and trap paths, shared with the native core (``_dispatch.pyx``)."""
 
 import enum
 

@@ -269,8 +269,8 @@ class SeamBreakpoints(ProbeTable):
                 if answer is None:
                     self._return_at = last
                     machine.handle(last, self._back)
-                # With an answer, the last instruction reads the stack: single-step to it again at
-                # the next firing.
+                # If there is an answer, the last instruction reads the stack, so no handler is set
+                # there; the next firing single-steps to it again.
                 return
         raise ProbeError(
             f"{self.image.symbols.where(pc)}: the kernel's breakpoint handler did not return to "

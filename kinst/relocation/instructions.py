@@ -1,4 +1,4 @@
-"""Properties of instructions that follow from the bytes; each architecture has a subclass."""
+"""Properties derived from an instruction's bytes; each architecture subclasses ``Instructions``."""
 
 import re
 from abc import ABC, abstractmethod

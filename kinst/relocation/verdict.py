@@ -50,7 +50,9 @@ class Op(enum.IntEnum):
     BRANCH_COUNT = 7
     SET = 8  # a = target
     NEXT = 9  # no effect
-    LINK = 10  # jump to b + extra or, without b, to target (if n, clear bit 0); a = next address
+    # Jump to b + extra, or to target if there is no b, and set a to the next address.  If n is not
+    # 0, clear bit 0 of the destination.
+    LINK = 10
     CALL = 11  # push the next address and jump to target
     INDIRECT = 12  # jump to a if extra, else to *(a + b * n + c + target); push if truth
     RETURN = 13  # pop the next address, then ``extra`` more bytes

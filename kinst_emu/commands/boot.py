@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="stop when this text appears on the console (default: the kernel's "
                         "prompt)")
     parser.add_argument("--instructions", metavar="N",
-                        help="stop after N instructions since the start of the boot (default: no "
+                        help="stop N instructions after the start of the boot (default: no "
                         f"limit, but fail if no prompt appears within {LIMIT:,} instructions)")
     parser.add_argument("--type", action="append", default=[], metavar="KEYS", dest="keys",
                         help="type KEYS at the prompt, then run to the next prompt; \\r in KEYS "

@@ -112,8 +112,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="write an animated GIF of all moments to this file (default: print text)")
     add("--at", metavar="STEP|N|all",
         help="with --svg: moment to draw; STEP: a step, e.g. frame or trampoline; N: the Nth "
-        "moment, i.e. executed instruction or call of the handler, from 1; all: every moment, as "
-        "an animation (default: frame)")
+        "moment (an executed instruction or a call of the handler), counted from 1; all: every "
+        "moment, as an animation (default: frame)")
     add("--json", action="store_true",
         help="print the recorded data and the steps as JSON (default: text)")
     add("--steps", action="store_true",

@@ -99,8 +99,9 @@ def _name(build: Build) -> str:
 def _compared(arguments: argparse.Namespace, one: tuple[Store, Build], two: tuple[Store, Build]
               ) -> int:
     if (one[1].kind, one[1].architecture) != (two[1].kind, two[1].architecture):
-        raise KinstError(f"a {one[1].kind} for {one[1].architecture} and a {two[1].kind} for "
-                         f"{two[1].architecture} cannot be compared")
+        raise KinstError(f"the builds cannot be compared: one is from {one[1].kind} for "
+                         f"{one[1].architecture}, the other from {two[1].kind} for "
+                         f"{two[1].architecture}")
     with PROGRESS.working("comparing the builds"):
         comparison = compare(findings_of(*one), findings_of(*two))
     if arguments.json:

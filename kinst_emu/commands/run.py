@@ -58,8 +58,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="print the result as JSON (default: text)")
     parser.add_argument("words", nargs="+", metavar="COMMAND",
                         help="command line for the kinst-emu shell, which supports quotes and the "
-                        "operators '; && || & | < >'; or a C file followed by its arguments, which "
-                        "is first compiled with kinst-emu's system.h (required)")
+                        "operators '; && || & | < >'; or a C file, which "
+                        "is first compiled with kinst-emu's system.h, followed by its arguments "
+                        "(required)")
 
 
 def run(arguments: argparse.Namespace) -> int:

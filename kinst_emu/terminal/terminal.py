@@ -88,7 +88,8 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     sys.exit(status)
 
 
-RAW = "print the guest's text unchanged on a terminal, even sequences that control the terminal"
+RAW = ("print the guest's text unchanged on a terminal, including control sequences (default: "
+       "filter them)")
 
 
 def let_through() -> None:

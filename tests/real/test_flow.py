@@ -152,7 +152,7 @@ def test_the_call_tree_counts_as_many_calls_as_fbt(recorded, player):
 
 
 class Counting(CallTree):
-    """A call tree that also counts the calls of each function, without inline copies."""
+    """A call tree that also counts the calls of each function; inline copies do not count."""
 
     def __init__(self):
         super().__init__()

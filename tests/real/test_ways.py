@@ -83,7 +83,8 @@ def test_a_page_fault_returns_to_its_instruction_with_the_page_mapped(machine, h
     assert arch.translate(machine, recorder.address) == after.physical
     if recorder.access & ~1 <= 2 and recorder.access != 4:
         assert recorder.address in operands(arch, first)
-    # The fault occurs in user mode and enters the kernel at its vectors; C code runs in between.
+    # The fault occurs in user mode and enters the kernel at its vectors.  C code runs between the
+    # assembly code on the way in and that on the way out.
     assert not first.address >> 63 and seen.entry.rows[1].address >> 63
     assert 0 < seen.entry.boundary < len(seen.entry.rows)
     assert 0 < seen.leaving.boundary < len(seen.leaving.rows) - 1

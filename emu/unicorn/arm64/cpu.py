@@ -220,7 +220,7 @@ class ArmCpu(Cpu):
         self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
 
     def monitor_place(self) -> int:
-        """Return the offset in a context of the exclusive monitor's address."""
+        """Return the offset of the exclusive monitor's address in a saved Unicorn context."""
         return _monitor().fields["exclusive_addr"][0]
 
     def start(self, address: int, argument: int) -> None:

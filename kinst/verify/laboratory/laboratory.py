@@ -73,7 +73,7 @@ class Told:
         self._verdict, self._stack = verdict, stack
 
     def add(self, in_place: Outcome) -> None:
-        """Record the outcome of an execution in place."""
+        """Record the next pc of an execution in place that did not fault."""
         if not in_place.fault:
             self.ways.add(in_place.pc)
 

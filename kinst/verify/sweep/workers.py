@@ -144,7 +144,7 @@ def _keep_memory() -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """Part of a task, together with the task.
+    """Work for a cluster worker: a task, the items to process, and the client's code version.
 
     This is an object because Dask would search a list for futures.
     """

@@ -64,7 +64,7 @@ def _kept(trial: Trial, made: _Steps, plain: _Steps) -> list[str]:
 
 
 def _own(lines: list[str], others: list[str]) -> list[str]:
-    """Return each function's last line that is not in ``others``; the latest function comes first.
+    """Return each function's last trace line that is not in ``others``, most recent first.
 
     If there is no such line, return the last line.
     """

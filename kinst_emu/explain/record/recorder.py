@@ -99,7 +99,8 @@ class FiringRecorder(EachInstruction):
         self._hits = self._seen = 0
         self._began = self._waiting = False
         self._storing: list[tuple[int, bytes]] = []  # (address, old bytes) of the last row's stores
-        self._stored: list[tuple[int, int]] = []  # (address, size) of stores not yet in a row
+        # (address, size) of stores that are not assigned to a recorded row yet
+        self._stored: list[tuple[int, int]] = []
         # After a tail call: the return address, and the stack pointer after the return.
         self._returns_to: tuple[int, int] | None = None
         self._went_on = 0  # number of instructions observed until the end of the firing

@@ -1,4 +1,4 @@
-"""Scenes of a firing, which the views show at each moment."""
+"""The scene that the views show for each moment of a firing."""
 
 import json
 import textwrap
