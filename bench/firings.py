@@ -55,7 +55,7 @@ def loop(machine) -> tuple[str, int]:
 
 
 def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
-    """Return the highest firing rate (per second) of several runs with a probe that only counts."""
+    """Measure a counting probe in several runs; return the highest rate in firings per second."""
     best = 0.0
     kept = machine.snapshot()
     for _ in range(runs):

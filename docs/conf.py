@@ -74,7 +74,7 @@ def _readme(folder: Path) -> None:
 
 
 def _to_readme(_app: Sphinx, _page: str, source: list[str]) -> None:
-    """Make links to the repository's README lead to the README page of the site."""
+    """Redirect links to the repository's README to the site's README page."""
     source[0] = source[0].replace("](../README.md)", "](reference/readme.md)")
 
 

@@ -34,7 +34,7 @@ Choose = Callable[[Wanted, Sequence[ListedProbe]], Sequence[ListedProbe]]
 
 @dataclass(frozen=True)
 class ProgramText:
-    """A D program with its macro arguments and variables.
+    """Text of a D program, and the values of its macro arguments and macro variables.
 
     :param source: text of the program.
     :param words: values of ``$0``, ``$1`` and so on.

@@ -139,7 +139,7 @@ class CtfTypes(c.Types):
         return []
 
     def function(self, name: str, address: int | None = None) -> c.Procedure | None:
-        """Return a function's type, or None; ``address`` selects one of several with the name."""
+        """Return a function's type, or None; ``address`` selects among functions of this name."""
         entry = self._choose(self._procedures, name, address)
         if entry is None:
             return None
@@ -149,7 +149,7 @@ class CtfTypes(c.Types):
         return self._procedure(result, parameters)
 
     def variable(self, name: str, address: int | None = None) -> c.Type | None:
-        """Return a variable's type, or None; ``address`` selects one of several with the name."""
+        """Return a variable's type, or None; ``address`` selects among variables of this name."""
         identifier = self._choose(self._variables, name, address)
         return None if not identifier else self._read(identifier)
 

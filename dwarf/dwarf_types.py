@@ -61,7 +61,7 @@ class DwarfTypes(c.Types):
                 if PREFIXES.get(d.tag) == prefix]
 
     def function(self, name: str, address: int | None = None) -> c.Procedure | None:
-        """Return a function's type, or None; ``address`` selects one of several with the name."""
+        """Return a function's type, or None; ``address`` selects among functions of this name."""
         candidates = [f for f in self._index.named(name) if not f.inlined]
         # Prefer the function at the address, or else a function with code over a declaration.
         candidates.sort(key=lambda f: (
@@ -125,7 +125,7 @@ class DwarfTypes(c.Types):
         return procedure, self._places().parameters(copy, address, frame)
 
     def variable(self, name: str, address: int | None = None) -> c.Type | None:
-        """Return a variable's type, or None; ``address`` selects one of several with the name."""
+        """Return a variable's type, or None; ``address`` selects among variables of this name."""
         candidates = [d for d in self._index.declared(name) if d.tag == VARIABLE]
         candidates.sort(key=lambda d: d.value != address)
         return self._variable(candidates[0]) if candidates else None

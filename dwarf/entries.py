@@ -29,7 +29,7 @@ class _View(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position, and return it.
+        """Set the stream position, and return the new position.
 
         :raises ValueError: if the position is negative.
         """

@@ -70,7 +70,7 @@ class Frames:
         return rows[row][1] if row >= 0 else None
 
     def body(self, address: int, register: int | None) -> Rule | None:
-        """Return the unwind rule between a function's prologue and epilogue, or None.
+        """Return the unwind rule between a function's prologue and epilogue, or None if unknown.
 
         :param register: register that holds the frame base, or None for any other expression.
         :raises DebugDataError: if the entry for the address is damaged.

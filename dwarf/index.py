@@ -69,7 +69,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Declared:
-    """A type or a variable.
+    """A type or a variable, as recorded in the index.
 
     :param tag: DW_TAG of its entry.
     :param entry: offset of its entry in .debug_info.

@@ -25,7 +25,7 @@ OFFSETS = ("DW_AT_ranges", "DW_AT_stmt_list", "DW_AT_low_pc", "DW_AT_high_pc", "
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute, formatted as in readelf output.
+    """An attribute of a debugging information entry, formatted as in readelf output.
 
     :param value: text with addresses and offsets in hexadecimal, and a reference as ``<0x...>``.
     """

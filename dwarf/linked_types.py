@@ -43,7 +43,7 @@ class LinkedTypes(Types):
         return self._kernel, address
 
     def named(self, name: str) -> list[Type]:
-        """Return the types with a C name in the kernel, or else in the first module with any."""
+        """Return the types with a C name: the kernel's or, if it has none, those of a module."""
         return next((found for types in self._all if (found := types.named(name))), [])
 
     def function(self, name: str, address: int | None = None) -> Procedure | None:

@@ -38,7 +38,7 @@ def opened(path: Path, content: memoryview) -> Iterator[ELFFile]:
 
 
 def modules(kernel: Path, name: str) -> Iterator[InputFile]:
-    """Yield the module files in a kernel's directory that contain a given name.
+    """Search a kernel's directory, and yield each module file that contains a given name.
 
     :raises ImageError: if a module cannot be read.
     """

@@ -188,7 +188,7 @@ class Typedef:
 
 @dataclass(frozen=True, eq=False)
 class Qualified:
-    """A qualified type.
+    """A type with a qualifier, such as ``const``.
 
     :param qualifier: "const", "volatile", "restrict" or "_Atomic".
     :param link: callback that returns the unqualified type.

@@ -162,7 +162,7 @@ class BootAhead:
 
 
 def unbooted(image: Image, memory: int = MEMORY) -> UnicornMachine:
-    """Return a machine with the image in memory at its link address and nothing executed."""
+    """Return a machine with the image loaded at its link address, before any execution."""
     machine = UnicornMachine(image, memory)
     machine.place_image()
     return machine

@@ -67,7 +67,7 @@ def _reachable(folder: Path) -> bool:
 
 
 def _of_others(path: Path, reachable: bool = True) -> str:
-    """Return a phrase that says how another user can change a file or its link, or an empty string.
+    """Describe how another user can change a file or its link; return an empty string if none can.
 
     The string is also empty for a path that does not exist.
 

@@ -53,7 +53,7 @@ class _Header(tarfile.TarInfo):
 @contextlib.contextmanager
 def _members(archive: Path, progress: Progress) -> Iterator[
         Iterator[tuple[str, tarfile.TarInfo, tarfile.TarFile]]]:
-    """Yield an iterator over an archive's members, without ``./`` in names; report progress."""
+    """Yield an iterator over an archive's members, with ``./`` cut from names; report progress."""
     size = archive.stat().st_size
 
     def each(raw: BinaryIO, tar: tarfile.TarFile) -> Iterator[
@@ -171,7 +171,7 @@ def _tree(archive: Path, found: dict[str, File | Folder | tuple[int, int, int] |
 
 
 def _keep(path: Path, file: File) -> None:
-    """Write a header or library, but skip a symbolic link that leads out of its directory."""
+    """Write a header or library, but skip symbolic links that lead to other directories."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if stat.S_ISLNK(file.mode):
         target = bytes(file.content).decode("utf-8", "surrogateescape")

@@ -235,7 +235,7 @@ def with_folder(image: Image, folder: Path | None) -> Image:
 
 
 def has_our_shell(image: Image) -> bool:
-    """Return whether the root file system contains the kinst-emu shell as it is currently built."""
+    """Return whether the root file system contains the current build of the kinst-emu shell."""
     options = image.options
     root = options.memory_disk or (options.disks[0] if options.disks else None)
     try:

@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     userland = bool(config.getoption("kinst_userland") or config.getini("kinst_userland"))
 
     class Kernels:
-        """Provider of the fixture ``kernel``; keeps the machines booted in this test run."""
+        """Provider of the fixture ``kernel``; boots each kernel once and reuses its machine."""
 
         machines: ClassVar[dict[str, "tuple[Machine, State]"]] = {}
 

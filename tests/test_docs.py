@@ -1,4 +1,4 @@
-"""Tests that Sphinx builds the docs without warnings, and commands print the shown output."""
+"""Tests that the docs build without warnings and that their commands print the shown output."""
 
 import os
 import re

@@ -27,7 +27,7 @@ class ProgramTooLarge(Exception):
 
 @dataclass(frozen=True)
 class Label:
-    """Jump target in a function; labels compare by number."""
+    """Jump target in a function; labels with the same number are equal."""
 
     number: int
 
@@ -101,11 +101,11 @@ class Assembler:
         self.add(BpfInstruction(WIDE, to, REGION, 0, region, offset))
 
     def negate(self, to: int) -> None:
-        """Append the negation of a 64-bit register."""
+        """Append an instruction that negates a 64-bit register."""
         self.add(BpfInstruction(Class.ALU64 | Alu.NEG, to))
 
     def extend(self, to: int, size: int, signed: bool) -> None:
-        """Append the sign or zero extension of a register's low ``size`` bytes to 64 bits."""
+        """Append code that sign- or zero-extends a register's low ``size`` bytes to 64 bits."""
         if size >= 8:
             return
         if signed:

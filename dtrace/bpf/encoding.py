@@ -29,7 +29,7 @@ class Class(enum.IntEnum):
 
 
 class Alu(enum.IntEnum):
-    """Arithmetic and logical operation: the high four bits of an ALU opcode."""
+    """Arithmetic or logical operation: the high four bits of an ALU opcode."""
     ADD = 0x00
     SUB = 0x10
     MUL = 0x20
@@ -135,7 +135,7 @@ SWAPS = (16, 32, 64)
 
 
 def _legal(i: BpfInstruction) -> bool:
-    """Return whether RFC 9669 defines this instruction; its unused fields must be zero."""
+    """Return whether RFC 9669 defines an instruction and its unused fields are zero."""
     kind, operation = i.opcode & 7, i.opcode & 0xF0
     if i.destination >= REGISTERS or i.source >= REGISTERS:
         return False

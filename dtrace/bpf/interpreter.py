@@ -1,4 +1,4 @@
-"""Reference interpreter for BPF code in Python, with an optional callback per instruction.
+"""Reference interpreter for BPF code, written in Python; can call back at each instruction.
 
 It works on the memory of a native ``Runtime`` and calls its helpers, so that tests can compare both
 executors instruction by instruction.

@@ -180,7 +180,7 @@ class StackShape:
 
 @dataclass(frozen=True)
 class ProgramShape:
-    """Layout of the user stack and user registers of a thread that is in the kernel.
+    """Layout of the user stack and the saved user registers of a thread in the kernel.
 
     :param thread_frame: offset in ``struct thread`` of the pointer to its trap frame.
     :param registers: (offset, size in bytes) in the trap frame, by index of ``uregs[]``.

@@ -13,7 +13,7 @@ CONTEXT = 6  # register that holds the context's address in all functions
 
 @dataclass
 class Linked:
-    """Linked BPF code, with tables of the functions in the code.
+    """Linked BPF code, and tables that describe its functions.
 
     :param offsets: the number of the first 8-byte slot of each function, by name.
     :param arguments: the number of leading probe arguments that each function reads; for a probe's
@@ -36,7 +36,7 @@ class Linked:
 
 @dataclass
 class Linker:
-    """Collector of functions to be linked."""
+    """Linker that collects BPF functions and joins them into one block of code."""
 
     _functions: dict[str, Assembler] = field(default_factory=dict)
 

@@ -35,7 +35,7 @@ class VerifierError(Exception):
 
 @dataclass(frozen=True)
 class KnownState:
-    """Facts that hold before an instruction, whichever path leads to the instruction.
+    """Facts that hold before an instruction on every path to that instruction.
 
     :param written: bit mask of the registers that have a value.
     :param frames: (register, distance from the frame's end) of each pointer into the frame.
@@ -54,7 +54,7 @@ class KnownState:
 
 
 def verify(code: bytes, functions: Iterable[int], helpers: Container[int]) -> None:
-    """Verify a program.
+    """Reject BPF code that might loop forever or access memory outside its stack frame.
 
     :param functions: the number of the first instruction of each function.
     :param helpers: the numbers of the helpers that may be called.
@@ -98,7 +98,7 @@ class _Function:
         return VerifierError(f"instruction {at}: {why}")
 
     def walk(self) -> set[int]:
-        """Check all instructions and return the functions that they call."""
+        """Check all instructions of the function, and return the functions that they call."""
         self.states[self.start] = KnownState(1 << 1 | 1 << FRAME, ((FRAME, 0),), 0)
         for at in range(self.start, self.end):
             i, state = self.instructions[at], self.states.get(at)

@@ -1,4 +1,4 @@
-"""C source files as workloads."""
+"""Parser for workloads that are C source files with arguments."""
 
 import shlex
 

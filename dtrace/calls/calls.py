@@ -356,7 +356,7 @@ def _number(value: int, variable: KernelVariable) -> str:
 
 @dataclass
 class Evaluation:
-    """Evaluator of call programs on a machine; keeps assigned names and buffers between runs.
+    """Evaluator of injected calls on a machine; keeps assigned names and buffers between runs.
 
     :param prototypes: prototypes by which arguments are checked and converted; None for no checks.
     :param names: values of assigned names.

@@ -1,4 +1,4 @@
-"""Positions in a recording, as a user writes them."""
+"""Positions in a recording: parsing the user's notation, and moving to a position."""
 
 import re
 from dataclasses import dataclass
@@ -113,7 +113,7 @@ def _call(machine: Machine, back: int) -> int:
 
 @dataclass(frozen=True)
 class ReachedAt:
-    """Instructions to wait for, such as those at which a probe fires.
+    """Instructions that a position refers to, such as those at which a probe fires.
 
     :param addresses: addresses of the instructions.
     :param tails: those of the addresses at which a function ends with a tail call; the function

@@ -39,7 +39,7 @@ class Description:
 
 
 def parse(text: str) -> Description:
-    """Parse a probe description as in dtrace -n, where the last part is the name.
+    """Parse a probe description as ``dtrace -n`` does: the last part is the name.
 
     :raises KinstError: when the text is not a probe description.
     """
@@ -68,7 +68,7 @@ def create(
     types: Callable[[], Types] | None = None,
     program: Callable[[int], TracedProgram] | None = None,
 ) -> MadeProbes:
-    """Create the probes that match a description, for each provider that matches it.
+    """Create a description's probes with every provider that the description matches.
 
     :param unsafe: whether to probe excluded functions, too.
     :param index: returns the debug data, for inline copies.

@@ -1,4 +1,4 @@
-"""All probe providers; a probe description may match several providers."""
+"""Table of the providers of probes on instructions; a description may match several."""
 
 from kinst.providers.fbt import Fbt
 from kinst.providers.kinst_provider import Kinst

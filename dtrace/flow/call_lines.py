@@ -6,7 +6,7 @@ INDENT = "  "
 
 
 class CallLines:
-    """Listener of a ``Walk`` that writes a line for each call and mark.
+    """Listener of a ``Walk`` that writes a line for each call and each marked instruction.
 
     :param show: called with each line.
     :param threads: names of threads, by address; some may be missing.
@@ -40,7 +40,7 @@ class CallLines:
         return None
 
     def mark(self, thread: int, position: int, time: int, number: int) -> None:
-        """Write the line of a mark."""
+        """Write the line for a marked instruction."""
         self._line(thread, position, f"* {self._marks[number]}")
 
     def named(self, thread: int) -> None:

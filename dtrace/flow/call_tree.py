@@ -66,7 +66,7 @@ class CallTree:
         self._stack(thread)[-1].own += count
 
     def mark(self, thread: int, position: int, time: int, number: int) -> None:
-        """Ignore a mark."""
+        """Ignore a marked instruction."""
         return None
 
     def named(self, thread: int) -> None:

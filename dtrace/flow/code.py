@@ -1,4 +1,4 @@
-"""Code executed in a flow, decoded once: functions, inline copies and control transfers."""
+"""Decoded code of a control flow: functions, inline copies and control transfers."""
 
 from dataclasses import dataclass
 

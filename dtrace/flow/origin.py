@@ -48,7 +48,7 @@ class How(enum.Enum):
 
 @dataclass(frozen=True)
 class Link:
-    """One step of the search; each step is earlier in time than the one before it.
+    """One step of the search for an origin; each step leads further back in time.
 
     :param count: the number of instructions executed before it.
     :param pc: the instruction's address; None if no instruction is involved.
@@ -128,7 +128,7 @@ class _Window:
 
 
 class Origin:
-    """Search for the origin of values in a recording.
+    """Tracer that finds the origin of values in a recording.
 
     A search leaves the player at an arbitrary position.
 

@@ -1,4 +1,4 @@
-"""Output formats of a flow; each format is written while the flow is produced."""
+"""Output formats of a control flow; each is written while the flow is produced."""
 
 import json
 from collections.abc import Callable, Iterator

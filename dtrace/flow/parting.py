@@ -33,7 +33,7 @@ class Parting:
 
 @dataclass(frozen=True)
 class FunctionEntry:
-    """Entry into a function.
+    """A call or another event by which execution enters a function.
 
     :param count: the instruction count before it.
     :param depth: the depth of its thread's stack.
@@ -50,7 +50,7 @@ class FunctionEntry:
 
 @dataclass
 class _Calls:
-    """Listener that collects calls, but not inline copies, which depend on the build."""
+    """Listener that collects calls; it ignores inline copies, which differ between builds."""
 
     found: list[FunctionEntry] = field(default_factory=list)
     _inline: dict[int, list[bool]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Output of a flow in Perfetto's trace format (``perfetto/trace/trace_packet.proto``).
+"""Output of a control flow in Perfetto's trace format (``perfetto/trace/trace_packet.proto``).
 
 Threads are tracks; calls and inline copies are slices; interrupts are slices in a category of their
 own; marks are instants. Timestamps are virtual nanoseconds.
@@ -111,7 +111,7 @@ class PerfettoTrace:
         return None
 
     def mark(self, thread: int, position: int, time: int, number: int) -> None:
-        """Write an instant event for a mark."""
+        """Write an instant event for a marked instruction."""
         packet = self._event(thread, time, self._protos.TrackEvent.TYPE_INSTANT)
         self._named(packet, self._marks[number], "probe")
         packet.track_event.debug_annotations.add(name="position", uint_value=position)

@@ -23,7 +23,7 @@ MASK = (1 << 64) - 1
 
 
 def steps(player: Player, end: Position, registers: bool, stores: bool) -> Iterator[Piece]:
-    """Yield the flow from a player's position to ``end``, with the effects of each instruction.
+    """Yield the control flow from a player's position to ``end``, and each instruction's effects.
 
     The effects of instructions follow their flow entries. The effects of an exception count as
     those of the instruction before it.

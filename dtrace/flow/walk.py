@@ -85,7 +85,7 @@ class Walk:
             back = returns
 
     def follow(self, entries: bytes) -> None:
-        """Process complete entries of a flow."""
+        """Process a part of the control flow, which must consist of complete entries."""
         for value, count, kind in struct.iter_unpack("<QII", entries):
             if kind == PIECE:
                 self._piece(value, count)
@@ -168,7 +168,7 @@ class Walk:
         self._position = begin + count
 
     def _arrive(self, address: int, first: Stretch) -> None:
-        """Enter or leave functions at the start of a piece."""
+        """Enter or leave functions, as required by the jump to a new piece of code."""
         before = self._before
         if before is not None and self._taken and address != before.ending.after:
             self._push(first.function, first.start, None, INTERRUPT)
@@ -214,7 +214,7 @@ class Walk:
         return None
 
     def _within(self, stretch: Stretch, enters: bool) -> None:
-        """Continue in a stretch that was reached without a call, for example by a tail call."""
+        """Continue in code that was reached without a call, for example by a tail call."""
         frames = self._threads[self._thread]
         if not frames:
             self._push(stretch.function, stretch.start, None, ROOT)

@@ -74,7 +74,7 @@ Start = Callable[[str, int], int]
 
 
 def _started(shape: KeyShape, key: bytes, start: Start) -> bytes:
-    """Return a key with each address replaced with the start of the function or module there."""
+    """Replace each address in a key with the start of its function or module; return the key."""
     if all(how not in SYMBOLS for _kind, how, _size in shape.parts):
         return key
     out, offset = bytearray(key), 0

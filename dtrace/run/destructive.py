@@ -21,7 +21,7 @@ class ActionEnded(KinstError):
 
 
 class DestructiveActions:
-    """Destructive actions on a guest.
+    """Implementation of D's destructive actions on a guest.
 
     :param thread: returns the address of the current thread, or 0 if there is none.
     :param fired: returns the name of the firing probe.

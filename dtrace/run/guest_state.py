@@ -86,7 +86,7 @@ class GuestState(ABC):
 
     @property
     def frozen(self) -> bool:
-        """Whether a firing is in progress, during which nothing may stop the guest."""
+        """Whether the guest must not be stopped because a firing is in progress."""
         return False
 
     @abstractmethod
@@ -256,7 +256,7 @@ class GuestState(ABC):
                 for pc, is_return in pairs]
 
     def in_program(self, address: int) -> int:
-        """Return the ``UserPrograms`` stack word for an address in the current thread's program."""
+        """Encode an address in the current thread's program as a ``UserPrograms`` stack word."""
         if not 0 < address <= ADDRESS:
             return address
         return self.programs.frame(self._execname(), address)
@@ -434,7 +434,7 @@ class GuestState(ABC):
 
     @property
     def lock(self) -> Callable[[int], LockState | None] | None:
-        """Callback that returns a lock's state, given its address; None if not supported."""
+        """Callback that maps a lock's address to its state; None if locks are unsupported."""
         members = self._machine.guest.threads.locks
         if members is None or self._types is None:
             return None

@@ -66,7 +66,7 @@ class Hosted:
 
     @property
     def rt(self) -> Runtime:
-        """The runtime that executes the code."""
+        """The runtime that executes the D programs' code."""
         assert self.runtime is not None
         return self.runtime
 
@@ -172,7 +172,7 @@ class Hosted:
         return self._give(subroutines.strstr(self._text(a), self._text(b)))
 
     def _strtok(self, a: int, b: int, *_rest: int) -> int:
-        """Return the next token.
+        """Implement ``strtok()``: return the address of the next token, or 0 after the last.
 
         The state belongs to one firing. As in DTrace, each call reads the string again.
         """
@@ -212,7 +212,7 @@ class Hosted:
         return subroutines.rindex(self._text(a), self._text(b), self._optional(c, 32))
 
     def _shorter(self, text: bytes) -> int:
-        """Copy a string to scratch memory, truncated to leave room for the NUL."""
+        """Truncate a string to leave room for the NUL, and copy it to scratch memory."""
         return self._give(text[: self.rt.string_size - 1])
 
     def _basename(self, a: int, *_rest: int) -> int:

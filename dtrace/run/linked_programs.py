@@ -274,7 +274,7 @@ class LinkedPrograms:
                                  "buffer")
 
     def _time(self) -> int:
-        """Return the current time in nanoseconds, even during a firing."""
+        """Return the current time in nanoseconds; this also works during a firing."""
         return self.now if self.guest is None else self.guest.now
 
     def _wall(self) -> int:
@@ -290,7 +290,7 @@ class LinkedPrograms:
         self._records.append(Failure(e, number, fault, value, action, None if storing else at))
 
     def _action(self, at: int) -> tuple[int, bool]:
-        """Return an instruction's action number, and whether it stores the value in the record.
+        """Return an instruction's action number, and whether the instruction fills the record.
 
         Actions are numbered from 1; 0 is the predicate.
         """

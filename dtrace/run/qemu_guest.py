@@ -65,7 +65,7 @@ class QemuGuest(GuestState):
             return None
 
     def interrupted(self, number: int) -> int:
-        """Return an argument, the result, the ``after`` flag or a register, selected by number."""
+        """Return the argument, result, ``after`` flag or register that a number selects."""
         arch = self._machine.arch
         if number >= OTHER_REGISTER:
             return self.state.get(list(arch.registers)[number - OTHER_REGISTER])
@@ -97,5 +97,5 @@ class QemuGuest(GuestState):
             self._breakpoints.disable()
 
     def stop(self) -> None:
-        """End tracing with the current firing."""
+        """Stop the workload at the current firing, by raising ``TracingEnded``."""
         raise TracingEnded("tracing has ended")

@@ -121,7 +121,7 @@ class Session(LinkedPrograms):
             self.guest.state, self.runtime.faults = kept, faults
 
     def _told(self, _number: int, fault: int, value: int, at: int) -> None:
-        """Record a fault that the Python interpreter reports, with the context's clause number."""
+        """Record a fault from the Python interpreter; the context holds the clause's number."""
         clause = self.runtime.read(Region.CONTEXT.address + ContextOffset.CLAUSE, 8)
         self._fault(int.from_bytes(clause, "little"), fault, value, at + self._base)
 
@@ -205,7 +205,7 @@ class Session(LinkedPrograms):
         self._consume()
 
     def hurry(self) -> None:
-        """Consume the buffers soon, regardless of the options.
+        """Consume the buffers as soon as possible, before the next regular time.
 
         This may be called at any time, also from a signal handler.
         """
@@ -224,7 +224,7 @@ class Session(LinkedPrograms):
         return aggregations(self.consumer, empty=empty)
 
     def timed(self) -> dict[str, int]:
-        """Return {name: unit in nanoseconds} for the aggregations whose keys are times.
+        """Return {name: nanoseconds per key unit} for aggregations whose only key is a time.
 
         The unit is 0 if it cannot be determined.
         """

@@ -131,7 +131,7 @@ def buckets(entry: Entry, empty: bool = False) -> list[tuple[int | None, int]]:
 
 
 def aggregated(entry: Entry, empty: bool = False) -> Value:
-    """Convert the value of an entry to a number, or to the buckets of a distribution.
+    """Convert an aggregation's entry to a number or, for a distribution, to its buckets.
 
     :param empty: see ``buckets``.
     """

@@ -166,7 +166,7 @@ class Stacks:
         return caller
 
     def step(self, pc: int, is_return: bool) -> FrameStep | None:
-        """Return the step from a kernel address to the caller, or None if the stack ends there.
+        """Return the step from a kernel address to its caller, or None at the end of the stack.
 
         :param is_return: whether the address is a return address.
         """
@@ -236,7 +236,7 @@ class Stacks:
 
     def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES,
              returned: bool = False) -> list[str]:
-        """Return the lines of a stack in the format of stack() of dtrace(1), with inline functions.
+        """Format a stack like stack() in dtrace(1), but with inline functions; return the lines.
 
         :param returned: see ``addresses``.
         """

@@ -47,7 +47,7 @@ def structure(types: Types, name: str) -> Structure | None:
 
 
 class Threads:
-    """Threads of one machine, or none if the kernel has no threads or no debug data."""
+    """Threads of one machine; empty if the kernel has no threads or no debug data."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

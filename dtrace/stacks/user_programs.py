@@ -34,11 +34,11 @@ class UserPrograms:
         self._names: list[str] = [""]
 
     def frame(self, name: str, address: int) -> int:
-        """Return the stack word for an address in a process with a given name."""
+        """Encode an address and the name of its process as a stack word."""
         return self.number(name) << 48 | address & ADDRESS
 
     def number(self, name: str) -> int:
-        """Return the number of a process name in stack words, or 0 if there are too many names."""
+        """Return the number that represents a process name in stack words, or 0 if none is left."""
         if name not in self._names and len(self._names) < NUMBERS:
             self._names.append(name)
         return self._names.index(name) if name in self._names else 0

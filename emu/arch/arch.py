@@ -128,7 +128,7 @@ class Arch(ABC):
             cpu.write_register(name, value)
 
     def stack_after_return(self, cpu: Context) -> int:
-        """Return the stack pointer's value after the return of the function just entered."""
+        """Return the value that the stack pointer will have after the current function returns."""
         return cpu.sp + self.return_size
 
     def return_address(self, cpu: StackContext) -> int:

@@ -11,7 +11,7 @@ ARCHITECTURES: Parts[Arch] = Parts("emu.{}.arch", "ARCH")
 
 
 class Made(Protocol):
-    """File that was built for a machine (``e_machine`` without the EM_ prefix)."""
+    """A file and the machine it was built for (``e_machine`` without the EM_ prefix)."""
 
     @property
     def path(self) -> Path: ...

@@ -71,7 +71,7 @@ class Distributor(Device):
         self._set_line(0, number, level)
 
     def set_private(self, cpu: int, number: int, level: bool) -> None:
-        """Set the line level of a private peripheral interrupt of a CPU; numbers begin at 0."""
+        """Set the line level of a CPU's private peripheral interrupt, numbered from 0."""
         self._set_line(cpu, SENT + number, level)
 
     def _set_line(self, cpu: int, number: int, level: bool) -> None:

@@ -202,7 +202,7 @@ class ModuleFile:
         return bytes(memory)
 
     def headers(self, address: int) -> bytes:
-        """Return all section headers, with sh_addr set for sections in memory and 0 for others."""
+        """Return all section headers; sh_addr is the address, or 0 for sections not in memory."""
         out = bytearray(self.raw_sections)
         for index, section in enumerate(self.sections):
             at = 0 if section.at is None else address + section.at

@@ -1,4 +1,4 @@
-"""A kernel and its modules as one image, laid out as by the boot loader.
+"""A kernel and its modules as one image, with the boot loader's layout.
 
 Modules name their dependencies with MODULE_DEPEND (sys/module.h).  Dependencies are looked up among
 the given modules, then in the directories of the kernel and of the module that needs them.

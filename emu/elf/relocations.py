@@ -14,7 +14,7 @@ RELA = struct.Struct("<QQq")  # r_offset, r_info, r_addend
 
 
 class Base(enum.Enum):
-    """Base to which a relocation adds its addend."""
+    """Value to which a relocation adds its addend."""
 
     SYMBOL = "symbol"
     DISTANCE = "symbol, relative to the place"

@@ -220,7 +220,7 @@ class SymbolTable:
         return None
 
     def where(self, address: int) -> str:
-        """Return an address as ``function+offset``, or in hexadecimal outside of functions."""
+        """Format an address as ``function+offset``, or in hexadecimal outside functions."""
         function = self.function_at(address)
         return f"{function.name}+{address - function.address:#x}" if function else f"{address:#x}"
 

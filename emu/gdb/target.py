@@ -77,7 +77,7 @@ Poll = Callable[[], bool]  # returns whether the debugger wants the target to st
 
 
 class Target(ABC):
-    """Target of a debugger.
+    """Interface of a machine or recording that a debugger controls.
 
     :ivar breakpoints: addresses at which the target stops.
     :ivar reverses: whether the target can run backward.
@@ -103,7 +103,7 @@ class Target(ABC):
 
     @abstractmethod
     def _mark(self) -> Callable[[], None]:
-        """Return a callback that moves the target back to the position that it has now."""
+        """Return a callback that moves the target back to its current position."""
 
     @abstractmethod
     def write(self, address: int, data: bytes) -> None:
@@ -192,7 +192,7 @@ class Target(ABC):
 
     @property
     def _before(self) -> bool:
-        """Whether the debugger expects a stop before a watched access, which it then steps over."""
+        """Whether the debugger expects a stop before a watched access and steps over the access."""
         return self.machine.arch.watches_before
 
     def _once(self) -> StopEvent:
@@ -253,7 +253,7 @@ class Target(ABC):
                      else max(chunk // 2, FIRST_CHUNK // 16))
 
     def _to_watch(self, low: int) -> StopEvent:
-        """Run to the first watched access, which is at instruction count ``low`` or later."""
+        """Run to the first watched access, known to be at instruction count ``low`` or later."""
         if self.count < low:
             event = self._event(self._run(Until(instructions=low)))
             if event is not None:

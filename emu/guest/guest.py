@@ -10,7 +10,7 @@ from emu.guest.static_probe import StaticProbe
 
 
 class VirtualMemory(Protocol):
-    """Virtual memory of the guest."""
+    """Interface for reading and writing the guest's virtual memory."""
 
     def read(self, address: int, size: int) -> bytes: ...
 
@@ -81,7 +81,7 @@ class LockKind:
 
 @dataclass(frozen=True)
 class LockMembers:
-    """Bit field that identifies a lock's kind, in the structure at the start of every lock.
+    """Location of a lock's kind: a bit field in the structure at the start of every lock.
 
     :param kind: C type that all locks begin with.
     :param flags: member of ``kind`` that contains the number.
@@ -149,7 +149,7 @@ class SystemCalls:
 
 @dataclass(frozen=True)
 class PageFaults:
-    """How the kernel handles page faults.
+    """Description of how the kernel handles page faults.
 
     :param function: function with an argument for the kind of the access.
     :param access: index of that argument, from 0.
@@ -376,7 +376,7 @@ class WaitMembers:
 
 @dataclass(frozen=True)
 class ThreadClock:
-    """How the kernel counts the CPU time of threads, in ticks of a counter.
+    """Description of how the kernel counts the CPU time of threads, in ticks of a counter.
 
     :param ran: (type, member) of a thread with the ticks counted for it so far.
     :param since: (type, member) of a CPU with the counter's value at the last update of ``ran``.
@@ -403,7 +403,7 @@ class ThreadClock:
 
 @dataclass(frozen=True)
 class GuestBoot:
-    """How a kernel boots and panics, and what it prints on the console.
+    """Description of how a kernel boots and panics, and what it prints on the console.
 
     :param load: acts as the boot loader; afterwards the CPU is about to execute the kernel's first
         instruction.
@@ -444,7 +444,7 @@ class GuestBoot:
 
 @dataclass(frozen=True)
 class GuestTraps:
-    """How a kernel handles exceptions, including breakpoints.
+    """Description of how a kernel handles exceptions, including breakpoints.
 
     :param hole: finds unused address space for executable memory; see ``emu.guest.hole.FindHole``.
     :param trap_entries: symbols of the vectors that call the kernel's C code, with the trap frame
@@ -473,7 +473,7 @@ class GuestTraps:
 
 @dataclass(frozen=True)
 class GuestThreads:
-    """How a kernel runs threads: how they start, share a CPU and wait.
+    """Description of how a kernel starts threads, shares a CPU between them, and lets them wait.
 
     :param per_cpu: register that points to a CPU's ``struct pcpu``, which begins with a pointer to
         the running thread.
@@ -503,7 +503,7 @@ class GuestThreads:
 
 @dataclass(frozen=True)
 class GuestPrograms:
-    """How a kernel runs programs: processes, system calls and signals.
+    """Description of how a kernel runs programs: processes, system calls and signals.
 
     :param last_process: variable (C int) with the number of the process that was created last.
     :param members: members that identify a thread's process; None: there are no processes.

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class PageTables(Protocol):
-    """The registers and physical memory that contain a CPU's page tables."""
+    """Interface for reading a CPU's page tables: registers and physical memory."""
 
     def read_register(self, name: str) -> int: ...
 

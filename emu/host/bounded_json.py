@@ -29,7 +29,7 @@ def fits(text: bytes, most_values: int, most_bytes: int) -> bool:
 
 
 def check(text: bytes, most: int) -> None:
-    """Check the number of values in JSON text.
+    """Check that JSON text has at most ``most`` values.
 
     :raises ValueError: if there may be more than ``most``.
     """

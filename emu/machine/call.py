@@ -39,7 +39,7 @@ class PatienceError(CallError):
 
 @dataclass(eq=False)
 class _Room:
-    """Free stack space below a stopped thread; all callers on a machine share this space.
+    """Unused stack space below a stopped thread; all callers on a machine share this space.
 
     :param sp: stack pointer of the thread.
     :param free: lowest stack address in use.
@@ -95,11 +95,11 @@ class Caller:
         return self._held
 
     def placed(self) -> tuple[int, int, int]:
-        """Return the state of the stack space, which ``placed_again`` can restore."""
+        """Return the state of the stack space, for ``placed_again``."""
         return self._held.sp, self._held.free, self._held.left
 
     def placed_again(self, placed: tuple[int, int, int]) -> None:
-        """Restore the stack space that ``placed`` returned, after the machine has been restored."""
+        """Restore a state that ``placed`` returned, after the machine itself has been restored."""
         self._held.sp, self._held.free, self._held.left = placed
 
     @contextlib.contextmanager

@@ -171,7 +171,7 @@ class Machine(PagedMemory):
 
     @abstractmethod
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` before each execution of ``address``; None removes the handler."""
+        """Call ``handler`` whenever execution reaches ``address``; None removes the handler."""
 
     @abstractmethod
     def step(self) -> None:

@@ -10,7 +10,7 @@ from emu.unicorn.machine import UnicornMachine
 
 
 class Entered(Protocol):
-    """A QEMU machine whose CPU is being set to a given state."""
+    """Interface of a QEMU machine while its CPU is set to another machine's state."""
 
     pc: int
 

@@ -151,7 +151,7 @@ class GdbRemote:
                 return unescaped(content).decode("ascii", "replace")
 
     def hear(self) -> None:
-        """Receive data, and wait for it if necessary; it may be only an acknowledgment."""
+        """Wait for data if necessary, and receive it; the data may be only an acknowledgment."""
         try:
             more = self._socket.recv(1 << 16)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Machine interface implemented with QEMU, a second CPU model that delivers exceptions itself."""
+"""Machine interface implemented with QEMU, which, unlike Unicorn, delivers exceptions itself."""
 
 import contextlib
 import os
@@ -84,7 +84,7 @@ class QemuMachine(Machine):
 
     @classmethod
     def carry(cls, source: UnicornMachine, snapshot: Snapshot | None = None) -> Self:
-        """Return a QEMU machine with another machine's memory, general and system registers.
+        """Return a QEMU machine with another machine's memory and general and system registers.
 
         Devices are as after a reset and raise no interrupts.
 
@@ -105,7 +105,7 @@ class QemuMachine(Machine):
         return machine
 
     def enter(self, source: UnicornMachine) -> None:
-        """Set the CPU to the state of another machine, whose memory has already been copied."""
+        """Copy the CPU state of another machine, after that machine's memory has been copied."""
         self.board.enter(self, source)
 
     def run_stub(self, end: int) -> None:
@@ -162,7 +162,7 @@ class QemuMachine(Machine):
         return self._qemu.view[at : at + size]
 
     def write_physical(self, address: int, data: bytes) -> None:
-        """Write RAM through QEMU, which drops its translations; skip parts that do not change."""
+        """Write RAM through QEMU, so that QEMU discards translated code; skip unchanged parts."""
         at = self._at(address, len(data))
         self._qemu.gdb.physical(True)
         for part in range(0, len(data), PAGE):
@@ -175,7 +175,7 @@ class QemuMachine(Machine):
         self.write(address, data)
 
     def hidden_memory(self, size: int) -> int:
-        """Return the physical address of ``size`` bytes that the guest does not know about.
+        """Return the physical address of ``size`` bytes of memory hidden from the guest.
 
         :raises MachineError: if the machine does not have that much.
         """
@@ -197,7 +197,7 @@ class QemuMachine(Machine):
             self.write_physical(address, base.read(address - self.board.ram_base, PAGE))
 
     def changed(self, base: MemoryImage) -> list[int]:
-        """Return the physical addresses of the guest's pages that differ from a snapshot."""
+        """Return the physical addresses of guest pages whose contents differ from a snapshot."""
         differing = []
         pages = sorted({at for held in (extents(self._qemu.ram, 0, self.memory), base.extents())
                         for begin, size in held

@@ -178,7 +178,7 @@ class FlowWriter:
 
 @dataclass
 class FlowFile:
-    """A trace file that is being read.
+    """Reader of a trace file.
 
     :ivar tail: the end of the trace; None if the writer did not reach it.
     :ivar problem: why reading stopped before the end of the trace; empty if it did not.

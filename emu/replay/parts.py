@@ -130,7 +130,7 @@ class PartWriter:
 
 
 class PartReader:
-    """Reader for the parts of a file, up to its end or to the first damaged part.
+    """Reader of a file's parts that stops at the end of the file or at a damaged part.
 
     :ivar problem: why reading stopped before the end of the file; empty if it did not.
     :raises ReplayError: if the file has another format or version.

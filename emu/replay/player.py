@@ -209,7 +209,7 @@ class Player:
         return self._near(lambda p: p.time < time, None) or _wish(self.run(Until(time=time)))
 
     def _near(self, before: Callable[[Position], bool], near: Until | None) -> Stop | None:
-        """Restore a saved state before a target, unless the current state is nearer to the target.
+        """Restore the last saved state before a target, unless the current state is nearer.
 
         :param before: whether a position comes before the target.
         :param near: a point shortly before the target; on the way back, a state is kept there.

@@ -175,7 +175,7 @@ def changed_pages(machine: UnicornMachine, first: Mapping[int, bytes]) -> list[i
 
 
 def digest_of(machine: UnicornMachine, first: Mapping[int, bytes]) -> str:
-    """Return a BLAKE2b digest of a machine's state and its pages that differ from ``first``."""
+    """Return a BLAKE2b digest of a machine's state and of the pages that differ from ``first``."""
     state = json.dumps(snapshot.to_json(machine.state()), sort_keys=True)
     digest = hashlib.blake2b(state.encode(), digest_size=32)
     for page in changed_pages(machine, first):
@@ -185,7 +185,7 @@ def digest_of(machine: UnicornMachine, first: Mapping[int, bytes]) -> str:
 
 
 class Recorder:
-    """Recorder that writes the inputs of a machine to a file.
+    """Writer that saves the inputs of a running machine to a recording file.
 
     As a context manager it ends the recording on exit, even after an exception.
 
@@ -397,7 +397,7 @@ SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionE
 
 @dataclass
 class Recording:
-    """A recording that was read from a file.
+    """Contents of a recording file.
 
     :ivar start: the start of the run.
     :ivar inputs: the inputs, in the order they were recorded.

@@ -101,7 +101,7 @@ def _touches(at: int, length: int, physical: int, size: int) -> bool:
 
 
 def _entered(player: Player, physical: int, size: int) -> Write:
-    """Apply the inputs at the current position, and return their write to the watched memory."""
+    """Apply the inputs at the current position; return their effect on the watched memory."""
     machine, position = player.machine, player.position
     old = machine.read_physical(physical, size)
     player.give()

@@ -49,7 +49,7 @@ class Cpu(ABC):
         """Put the CPU into the mode in which firmware enters a boot loader."""
 
     def watch(self, image: Image) -> None:  # noqa: B027  most CPUs need no handlers
-        """Install handlers for instructions of an image that the CPU model cannot execute.
+        """Install handlers for an image's instructions that the CPU model cannot execute.
 
         Called after the image was put into memory.
         """
@@ -90,7 +90,7 @@ class Cpu(ABC):
         """Save state at the end of the CPU's turn, while its registers are still in the engine."""
 
     def came_in(self) -> bool:
-        """Apply other CPUs' requests at the start of the CPU's turn.
+        """Apply other CPUs' requests at the start of this CPU's turn.
 
         :return: whether the CPU was started.
         """
@@ -173,7 +173,7 @@ class Cpu(ABC):
         raise MachineError(f"the CPU has no register '{name}'")
 
     def keep(self) -> Any:
-        """Return the state that is not in the engine's registers, for ``put_back``."""
+        """Return the CPU state that the engine's registers do not hold, for ``put_back``."""
         return self.on, self.masked, list(self.posted)
 
     def put_back(self, kept: Any) -> None:

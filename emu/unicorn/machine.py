@@ -17,7 +17,7 @@ from emu.unicorn.wired_machine import NO_BREAKPOINTS
 
 @contextlib.contextmanager
 def _keeping() -> Iterator[None]:
-    """Convert an ``OSError`` raised while a state is saved into a ``MachineError``.
+    """Raise ``MachineError`` if saving a state in the ``with`` block causes an ``OSError``.
 
     :raises MachineError: if the host has no memory for the state.
     """

@@ -20,7 +20,7 @@ Loop = tuple[Stop | None, tuple[int, int] | None]
 
 
 class MarkedMachine(Protocol):
-    """Interface that marks require of a machine."""
+    """Interface of a machine whose states can be saved as marks."""
 
     engine: Engine
     memory_part: GuestMemory
@@ -105,7 +105,7 @@ def go_back(machine: MarkedMachine, mark: StateMark) -> None:
 
 
 def _code_changed(machine: MarkedMachine, mark: StateMark) -> list[int]:
-    """Return the pages with translated code that restoring the mark's memory would change.
+    """Return the pages of translated code that a return to the mark will change.
 
     :return: their physical addresses.
     """

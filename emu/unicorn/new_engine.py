@@ -34,7 +34,7 @@ def new_engine(architecture: int, mode: int) -> unicorn.Uc:
 
 
 def _try() -> None:
-    """Reserve and release as much address space as an engine needs.
+    """Check for enough address space for an engine, by reserving and releasing that much.
 
     :raises OSError: if the host lacks the address space.
     """

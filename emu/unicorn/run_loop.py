@@ -184,7 +184,7 @@ class RunLoop:
 
     @property
     def asked(self) -> tuple[str, str] | None:
-        """Stop requested by the guest itself, as (reason name, detail), or None."""
+        """The stop that the guest itself requested, as (reason name, detail), or None."""
         if self._stop is None or self._stop.reason not in GUESTS:
             return None
         return self._stop.reason.name, self._stop.detail
@@ -399,7 +399,7 @@ class RunLoop:
             raise CodeGoneError(_gone(error)) from None
 
     def _settle(self, pc: int) -> None:
-        """Account for the current block's instructions that were executed before address ``pc``.
+        """Correct the instruction count after the CPU has left the current block before ``pc``.
 
         :raises CodeGoneError: if its code is no longer mapped.
         """
@@ -520,7 +520,7 @@ class RunLoop:
         return None
 
     def _taken(self, deliver: Callable[[], str | None]) -> str | None:
-        """Deliver an exception.
+        """Deliver an exception and update the engine; detect endless exceptions.
 
         :return: None, or why the guest cannot continue.
         """
@@ -547,7 +547,7 @@ class RunLoop:
         return None
 
     def _in_place(self, pc: int) -> Stop | None:
-        """Execute the original instruction at a provider's breakpoint, in place."""
+        """Execute the instruction that a provider's breakpoint replaced, at its own address."""
         code = self.machine.displaced(pc)
         patch = self._read_code(pc, len(code))
         self.machine.write_code(pc, code)

@@ -34,7 +34,7 @@ class RunningMachine(WiredMachine):
 
     @property
     def handlers(self) -> dict[int, Callable[[], None]]:
-        """Handlers keyed by address, including those of instructions unknown to the CPU model."""
+        """Handlers keyed by address, including those for instructions unknown to the CPU model."""
         return dict(self._loop.handlers)
 
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
@@ -179,7 +179,7 @@ class RunningMachine(WiredMachine):
         return pc
 
     def settle(self, pc: int) -> None:
-        """Account for the block in progress, which the CPU left before the code at ``pc``."""
+        """Correct the instruction count after the CPU has left the current block before ``pc``."""
         begin, size, count = self.engine.block
         if count and begin < pc <= begin + size:
             try:

@@ -5,7 +5,7 @@ from emu.unicorn.machine import UnicornMachine
 
 
 def thread_words(machine: UnicornMachine) -> list[int | None]:
-    """Return the physical address of the word that points to each CPU's running thread.
+    """Return, for each CPU, the physical address of the word that points to its running thread.
 
     The address is None before the kernel has set up the word (``thread_word``).
     """
@@ -13,7 +13,7 @@ def thread_words(machine: UnicornMachine) -> list[int | None]:
 
 
 def newer(words: list[int | None], now: list[int | None]) -> list[int | None]:
-    """Return the addresses in ``now``, with unknown addresses (None) replaced from ``words``."""
+    """Return ``now`` with each unknown address (None) replaced by the address in ``words``."""
     return [before if word is None else word for before, word in zip(words, now, strict=True)]
 
 

@@ -29,7 +29,7 @@ NO_BREAKPOINTS: Container[int] = frozenset()
 
 
 def library_symbols() -> dict[str, int]:
-    """Return the addresses of libunicorn functions, as loaded by the Python package."""
+    """Return the addresses of functions in the libunicorn that the Python package has loaded."""
     library = unicorn_binding.uclib
     return {
         name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
@@ -121,7 +121,7 @@ class WiredMachine(Machine):
         return self._uc
 
     def firmware(self) -> bytes:
-        """Set up memory and the CPUs as firmware does (``emu.guest.guest.BareMachine``)."""
+        """Set up memory and the CPUs as firmware does (see ``emu.guest.guest.BareMachine``)."""
         return self.board.firmware()
 
     @property
@@ -222,14 +222,14 @@ class WiredMachine(Machine):
             at += length
 
     def read_memory(self, address: int, size: int) -> bytes:
-        """Read RAM on behalf of a device, in the callback of one of its timers.
+        """Read RAM for a device; called only in the device's timer callbacks.
 
         :raises MemoryAccessError: if the range is not in RAM.
         """
         return bytes(self._physical.in_ram(address, size))
 
     def write_memory(self, address: int, data: bytes) -> None:
-        """Write RAM on behalf of a device, in the callback of one of its timers.
+        """Write RAM for a device; allowed only in the device's timer callbacks.
 
         A device does not write in the middle of the block whose instruction requested the write,
         because the CPU model may or may not have cut that block.

@@ -46,7 +46,7 @@ STATUS = 0x8D5  # CF PF AF ZF SF OF
 
 
 class Amd64Laboratory(LaboratoryArch):
-    """Properties of amd64 for the laboratory."""
+    """amd64-specific part of the laboratory."""
 
     arch = Amd64()
     uc_arch, uc_mode = unicorn.UC_ARCH_X86, unicorn.UC_MODE_64

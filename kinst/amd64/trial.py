@@ -23,7 +23,7 @@ HLT = b"\xf4"
 
 
 class Amd64Trial(TrialArch):
-    """Properties of amd64 for trials of a provider module."""
+    """amd64-specific part of a trial of a provider module."""
 
     prologue: ClassVar[bytes] = b"\x55"  # push %rbp
     nothing: ClassVar[bytes] = b"\x90"

@@ -1,4 +1,4 @@
-"""Properties of arm64 instructions that follow from the instruction bytes."""
+"""Properties of arm64 instructions, derived from the instruction bytes."""
 
 import re
 from collections.abc import Mapping

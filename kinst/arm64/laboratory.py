@@ -12,7 +12,7 @@ from kinst.verify.laboratory.architecture import LaboratoryArch
 
 
 class Arm64Laboratory(LaboratoryArch):
-    """Properties of arm64 for the laboratory."""
+    """arm64-specific part of the laboratory."""
 
     arch = Arm64()
     uc_arch, uc_mode = unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM

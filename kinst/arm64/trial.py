@@ -16,7 +16,7 @@ CONDITIONS, MASKS = 0xF << 28, 0xF << 6  # NZCV, DAIF
 
 
 class Arm64Trial(TrialArch):
-    """Properties of arm64 for trials of a provider module."""
+    """arm64-specific part of a trial of a provider module."""
 
     prologue: ClassVar[bytes] = bytes.fromhex("fd7bbfa9")  # stp x29, x30, [sp, #-16]!
     nothing: ClassVar[bytes] = bytes.fromhex("1f2003d5")

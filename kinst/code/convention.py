@@ -30,7 +30,7 @@ MAX_MEMBERS = 4096  # maximum number of members of a structure and its nested st
 
 @dataclass(frozen=True)
 class Convention:
-    """C calling convention of an architecture for arguments without floating-point numbers.
+    """C calling convention of an architecture, except for floating-point arguments.
 
     :param registers: the argument registers, in order.
     :param stacked_at: bytes from the stack pointer to the first stack argument at function entry.

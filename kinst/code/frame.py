@@ -53,7 +53,7 @@ class FrameFollower:
         self._effect = EFFECTS[arch.name]
 
     def in_epilogue(self, function: Symbol, address: int) -> CodeFrame | None:
-        """Return the frame at an instruction of an epilogue, or None outside of epilogues.
+        """Return the frame at an instruction of an epilogue, or None outside epilogues.
 
         The code from there must lead to a return in a straight line, without calls.
         """
@@ -87,7 +87,7 @@ class FrameFollower:
         return None
 
     def in_prologue(self, function: Symbol, address: int) -> CodeFrame | None:
-        """Return the frame at an instruction of a prologue, or None outside of prologues.
+        """Return the frame at an instruction of a prologue, or None outside prologues.
 
         The start of the function must lead to the instruction in a straight line, and the frame
         register must still be the caller's.
@@ -131,7 +131,7 @@ class _Epilogue:
         self._lost: set[str] = set()
 
     def take(self, effect: StackEffect, stored: set[str]) -> bool:
-        """Apply the effect of an instruction; return False if an epilogue cannot contain it."""
+        """Add an instruction's effect; return False if no epilogue can contain the instruction."""
         sp = self._arch.sp
         if sp in effect.lost or (effect.change < 0 and not effect.base):
             return False

@@ -34,7 +34,7 @@ class Survey:
 
     @property
     def probeable(self) -> tuple[int, int]:
-        """Counts of probeable instructions and of all instructions, without excluded functions."""
+        """Numbers of probeable and of all instructions, not counting excluded functions."""
         relevant = {w: n for w, n in self.verdicts.items() if w != EXCLUDED}
         good = sum(n for w, n in relevant.items() if not w.startswith("refuse"))
         return good, sum(relevant.values())

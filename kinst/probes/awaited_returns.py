@@ -1,4 +1,4 @@
-"""Stops at return addresses, for probes of tail calls and inline copies that await a return."""
+"""Tracking of awaited returns, for probes of inline copies and of functions left by tail calls."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ SAME_STACK = 1 << 20  # maximum distance in bytes between two stack pointers int
 
 
 class AwaitedReturns:
-    """Collection of the return addresses that each thread's probes await; the machine stops there.
+    """Collection of each thread's awaited return addresses, at which the machine stops.
 
     Functions that left by a tail call return there, and calls that end an inline copy.
 

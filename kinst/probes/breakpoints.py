@@ -32,7 +32,7 @@ THREAD, PER_PROBE = "thread", "probe"
 
 @dataclass(frozen=True)
 class FiringRecord:
-    """Record of a firing.
+    """Record of a firing: the probe, the time and the argument registers.
 
     :param instructions: number of instructions that the guest executed before it.
     :param time: virtual nanoseconds: the instructions and the idle time.
@@ -233,7 +233,7 @@ class Breakpoints(ProbeTable):
         )
 
     def _back(self, state: CpuState) -> tuple[int, int]:
-        """Return the stack pointer's register number and interrupted value, or (0, 0) if unused."""
+        """Return the stack pointer's number and value; (0, 0) if the kernel jumps to the seam."""
         sp = self.machine.arch.sp
         return (self.trap.numbers[sp], state.get(sp)) if self.trap.called else (0, 0)
 
@@ -296,7 +296,7 @@ class Breakpoints(ProbeTable):
         trap.leave(machine, state, pc)
 
     def _at_copy(self, number: int, state: CpuState) -> bool:
-        """Track the inline copy of a probe, if there is one; return whether the probe fires."""
+        """Track entry to and exit from inline copies; return whether the probe fires."""
         copy_role = self.at_copy(number, state)
         if copy_role is None:
             return True

@@ -67,7 +67,7 @@ def guard(trap: GuestTrap, table: list[ProbedInstruction], variable: int, tracep
 
 def _leads(table: list[ProbedInstruction], by_address: dict[int, int], start: int,
            ends: set[int]) -> set[int]:
-    """Return where the paths from ``start`` end: in ``ends``, at a call or return, or elsewhere."""
+    """Return the addresses at which paths from ``start`` reach ``ends``, a call, or another end."""
     waiting, seen, reached = [start], set[int](), set[int]()
     while waiting:
         address = waiting.pop()

@@ -80,7 +80,7 @@ class ProbeTable(ProgramProbes):
         ), instruction.address)
 
     def fires(self, number: int, state: CpuState) -> bool:
-        """Return whether a probe fires in this state; some only if control leaves a function."""
+        """Return whether a probe fires; some probes fire only if control leaves a function."""
         bounds = self.dispatcher.leaves(number)
         if bounds is None:
             return True
@@ -151,7 +151,7 @@ class ProbeTable(ProgramProbes):
 
     @functools.cached_property
     def _starts(self) -> frozenset[int]:
-        """Addresses of functions that may be tail-called, without cold parts such as ``f.cold``."""
+        """Addresses of functions that may be tail-called, not of cold parts such as ``f.cold``."""
         return beginnings(self.image)
 
     def add_all(self, function: Symbol) -> list[int]:
@@ -167,7 +167,7 @@ class ProbeTable(ProgramProbes):
 
     def add_copy_ends(self, function: Symbol, copies: Sequence[tuple[int, int | None, bool]],
                       entry: bool, returns: bool) -> list[tuple[list[CopyEnd], list[CopyEnd]]]:
-        """Add kinst probes where inline copies with code in a function are entered and left.
+        """Add kinst probes where control enters and leaves inline copies in a function.
 
         :param copies: (number from ``dispatcher.add_copy``, offset of the entry or None if it is in
             another function, whether the copy has no other entry).

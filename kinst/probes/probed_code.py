@@ -24,7 +24,7 @@ class ProbeError(KinstError):
 
 
 class ProbedCode:
-    """The code of a machine, and the dispatcher of the probes in it."""
+    """The code of a machine, and the dispatcher of the probes in this code."""
 
     def __init__(self, machine: Machine) -> None:
         self.arch, self.image, self.machine = machine.arch, machine.image, machine

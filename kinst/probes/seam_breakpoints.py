@@ -222,7 +222,7 @@ class SeamBreakpoints(ProbeTable):
             self._awaited.wait(number, *returns)
 
     def _at_copy(self, number: int, state: CpuState) -> bool:
-        """Track the inline copy of a probe, if there is one; return whether the probe fires."""
+        """Track entry to and exit from inline copies; return whether the probe fires."""
         copy_role = self.at_copy(number, state)
         if copy_role is None:
             return True

@@ -1,4 +1,4 @@
-"""Places where a kernel calls the functions that implement system calls, and the arguments.
+"""Locations of a kernel's calls to system call functions, and of the functions' arguments.
 
 All system calls go through a few places: the kernel's C entry code calls the function in ``struct
 sysent`` with the thread and the address of the call's arguments, which are in the thread.  This
@@ -29,7 +29,7 @@ class SystemCallError(KinstError):
 
 @dataclass(frozen=True)
 class Offsets:
-    """Byte offsets of the members of a thread that describe its system call."""
+    """Byte offsets of the thread structure's members that describe the current system call."""
 
     arguments: int
     entry: int

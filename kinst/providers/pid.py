@@ -146,7 +146,7 @@ def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: 
 
 
 def _instructions(probes: ProbeTable, code: bytes, function: Symbol) -> Iterator[ProbedInstruction]:
-    """Yield the instructions of a function without the data between them; all can be probed."""
+    """Yield a function's instructions, all of which can be probed; skip data between them."""
     for i in instructions(probes.trap, code, function):
         if not isinstance(i.verdict, Refuse) or i.verdict.reason not in (DATA, NO_INSTRUCTION):
             yield i

@@ -47,7 +47,7 @@ class Trampolines:
 
     @property
     def seam(self) -> int:
-        """Address of the seam, as stored in the kernel's pointer."""
+        """Address that is stored in the kernel's pointer to the seam."""
         return self.base + SLOT  # not slot 0: Unicorn also reads the byte before a stop address
 
     def write_seam(self, code: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Host side of the guest trap path; each architecture's directory has a subclass.
+"""Host side of the guest's trap path; each architecture subclasses ``GuestTrap``.
 
 The kernel's vectors have built a trap frame and called (or jumped to) the seam,
 ``dtrace_invop_jump_addr``.  On a real system this pointer leads into a kernel module; here
@@ -132,7 +132,7 @@ class Breakpoint:
 
 @dataclass(frozen=True)
 class StatusRegister:
-    """Register that contains the flags and masks interrupts.
+    """Register that contains the flags and the interrupt mask.
 
     :param flag_bits: numbers of the flag bits that conditions test.
     :param frame_mask: interrupt mask bits in the trap frame; setting them (``mask_sets``) or
@@ -232,7 +232,7 @@ class GuestTrap(ABC):
                 else address + len(code))
 
     def tell(self, machine: Machine, answer: int) -> None:
-        """Return ``answer`` from the seam, for kernels with ``kernel_effects``."""
+        """Return ``answer`` from the seam to a kernel that emulates displaced instructions."""
         raise NotImplementedError(f"{type(self).__name__}: tell() is not available, because the "
                                   "kernel does not emulate displaced instructions")
 

@@ -76,7 +76,7 @@ class Relative(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Lowered:
-    """Operation of the native core with its operands.
+    """Operation of the native core and its operands.
 
     Only ``target`` may depend on the address of the instruction, as ``relative`` specifies.
     """

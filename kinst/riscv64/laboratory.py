@@ -14,7 +14,7 @@ FS_DIRTY = 3 << 13
 
 
 class Riscv64Laboratory(LaboratoryArch):
-    """Properties of riscv64 for the laboratory."""
+    """riscv64-specific part of the laboratory."""
 
     arch = Riscv64()
     uc_arch, uc_mode = unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64

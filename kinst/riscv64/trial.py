@@ -14,7 +14,7 @@ from kinst.verify.trial.provider_module import MadeProbe
 
 
 class Riscv64Trial(TrialArch):
-    """Properties of riscv64 for trials of a provider module."""
+    """riscv64-specific part of a trial of a provider module."""
 
     prologue: ClassVar[bytes] = bytes.fromhex("06e4")  # c.sdsp ra, 8(sp)
     nothing: ClassVar[bytes] = bytes.fromhex("13000000")

@@ -52,7 +52,7 @@ class State:
 
 
 class Machine(Inspected):
-    """Machine that runs a kernel.
+    """Emulated machine that runs a kernel.
 
     The guest executes only during calls of methods like ``run``, ``call`` and ``step``.
 

@@ -56,7 +56,7 @@ class Written:
 
 
 class RecordedMachine(Machine):
-    """Machine of a recording, which is read-only and moves only with the recording."""
+    """Read-only machine of a recording; its state changes only when the recording moves."""
 
     def _refuse(self, *_arguments: object, **_options: object) -> NoReturn:
         raise KinstError("this machine belongs to a recording and is read-only: use the "

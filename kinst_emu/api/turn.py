@@ -1,4 +1,4 @@
-"""Lock of a machine, which one thread at a time may use; forked children may not use it."""
+"""Lock that lets one thread at a time use a machine, and forked children not at all."""
 
 import contextlib
 import functools

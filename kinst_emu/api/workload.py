@@ -21,7 +21,7 @@ WORKLOAD, PROGRAM = "workload", "PROGRAM"
 
 
 def load_program(path: Path) -> Workload:
-    """Return the function ``workload`` of a Python program.
+    """Load a Python program and return its function ``workload``.
 
     :raises KinstError: when the program raises an exception or does not define the function; a
         program whose source does not bind the name is not executed.

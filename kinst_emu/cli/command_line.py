@@ -293,7 +293,7 @@ class ProgramTexts:
 
 @dataclass(frozen=True)
 class System:
-    """The machine that runs the kernel, and how it handles breakpoints."""
+    """Options for the traced system: the kernel, the machine, and the handling of breakpoints."""
 
     kernel: str | None
     module: list[str]

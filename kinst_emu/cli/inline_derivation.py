@@ -152,7 +152,7 @@ def as_json(one: Derivation) -> dict[str, Any]:
 
 
 def listing(found: Iterable[Derivation]) -> Iterator[str]:
-    """Yield the lines for all inline copies; the lines for a function precede its copies."""
+    """Yield the lines for all inline copies; a function's own lines precede those of its copies."""
     functions = set[tuple[int, int]]()
     for one in found:
         function = one.address, one.entries.function.offset

@@ -323,7 +323,7 @@ class _Console:
 
 
 def _command_of(line: CommandLine) -> tuple[str | None, Path | None]:
-    """Return the shell command of a workload, or the C file and the command that runs it.
+    """Return a workload's shell command, and the C file to compile for it; both may be None.
 
     :raises KinstError: when --files is given without a command.
     """

@@ -99,7 +99,7 @@ class VerdictsTask(Task[tuple[str, int], Verdicts, Trial]):
         return _prepared(self.setting)
 
     def results(self, prepared: Trial, items: Sequence[tuple[str, int]]) -> list[Verdicts]:
-        """Compare the verdicts on functions with those of the module."""
+        """Compare kinst-emu's verdicts on functions with the module's verdicts."""
         symbols = prepared.machine.image.symbols
         functions = [symbol for name, address in items for symbol in symbols.named(name)
                      if symbol.address == address and symbol.size]

@@ -158,7 +158,7 @@ def _report(machine: UnicornMachine, call: str, divergence: Divergence) -> dict[
 
 
 def _place(machine: UnicornMachine, address: int) -> dict[str, object]:
-    """Return the function with offset, the instruction and the source line at an address."""
+    """Describe an address: the function and offset, the instruction, and the source line."""
     function = machine.image.symbols.function_at(address)
     place: dict[str, object] = {"address": address}
     if function is not None:

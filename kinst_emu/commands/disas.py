@@ -1,4 +1,4 @@
-"""``kinst disas``: list a function's instructions with their verdicts, or all functions."""
+"""``kinst disas``: list a function's instructions with their verdicts, or list all functions."""
 
 import argparse
 import json

@@ -341,7 +341,7 @@ def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
 
 
 def _in_program(player: Player, pc: int, programs: UserPrograms) -> str:
-    """Describe a user address at the current position: its function and the running process."""
+    """Describe a user address by its function and the process that runs at the current position."""
     thread = next((one for one in Threads(player.machine).all()
                    if one.address == thread_of(player.machine)), None)
     if thread is None:

@@ -1,4 +1,4 @@
-"""``kinst trial``: test a kinst module, such as FreeBSD's: its verdicts and what it executes."""
+"""``kinst trial``: test the verdicts and the executed code of a kinst module such as FreeBSD's."""
 
 import argparse
 import json

@@ -118,7 +118,7 @@ class Runs:
         return found == {True}
 
     def parsed(self) -> list[tuple[str, list[Statement]]]:
-        """Return the text and the statements of each run, with no statements for programs.
+        """Return the text and the statements of each run; a program has no statements.
 
         :raises KinstError: wrong number of runs, or a run that cannot be parsed.
         """

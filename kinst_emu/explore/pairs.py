@@ -264,7 +264,7 @@ class ClusterPairTask(PairTask):
 
 
 class PairStore:
-    """File of the pairs' findings that lets an interrupted search resume.
+    """Store of the pairs' findings in a file, so that an interrupted search can resume.
 
     Each line is a JSON object.  Rows of other searches, and of pairs that could not be explored,
     are ignored.

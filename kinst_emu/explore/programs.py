@@ -116,7 +116,7 @@ class _Starting:
         self._shell = self._unread = 0
 
     def _here(self) -> int | None:
-        """Return the program at its first instruction on the CPU whose turn it is, or None."""
+        """Return the number of the program whose first instruction is next on this CPU, or None."""
         return next((n for n, run in self.runs.items() if self.machine.pc == run.address
                      and thread_of(self.machine) == run.thread), None)
 

@@ -110,7 +110,7 @@ def _acquire(own: list[int], released: dict[int, list[int]], place: int) -> None
 
 
 def _release(own: list[int], cpu: int, released: dict[int, list[int]], place: int) -> None:
-    """Order a CPU's accesses so far before later acquire operations at a location."""
+    """Order a CPU's previous accesses before later acquire operations at a location."""
     released[place] = list(map(max, own, released.get(place, own)))
     own[cpu] += 1
 

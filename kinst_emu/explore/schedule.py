@@ -18,7 +18,7 @@ LETTERS = "ABCDEFGH"
 
 @dataclass(frozen=True)
 class ScheduleTurn:
-    """One turn of a schedule.
+    """Part of a schedule in which one run executes.
 
     :param run: number of the run, from 0.
     :param count: number of instructions before the next turn, or None to run to the end.

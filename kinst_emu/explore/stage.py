@@ -84,7 +84,7 @@ class Played:
     stretches: list[RunStretch] = field(default_factory=list)
 
     def went_on(self, run: int, begin: int, end: int) -> None:
-        """Add an uninterrupted part of a run, between two instruction counts of the machine."""
+        """Record an uninterrupted part of a run, given by two instruction counts of the machine."""
         self.stretches.append(RunStretch(begin, end, run, self.executed(run)))
 
     def executed(self, run: int) -> int:
@@ -93,7 +93,7 @@ class Played:
 
 
 class Stage:
-    """Stage on which each run has its own CPU.
+    """Machine that is prepared to execute schedules, with a separate CPU for each run.
 
     :param machine: a machine on which the runs are about to be executed.
     :param limit: instructions after which the runs are considered never to finish.
@@ -257,7 +257,7 @@ class Stage:
         return False
 
     def _let_others(self, run: int) -> str | Stop:
-        """Let the CPUs of finished runs answer interrupts, since the last run may wait for this.
+        """Let the CPUs of finished runs answer interrupts; the last run may wait for an answer.
 
         :return: STUCK, or the stop that ends the schedule.
         """

@@ -82,7 +82,7 @@ class Preemptions:
 
     def _choices(self, sequence: tuple[int, ...], preemptions: int, chosen: random.Random
                  ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yield pairs of a turn sequence and the positions at which its turns are preempted."""
+        """Yield (turn sequence, positions at which its turns are preempted) pairs."""
         points = [self.points[run] for run in sequence[:preemptions]]
         size = math.prod(map(len, points))
         self.listed &= size <= MOST_LISTED

@@ -1,4 +1,4 @@
-"""Description of a schedule by source lines that access shared memory, with a column per run."""
+"""Descriptions of schedules: the lines that access shared memory, in one column per run."""
 
 import bisect
 from collections.abc import Iterator
@@ -140,7 +140,7 @@ def shared_accesses(entries: bytes, runs: int) -> list[Access]:
 
 
 class SourceLines:
-    """Source lines of the instructions in runs.
+    """Source lines of the instructions that runs execute.
 
     An instruction of an inlined function for atomic accesses has the line of the call.
     """

@@ -169,7 +169,7 @@ def place_of_return(machine: UnicornMachine) -> int:
 
 
 def _start_cpus(machine: UnicornMachine, count: int, caller: Caller) -> None:
-    """Start the other CPUs of a kernel without threads, as copies with separate stacks."""
+    """Start the other CPUs of a kernel without threads as copies of CPU 0 with separate stacks."""
     stack = machine.arch.sp
     machine.write_register(stack, caller.placed()[1])  # put the stack below the runs' data
     state = machine.cpus[0].state()
@@ -224,7 +224,7 @@ def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, calle
 
 
 def place_of_first(machine: UnicornMachine) -> int:
-    """Return the start address for new threads, which is never executed (see ``Caller``)."""
+    """Return the start address of new threads; no code is executed there (see ``Caller``)."""
     return machine.guest.entry_address(machine.image) + 16
 
 

@@ -1,4 +1,4 @@
-"""Breakpoints in the code of runs, with one trampoline per thread or one shared by all."""
+"""Breakpoints in the code of runs, with a trampoline for each thread or one for all threads."""
 
 import functools
 from collections.abc import Sequence

@@ -49,7 +49,7 @@ class FiringRow:
 
 @dataclass(frozen=True)
 class PlayedRuns:
-    """Events of the runs in a schedule, with one kind of trampoline."""
+    """Events of the runs in a schedule that was executed with one kind of trampoline."""
 
     title: str
     runs: tuple[str, ...]

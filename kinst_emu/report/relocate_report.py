@@ -102,7 +102,7 @@ def show(result: Result) -> None:
 
 
 def _counts_refusals(result: Result) -> bool:
-    """Return whether there are too many encodings to list individually."""
+    """Return whether to count refusals, because there are too many encodings to list."""
     return result.survey is None and len(result.places) > MAX_SHOWN
 
 

@@ -46,7 +46,7 @@ class Moved:
 
 
 class Session:
-    """Operations on the kernel, machine and recording in the user's namespace.
+    """Functions of a session, which use the kernel, machine and recording in the user's namespace.
 
     :param names: the user's namespace.
     """
@@ -91,16 +91,16 @@ class Session:
                 and found.machine is self._names.get("machine") else None)
 
     def open_kernel(self, kernel: Kernel, memory: str) -> None:
-        """Boot a kernel, and assign it and its machine in the user's namespace."""
+        """Boot a kernel, and store the kernel and its machine in the user's namespace."""
         self._names.update(kernel=kernel, machine=kernel.boot(memory), recording=None)
 
     def open_recording(self, recording: Recording) -> None:
-        """Assign a recording, its machine and its kernel in the user's namespace."""
+        """Store a recording, its machine and its kernel in the user's namespace."""
         self._names.update(recording=recording, machine=recording.machine,
                            kernel=recording.machine.kernel)
 
     def verbs(self) -> dict[str, Any]:
-        """Return the functions for the user's namespace, by name."""
+        """Return the functions for the user's namespace, keyed by name."""
         return {name: getattr(self, name) for name in (
             "boot", "call", "run", "command", "step", "back", "go", "here", "probe", "trace",
             "disas", "explain", "stack", "who_wrote", "layout", "variable", "struct")}

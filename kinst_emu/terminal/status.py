@@ -80,7 +80,7 @@ class StatusLine:
 
     @contextlib.contextmanager
     def saying(self, last: str | bytes) -> Iterator[None]:
-        """Clear the line, and allow other output in the body of the ``with`` statement.
+        """Clear the status line, and allow other output in the body of the ``with`` statement.
 
         :param last: the last character of this output; until a newline ends its line, nothing is
             drawn.
@@ -176,7 +176,7 @@ class Screen(io.TextIOBase):
 
 
 class _Bytes:
-    """Byte layer of ``Screen``, which clears the status line, too."""
+    """Binary stream of ``Screen``, which also clears the status line before each write."""
 
     def __init__(self, stream: TextIO, line: StatusLine) -> None:
         self._stream, self._line = stream, line

@@ -22,7 +22,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class FunctionTable:
-    """Code of a function.
+    """Table of a function's code.
 
     :param has_text: whether the text of any source line is known.
     """

@@ -48,7 +48,7 @@ class HotFunction:
 
 @dataclass
 class Collected:
-    """Collected data of a trace.
+    """Data collected during a trace.
 
     :param kernel: description of the kernel; ``workload``: what it executed.
     :param sources: directory trees with the kernel's source.

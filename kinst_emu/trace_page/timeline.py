@@ -70,7 +70,7 @@ def timeline(trace: Collected) -> Timeline:
 
 
 def _columns(span: int, wanted: int) -> int:
-    """Choose a number of columns near the wanted one, if possible one that divides the time span.
+    """Choose a number of columns close to ``wanted``, preferably one that divides the time span.
 
     If possible, each column spans a whole number of nanoseconds; otherwise some columns would
     cover one nanosecond more than others, and therefore show more firings.

@@ -47,7 +47,7 @@ def tag(program, *words):
 
 
 def compiled(pipeline, source):
-    """Compile a -n program into clauses, following the earlier programs of a pipeline."""
+    """Compile a -n program into clauses, as the next program of a pipeline."""
     return pipeline.compile(ProgramText(source, ["test"], string=True))
 
 

@@ -54,7 +54,7 @@ def header_size(version):
 
 
 def box(version, of=OTHER):
-    """Return a type unit of ``struct box { int first; struct other second; }`` and ``box *``."""
+    """Return a type unit with ``struct box { int first; struct other second; }`` and ``box *``."""
     base = header_size(version)
     start = b"\2\x0c"
     number = b"\5int\0\4\5"

@@ -25,7 +25,7 @@ ABBREV = b"".join((
 
 
 class Kinds:
-    """Stand-in for the kernel's types that contains only ``int``."""
+    """Stand-in for the kernel's types; the only type is ``int``."""
 
     def named(self, name):
         return [INT] if name == "int" else []

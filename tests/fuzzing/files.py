@@ -1,4 +1,4 @@
-"""Fuzzers of file formats, which run the commands that read each format on damaged files.
+"""Fuzzers of file formats: each runs the commands that read its format on damaged files.
 
 There is one fuzzer for each format in ``FORMATS``. It makes a valid file once, changes it at
 random, and lets a command read it in a separate process. The command may read the file or refuse it

@@ -22,7 +22,7 @@ RELEASE = "15.0-RELEASE"
 
 
 def txz(members, links=()):
-    """Return a distribution set; each link is (name, tar member type, target)."""
+    """Return a distribution set (a .txz file); each link is (name, tar member type, target)."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:xz") as tar:
         for name, content in members.items():

@@ -27,7 +27,7 @@ PROJECT = """
 
 
 def pytest_of(directory, *arguments):
-    """Run pytest in a project with no plugin except kinst-emu's."""
+    """Run pytest in a project, with kinst-emu's plugin as the only one."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "kinst_emu.pytest_plugin", "-q", "-p",

@@ -1,4 +1,4 @@
-"""Tests that all functions entered by a boot or a program return, with known exceptions."""
+"""Tests that each function entered in a boot or a program also returns, with known exceptions."""
 
 from collections import Counter
 

@@ -135,7 +135,7 @@ def explained(kernel, *words):
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_system_call_is_explained_from_the_program_into_the_kernel_and_back(arch, tmp_path):
-    """The numbers in the explanation agree with each other and with the output of D."""
+    """The numbers in the explanation agree with each other and with the output of a D program."""
     kernel, page_file = real_kernel(arch), tmp_path / "page.html"
     command = "$ cat /etc/motd /nothing"
     done = explained(kernel, "open", "-c", command, "--hit", "2", "--json", "--html",

@@ -63,7 +63,7 @@ class Environment(ABC):
         """
 
     def read(self, node: syntax.Expression) -> syntax.Expression:
-        """Check an expression whose value is used; a variable without a value is an error.
+        """Check an expression whose value is read; an undeclared, unassigned variable is an error.
 
         :raises DError: for the first error in the expression.
         """

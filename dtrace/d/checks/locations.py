@@ -19,7 +19,7 @@ class Unreadable(Exception):
 
 def value(place: SourcePlace, where: Place, kind: Type, numbers: Mapping[int, int]
           ) -> syntax.Expression:
-    """Return an expression for the value at a location, or for the address of a structure.
+    """Return an expression for the value at a location; a structure's value is its address.
 
     :param numbers: the indexes in ``regs[]`` by DWARF register number.
     :raises Unreadable: if the value cannot be expressed.

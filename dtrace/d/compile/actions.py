@@ -266,7 +266,7 @@ def _count(e: syntax.FunctionCall, tag: str, least: int, most: int) -> None:
 
 
 def _scalar_arguments(code: RecordCode, e: syntax.FunctionCall, tag: str) -> list[Field]:
-    """Record the arguments after the aggregation as 64-bit values and return their fields."""
+    """Emit code that records the arguments after the aggregation; return their 64-bit fields."""
     fields = []
     for argument in e.arguments[1:]:
         if not is_scalar(argument.kind):
@@ -353,14 +353,14 @@ def stack_frames(code: RecordCode, e: syntax.FunctionCall) -> tuple[int, bool]:
 
 
 def walk_stack(code: RecordCode, frames: int, user: bool) -> None:
-    """Emit code that writes the stack to the address in r1."""
+    """Emit code that stores the frames of a stack at the address in r1."""
     code.out.constant(2, frames)
     code.out.constant(3, int(user))
     code.out.helper(Helper.STACK)
 
 
 def symbol_address(code: RecordCode, e: syntax.FunctionCall) -> None:
-    """Emit code that leaves in r0 the value that ``sym()`` or a similar action records.
+    """Emit code that loads into r0 the value that ``sym()`` or a similar action records.
 
     For the actions on user addresses, that value also identifies the process.
     """
@@ -379,7 +379,7 @@ def _symbol(code: RecordCode, e: syntax.FunctionCall) -> None:
 
 
 def _speculate(code: RecordCode, e: syntax.FunctionCall) -> None:
-    """Emit ``speculate()``; as in DTrace, the principal buffer must also have room."""
+    """Emit code for ``speculate()``; as in DTrace, it also needs room in the principal buffer."""
     code.value(e.arguments[0])
     code.out.move(1, 0)
     code.speculated = len(code.out.instructions)

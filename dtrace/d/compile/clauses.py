@@ -213,7 +213,7 @@ class _Order:
             self.speculate or destructive or kind in ("commit", "discard", EXPRESSION))
 
     def _refused(self, kind: str, destructive: bool) -> tuple[str, str] | None:
-        """Return the error (tag, message) for a statement that may not come next, or None."""
+        """Return (tag, message) of the error if a statement is not allowed next, else None."""
         if kind == "commit":
             if self.commit:
                 return "D_COMM_COMM", "commit( ) may not follow commit( )"

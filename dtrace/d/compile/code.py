@@ -96,7 +96,7 @@ class ExpressionCode(ValueCode):
         self.out.address(to, Region.LOCALS if v.scope is Scope.LOCAL else Region.GLOBALS, v.offset)
 
     def pair(self, left: syntax.Expression, right: syntax.Expression) -> None:
-        """Emit code that leaves one value in r0 and another in r1."""
+        """Emit code that leaves the value of ``left`` in r0 and that of ``right`` in r1."""
         if isinstance(right, syntax.Number | syntax.ContextUse | syntax.VariableUse):
             self.value(left)
             if self._simple(right, 1):
@@ -197,7 +197,7 @@ class ExpressionCode(ValueCode):
             self.out.branch_constant(BpfJump.JNE, 0, 0, true)
 
     def _variable(self, e: syntax.VariableUse) -> None:
-        """Emit the load of a variable that has a key, or that is a string or a structure."""
+        """Emit code that loads a variable that has a key, or is a string or structure."""
         v = e.variable
         if v.number >= 0:
             self._find(e)
@@ -288,7 +288,7 @@ class ExpressionCode(ValueCode):
             self.out.helper(Helper.COPY)
 
     def place_part(self, region: Region | None, at: int) -> None:
-        """Emit code that sets r1 to an address in a region, or loads r1 from a stack slot."""
+        """Emit code that sets r1 to an address in a region or, without a region, a slot's value."""
         if region is None:
             self.out.load(1, FRAME, at)
         else:
@@ -320,7 +320,7 @@ class ExpressionCode(ValueCode):
         self.out.helper(Helper.VARIABLE)
 
     def _by_probe(self, e: syntax.ByProbe) -> None:
-        """Emit code that selects an expression by the probe's ID, with a table lookup."""
+        """Emit code that evaluates the expression that a table selects by the probe's ID."""
         if e.refusal:
             raise DError("D_ARGS_IDX", e.refusal, e.place)
         values: list[syntax.Expression | None] = [e.otherwise, None]
@@ -388,7 +388,7 @@ class ExpressionCode(ValueCode):
     # -- memory ------------------------------------------------------------------------------------
 
     def address(self, e: syntax.Expression) -> None:
-        """Emit code that leaves the address of an expression's object in r0."""
+        """Emit code that loads into r0 the address of the object that an expression denotes."""
         match e:
             case syntax.SymbolUse(address=address):
                 self.out.constant(0, address)
@@ -594,7 +594,7 @@ class ExpressionCode(ValueCode):
         self.store(left, right)
 
     def store(self, left: syntax.Expression, right: syntax.Expression) -> None:
-        """Emit code that assigns r0 to the object of an expression and preserves r0."""
+        """Emit code that stores r0 in the object that ``left`` denotes; r0 keeps its value."""
         slot = self.keep(left.place)
         if isinstance(left, syntax.VariableUse):
             self._store_variable(left, slot)

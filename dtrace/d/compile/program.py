@@ -71,7 +71,7 @@ NO_PROBE = "D_PDESC_ZERO"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A clause with one of its probe descriptions, to be matched with probes.
+    """A clause and one of its probe descriptions, for which matching probes are needed.
 
     :param parts: parts of the description; an empty part matches anything.
     """
@@ -127,7 +127,7 @@ def split(text: str, last: str = "name") -> tuple[str, str, str, str]:
 
 @dataclass
 class Compiler:
-    """Compiler of the programs of one trace, which share their variables.
+    """Compiler for all programs of one trace; the programs share their variables.
 
     :param options: options, which ``#pragma D option`` changes.
     :param frames: append ``stack()`` with this number of frames to clauses; None appends nothing.
@@ -230,7 +230,7 @@ class Compiler:
                          f"(${last} is not referenced)", end)
 
     def _whole(self, clauses: list[syntax.Clause], last: str) -> list[syntax.Clause]:
-        """Return clauses with ``stack()`` actions appended and ``if`` statements rewritten."""
+        """Append ``stack()`` if requested, rewrite ``if`` statements, and return the clauses."""
         if self.frames is not None:
             for clause in clauses:
                 if not all(split(s.text, last)[3] in OWN for s in clause.probes):

@@ -72,7 +72,7 @@ class Storage:
         return 8 if is_scalar(kind) else -(-self.size(kind) // 8) * 8
 
     def zeros(self, size: int) -> int:
-        """Return the offset among the constants of ``size`` zero bytes, but at most ``MAX_ZEROS``.
+        """Return the offset of min(``size``, ``MAX_ZEROS``) zero bytes among the constants.
 
         Larger variables are refused when the program is linked.
         """

@@ -70,7 +70,7 @@ class ValueCode:
             self.out.alu(Alu.ADD, 0, 1)
 
     def _load_nine(self, low: int, place: SourcePlace) -> None:
-        """Emit the load of a nine-byte bit-field, which begins at bit ``low`` of the first byte."""
+        """Emit code that loads a bit-field that spans 9 bytes, from bit ``low`` of the first."""
         address = self.keep(place)
         self._load_word(8)
         self.out.alu_constant(Alu.RSH, 0, low)
@@ -90,7 +90,7 @@ class ValueCode:
             self.out.extend(0, size, True)
 
     def _load_word(self, size: int) -> None:
-        """Emit the load of an unsigned number from the address in r0."""
+        """Emit code that loads an unsigned number from the address in r0."""
         self.out.move(1, 0)
         self.out.constant(2, size)
         self.out.helper(Helper.LOAD)

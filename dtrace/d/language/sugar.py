@@ -33,7 +33,7 @@ def _flag(place: SourcePlace) -> syntax.Expression:
 
 @dataclass
 class Cutter:
-    """Splitter of clauses with ``if`` statements into clauses with predicates."""
+    """Converter of clauses with ``if`` statements to clauses with predicates."""
 
     _count: int = 0
     _out: list[syntax.Clause] = field(default_factory=list)

@@ -110,7 +110,7 @@ def is_array(kind: Type) -> bool:
 
 
 def is_indirect(kind: Type) -> bool:
-    """Return whether a type is a pointer, an array or a string; their null value is 0."""
+    """Return whether a type is a pointer, an array or a string, for which 0 means null."""
     return isinstance(strip(kind), Pointer | Array)
 
 

@@ -60,7 +60,7 @@ def environment(options: BootOptions, own: Sequence[str] = ()) -> bytes:
 
 
 def command_line(options: BootOptions, guard: str = "") -> str:
-    """Return environment and flags as a kernel's command line (boot_parse_cmdline).
+    """Return the environment and boot flags as a kernel's command line (boot_parse_cmdline).
 
     :param guard: word that the command line must begin with to be read by the kernel.
     :raises ImageError: if an option is impossible on a command line.
@@ -79,7 +79,7 @@ def command_line(options: BootOptions, guard: str = "") -> str:
 
 
 def disk_pieces(image: Image, at: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Return the memory disk, if any, as (virtual address, content), and its end address.
+    """Return the memory disk as [(virtual address, content)] or [], and its end address.
 
     :param at: address that the disk is placed after.
     """
@@ -133,7 +133,7 @@ def load_behind(
     computer: BareMachine, image: Image, physical: int, end: int, tree: tuple[int, bytes],
     metadata: Sequence[bytes] = (),
 ) -> int:
-    """Load modules, memory disk, environment, device tree and records, in this order.
+    """Load the modules, memory disk, environment, device tree and records, in this order.
 
     They follow the kernel at the same distances in physical and in virtual memory.  The kernel
     finds its device tree through a record.

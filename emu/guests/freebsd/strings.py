@@ -1,4 +1,4 @@
-"""Strings in the kernel's memory, such as names and types of static probes."""
+"""Reader of strings in the kernel's memory, such as the names and types of static probes."""
 
 from emu.guest.guest import VirtualMemory
 from emu.guest.static_probe import StaticProbeError

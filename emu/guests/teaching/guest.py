@@ -9,7 +9,7 @@ LESSON = "run_lesson"  # a function that only the teaching kernel has
 
 
 def teaching(freebsd: Guest) -> Guest:
-    """Return the teaching kernel as a guest, derived from FreeBSD on the same architecture."""
+    """Derive the guest for the teaching kernel from the FreeBSD guest on its architecture."""
     assert freebsd.threads.start is not None
     # The functions that start threads exist only in the teaching kernel's variant with data races.
     start = replace(freebsd.threads.start, stands="", lock="", alone=True)

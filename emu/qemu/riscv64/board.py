@@ -43,7 +43,7 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
 
 
 def enter(machine: Entered, source: UnicornMachine) -> None:
-    """Set QEMU's CPU to the state of another machine.
+    """Copy another machine's CPU state to QEMU's CPU.
 
     The register fcsr is left out: QEMU's gdb stub does not provide it, and kernels do not use it.
     """

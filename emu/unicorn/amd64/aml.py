@@ -9,7 +9,7 @@ END_TAG = b"\x79\x00"  # end of a resource list (6.4.2.9); readers accept a zero
 
 
 def _sized(body: bytes) -> bytes:
-    """Prefix a term's body with a PkgLength, whose value includes the size of the PkgLength."""
+    """Prefix a term's body with a PkgLength: the size of the body plus the PkgLength itself."""
     if len(body) + 1 < 1 << 6:
         return bytes((len(body) + 1,)) + body
     length = len(body) + 2
@@ -67,16 +67,16 @@ BUSES, PORTS = 2, 1
 
 
 def window(kind: int, first: int, last: int) -> bytes:
-    """Encode a resource: the buses or I/O ports that a bridge forwards (6.4.3.5.3)."""
+    """Encode the range of buses or I/O ports that a bridge forwards (6.4.3.5.3)."""
     return struct.pack("<BHBBBHHHHH", 0x88, 13, kind, 0x0C, 3 if kind == PORTS else 0, 0,
                        first, last, 0, last - first + 1)
 
 
 def ports(base: int, count: int) -> bytes:
-    """Encode a resource: I/O ports with 16-bit decoding (6.4.2.5)."""
+    """Encode an I/O port resource with 16-bit decoding (6.4.2.5)."""
     return bytes((0x47, 1)) + base.to_bytes(2, "little") * 2 + bytes((1, count))
 
 
 def interrupt(number: int) -> bytes:
-    """Encode a resource: an edge-triggered, active-high interrupt (6.4.2.1)."""
+    """Encode an IRQ resource: edge-triggered and active-high (6.4.2.1)."""
     return bytes((0x22,)) + (1 << number).to_bytes(2, "little")

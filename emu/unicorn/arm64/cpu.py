@@ -109,7 +109,7 @@ def _monitor() -> StateFields:
 
 @functools.cache
 def _execution_state() -> StateFields:
-    """Locate the word of the CPU state that follows the PC and PSTATE and is 1 in A64 state.
+    """Locate the A64 flag in the CPU state: the word after PC and PSTATE, 1 in A64 state.
 
     Writing a register does not change it.
     """
@@ -311,7 +311,7 @@ class ArmCpu(Cpu):
         return EC_SYSTEM << 26 | 1 << 25 | op2 << 17 | op1 << 14 | 4 << 10 | 31 << 5 | operand << 1
 
     def trapped(self, pc: int, code: bytes) -> int:
-        """Deliver the trap of a floating-point instruction that starts a program's block."""
+        """Deliver a trap if a program's block starts with a floating-point instruction."""
         for i, (word,) in enumerate(struct.iter_unpack("<I", code)):
             if any(word & mask == value for mask, value in FLOATING_POINT):
                 if i == 0:
@@ -408,7 +408,7 @@ class ArmCpu(Cpu):
     # -- snapshots --------------------------------------------------------------------------------
 
     def keep(self) -> Any:
-        """Return the state that is not in the engine's registers, including the timers."""
+        """Return the CPU state that the engine's registers do not hold, including the timers."""
         return super().keep(), [(t.control, t.compare) for t in self.timers.values()]
 
     def put_back(self, kept: Any) -> None:

@@ -94,7 +94,7 @@ def _control_places() -> dict[str, int]:
 
 @functools.cache
 def _software_field() -> StateFields:
-    """Locate mip in a context: the pending interrupts, some of which the guest clears itself."""
+    """Locate mip, the pending-interrupt bits, in a context; the guest clears some bits itself."""
     states, values = [], (0x222, 0x20, 0x202, 0x220)
     for value in values:
         engine = scratch()
@@ -219,7 +219,7 @@ class RiscvCpu(Cpu):
         m.write_register("priv", 1)
 
     def monitor_place(self) -> int:
-        """Return the offset in a context of the address that LR reserved."""
+        """Return the offset of LR's reservation address in a saved Unicorn context."""
         return _reservation().fields["load_res"][0]
 
     def start(self, address: int, argument: int) -> None:
@@ -484,7 +484,7 @@ class RiscvCpu(Cpu):
     _block_ends = BlockEnds(scratch, NOP)
 
     def ends_block(self, code: bytes) -> bool:
-        """Return whether an instruction ends a block (some jumps, fences, system instructions)."""
+        """Return whether an instruction always ends the CPU model's translated block."""
         return (len(code) == 2 or code[0] & 0x7F in MAY_END_BLOCK) and self._block_ends(code)
 
     def is_wait(self, code: bytes) -> bool:
@@ -494,7 +494,7 @@ class RiscvCpu(Cpu):
     # -- snapshots --------------------------------------------------------------------------------
 
     def keep(self) -> Any:
-        """Return the state that is not in the engine's registers, including the timer."""
+        """Return the CPU state that the engine's registers do not hold, including the timer."""
         return super().keep(), self.timer_at, self.told
 
     def put_back(self, kept: Any) -> None:

@@ -14,7 +14,7 @@ EXTENSIONS = (BASE, TIME, IPI, RFENCE, HSM, SRST)
 
 @dataclass
 class Sbi:
-    """SBI firmware, which acts through callbacks.
+    """SBI firmware, which acts on the machine through callbacks.
 
     :param set_timer: program the next timer interrupt, in timebase ticks.
     :param putchar: write a console byte.

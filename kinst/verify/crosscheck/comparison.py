@@ -90,7 +90,7 @@ class CallComparison:
     def stack_before(
         self, ours: Sequence[Event], theirs: Sequence[Event]
     ) -> tuple[int, bytes] | None:
-        """Return (address, bytes) of kinst-emu's stack before the trap of QEMU's last stop.
+        """Return (address, bytes) of kinst-emu's stack before the trap matching QEMU's last stop.
 
         None if the machines do not agree at this stop.
         """

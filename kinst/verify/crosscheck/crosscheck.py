@@ -101,7 +101,7 @@ class Crosscheck:
         return agreement
 
     def _on_qemu(self, run: Callable[[], Value]) -> Value:
-        """Run a call on QEMU; report a failed call, unlike a timeout, as a divergence."""
+        """Run a call on QEMU; report any failure except a timeout as a divergence."""
         try:
             return run()
         except PatienceError:
@@ -161,7 +161,7 @@ class Crosscheck:
 
     def _event(self, written: DisplacedWrites, address: int, second: int | None,
                frame: int) -> Event:
-        """Describe a stop; ``second`` is the site if ``address`` is the second breakpoint."""
+        """Describe a stop at site ``address`` or at the second breakpoint of site ``second``."""
         machine = written.machine
         site, is_second = address if second is None else second, second is not None
         return Event(

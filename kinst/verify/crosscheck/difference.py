@@ -1,4 +1,4 @@
-"""Known differences between two models of one architecture; each architecture lists its own.
+"""Known differences between two CPU models of one architecture; each architecture lists its own.
 
 They are not a tolerance: after such an instruction, the second machine receives the first one's
 result in the bits that may differ, and everything else must be equal.
@@ -15,7 +15,7 @@ Names = tuple[str, ...] | Callable[[bytes], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Difference:
-    """Instruction whose result depends on the model.
+    """Instruction whose result depends on the CPU model.
 
     :param code: the instruction's first bytes, compared in the bits of ``mask`` (empty: all bits).
     :param registers: the registers that it writes, or a function that returns them.
@@ -84,7 +84,7 @@ class StateDifference:
 
 @dataclass(frozen=True)
 class Model:
-    """Known differences between the models of an architecture.
+    """Known differences between the CPU models of an architecture.
 
     :param instructions: instructions whose results differ.
     :param flags: the bits of the status register that instructions compute.

@@ -126,7 +126,7 @@ class FaultyCrosscheck(Crosscheck):
         breakpoints.trapped = wrong
 
     def _exchange_trampoline(self, breakpoints: Breakpoints, sites: Sites) -> None:
-        """Write the copy of a different instruction to an instruction's trampoline."""
+        """Fill the trampoline of a copied instruction with a copy of a different instruction."""
         copies = [i for _f, i in sites.values() if isinstance(i.verdict, Copy)]
         for site in copies:
             other = next((i for i in copies

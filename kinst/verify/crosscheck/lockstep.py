@@ -62,7 +62,7 @@ class Divergence(KinstError):
 
 
 def quiet(machine: UnicornMachine) -> None:
-    """Disable a machine's device interrupts, which the second machine does not have."""
+    """Disable a machine's device interrupts, because the second machine has none."""
     machine.events.restore({})
 
 

@@ -1,4 +1,4 @@
-"""Per-architecture interface of the laboratory, and the interface of a judging CPU."""
+"""Interfaces of the laboratory: its architecture-specific part, and a CPU besides Unicorn's."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

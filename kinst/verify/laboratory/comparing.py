@@ -13,7 +13,7 @@ KEPT = 1000  # maximum number of listed wrong encodings that only one of the bui
 
 
 def findings_of(store: Store, build: Build) -> Iterator[Place]:
-    """Yield the most severe finding for every encoding of a build that has results.
+    """Yield the most severe finding for each encoding of a build; skip encodings without results.
 
     Wrong results precede unproven ones, and those precede correct ones; among wrong results, the
     earliest state comes first.

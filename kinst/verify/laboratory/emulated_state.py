@@ -13,7 +13,7 @@ class Unreachable(Exception):
 
 @dataclass
 class EmulatedState:
-    """State of an emulation: the registers of a random state and the memory of a CPU."""
+    """Registers with random initial values, and a CPU's memory, for emulating one instruction."""
 
     cpu: FlatCpu | Judge
     values: dict[str, int]

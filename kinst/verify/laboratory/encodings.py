@@ -27,7 +27,7 @@ UNPROVEN_STATUS = 3  # exit status if no result is wrong, but at least one is un
 
 @dataclass
 class Report:
-    """Report on the tested encodings.
+    """Counts, verdicts and mismatches of the tested encodings.
 
     :param verdicts: number of encodings by verdict.
     :param refused: verdicts on refused encodings, with the reason.

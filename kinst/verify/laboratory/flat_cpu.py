@@ -84,7 +84,7 @@ class FlatCpu:
         self.engine.remove_translations(CODE, CODE + PAGE)
 
     def keep(self, size: int) -> None:
-        """Use the current code and trampoline pages as the reference for ``memory``.
+        """Save the code and trampoline pages, so that ``memory`` can find later changes to them.
 
         :param size: length of the instruction at CODE, which a breakpoint may overwrite.
         """

@@ -271,7 +271,7 @@ class Laboratory:
             self.judge = None
 
     def _again(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
-        """Execute an encoding in place and displaced, and emulate it if that is the verdict."""
+        """Execute an encoding in place and displaced; also emulate it if the verdict says so."""
         def ways(_in_place: Outcome) -> list[tuple[str, Outcome]]:
             outcomes = []
             if not isinstance(verdict, Copy | Rewrite):

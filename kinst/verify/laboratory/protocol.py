@@ -31,7 +31,7 @@ VECTOR = re.compile(r"[0-9]{1,3}", re.ASCII)
 
 @dataclass(frozen=True)
 class Relocated:
-    """Answer that contains the code of the trampoline.
+    """The relocator's answer that contains the code of the trampoline.
 
     :param back: offset in the code at which the instruction has been executed and control returns
         to the instruction after the original; None if the code jumps there by itself.
@@ -43,12 +43,12 @@ class Relocated:
 
 @dataclass(frozen=True)
 class Emulates:
-    """Answer that the program emulates the instruction, one state at a time."""
+    """The relocator's answer that it emulates the instruction, one state at a time."""
 
 
 @dataclass(frozen=True)
 class Refuses:
-    """Answer that the program refuses to relocate the instruction."""
+    """The relocator's answer that it refuses to relocate the instruction."""
     reason: str
 
 

@@ -284,7 +284,7 @@ class Store:
         return builds
 
     def results(self, build: Build) -> Iterator[tuple[str, list[Kept]]]:
-        """Yield (place, results) for every item of a build that has results.
+        """Yield (place, results) for each item of a build; skip items without results.
 
         An item may have several: for different seeds and numbers of states.
         """

@@ -66,7 +66,7 @@ def prepared(task: Task[Any, Any, Prepared]) -> Prepared:
 
 
 def begin_copy(copied: bool) -> None:
-    """Initialize a forked copy of a process.
+    """Initialize a forked process; unless ``copied``, drop the prepared object that it inherited.
 
     :param copied: ``Task.copied`` of the task that the copy will carry out.
     """

@@ -131,7 +131,7 @@ def _begin(parent: int, copied: bool) -> None:
 
 @functools.cache
 def _keep_memory() -> None:
-    """Raise the thresholds of malloc that Dask lowers for its workers (mallopt(3)).
+    """Raise malloc's thresholds, which Dask lowers for its workers (mallopt(3)).
 
     Dask starts workers with MALLOC_TRIM_THRESHOLD_=65536, so that glibc returns memory to the
     system over and over, and a part takes a third longer.

@@ -51,7 +51,7 @@ def deciding(trial: Trial, code: bytes, plain: bytes, state: int, describe: Desc
 
 
 def _kept(trial: Trial, made: _Steps, plain: _Steps) -> list[str]:
-    """Return the members that differ between two probes, with the lines that wrote each member."""
+    """Describe the members that differ between two probes, and name the lines that wrote them."""
     rows = []
     for path, offset, size in trial.module.probe.members():
         value, other = (steps.probe[offset : offset + size] for steps in (made, plain))

@@ -33,7 +33,7 @@ class Faults:
                       & self._arch.fault_mask)
 
     def of_its_own_address(self) -> str:
-        """Return the description of a fault whose fault address is the pc of the last fault."""
+        """Return the description of a failed instruction fetch at the pc of the last fault."""
         return _about(self.at & self._arch.fault_mask)
 
     def registers(self, fault: str) -> dict[str, int]:

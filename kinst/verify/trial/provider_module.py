@@ -67,7 +67,7 @@ class ProviderModule(ABC):
         self._named(b"")  # allocate the memory for names before any snapshot is taken
 
     def initialized(self, table: str) -> int:
-        """Return the address of the module's table of probes.
+        """Check that the module has been initialized, and return the address of its probe table.
 
         :param table: name of the pointer to the table.
         :raises KinstError: if the module has not been initialized.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sample:
-    """Instruction at its address in a kernel function."""
+    """Instruction to be tested, at its address in a kernel function."""
 
     code: bytes
     address: int

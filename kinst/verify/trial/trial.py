@@ -40,7 +40,7 @@ SMALLEST, APART = 2048, 1 << 20
 
 @dataclass(frozen=True)
 class PlacedProbe:
-    """Sample, and the probe that the module has created for the sample.
+    """A sample, and the probe that the module has created for the sample.
 
     :param probe: probe created by the module, or None.
     :param error: error number returned by the module.
@@ -188,14 +188,14 @@ class Trial:
         self.machine.restore(self.made)
 
     def make_way(self, sample: Sample, pc: int) -> None:
-        """Write an instruction where a sample continues; Unicorn stops only before valid code."""
+        """Put valid code where a sample continues, because Unicorn stops only before valid code."""
         code = self.arch.prologue
         if self.machine.image.holds_code(pc) and not (
                 sample.address - len(code) < pc < sample.after):
             self.machine.write_code(pc, code)
 
     def enable(self, placed: PlacedProbe, on: bool) -> None:
-        """Enable a sample's probe by writing the module's patch, or restore the original code."""
+        """Write the patch that enables a sample's probe if ``on``, else the original code."""
         self.machine.write_code(placed.sample.address,
                                 placed.patch if on else placed.sample.code)
 
@@ -294,7 +294,7 @@ class Trial:
                        self.memory.changed(like, 0 if fault else machine.sp), pc, fault or "")
 
     def gone(self, sample: Sample, outcome: Outcome) -> bool:
-        """Return whether a sample completed in place, but fetching its jump target faulted."""
+        """Return whether a sample completed in place and then faulted fetching its jump target."""
         return (not sample.address <= self.faults.at < sample.after
                 and outcome.fault == self.faults.of_its_own_address())
 

@@ -103,7 +103,7 @@ def each(trial: Trial, functions: Sequence[Symbol], compare: Compare) -> Iterato
 
 
 def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
-    """Compare a function's module probes with kinst-emu's; return the number of module probes."""
+    """Compare the module's probes on a function with kinst-emu's; return the module's count."""
     check_size(function)
     try:
         code = trial.machine.read(function.address, function.size)

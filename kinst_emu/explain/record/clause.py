@@ -1,4 +1,4 @@
-"""Execution of D clauses on the explained probe in the Python BPF executor, with a narration."""
+"""Execution of the explained probe's clauses in Python, with a record of each BPF instruction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -91,7 +91,7 @@ class Narration:
 
 
 class ExplainedClause:
-    """Executor of the D clauses on the explained probe.
+    """Executor of the explained probe's D clauses.
 
     :param number: number of the probe in ``breakpoints``.
     :param text: ``[/predicate/] { actions }``.

@@ -40,7 +40,7 @@ class SwitchedThread:
 
     @property
     def named(self) -> str:
-        """Text that names the process and the thread, or gives the thread's address if unnamed."""
+        """Names of process and thread, or the thread's address if the process is unknown."""
         if not self.pid and not self.process:
             return f"the thread at {self.address:#x}"
         return f"{self.process}" + (f"/{self.name}" if self.name != self.process else "") + (
@@ -114,7 +114,7 @@ class SwitchRecorder(EachInstruction):
         counted = 0
 
         def counts() -> bool:
-            """Return whether a switch counts: the first one from the shell and all later ones."""
+            """Return whether a switch counts; those before the shell's first switch do not."""
             nonlocal counted
             counted += counted > 0 or self._running.pid() == SHELL_PROCESS
             return counted > 0

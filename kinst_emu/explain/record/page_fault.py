@@ -28,7 +28,7 @@ class Mapping:
 
 
 class FaultRecorder(EntryRecorder):
-    """Recorder of a page fault of a program.
+    """Recorder of a page fault in a program.
 
     Faults of the kernel itself, while it copies from or to a program, are not counted: the program
     entered the kernel for another reason then.

@@ -1,4 +1,4 @@
-"""Access to the thread that the machine is running, through the kernel's types."""
+"""Access to the current thread's structures, which are read with the kernel's types."""
 
 from typing import Any
 

@@ -14,7 +14,7 @@ STACK = 128  # number of recorded bytes of the stack
 
 @dataclass(frozen=True)
 class Stack:
-    """Memory from the stack pointer upward.
+    """Contents of memory from the stack pointer upward.
 
     :param content: whole words; less than ``STACK`` bytes if no more is mapped.
     """
@@ -64,7 +64,7 @@ class SeenStore:
 
 @dataclass
 class SeenMemory:
-    """Memory changes during a firing.
+    """Record of the memory changes during a firing.
 
     :param stacks: by row number, the stack before the row.
     :param words: by row number, the words around the stack pointer, by address, that have changed
@@ -103,7 +103,7 @@ class SeenMistake:
 
 @dataclass
 class SeenFiring:
-    """A recorded firing of a probe, with the machine's addresses and values.
+    """A recorded firing of a probe: instructions, trap frames, trampoline and memory changes.
 
     :param asked: the requested instruction and probe.
     :param original: bytes of the probed instruction; ``patched``: the same bytes while the probe is

@@ -10,7 +10,7 @@ from kinst_emu.explain.record.running import RunningThread
 
 
 class CallRecorder(EntryRecorder):
-    """Recorder of a system call of a program.
+    """Recorder of a system call made by a program.
 
     :param name: name of the call, such as ``open`` or ``sys_open``.
     :raises KinstError: if there is no system call with that name.

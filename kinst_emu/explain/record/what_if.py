@@ -50,6 +50,6 @@ class CopyingBreakpoints(Breakpoints):
 
 def sharing(table: Sequence[ProbedInstruction],
             probed: ProbedInstruction) -> ProbedInstruction | None:
-    """Return another instruction with a trampoline: the next one, or else the table's last one."""
+    """Return the next instruction that has a trampoline; if none follows, the table's last one."""
     others = [i for i in table if isinstance(i.verdict, Copy | Rewrite) and i.code != probed.code]
     return next((i for i in others if i.offset > probed.offset), others[-1] if others else None)

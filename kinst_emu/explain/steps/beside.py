@@ -1,4 +1,4 @@
-"""Explanations of several architectures side by side, aligned by the names of their steps."""
+"""Explanations for several architectures, side by side and aligned by step name."""
 
 from collections.abc import Mapping, Sequence
 

@@ -20,7 +20,7 @@ def saved(seen: SeenSwitch) -> int:
 
 
 def loading(seen: SeenSwitch) -> int:
-    """Return the number of the row at which loading the new thread's registers begins.
+    """Return the number of the row at which the kernel starts to load the new thread's registers.
 
     The stack pointer is among the first registers that are loaded.
     """

@@ -1,4 +1,4 @@
-"""Creation of explanations of firings and kernel entries, from the boot to the finished steps."""
+"""Creation of explanations: boot, record a firing or kernel entry, and describe it in steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -232,7 +232,7 @@ def words_of(image: Image, trees: SourceText | None = None) -> Words:
 
 
 def shortened(location: str) -> str:
-    """Remove from ``file:line`` the path up to the kernel's ``sys`` directory."""
+    """Shorten ``file:line`` by removing the path up to and including the ``sys`` directory."""
     return location.rpartition("/sys/")[2] or location
 
 

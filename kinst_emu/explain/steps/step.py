@@ -5,7 +5,7 @@ from functools import cached_property
 
 
 class Count(int):
-    """A count, shown in decimal, unlike registers, addresses and memory words."""
+    """A number that is shown in decimal, unlike registers, addresses and memory words."""
 
 
 Value = str | int | bytes  # values of type bytes are machine code

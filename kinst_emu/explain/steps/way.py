@@ -65,7 +65,7 @@ class _Moments:
         self._words: dict[int, int] = {}
 
     def skip(self, words: Changes) -> None:
-        """Keep changed words for the next moment."""
+        """Keep the changed words of a row without a moment, and add them to the next moment."""
         self._words |= words
 
     def add(self, station: int, seen: SeenInstruction, words: Changes) -> None:

@@ -28,6 +28,6 @@ def firing_page(explained: Explained) -> str:
 
 
 def _with_trampoline(order: list[str]) -> list[str]:
-    """Insert the trampoline step, which only the firing with the mistake has, after the verdict."""
+    """Insert the trampoline step, which exists only in the firing with the mistake."""
     at = order.index("verdict") + 1
     return [*order[:at], "trampoline", *order[at:]]

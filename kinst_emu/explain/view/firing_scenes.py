@@ -263,7 +263,7 @@ class FiringScenes(Scenes[FiringMoment]):
                 else [Arrow("control", begin, end)])
 
     def _anchor(self, moment: FiringMoment) -> Anchor | None:
-        """Return where an arrow starts or ends: at a line of code, or at a box of the path.
+        """Return the point where an arrow starts or ends: a line of code, or a box of the path.
 
         Return None if the picture does not show the line of code.
         """

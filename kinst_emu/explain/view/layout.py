@@ -54,7 +54,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Grid:
-    """Grid that lays out rows of one kind.
+    """Layout of the rows of one kind in a pane.
 
     :param y: baseline of the first row; ``pitch``: distance between rows.
     :param wrap: number of rows after which a new column begins at the distance ``step``; 0: all

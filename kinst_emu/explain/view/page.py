@@ -101,7 +101,7 @@ def page_beside(title: str, about: str, names: Sequence[str], found: Beside,
 
 
 def _parts(step: Step, title: str) -> Parts:
-    """Return the parts of a step with labels; the labels of several tables are numbered."""
+    """Return (label, part) for each part of a step; the labels of several tables are numbered."""
     tables = [part for part in step.parts if isinstance(part, Table)]
     labels = iter([title] if len(tables) == 1 else
                   [f"{title}, table {number}" for number in range(1, len(tables) + 1)])

@@ -24,7 +24,7 @@ MOST_STILL = 3  # maximum number of firings on a page with still pictures
 
 @dataclass(frozen=True)
 class Pictures(Generic[Moment]):
-    """Scenes with the layout in which they are drawn."""
+    """Pictures of an explanation: its scenes and the layout in which they are drawn."""
 
     scenes: Scenes[Moment]
     layout: Layout
@@ -63,7 +63,7 @@ class Pictures(Generic[Moment]):
         return {name: self.svg(number, name, styled=False) for number, name in names.items()}
 
     def of_step(self, name: str, pane: str) -> str:
-        """Return one pane of a step's picture, or an empty string for an unknown step."""
+        """Return one pane of a step's picture as SVG, or an empty string for an unknown step."""
         number = self.scenes.moment_of(name)
         return "" if number is None else svg(self.scenes.scene(number, name), self.layout,
                                              styled=False, pane=pane)

@@ -109,7 +109,7 @@ class Scenes(ABC, Generic[Moment]):
         """
 
     def step_at(self, number: int, name: str = "") -> tuple[int, Step, bool]:
-        """Return the step of a moment as (number from 1, step, whether the step begins with it).
+        """Return a moment's step as (number from 1, step, whether the step begins at this moment).
 
         The result is the named step if it belongs to the moment, and otherwise the last step up to
         the moment.

@@ -137,7 +137,7 @@ class Stepper(App[None]):
         self.moment: int | None = None  # None while the whole step is shown
 
     def compose(self) -> ComposeResult:
-        """Yield the title, the step, the panels, the prompt of ``g`` and the key bar."""
+        """Yield the title, the step, the panels, the input line of key ``g`` and the key bar."""
         yield Static(id="title", markup=False)
         yield Static(id="place", markup=False)
         with Horizontal():

@@ -1,4 +1,4 @@
-"""Scenes of a path through the kernel, which a picture shows at each moment."""
+"""Scenes of a path through the kernel: for each moment, the data that a picture shows."""
 
 import textwrap
 

@@ -56,7 +56,7 @@ class Question:
 
     @property
     def shown(self) -> str:
-        """The answer as text; a number is in hexadecimal."""
+        """Text of the answer; numbers are in hexadecimal."""
         return f"{self.answer:#x}" if isinstance(self.answer, int) else self.answer
 
 

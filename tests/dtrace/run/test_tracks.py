@@ -1,4 +1,4 @@
-"""Tests of tracks for processes, threads, system calls, interrupts and time off the CPU."""
+"""Tests of ``--tracks``: processes, threads, system calls, interrupts and time off the CPU."""
 
 import io
 import json

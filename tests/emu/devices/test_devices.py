@@ -16,7 +16,7 @@ from emu.machine.events import EventQueue
 
 
 class Bus:
-    """Stand-in for the bus whose virtual time the test advances."""
+    """Stand-in for the bus, with a virtual time that the test advances."""
 
     def __init__(self):
         self.now, self.out, self.queue = 0, bytearray(), EventQueue()

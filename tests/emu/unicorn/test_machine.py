@@ -315,7 +315,7 @@ def test_a_damaged_cached_boot_is_replaced(image):
 
 
 def test_string_arguments_are_followed_by_zeros(booted):
-    """After a string, a function that reads whole words must not see data of an earlier call."""
+    """After a string, a function that reads whole words must not see data from an earlier call."""
     caller = Caller(booted)
     low = caller._room.free - 64
     booted.write(low, b"\xaa" * 64)

@@ -1,4 +1,4 @@
-"""Tests that the guest executes new code however the code was written to its memory."""
+"""Tests that the guest executes new code, no matter how the code was written to memory."""
 
 import gc
 import random
@@ -208,7 +208,7 @@ class Disk(Device):
 
 
 def test_a_device_may_write_memory_only_when_its_timer_expires(paged):
-    """Refuse a device's write inside a block, since its effect would depend on interruptions."""
+    """A device write inside a block is refused: its effect would depend on interruptions."""
     base, outside = 0x20000000, paged.board.ram_base + paged.memory
     disk = Disk(paged, paged.sp)
     with pytest.raises(MemoryAccessError):

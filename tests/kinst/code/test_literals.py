@@ -1,4 +1,4 @@
-"""Tests that data in functions is detected by the loads that read it, and is never probed."""
+"""Tests that data in functions is found through the loads that read it, and is never probed."""
 
 import pytest
 from hypothesis import given

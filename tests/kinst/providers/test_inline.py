@@ -33,7 +33,7 @@ class Index:
 
 @pytest.fixture
 def table(booted):
-    """Return the instructions of crc32, in which the tests place copies."""
+    """Return the instructions of crc32, in which the tests place inline copies."""
     return Breakpoints(booted).instructions(booted.symbol("crc32"))
 
 

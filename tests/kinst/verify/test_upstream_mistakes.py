@@ -35,7 +35,7 @@ def words(*codes):
 
 
 def same(arch, *codes, states=24):
-    """Assert that the laboratory accepts all encodings and finds no difference."""
+    """Assert that the laboratory refuses none of the encodings and finds no difference."""
     lab = Laboratory(LABORATORIES[arch](), TRAPS[arch], 5)
     for code in codes:
         verdict, mismatch = lab.test(code, states)

@@ -31,7 +31,7 @@ def calls(tmp_path_factory):
 
 @pytest.fixture
 def call(calls, arch, tmp_path):
-    """Return a copy of a recorded call for one test."""
+    """Copy a recorded call for one test, and return the copy's path."""
     return Path(shutil.copy(calls[arch], tmp_path / "call.rec"))
 
 

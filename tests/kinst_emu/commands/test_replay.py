@@ -45,7 +45,7 @@ def boots(tmp_path_factory):
 
 @pytest.fixture
 def boot(boots, arch, tmp_path):
-    """Return a copy of a recorded boot for one test."""
+    """Copy a recorded boot for one test, and return the copy's path."""
     return Path(shutil.copy(boots[arch], tmp_path / "boot.rec"))
 
 
@@ -193,7 +193,7 @@ def test_a_workload_may_be_imported_or_assigned(tmp_path):
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """Record a call on an unknown kernel; return the paths of the recording and the kernel."""
+    """Record a call on a kernel outside the catalog; return the recording's and kernel's paths."""
     kernel, path = tmp_path / "kernels" / "mine", tmp_path / "call.rec"
     kernel.parent.mkdir()
     content = bytearray(catalog.find("teaching/amd64").path.read_bytes())

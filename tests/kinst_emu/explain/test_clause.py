@@ -1,4 +1,4 @@
-"""Tests that narrated clauses have the same effect as in the native executor."""
+"""Tests that narrated clauses have the same effects as clauses in the native executor."""
 
 import itertools
 import json

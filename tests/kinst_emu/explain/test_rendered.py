@@ -43,7 +43,7 @@ def explained(request):
 
 
 def some(moments):
-    """Select moments to test: the first, the last, those at a new place, and every 17th."""
+    """Select moments to test: the first three, the last, every 17th, and each change of place."""
     places = [number for number in range(1, len(moments))
               if moments[number].place is not moments[number - 1].place]
     return sorted({0, 1, 2, len(moments) - 1, *places, *range(0, len(moments), 17)})

@@ -93,7 +93,7 @@ USES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5), st.booleans()), 
 
 @given(USES, USES)
 def test_every_schedule_with_up_to_two_preemptions_or_an_equivalent_one_is_tried(one, other):
-    """Compare the tried schedules with preemptions at every pair of instructions."""
+    """Compare the tried schedules with those that preempt at every pair of instructions."""
     runs = [run_of(*sorted(one, key=lambda u: u[1])), run_of(*sorted(other, key=lambda u: u[1]))]
     tree = Preemptions(runs, 2)
     tried = {outcome(schedule, runs, tree.shared)

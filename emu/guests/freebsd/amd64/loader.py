@@ -89,7 +89,7 @@ def page_tables() -> bytes:
 
 
 def stack(module: int, kernend: int) -> tuple[int, bytes]:
-    """Return the stack pointer and the stack: return address, metadata address, end (u32 each)."""
+    """Return the stack pointer and the stack: return address, metadata, kernel end (u32 each)."""
     data = struct.pack("<III", 0, module, kernend).ljust(16, b"\0")
     return STACK_TOP - len(data), data
 

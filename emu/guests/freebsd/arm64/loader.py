@@ -26,7 +26,7 @@ def load(computer: BareMachine, image: Image) -> None:
 
 
 def place(computer: BareMachine, image: Image) -> None:
-    """Load the kernel, mapped with 2 MiB blocks in TTBR1, and map RAM with 1 GiB blocks in TTBR0.
+    """Load the kernel; map it with 2 MiB blocks in TTBR1, and RAM with 1 GiB blocks in TTBR0.
 
     The granule is 4 KiB.
     """

@@ -42,7 +42,7 @@ def _entry(physical: int, flags: int) -> bytes:
 
 
 def place(computer: BareMachine, image: Image) -> None:
-    """Load the kernel, mapped with 2 MiB pages (Sv39), and identity-map RAM with 1 GiB pages."""
+    """Load the kernel; map it with 2 MiB pages (Sv39), and identity-map RAM with 1 GiB pages."""
     computer.firmware()
     low = copy_image(computer, image, OFFSET)
     base, top = computer.ram_base, computer.ram_base + computer.memory

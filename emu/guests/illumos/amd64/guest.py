@@ -17,7 +17,7 @@ WAY = frozenset(
 
 
 def illumos(freebsd: Guest) -> Guest:
-    """Return the illumos variant of the teaching kernel as a guest, derived from FreeBSD."""
+    """Derive the guest for the teaching kernel's illumos variant from the FreeBSD guest."""
     kernel = teaching(freebsd)
     exclusions = replace(kernel.traps.exclusions, names=kernel.traps.exclusions.names | WAY)
     return replace(

@@ -84,7 +84,7 @@ class WrongTarget(Arm64Instructions):
 
 
 class WrongWidth(Arm64Instructions):
-    """Instruction table that tests the whole register in CBZ's W form."""
+    """Instruction table whose emulation of CBZ's W form tests the whole register."""
 
     def classify(self, code, address):
         length, verdict = super().classify(code, address)
@@ -96,7 +96,7 @@ class WrongWidth(Arm64Instructions):
 
 
 class WrongRegister(Riscv64Instructions):
-    """Instruction table that writes the result of AUIPC to another register."""
+    """Instruction table whose verdict on AUIPC sets the wrong register."""
 
     def classify(self, code, address):
         length, verdict = super().classify(code, address)

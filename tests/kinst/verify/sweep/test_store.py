@@ -271,7 +271,7 @@ class Killed(Workers):
 
 
 class Counted(Here):
-    """Worker that counts the items of its parts."""
+    """Worker that counts the items in the parts that it completes."""
 
     items = 0
 
