@@ -53,7 +53,7 @@ def own_identity(sections: Callable[[str], bytes], build_id: bytes) -> bytes:
 
 
 def _checksum(data: bytes) -> bytes:
-    """Return the checksum from a ULEB128 length and the bytes after it (DWARF 5, 7.3.6)."""
+    """Return the checksum stored as a ULEB128 length and that many bytes (DWARF 5, 7.3.6)."""
     length = shift = at = 0
     while at < len(data) and at < 5:
         length |= (data[at] & 0x7F) << shift

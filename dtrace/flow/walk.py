@@ -187,7 +187,9 @@ class Walk:
             self._within(first, first.enters and self._before is not None)
 
     def _return(self, address: int) -> bool:
-        """Leave functions up to the one that returns to an address; if none does, leave all.
+        """Leave functions up to and including the one that returns to an address.
+
+        If no function returns there, leave all functions.
 
         Return False if an exception is in progress in which no function returns to the address.
         """

@@ -234,7 +234,7 @@ class GuestState(ABC):
         return [OFFSET.sub("", line, count=1) for line in text] if self.by_line else text
 
     def stack(self, frames: int, user: bool, marked: bool = False) -> list[int]:
-        """Return the addresses of a stack's frames, innermost first.
+        """Return the program counters of a stack's frames, innermost first.
 
         Frames of a user stack are words of ``UserPrograms``.  For an FBT probe, the frame of the
         probed function itself is omitted, as in DTrace.

@@ -192,7 +192,7 @@ class Target(ABC):
 
     @property
     def _before(self) -> bool:
-        """Whether the debugger expects a stop before a watched access and steps over the access."""
+        """Whether a watchpoint must stop before the access, so that gdb can single-step past it."""
         return self.machine.arch.watches_before
 
     def _once(self) -> StopEvent:

@@ -179,7 +179,7 @@ class Machine(PagedMemory):
 
     @abstractmethod
     def write_code(self, address: int, data: bytes) -> None:
-        """Write virtual memory for a temporary breakpoint, without recording an input."""
+        """Write code to virtual memory, such as a breakpoint, without recording it as an input."""
 
     @abstractmethod
     def hidden_memory(self, size: int) -> int:

@@ -260,7 +260,7 @@ class WiredMachine(Machine):
             self.runner = runner
 
     def write_code(self, address: int, data: bytes) -> None:
-        """Write virtual memory for a temporary breakpoint, without recording an input."""
+        """Write code to virtual memory, such as a breakpoint, without recording it as an input."""
         # The write need not drop translations, because remove_translations does so below.
         self._physical.quiet = True
         try:

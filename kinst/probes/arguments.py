@@ -80,7 +80,7 @@ class Arguments:
         return self._word(word(self._convention, number), entry)
 
     def by_type(self, function: Symbol, offset: int) -> list[Place | None]:
-        """Return the locations of a function's parameters at an instruction, or None if unknown."""
+        """Return the location of each parameter of a function at an instruction; None: unknown."""
         procedure = self.procedure(function)
         if procedure is None:
             return []

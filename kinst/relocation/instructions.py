@@ -61,7 +61,7 @@ class Instructions(ABC):
 
     @abstractmethod
     def second_argument(self, code: bytes) -> int | None:
-        """Return n if an instruction adds n to a register to form a second argument, else None."""
+        """Return n if an instruction sets the second argument to a register plus n, else None."""
 
     def makes(self, code: bytes, verdict: Verdict) -> tuple[str, int] | None:
         """Return (register, address) if an instruction sets a register to an address, else None."""

@@ -1,4 +1,4 @@
-"""Template constants, except ``Op``, that Python and the native core (``_template.pxi``) share."""
+"""Constants of templates, shared with the native core; ``Op`` is in ``verdict.py``."""
 
 import enum
 

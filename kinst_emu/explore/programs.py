@@ -141,7 +141,7 @@ class _Starting:
                              f"error {error & 0xFFFFFFFF}")
 
     def _run(self) -> Stop:
-        """Run until a program begins or reaches its first instruction, or the shell reads input."""
+        """Run until a program is executed or about to begin, or the shell reads input."""
         stop = self.machine.run(Until(
             addresses=[self._reads, self._executed, *(run.address for run in self.runs.values())],
             console=NOT_FOUND, instructions=self._limit))

@@ -140,7 +140,7 @@ def shared_accesses(entries: bytes, runs: int) -> list[Access]:
 
 
 class SourceLines:
-    """Source lines of the instructions that runs execute.
+    """Lookup of the source line of each instruction that a run executes.
 
     An instruction of an inlined function for atomic accesses has the line of the call.
     """

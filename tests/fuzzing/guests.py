@@ -78,7 +78,7 @@ def arches() -> list[str]:
 
 
 def ground() -> Ground:
-    """Check that a FreeBSD kernel is configured; machines are booted when needed."""
+    """Return a ``Ground`` that boots machines on demand; exit if no kernel is configured."""
     if not arches():
         raise SystemExit("no FreeBSD kernel: set KINST_KERNELS (README.md)")
     return Ground()

@@ -1,4 +1,4 @@
-"""Tests that explained instructions and system calls of FreeBSD match the recorded runs."""
+"""Tests that explanations of FreeBSD's instructions and system calls match the recorded runs."""
 
 import json
 import random
@@ -176,7 +176,7 @@ def test_a_system_call_is_explained_from_the_program_into_the_kernel_and_back(ar
     (["open", "-c", "$ sleep 100", "--limit", "1000"],
      "occurrence 1 of the calls to sys_open was not reached"),
     (["open", "-c", "$ cat", "--what-if", "copy"], "works only when a probe"),
-    (["page-fault", "-c", "$ sleep 1", "--hit", "9999"], "number of user-mode page faults in"),
+    (["page-fault", "-c", "$ sleep 1", "--hit", "9999"], "too few user-mode page faults in"),
     (["context-switch", "-c", "$ sleep 100", "--limit", "9"], "1 of the context switches"),
     (["open", "-c", "$ "], "a command must be one line"),
 ])

@@ -49,7 +49,9 @@ def test_an_error_names_the_instructions_where_an_argument_is_available(arch):
     _status, _out, errors = command(
         "-k", str(real_kernel(arch).path), "-q", "-n",
         "kinst::item_ctor:entry { trace(args[2]); }", "-c", ALLOCATE)
-    assert "args[2] ('size' of item_ctor) is available at " in errors
+    # Whether the compiler keeps the argument anywhere depends on the kernel's options.
+    assert "args[2] ('size' of item_ctor) is " in errors
+    assert "is available at " in errors or "is optimized out at all " in errors
 
 
 def test_a_variable_of_an_unloaded_module_has_the_value_in_its_file(arch):

@@ -137,7 +137,7 @@ def test_every_struct_from_ctf_matches_ctfdump(arch):
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_functions_and_variables_have_the_same_types_in_dwarf_and_in_ctf(arch):
-    """Compare kinds of types, names and sizes of structures, and sizes of integers."""
+    """Compare the kinds of types, the names and sizes of structures, and the sizes of integers."""
     kernel = real_kernel(arch)
     path = kernel.path
     file = elf_file(path)

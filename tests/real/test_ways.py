@@ -143,7 +143,7 @@ def test_faults_of_the_kernel_itself_are_not_counted(kernel, command, hits):
         try:
             seen = recorder.record()
         except KinstError as error:
-            assert "number of " in str(error) or "with --hit" in str(error)
+            assert "too few " in str(error) or "with --hit" in str(error)
             assert hit > 1
             break
         first, last = seen.entry.rows[0], seen.leaving.rows[-1]

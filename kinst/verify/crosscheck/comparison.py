@@ -116,7 +116,7 @@ class CallComparison:
 
     def state(self, ours: dict[str, Any], other: QemuMachine,
                     allowed: Mapping[str, StateDifference]) -> None:
-        """Compare the registers at the end: general, vector and system registers that QEMU reports.
+        """Compare the general, vector and system registers after the call with those on QEMU.
 
         :raises Divergence: when any of them differ.
         """

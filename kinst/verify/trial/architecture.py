@@ -80,7 +80,7 @@ class TrialArch(ABC):
         return module.probe.get(probe.data, "kp_tramp")
 
     def displacement(self, code: bytes) -> int:
-        """Return the displacement that an instruction adds to address registers.
+        """Return the constant that a memory operand adds to its base register, or 0.
 
         Architectures without large displacements return 0.
         """

@@ -61,7 +61,7 @@ class FiringMoment:
 
     @property
     def key(self) -> tuple[int, int | None]:
-        """Numbers of the row and the trap frame; a step with the same numbers shows this moment."""
+        """Row number, and trap frame number or None, which are compared with those of a step."""
         return self.row, self.handles
 
 

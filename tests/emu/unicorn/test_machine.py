@@ -79,7 +79,7 @@ def test_the_native_instruction_count_matches_a_code_hook(booted):
 
 
 def test_instruction_counts_of_blocks_match_the_decoder(fresh):
-    """The counts of translated blocks must equal those of the instruction decoder."""
+    """Compare the engine's instruction count of each translated block with the decoder's."""
     blocks = set()
     fresh.uc.hook_add(unicorn.UC_HOOK_BLOCK, lambda _uc, at, size, _d: blocks.add((at, size)))
     fresh.run(PROMPT)

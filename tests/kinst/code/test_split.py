@@ -66,7 +66,7 @@ def _hold(arch, codes):
 
 
 def _seen_relative(arch, code):
-    """Return a verdict's native form, and how its target depends on the instruction's address.
+    """Return the native operation of an instruction, and how its target depends on the address.
 
     The dependency is measured by classifying the code at two addresses.
     """
