@@ -13,7 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-QUOTE = re.compile(r"^'", re.MULTILINE)  # troff treats a line that begins with ' as a request
+# troff treats a line that begins with a quote or a period as a request.  The requests, macros and
+# comments that argparse-manpage writes continue with a letter or a backslash.
+REQUEST = re.compile(r"^(?='|\.[^A-Za-z\\])", re.MULTILINE)
 os.environ["COLUMNS"] = "100"  # line width of the --help texts in columns
 
 
@@ -37,7 +39,7 @@ def pages() -> dict[str, str]:
         data = {"project_name": project["name"], "version": project["version"],
                 "description": text, "manual_section": "1", "manual_title": "kinst-emu",
                 "prog": name}
-        page = QUOTE.sub(r"\\&'", str(Manpage(parser, format="pretty", _data=data)))
+        page = REQUEST.sub(r"\\&", str(Manpage(parser, format="pretty", _data=data)))
         left_out = _left_out() if name == "kdtrace" else ""
         shown = "\n".join("\\&" + line.replace("\\", "\\e").replace("-", "\\-") for line in lines)
         found[f"{name}.1"] = f"{page}{left_out}.SH EXAMPLES\n.nf\n{shown}\n.fi\n"

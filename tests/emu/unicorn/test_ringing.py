@@ -85,7 +85,7 @@ def test_timer_interrupts_from_ring_timer_are_recorded(machine, tmp_path):
 
 def test_ring_timer_is_refused_while_the_machine_runs(machine):
     def ring():
-        with pytest.raises(MachineError, match="is running"):
+        with pytest.raises(MachineError, match="only while the machine is stopped"):
             machine.ring_timer()
         rung.append(True)
 

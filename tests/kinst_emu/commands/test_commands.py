@@ -140,7 +140,7 @@ def test_a_panicking_call_shows_the_console_and_fails(arch):
     (["strlen("], "expected an argument"),
     (['strlen("x")', "--show", "arg7"], "--show arg7: no such buffer; the call has arg0"),
     (['strlen("x")', "--memory", "lots"], "not a memory size"),
-    (['strlen("x")', "--memory", "65"], "memory of"),
+    (['strlen("x")', "--memory", "65"], "bytes of memory; use a multiple of 2 MiB"),
     (['strlen("x")', "--limit", "0"], "--limit must be a positive number"),
     (['strlen("x")', "--snapshot", ABSENT], "cannot be read"),
     (["memcpy(buf(8), 0x7fff00000000, 0)", "--show", "arg1"], "is not mapped"),

@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 import uuid
 
 import pytest
@@ -32,8 +33,12 @@ def test_processes_are_found_by_their_environment_mark():
     assert processes(mark) == []
     with subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark},
                           start_new_session=True) as process:
-        assert [number for number, _line in processes(mark)] == [process.pid]
+        # The kernel shows a new program's environment a moment after execve() has returned.
+        end = time.monotonic() + 10
+        while not (marked := processes(mark)) and time.monotonic() < end:
+            time.sleep(0.05)
         process.kill()
+        assert [number for number, _line in marked] == [process.pid]
 
 
 def test_an_interrupt_ends_a_long_sweep_within_five_seconds(tmp_path):

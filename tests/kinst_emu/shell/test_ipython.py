@@ -69,7 +69,7 @@ def test_every_magic_returns_a_displayable_result(ipython):
     ("%who_wrote x", "needs a recording"), ("%explain strlen:0", "-c"),
     ("%dtrace", "give one program"), ("%dtrace -n 'x'", "does not compile"),
     ("%kinst", "give a kernel"), ("%kinst -k no/such", "no/such"), ("%kinst no.rec", "no.rec"),
-    ("%dtrace 'x", "no closing quotation"), ("call('strlen')", "takes 1 argument"),
+    ("%dtrace 'x", "no closing quotation"), ("call('strlen')", "expected 1 argument, got 0"),
     ("%dtrace -x nosuch -n 'BEGIN {}'", "nosuch")])
 def test_errors_are_reported_in_one_line(ipython, capsys, line, why):
     result = ipython.run_cell(line)
