@@ -131,9 +131,9 @@ def _ordered(image: Image, wanted: list[ModuleFile]) -> list[ModuleFile]:
             raise ImageError(f"{file.path}: made for {file.machine}, but the kernel {image.path} "
                              f"is for {image.machine}")
         if file.name in above:
-            raise ImageError(f"{file.path}: circular dependency: "
-                             f"{' -> '.join((*above, file.name))}")
-        if len(ordered) > MAX_MODULES:
+            circle = (*above[above.index(file.name) :], file.name)
+            raise ImageError(f"{file.path}: circular dependency: {' -> '.join(circle)}")
+        if len(ordered) + len(above) >= MAX_MODULES:
             raise ImageError(f"{file.path}: too many modules; at most {MAX_MODULES} are allowed")
         for dependency in file.depends:
             if dependency.name == KERNEL:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from emu.host.errors import KinstError
+from emu.host.printable import printable
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.api.kernel import Kernel
 from kinst_emu.api.machine import Machine
@@ -54,7 +55,7 @@ def program_of(path: Path, workload: Workload) -> Path | None:
         return None
     if not isinstance(named, str) or not named.endswith(".c"):
         raise KinstError(f"{path}: {PROGRAM} must be the name of a C file (*.c), not "
-                         f"{str(named)[:60]!r}")
+                         f"{printable(repr(named), 60)}")
     return path.parent / named
 
 

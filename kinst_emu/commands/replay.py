@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "this process (default: the process that runs at the position)")
     parser.add_argument("--before", metavar="POSITION",
                         help="with --who-wrote: search backward from this position (default: the "
-                        "end)")
+                        "position of --to, or the end)")
     parser.add_argument("--origin", metavar="WHERE[@POSITION]",
                         help="trace a value back to its origin; WHERE is a register, or a memory "
                         "location in any form that --who-wrote accepts (default: no search; "

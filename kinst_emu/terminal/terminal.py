@@ -89,7 +89,7 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
 
 
 RAW = ("print the guest's text unchanged on a terminal, including control sequences (default: "
-       "filter them)")
+       "show them as text, such as ^[)")
 
 
 def let_through() -> None:

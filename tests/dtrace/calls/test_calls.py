@@ -137,7 +137,8 @@ def test_a_kernel_variable_can_be_read_and_set(booted):
         f"kept: {int.from_bytes(before, 'little')} -> 7 (unsigned int kept, at {at:#x})"]
     assert evaluation.run(parse("kept")) == 7 and declare(evaluation.kind) == "unsigned int"
     assert booted.read(at, 8)[:4] == (7).to_bytes(4, "little")
-    with pytest.raises(KinstError, match="4294967296: the value does not fit in the 4 bytes"):
+    with pytest.raises(KinstError,
+                       match="kept = 4294967296: the value does not fit in the 4 bytes"):
         evaluation.run(parse("kept = 0x100000000"))
     booted.write(at, before)
 

@@ -76,7 +76,7 @@ def test_a_place_that_cannot_be_resolved_raises_a_clear_error(image):
             ("strlne:4", "did you mean strlen"), ("lesson.c:1", "the nearest lines with code"),
             ("nosuch.c:4", "no source file is named nosuch.c"),
             ("0x10", "no function contains this address"), ("nosuch*:entry", "no function"),
-            ("syscall::open:entry", "not a place in code"),
+            ("syscall::open:entry", "give a kinst or fbt probe of a function"),
             ("nomodule`strlen+0x4", "the module nomodule has no function 'strlen'")):
         with pytest.raises(KinstError, match=says.replace("(", r"\(")) as error:
             code_places(image, text)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emu.elf import linked_image
 from emu.elf.image import load_image
 from emu.elf.kernel_module import ModuleFile
 from emu.elf.linked_image import with_modules
@@ -116,6 +117,18 @@ def test_modules_that_need_each_other_are_refused(tmp_path):
     two = module(tmp_path, "two", depends=(("one", 1, 1),))
     with pytest.raises(KinstError, match=r"circular dependency: two\.ko -> one\.ko -> two\.ko"):
         with_modules(image, [two])
+
+
+def test_a_chain_of_too_many_modules_is_refused(tmp_path, monkeypatch):
+    image = kernel(tmp_path, "amd64")
+    module(tmp_path, "one")
+    module(tmp_path, "two", depends=(("one", 1, 1),))
+    three = module(tmp_path, "three", depends=(("two", 1, 1),))
+    monkeypatch.setattr(linked_image, "MAX_MODULES", 3)
+    assert len(with_modules(image, [three]).modules) == 3
+    monkeypatch.setattr(linked_image, "MAX_MODULES", 2)
+    with pytest.raises(KinstError, match="too many modules; at most 2 are allowed"):
+        with_modules(image, [three])
 
 
 @pytest.mark.parametrize("data, says", [

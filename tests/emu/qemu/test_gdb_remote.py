@@ -100,7 +100,7 @@ def test_an_invalid_answer_of_the_stub_is_reported(stub, answer, says):
     ({"target.xml:0,7f0": 'l<xi:include href="a"/>', "a:0,7f0": "m"}, "for part of its 'a'"),
     *(({"target.xml:0,7f0": 'l<xi:include href="a"/>', "a:0,7f0": f"l<a><reg {reg}/></a>"}, says)
       for reg, says in (('name="r" bitsize="-8"', "-1 bytes"), ('name="r" bitsize="4"', "0 bytes"),
-                        ('name="r" bitsize="99999999"', "register 0 "),
+                        ('name="r" bitsize="99999999"', r"register 0 \(12499999 bytes\)"),
                         ('name="r" bitsize="64" regnum="-1"', "register -1"),
                         ('name="r"', "bitsize"), ('bitsize="64"', "name"))),
 ])

@@ -101,7 +101,7 @@ def test_explaining_a_clause_requires_a_breakpoint():
 
 @pytest.mark.parametrize("probe, says", [
     ("mix:entry", "fires"), ("nothing:entry", "nothing"), ("kinst::nothing:return", "nothing"),
-    ("io:::start", "not a place in code"), ("fbt::mix:entry", "mix")])
+    ("io:::start", "give a kinst or fbt probe of a function"), ("fbt::mix:entry", "mix")])
 def test_a_probe_that_cannot_be_explained_is_refused_with_one_line(probe, says):
     refused(run("kinst", "explain", "-k", "teaching/amd64", probe, "-c", "account(1)", "--hit",
                 "99"), says)
