@@ -167,4 +167,4 @@ def _nearest(offsets: list[int], offset: int) -> str:
     """Format the nearest offsets below and above a given offset for an error message."""
     below = [o for o in offsets if o < offset][-1:]
     above = [o for o in offsets if o > offset][:1]
-    return " and ".join(str(o) for o in below + above) or "no other instruction"
+    return " and ".join(str(o) for o in below + above) or "none"
