@@ -9,7 +9,9 @@ RFENCES = 7  # number of functions of the RFENCE extension
 EVERYBODY = (1 << 64) - 1  # hart mask base that selects all harts
 BASE, TIME, IPI, RFENCE, HSM, SRST = 0x10, 0x54494D45, 0x735049, 0x52464E43, 0x48534D, 0x53525354
 LEGACY_SET_TIMER, LEGACY_PUTCHAR, LEGACY_GETCHAR, LEGACY_SHUTDOWN = 0, 1, 2, 8
-EXTENSIONS = (BASE, TIME, IPI, RFENCE, HSM, SRST)
+LEGACY_FENCES = (5, 6, 7)  # remote FENCE.I, SFENCE.VMA and SFENCE.VMA with an ASID
+LEGACY = (LEGACY_SET_TIMER, LEGACY_PUTCHAR, LEGACY_GETCHAR, *LEGACY_FENCES, LEGACY_SHUTDOWN)
+EXTENSIONS = (*LEGACY, BASE, TIME, IPI, RFENCE, HSM, SRST)
 
 
 @dataclass
@@ -53,8 +55,10 @@ class Sbi:
         if extension == LEGACY_SHUTDOWN:
             self.shutdown(False)
             return SUCCESS, None
-        if extension < 16:  # the other legacy calls (IPIs and remote fences) have no effect
+        if extension in LEGACY_FENCES:  # as for RFENCE, there is nothing to fence
             return SUCCESS, None
+        if extension < 16:  # the legacy calls for interprocessor interrupts: kernels use IPI
+            return NOT_SUPPORTED, None
         if extension == BASE:
             answers = {0: 2 << 24, 1: 0x6B, 2: 1, 4: 0, 5: 0, 6: 0}
             if function == 3:
