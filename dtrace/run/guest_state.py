@@ -16,6 +16,7 @@ from dtrace.run.thread_time import ThreadTime
 from dtrace.stacks.stack import MAX_FRAMES, Stacks
 from dtrace.stacks.user_programs import ADDRESS, UserPrograms, walk
 from dwarf.types import Structure, Types, find_member, size_of, strip
+from emu.devices.clock import RELEASE, SECOND
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.machine.machine import Machine
 from kinst.probes.breakpoints import NativeState
@@ -368,6 +369,15 @@ class GuestState(ABC):
         if (fired is None or fired.provider != "fbt") and time.adding(self.pc):
             return None
         return time.of(self._runtime.thread, cpu, self.now)
+
+    @property
+    def started(self) -> int:
+        """Time of day at the start of the boot, in nanoseconds since 1970.
+
+        Without a real-time clock, it is the date of FreeBSD 15.0-RELEASE.
+        """
+        date = self._machine.image.options.date
+        return (int(RELEASE.timestamp()) if date is None else date) * SECOND
 
     def _ppid(self) -> int | None:
         """Return 0 for a process without a parent, or None if the kernel has no processes.

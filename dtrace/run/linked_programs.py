@@ -21,12 +21,10 @@ from dtrace.run.guest_state import GuestState
 from dtrace.run.hosted import Hosted, Values
 from dtrace.run.render import Symbols
 from dtrace.run.structured import Row
-from emu.devices import cmos
 from emu.host.errors import KinstError
 
 RECORD_SIZE = 1 << 20
 SCRATCH = 1 << 20
-GUEST_EPOCH = int(cmos.EPOCH.timestamp()) * 10**9  # initial time of the guest's clock in ns
 AGGREGATION_HEAD = 8  # number of bytes that DTrace counts for the ID of an aggregation
 MAX_FAILURES = 10_000  # maximum number of faults to keep for output that is printed at the end
 # In each interval of CHILLED_PER ns, chill() may take MOST_CHILLED ns.
@@ -74,7 +72,7 @@ class LinkedPrograms:
         # Probe ID -> addresses of the probe's provider, module, function and name strings.
         self._names: dict[int, list[int]] = {}
         self._records: list[tuple[Enabled, int, bytes] | Failure] = []
-        self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
+        self._started = time.time_ns() if self.guest is None else self.guest.started
 
     def link(self, compiled: Sequence[Compiled]) -> None:
         """Link the programs and load them into a new executor.

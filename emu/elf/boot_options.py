@@ -20,6 +20,7 @@ MAX_DISKS = 4
 TURN = 100_000
 MAX_TURN = 1 << 40
 SECTOR = 512
+MAX_DATE = (1 << 32) - 1  # last second that every board's clock can show: a PL031 has 32 bits
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class BootOptions:
         file system.
     :param cpus: number of CPUs.
     :param turn: with several CPUs, instructions that a CPU executes before the next CPU's turn.
+    :param date: time of day at the start of the boot, in seconds since 1970 (UTC); None: the guest
+        finds no real-time clock.
     """
 
     environment: tuple[str, ...] = ()
@@ -57,6 +60,7 @@ class BootOptions:
     disks: tuple[DiskImage, ...] = ()
     cpus: int = 1
     turn: int = TURN
+    date: int | None = None
 
     @property
     def programs(self) -> bool:
@@ -76,7 +80,8 @@ class BootOptions:
         disk = "" if self.memory_disk is None else self.memory_disk.digest
         text = "\n".join((*self.environment, f"-{self.flags}", disk,
                           *(image.digest for image in self.disks),
-                          *([f"{self.cpus} CPUs, {self.turn}"] if self.cpus > 1 else [])))
+                          *([f"{self.cpus} CPUs, {self.turn}"] if self.cpus > 1 else []),
+                          *([f"date {self.date}"] if self.date is not None else [])))
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from emu.arch.architectures import ARCHITECTURES
 from emu.elf.boot_options import (
     ASSIGNMENT,
+    MAX_DATE,
     MAX_DISKS,
     MAX_ENVIRONMENT,
     MAX_TURN,
@@ -102,6 +103,7 @@ class Start:
     :param disks: number of other disks; the file contains their content.
     :param cpus: number of CPUs.
     :param turn: instructions in a CPU's turn.
+    :param date: time of day at the start of the boot in seconds since 1970, or None.
     :param kernel: path of the kernel file; empty: unknown.  An untrusted hint: a file there is used
         only if it has this build ID.
     """
@@ -122,6 +124,7 @@ class Start:
     disks: int = 0
     cpus: int = 1
     turn: int = TURN
+    date: int | None = None
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ class Recorder:
             kernel=os.path.abspath(machine.image.path),
             environment=options.environment, flags=options.flags,
             memory_disk=options.memory_disk is not None, disks=len(options.disks),
-            cpus=options.cpus, turn=options.turn)
+            cpus=options.cpus, turn=options.turn, date=options.date)
         self._first: dict[int, bytes] = {}
         if sum(len(disk.content) for disk in options.every_disk) > MAX_DISKS_SIZE:
             raise ReplayError(f"{path}: the disks are too large for a recording: the limit is "
@@ -362,6 +365,7 @@ def _start_to_json(start: Start) -> bytes:
             "memory_disk": start.memory_disk, "disks": start.disks}
            if start.environment or start.flags or start.memory_disk or start.disks else {}),
         **({"cpus": start.cpus, "turn": start.turn} if start.cpus > 1 else {}),
+        **({"date": start.date} if start.date is not None else {}),
         **({"kernel": start.kernel} if 0 < len(start.kernel) <= MAX_KERNEL else {})}).encode()
 
 
@@ -373,7 +377,7 @@ def _start_from_json(row: Any) -> Start:
                   tuple((at, cpu) for at, cpu in row.get("schedule", ONE_CPU)),
                   tuple(row.get("environment", ())), row.get("flags", ""),
                   row.get("memory_disk", False), row.get("disks", 0),
-                  row.get("cpus", 1), row.get("turn", TURN))
+                  row.get("cpus", 1), row.get("turn", TURN), row.get("date"))
     if start.kind not in STARTS or start.architecture not in ARCHITECTURES or not (
             isinstance(start.memory, int) and BUILD_ID.fullmatch(start.build_id)
             and isinstance(row["workload"], str) and isinstance(start.digest, str | None)
@@ -384,6 +388,8 @@ def _start_from_json(row: Any) -> Start:
             and type(start.disks) is int and 0 <= start.disks <= MAX_DISKS
             and type(start.cpus) is int and 1 <= start.cpus <= MOST_CPUS
             and type(start.turn) is int and 0 < start.turn < MAX_TURN
+            and (start.date is None
+                 or (type(start.date) is int and 0 <= start.date <= MAX_DATE))
             and isinstance(start.kernel, str) and len(start.kernel) <= MAX_KERNEL
             and all(MODULE.fullmatch(name) and BUILD_ID.fullmatch(build_id)
                     for name, build_id in start.modules)):
@@ -498,7 +504,7 @@ class Recording:
             disks.append(DiskImage(self.path, memoryview(content)))
         first = disks.pop(0) if start.memory_disk else None
         options = BootOptions(start.environment, start.flags, first, tuple(disks), start.cpus,
-                            start.turn)
+                              start.turn, start.date)
         return NOTHING if options == NOTHING else options
 
     def _on(self, there: Position) -> None:

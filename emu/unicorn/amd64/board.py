@@ -55,7 +55,7 @@ class Amd64Board(Board):
         pin = self.ioapic.set_line
         self.uart = Ns16550(machine, Line(pin, acpi.UART_IRQ), needs_out2=True)
         self.pit = I8254(machine, Line(pin, 2))
-        self.cmos = Cmos(machine)
+        self.cmos = Cmos(machine, machine.image.options.date)
         self.power = AcpiPower(
             machine, lambda: machine.request_stop(Stop(StopReason.POWER_OFF, 0))
         )
@@ -176,9 +176,9 @@ class Amd64Board(Board):
 
     def firmware(self) -> bytes:
         """Put the ACPI tables into memory; the boot loader sets up the CPU."""
-        programs = self.machine.image.options.programs
-        self.machine.write_physical(
-            acpi.RSDP_BASE, acpi.tables(programs, len(self.disks), len(self.cpus)))
+        options = self.machine.image.options
+        self.machine.write_physical(acpi.RSDP_BASE, acpi.tables(
+            options.programs, len(self.disks), len(self.cpus), options.date is not None))
         return b""
 
     def type(self, data: bytes) -> None:

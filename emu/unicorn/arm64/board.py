@@ -7,6 +7,7 @@ from emu.devices.device import Device, Line
 from emu.devices.devicetree import DeviceNode, cells64, cpu_node, flatten
 from emu.devices.gicv2 import CpuInterface, Distributor
 from emu.devices.pl011 import Pl011
+from emu.devices.pl031 import Pl031
 from emu.devices.virtio_block import VirtioBlock
 from emu.devices.virtio_mmio import VirtioMmio
 from emu.unicorn.arm64 import psci
@@ -17,12 +18,13 @@ from emu.unicorn.machine import UnicornMachine
 RAM_BASE = 0x40000000
 GICD_BASE, GICC_BASE, UART_BASE = 0x08000000, 0x08010000, 0x09000000
 UART_SPI = 1
+CLOCK_BASE, CLOCK_SPI = 0x09010000, 2
 UART_CLOCK = 24_000_000
 DISK_BASE, DISK_STEP, DISK_SPI = 0x0A000000, 0x1000, 16
 
 
 class ArmBoard(Board):
-    """The arm64 board: GICv2, PL011 and virtio disks, and PSCI firmware."""
+    """The arm64 board: GICv2, PL011, PL031 and virtio disks, and PSCI firmware."""
 
     ram_base = RAM_BASE
     hidden_base = 0x30000000
@@ -51,6 +53,10 @@ class ArmBoard(Board):
             device = self.devices[f"disk{i}"] = VirtioMmio(disk)
             machine.engine.map_device(
                 DISK_BASE + DISK_STEP * i, DISK_STEP, device.read, device.write)
+        date = machine.image.options.date
+        if date is not None:
+            clock = self.devices["clock"] = Pl031(machine, date)
+            machine.engine.map_device(CLOCK_BASE, clock.size, clock.read, clock.write)
         private = self.distributor.set_private
         self.cpus = tuple(
             ArmCpu(machine, i, self.interfaces[i], functools.partial(private, i))
@@ -99,6 +105,11 @@ class ArmBoard(Board):
                          reg=cells64(DISK_BASE + DISK_STEP * i, DISK_STEP),
                          interrupts=[0, DISK_SPI + i, level]) for i in range(len(self.disks))),
         )
+        if "clock" in self.devices:
+            root.add(DeviceNode(
+                f"pl031@{CLOCK_BASE:x}", compatible=["arm,pl031", "arm,primecell"],
+                reg=cells64(CLOCK_BASE, 0x1000), interrupts=[0, CLOCK_SPI, level], clocks=clock,
+                clock_names="apb_pclk"))
         return root
 
     def type(self, data: bytes) -> None:

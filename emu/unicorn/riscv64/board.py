@@ -2,6 +2,7 @@
 
 from emu.devices.device import Line
 from emu.devices.devicetree import DeviceNode, cells64, cpu_node, flatten
+from emu.devices.goldfish_rtc import GoldfishRtc
 from emu.devices.ns16550 import Ns16550
 from emu.devices.plic import Plic
 from emu.devices.virtio_block import VirtioBlock
@@ -14,11 +15,12 @@ from emu.unicorn.riscv64.cpu import RiscvCpu
 RAM_BASE = 0x80000000
 UART_BASE, PLIC_BASE = 0x10000000, 0x0C000000
 UART_IRQ = 10
+CLOCK_BASE, CLOCK_IRQ = 0x101000, 11
 DISK_BASE, DISK_STEP, DISK_IRQ = 0x10001000, 0x1000, 1
 
 
 class RiscvBoard(Board):
-    """The riscv64 board: PLIC, 16550 and virtio disks, and SBI firmware."""
+    """The riscv64 board: PLIC, 16550, real-time clock and virtio disks, and SBI firmware."""
 
     ram_base = RAM_BASE
     hidden_base = 0x40000000
@@ -40,6 +42,10 @@ class RiscvBoard(Board):
             device = self.devices[f"disk{i}"] = VirtioMmio(disk)
             machine.engine.map_device(
                 DISK_BASE + DISK_STEP * i, DISK_STEP, device.read, device.write)
+        date = machine.image.options.date
+        if date is not None:
+            clock = self.devices["clock"] = GoldfishRtc(machine, date)
+            machine.engine.map_device(CLOCK_BASE, clock.size, clock.read, clock.write)
         self.cpus = tuple(RiscvCpu(machine, i, self.plic) for i in range(count))
 
     def firmware(self) -> bytes:
@@ -79,6 +85,9 @@ class RiscvBoard(Board):
                              compatible="virtio,mmio", interrupt_parent=plic,
                              reg=cells64(DISK_BASE + DISK_STEP * i, DISK_STEP),
                              interrupts=DISK_IRQ + i) for i in range(len(self.disks))),
+                *([DeviceNode(f"rtc@{CLOCK_BASE:x}", compatible="google,goldfish-rtc",
+                              interrupt_parent=plic, reg=cells64(CLOCK_BASE, 0x1000),
+                              interrupts=CLOCK_IRQ)] if "clock" in self.devices else []),
             ),
         )
         return root

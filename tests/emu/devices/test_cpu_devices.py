@@ -184,3 +184,13 @@ def test_sbi_starts_harts_and_sends_interrupts_to_hart_masks():
     assert firmware.call(sbi.RFENCE, 99, [1, 0])[0] == sbi.NOT_SUPPORTED
     assert started == [(1, 0x80200000, 5), "stopped"]
     assert sent == [0b110, 0b111]
+
+
+def test_sbi_announces_exactly_the_legacy_calls_that_it_carries_out():
+    firmware = sbi.Sbi(lambda _t: None, lambda _b: None, lambda: -1, lambda _a: None,
+                       lambda _h: None, lambda *_w: sbi.SUCCESS, lambda: None,
+                       lambda _h: (sbi.SUCCESS, sbi.STARTED))
+    for extension in range(16):
+        announced = firmware.call(sbi.BASE, 3, [extension]) == (sbi.SUCCESS, 1)
+        assert announced == (firmware.call(extension, 0, [0, 0, 0])[0] != sbi.NOT_SUPPORTED)
+        assert announced == (extension in sbi.LEGACY)
