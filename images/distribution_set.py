@@ -11,7 +11,7 @@ import shutil
 import stat
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
@@ -105,34 +105,40 @@ def take(archive: Path, wanted: Callable[[str], Path | None], needed: str,
         raise SetError(f"{archive.name}: does not contain {needed}")
 
 
-def make_root(archive: Path, image: Path, headers: Path, progress: Progress) -> None:
+Entry = File | Folder | tuple[int, int, int] | str  # tuple: offset and size in the spool, mode
+
+
+def make_root(archive: Path, image: Path, headers: Path, progress: Progress,
+              kernel: Path | None = None, settings: Mapping[str, str] | None = None) -> list[str]:
     """Write a base system's root file system, and a directory with its headers and libraries.
 
     Files belong to root. Device nodes are skipped, because the kernel mounts devfs.
 
     :param headers: the directory, which is replaced.
-    :raises SetError: the set is damaged or does not contain ``sbin/init``.
+    :param kernel: a distribution set whose files are added, such as the kernel's.
+    :param settings: path -> content of text files to add unless the base system has them.
+    :return: the directories and files that were added to the base system.
+    :raises SetError: a set is damaged, or the base system does not contain ``sbin/init``.
     :raises FileSystemError: the files do not fit into a file system.
     """
     with contextlib.ExitStack() as stack:
         spool = stack.enter_context(tempfile.TemporaryFile(dir=image.parent))
         staging = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=image.parent)))
-        entries: dict[str, File | Folder | tuple[int, int, int] | str] = {}
-        with _members(archive, progress) as members:
-            for name, info, tar in members:
-                if info.isdir():
-                    entries[name] = Folder(mode=stat.S_IFDIR | info.mode & 0o7777)
-                elif info.issym():
-                    entries[name] = File(info.linkname.encode("utf-8", "surrogateescape"),
-                                       stat.S_IFLNK | 0o777)
-                elif info.islnk():
-                    entries[name] = str(PurePosixPath(info.linkname)).removeprefix("/")
-                elif info.isfile():
-                    start = spool.tell()
-                    _copy(tar, info, spool)
-                    entries[name] = start, spool.tell() - start, stat.S_IFREG | info.mode & 0o7777
+        entries: dict[str, Entry] = {}
+        _spool(archive, spool, entries, progress)
         if not isinstance(entries.get("sbin/init"), tuple | str):
             raise SetError(f"{archive.name}: does not contain sbin/init")
+        added = []
+        if kernel is not None:
+            before = set(entries)
+            _spool(kernel, spool, entries, progress)
+            folders = {str(PurePosixPath(name).parent) for name, entry in entries.items()
+                       if name not in before and not isinstance(entry, Folder)}
+            added += [f"/{folder}/" for folder in sorted(folders)]
+        for name, text in (settings or {}).items():
+            if name not in entries:
+                entries[name] = File(text.encode(), stat.S_IFREG | 0o644)
+                added.append(f"/{name}")
         size = spool.tell()
         spool.flush()
         contents = memoryview(mmap.mmap(spool.fileno(), size, prot=mmap.PROT_READ)
@@ -149,10 +155,27 @@ def make_root(archive: Path, image: Path, headers: Path, progress: Progress) -> 
         if (staging / "usr").exists():
             headers.mkdir()
             (staging / "usr").rename(headers / "usr")
+    return added
 
 
-def _tree(archive: Path, found: dict[str, File | Folder | tuple[int, int, int] | str],
-          held: memoryview) -> dict[str, File | Folder]:
+def _spool(archive: Path, spool: BinaryIO, entries: dict[str, Entry], progress: Progress) -> None:
+    """Copy the files of a distribution set to a temporary file, and list its members."""
+    with _members(archive, progress) as members:
+        for name, info, tar in members:
+            if info.isdir():
+                entries[name] = Folder(mode=stat.S_IFDIR | info.mode & 0o7777)
+            elif info.issym():
+                entries[name] = File(info.linkname.encode("utf-8", "surrogateescape"),
+                                     stat.S_IFLNK | 0o777)
+            elif info.islnk():
+                entries[name] = str(PurePosixPath(info.linkname)).removeprefix("/")
+            elif info.isfile():
+                start = spool.tell()
+                _copy(tar, info, spool)
+                entries[name] = start, spool.tell() - start, stat.S_IFREG | info.mode & 0o7777
+
+
+def _tree(archive: Path, found: dict[str, Entry], held: memoryview) -> dict[str, File | Folder]:
     """Return the tree of files with contents; hard links to a file share one ``File`` object."""
     tree: dict[str, File | Folder] = {}
     for name, item in found.items():

@@ -12,23 +12,25 @@ import re
 import ssl
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 
 from emu.arch.parts import NAMES
 from emu.guests.registry import FREEBSD
 from emu.host.atomic_file import naming
 from emu.host.errors import KinstError
+from images.base_settings import SETTINGS
 from images.catalog import HEADERS, ROOT_FILE, KnownImage, store
 from images.distribution_set import CHUNK, Progress, make_root, take
 
+KERNEL, BASE = "kernel.txz", "base.txz"
 SITE = "https://download.freebsd.org/releases"
 # Set -> (directory in the archive, required file, pattern of the files to extract).
 SETS = {
-    "kernel.txz": ("boot/kernel/", "kernel", re.compile(r"kernel|[\w-]{1,60}\.ko")),
+    KERNEL: ("boot/kernel/", "kernel", re.compile(r"kernel|[\w-]{1,60}\.ko")),
     "kernel-dbg.txz": ("usr/lib/debug/boot/kernel/", "kernel.debug",
                        re.compile(r"(?:kernel|[\w-]{1,60}\.ko)\.debug")),
 }
-BASE = "base.txz"
 MAX_MANIFEST, MAX_SET = 1 << 20, 4 << 30
 RELEASE = re.compile(r"\d+\.\d+-[A-Z]+\d*")
 
@@ -37,13 +39,22 @@ class FetchError(KinstError):
     """Error raised if a distribution set cannot be downloaded, verified or written."""
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """A fetched kernel, and the directories and files that were added to its base system."""
+
+    image: KnownImage
+    added: tuple[str, ...]
+
+
 def fetch(name: str, progress: Progress, site: str | None = None,
-          base: bool = False) -> KnownImage:
+          base: bool = False) -> Fetched:
     """Fetch and install ``RELEASE/ARCH``, for example ``15.0-RELEASE/amd64``.
 
     If a download fails, the partial file is kept and the next call resumes it.
 
-    :param base: also fetch the base system.
+    :param base: also fetch the base system, and make a root file system with the kernel set and
+        the configuration files of ``base_settings`` in it.
     :raises FetchError: a set cannot be downloaded, or does not match the MANIFEST.
     :raises SetError: a set is damaged or incomplete.
     """
@@ -60,6 +71,7 @@ def fetch(name: str, progress: Progress, site: str | None = None,
     for file in wanted:
         if file not in sums:
             raise FetchError(f"{where}/MANIFEST: does not list {file}")
+    added: list[str] = []
     target = store() / release / arch
     partial = store() / ".partial" / f"{release}-{arch}"
     try:
@@ -75,12 +87,13 @@ def fetch(name: str, progress: Progress, site: str | None = None,
 
             take(partial / file, place, folder + needed, progress)
         if base:
-            make_root(partial / BASE, target / ROOT_FILE, target / HEADERS, progress)
+            added = make_root(partial / BASE, target / ROOT_FILE, target / HEADERS, progress,
+                              partial / KERNEL, SETTINGS)
         for file in wanted:
             (partial / file).unlink()
     except OSError as error:
         raise FetchError(f"{target}: cannot be written: {error.strerror or error}") from None
-    return KnownImage(name, target / "kernel", "kinst images")
+    return Fetched(KnownImage(name, target / "kernel", "kinst images"), tuple(added))
 
 
 def _open(url: str, start: int = 0) -> http.client.HTTPResponse:

@@ -3,11 +3,15 @@
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from emu.arch.architectures import ARCHITECTURES
 from emu.host.progress import PROGRESS
 from images import catalog
 from images.catalog import KnownImage
+
+if TYPE_CHECKING:
+    from images.fetch import Fetched
 
 EXAMPLES = (
     "kinst images",
@@ -43,13 +47,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List the known images, or add, fetch or build images; return 0."""
     if arguments.action is not None:
-        new_images = _get(arguments)
+        new_images, added = _get(arguments)
         if arguments.json:
             print(json.dumps(_rows(new_images)))
         else:
             print("".join(f"{image.name}: {image.path}\n" for image in new_images), end="")
             if arguments.action == "fetch" and arguments.base:
-                print(f"boot it with: kinst boot -k {arguments.name} --base --append -s -i")
+                print(f"added to the base system: {', '.join(added)}")
+                print(f"try: kinst run -k {arguments.name} --base -- 'ls -l / | wc -l'")
         return 0
     images = catalog.known()
     if arguments.json:
@@ -67,12 +72,16 @@ def _rows(images: list[KnownImage]) -> list[dict[str, str | None]]:
             for i in images]
 
 
-def _get(arguments: argparse.Namespace) -> list[KnownImage]:
-    """Add, fetch or build images as the options ask, and return the new images."""
+def _get(arguments: argparse.Namespace) -> tuple[list[KnownImage], tuple[str, ...]]:
+    """Add, fetch or build images as the options ask.
+
+    :return: the new images, and what was added to the base system if one was fetched.
+    """
     if arguments.action == "add":
-        return [catalog.add(arguments.file, arguments.name)]
+        return [catalog.add(arguments.file, arguments.name)], ()
     if arguments.action == "fetch":
-        return [_fetch(arguments.name, arguments.base)]
+        fetched = _fetch(arguments.name, arguments.base)
+        return [fetched.image], fetched.added
     from images import build_userland
     from images.build_teaching import build, build_flavours
 
@@ -85,10 +94,10 @@ def _get(arguments: argparse.Namespace) -> list[KnownImage]:
             build_userland.build(arch, catalog.built_teaching())
         new_images += [KnownImage(f"teaching/{path.parent.name}", path, "kinst images build")
                  for path in paths]
-    return new_images
+    return new_images, ()
 
 
-def _fetch(name: str, base: bool) -> KnownImage:
+def _fetch(name: str, base: bool) -> "Fetched":
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -112,8 +112,8 @@ def site(tmp_path, monkeypatch):
 
 def get(site, name=f"{RELEASE}/amd64", base=False):
     seen = []
-    image = fetch(name, lambda *words: seen.append(words), site.url, base)
-    return image, seen
+    fetched = fetch(name, lambda *words: seen.append(words), site.url, base)
+    return fetched.image, seen
 
 
 def test_a_release_is_fetched_checked_and_unpacked(site):
@@ -135,7 +135,14 @@ def test_a_base_system_becomes_a_root_file_system_and_development_files(site):
     folder = image.path.parent
     disk = Reader((folder / "root.ufs").read_bytes())
     top = entries(disk, 2)
-    assert set(top) == {"sbin", "usr", "root", "rescue", "bin", "etc"}
+    assert set(top) == {"sbin", "usr", "root", "rescue", "bin", "etc", "boot"}
+    modules = entries(disk, entries(disk, top["boot"])["kernel"])
+    assert set(modules) == {"kernel", "dtrace.ko", "linker.hints"}
+    assert disk.content(modules["kernel"]) == site.kernel
+    settings = entries(disk, top["etc"])
+    assert set(settings) == {"motd", "fstab", "rc.conf"}
+    assert b"/dev/vtbd0\t/\tufs" in disk.content(settings["fstab"])
+    assert b'hostname="kinst"\n' in disk.content(settings["rc.conf"])
     init, rescue = entries(disk, top["sbin"])["init"], entries(disk, top["rescue"])["init"]
     assert init == rescue and disk.content(init) == b"first program"
     assert disk.mode(init) & 0o7777 == 0o555 and disk.mode(top["root"]) & 0o7777 == 0o750
@@ -150,6 +157,17 @@ def test_a_base_system_becomes_a_root_file_system_and_development_files(site):
     (folder / "base" / "old.h").write_text("")
     get(site, base=True)
     assert not (folder / "base" / "old.h").exists()
+
+
+def test_what_is_added_to_a_base_system_is_listed_and_replaces_nothing(site):
+    fetched = fetch(f"{RELEASE}/amd64", lambda *words: None, site.url, True)
+    assert fetched.added == ("/boot/kernel/", "/etc/fstab", "/etc/rc.conf")
+    site.files["base.txz"] = txz(BASE | {"./etc/fstab": b"own"}, LINKS)
+    site.list()
+    fetched = fetch(f"{RELEASE}/amd64", lambda *words: None, site.url, True)
+    assert fetched.added == ("/boot/kernel/", "/etc/rc.conf")
+    disk = Reader((fetched.image.path.parent / "root.ufs").read_bytes())
+    assert disk.content(entries(disk, entries(disk, 2)["etc"])["fstab"]) == b"own"
 
 
 @pytest.mark.parametrize("members, links, says", [

@@ -1,0 +1,24 @@
+"""Configuration files that a fetched base system gets in addition to its distribution sets.
+
+An installer would write them. The distribution set of the base system contains none of them.
+"""
+
+FSTAB = """\
+# Device\tMountpoint\tFStype\tOptions\tDump\tPass#
+/dev/vtbd0\t/\tufs\trw\t1\t1
+"""
+
+# rc.conf(5): leave out what needs hardware, a network or a mail system.
+RC_CONF = """\
+hostname="kinst"
+sendmail_enable="NONE"
+dumpdev="NO"
+savecore_enable="NO"
+background_fsck="NO"
+update_motd="NO"
+virecover_enable="NO"
+newsyslog_enable="NO"
+devmatch_enable="NO"
+"""
+
+SETTINGS = {"etc/fstab": FSTAB, "etc/rc.conf": RC_CONF}
