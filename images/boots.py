@@ -14,6 +14,14 @@ from emu.machine.machine import Stop, StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images.cache import cached_file
+from images.login import (
+    IDLE,
+    LoginError,
+    at_session_prompt,
+    log_in,
+    quoted_last_line,
+    run_to,
+)
 
 MEMORY = 512 << 20
 LIMIT = 20_000_000_000  # maximum number of instructions of a boot; GENERIC needs less than 2 %
@@ -53,20 +61,40 @@ def at_start(machine: UnicornMachine) -> None:
 
 
 def boot_to_prompt(machine: UnicornMachine, limit: int | None = None) -> Stop:
-    """Run a machine with a loaded kernel until the kernel waits at its prompt.
+    """Run a machine with a loaded kernel until the kernel, or the system on its disk, is ready.
 
-    A FreeBSD kernel asks for its root file system or starts a shell; the teaching kernel asks for a
-    command.
+    A FreeBSD kernel asks for its root file system or starts a shell, and a complete system asks for
+    a login; the teaching kernel asks for a command.
 
     :param limit: maximum number of instructions, or None for no limit.
     :raises BootError: the machine stopped before the prompt.
     """
-    stop = machine.run(Until(console=machine.guest.boot.prompts, instructions=limit))
+    stop = run_to(machine, Until(console=machine.guest.boot.prompts, instructions=limit), IDLE,
+                  lambda: at_session_prompt(machine))
     if stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
+    if stop.reason is StopReason.CONSOLE or (
+            stop.reason is StopReason.IDLE and at_session_prompt(machine)):
+        return stop
+    raise BootError(f"{machine.image.path}: the boot ended early: {stop}; "
+                    f"{quoted_last_line(machine)}", bytes(machine.console.text))
+
+
+def boot_to_shell(machine: UnicornMachine, limit: int | None = None) -> Stop:
+    """Boot like ``boot_to_prompt``; log in as root if a system on the disk asks for a login.
+
+    :param limit: maximum number of instructions, or None for no limit.
+    :raises BootError: the machine stopped before the prompt, or there is no way to a root shell.
+    """
+    if machine.guest.boot.session is None or not machine.image.options.programs:
+        return boot_to_prompt(machine, limit)
+    try:
+        stop = log_in(machine, limit)
+    except LoginError as error:
+        raise BootError(str(error), bytes(machine.console.text)) from None
     if stop.reason is not StopReason.CONSOLE:
-        raise BootError(f"{machine.image.path}: the boot ended early: {stop}",
-                        bytes(machine.console.text))
+        raise BootError(f"{machine.image.path}: the boot ended early: {stop}; "
+                        f"{quoted_last_line(machine)}", bytes(machine.console.text))
     return stop
 
 
@@ -85,7 +113,7 @@ def snapshot_path(image: Image, memory: int) -> Path:
     """
     arch = arch_of(image).name
     made_by = fingerprint(
-        (*machine_modules(arch), "images.boots"), ("unicorn",))
+        (*machine_modules(arch), "images.boots", "images.login"), ("unicorn",))
     name = f"{arch}-{image.identity[-32:]}-{memory >> 20}M-{made_by}.kinst"
     return cached_file("snapshots", name)
 
@@ -114,7 +142,7 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
     with PROGRESS.working(f"booting {image.path} (later runs restore this boot)"):
         machine = UnicornMachine(image, memory)
         machine.boot()
-        stop = boot_to_prompt(machine, limit)
+        stop = boot_to_shell(machine, limit)
         if stop.detail != machine.guest.boot.shell_prompt:
             settle_at_reader(machine)
     try:

@@ -1,7 +1,8 @@
-"""Run commands in the kinst-emu shell in a booted guest.
+"""Run commands in a booted guest: in the kinst-emu shell, or in the root shell of a base system.
 
-Commands are typed at the shell's prompt. The shell prints marks (OSC 133) around the output of each
-command: ``C`` before it, ``D;STATUS`` after it.
+Commands are typed at the shell's prompt. The kinst-emu shell prints marks (OSC 133) around the
+output of each command: ``C`` before it, ``D;STATUS`` after it. The root shell of a base system
+prints only ``C``; a second command, typed after each command, makes it print ``D;STATUS``.
 """
 
 import re
@@ -19,6 +20,7 @@ from emu.host.printable import plain
 from emu.machine.machine import Machine, Stop, StopReason, Until
 from emu.machine.system_call import behind_call, calls_of
 from images import catalog
+from images.login import IDLE, ConsoleReader, quoted_last_line, run_to
 
 MAX_COMMAND = 1000  # maximum size of a command in bytes; the shell's line buffer is slightly larger
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
@@ -30,7 +32,9 @@ OUR_HEADER, OUR_START = b'"system.h"', b"_start"
 # HEAD bytes of the shell's file.
 SHELL_FILE, HEAD, MOST_SEARCHED = "shell", 40_000, 64 << 20
 QUOTED = 4  # number of console lines quoted in an error message
-MARKS = re.compile(rb"\033\]133;[A-D](?:;\d{1,3})?\007")
+MARKS = re.compile(rb"\033\]133;[A-DP](?:;(?:\d{1,3}|k=s))?\007")
+NESTED = b"\033]133;A\007# \033]133;B\007"  # prompt of the kinst-emu shell, but not of a root shell
+INTERRUPT = b"\003"  # Ctrl-C
 MARK_SIZE = 16  # maximum size of a mark in bytes
 
 
@@ -85,8 +89,8 @@ def shown_output(show: Callable[[int], None]) -> Callable[[int], None]:
                 held.clear()
             return
         if held.startswith(b"\033"):
-            if END.fullmatch(held):
-                inside = False
+            if MARKS.fullmatch(held):
+                inside = held == BEGIN
                 held.clear()
                 return
             if len(held) < MARK_SIZE and byte != 0x0A:
@@ -116,19 +120,19 @@ def without_marks(show: Callable[[int], None]) -> Callable[[int], None]:
 
 
 def at_shell(machine: Machine) -> None:
-    """Check that a machine is at the kinst-emu shell's prompt.
+    """Check that a machine is at the prompt of the kinst-emu shell or of a root shell.
 
     :raises CommandError: the machine is not at the prompt; the message quotes its console.
     """
     prompt, text = machine.guest.boot.shell_prompt, machine.console.text
     if prompt and (text.endswith(prompt.encode())
-                   or (not text and machine.instructions and has_our_shell(machine.image))):
+                   or (not text and machine.instructions and machine.image.options.programs)):
         return  # a recording starts at the prompt with an empty console
     lines = [bytes(line) for line in text.replace(b"\r", b"").split(b"\n") if line.strip()]
     unmounted = [n for n, line in enumerate(lines) if machine.guest.boot.unmounted
              and re.search(machine.guest.boot.unmounted, line)]
     if not unmounted:
-        raise CommandError(f"{machine.image.path}: is not at the kinst-emu shell's prompt."
+        raise CommandError(f"{machine.image.path}: is not at a shell's prompt."
                            + _quoted(lines[-QUOTED:]))
     where, error = (word.decode() for word in re.findall(
         machine.guest.boot.unmounted, lines[unmounted[-1]])[0])
@@ -162,43 +166,91 @@ def check_command(command: str) -> str:
     return command
 
 
-def run_command(machine: Machine, command: str, limit: int) -> Ran:
-    """Run a command on a machine at the kinst-emu shell's prompt.
+def run_command(machine: Machine, command: str, limit: int, idle: int = IDLE) -> Ran:
+    """Run a command on a machine at a shell's prompt.
 
     :param limit: instructions after which the command is abandoned.
+    :param idle: idle virtual time in ns after which the command is abandoned.
     :raises CommandError: the machine is not at the prompt, or the command is invalid or does not
         end. The machine stays where it stopped.
     """
     check_command(command)
     at_shell(machine)
-    return give_command(machine, command, limit)
+    return give_command(machine, command, limit, idle)
 
 
-def give_command(machine: Machine, command: str, limit: int) -> Ran:
-    """Run a valid command on a machine that is known to be at the kinst-emu shell's prompt.
+def give_command(machine: Machine, command: str, limit: int, idle: int = IDLE) -> Ran:
+    """Run a valid command on a machine that is known to be at a shell's prompt.
 
+    :param limit: instructions after which the command is abandoned.
+    :param idle: idle virtual time in ns after which the command is abandoned.
     :raises CommandError: the command does not end.
     """
-    prompt = machine.guest.boot.shell_prompt
-    begin = len(machine.console.text)
-    machine.type(command.encode() + b"\r")
-    stop = machine.run(Until(console=prompt, instructions=machine.instructions + limit))
-    if stop.reason is StopReason.INTERRUPTED:
-        raise KeyboardInterrupt
-    text = bytes(machine.console.text[begin:])
+    with ConsoleReader(machine) as reader:
+        return _carried_out(machine, reader, command, limit, idle)
+
+
+def _carried_out(machine: Machine, reader: ConsoleReader, command: str, limit: int,
+                 idle: int) -> Ran:
+    """Type a command and, if the shell does not print the exit status, a command that does."""
+    stop, text = _typed(machine, reader, command, limit, idle)
     output = text[text.find(BEGIN) + len(BEGIN) :] if BEGIN in text else b""
     if stop.reason is StopReason.POWER_OFF:
         return Ran(output, None)
     mark = END.search(output)
     if stop.reason is StopReason.CONSOLE and mark:
         return Ran(output[: mark.start()], int(mark[1]))
-    if stop.reason is StopReason.INSTRUCTIONS:
-        raise CommandError(f"'{command[:60]}' has not ended after {limit:,} instructions; "
-                           "--limit sets another limit", stop)
-    if stop.reason is StopReason.CONSOLE:
+    if stop.reason is not StopReason.CONSOLE:
+        raise CommandError(_not_ended(machine, reader, command, stop, limit, idle), stop)
+    session = machine.guest.boot.session
+    if session is None or text.endswith(NESTED):
         raise CommandError(f"'{command[:60]}' did not end: it started a shell, which waits for a "
                            "command at its prompt", stop)
-    raise CommandError(f"'{command[:60]}' did not end: {stop}", stop)
+    if text.endswith(session.more.encode()):
+        _keys(machine, reader, INTERRUPT, limit, idle)
+        raise CommandError(f"'{command[:60]}': is not a complete command; close its quotes and "
+                           "compound commands", stop)
+    ended, status = _typed(machine, reader, session.status, limit, idle)
+    mark = END.search(status)
+    if ended.reason is not StopReason.CONSOLE or mark is None:
+        raise CommandError(f"'{command[:60]}': its exit status is unknown: "
+                           f"{quoted_last_line(machine)}", ended)
+    return Ran(output.removesuffix(session.prompt.encode()), int(mark[1]))
+
+
+def _typed(machine: Machine, reader: ConsoleReader, line: str, limit: int,
+           idle: int) -> tuple[Stop, bytes]:
+    """Type a line and run to the next prompt; return the stop and the console output."""
+    return _keys(machine, reader, line.encode() + b"\r", limit, idle)
+
+
+def _keys(machine: Machine, reader: ConsoleReader, keys: bytes, limit: int,
+          idle: int) -> tuple[Stop, bytes]:
+    """Type keys and run to the next prompt; return the stop and the console output."""
+    boot = machine.guest.boot
+    begin = len(machine.console.text)
+    prompts = (boot.shell_prompt,) if boot.session is None else (
+        boot.shell_prompt, boot.session.more)
+    reader.waits = False
+    machine.type(keys)
+    until = Until(console=prompts, instructions=machine.instructions + limit)
+    stop = run_to(machine, until, idle, lambda: reader.waits)
+    if stop.reason is StopReason.INTERRUPTED:
+        raise KeyboardInterrupt
+    return stop, bytes(machine.console.text[begin:])
+
+
+def _not_ended(machine: Machine, reader: ConsoleReader, command: str, stop: Stop, limit: int,
+               idle: int) -> str:
+    """Return the message for a command that did not end."""
+    name = f"'{command[:60]}'"
+    if stop.reason is StopReason.INSTRUCTIONS:
+        return f"{name} has not ended after {limit:,} instructions; --limit sets another limit"
+    if stop.reason is StopReason.IDLE:
+        why = ("waits for input, but nothing is typed" if reader.waits
+               else f"has been idle for {idle / 1e9:g} virtual seconds")
+        return f"{name} {why}; {quoted_last_line(machine)}"
+    return f"{name} did not end: {stop}"
 
 
 def at_system_call(machine: Machine) -> None:

@@ -24,6 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kinst-userland", action="store_true", default=False,
                     help="boot the kernels with the kinst-emu userland, so that "
                     "kernel.command('ls /') works (default: the ini option kinst_userland)")
+    group.addoption("--kinst-base", action="store_true", default=False,
+                    help="boot the base systems that were fetched with the kernels, and log in as "
+                    "root (default: the ini option kinst_base)")
+    parser.addini("kinst_base", "boot the fetched base systems (default: false)", type="bool",
+                  default=False)
     parser.addini("kinst_userland", "boot the kernels with the kinst-emu userland (default: false)",
                   type="bool", default=False)
     parser.addini("kinst_kernels", "kernels for the fixture 'kernel' (default: teaching/amd64)",
@@ -34,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the fixture for the configured kernels."""
     names = config.getoption("kinst_kernels") or config.getini("kinst_kernels")
     userland = bool(config.getoption("kinst_userland") or config.getini("kinst_userland"))
+
+    base = bool(config.getoption("kinst_base") or config.getini("kinst_base"))
 
     class Kernels:
         """Provider of the fixture ``kernel``; boots each kernel once and reuses its machine."""
@@ -47,7 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
             if request.param not in self.machines:
                 try:
-                    machine = kinst_emu.open(request.param, userland=userland).boot()
+                    machine = kinst_emu.open(request.param, userland=userland,
+                                             base=base).boot()
                 except kinst_emu.KinstError as error:
                     pytest.fail(f"fixture 'kernel': {error}", pytrace=False)
                 self.machines[request.param] = machine, machine.keep()

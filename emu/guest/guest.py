@@ -402,6 +402,32 @@ class ThreadClock:
 
 
 @dataclass(frozen=True)
+class ConsoleSession:
+    """How the root shell of a complete system is reached and used on the console.
+
+    :param reads: function that waits for input from a terminal; its second argument points to a
+        condition variable, which begins with a pointer to its name.
+    :param input: name of the condition variable of threads that wait for typed input.
+    :param prompts: ends of the last console line when a system waits for a login or a command.
+    :param answers: (end of the last console line, keys that answer it); an answer is given once,
+        and the first one that was not given yet is used.
+    :param locked: end of a console line that asks for a password.
+    :param prompt: prompt of the shell after the last answer.
+    :param more: prompt of the shell when a command is incomplete.
+    :param status: command that prints the exit status of the previous command as an OSC 133 mark.
+    """
+
+    reads: str
+    input: str
+    prompts: tuple[str, ...]
+    answers: tuple[tuple[str, str], ...]
+    locked: str
+    prompt: str
+    more: str
+    status: str
+
+
+@dataclass(frozen=True)
 class GuestBoot:
     """Description of how a kernel boots and panics, and what it prints on the console.
 
@@ -416,7 +442,6 @@ class GuestBoot:
     :param panic: function that begins a panic.
     :param panic_ends: beginnings of console lines that end a panic.
     :param releases: directory on the download server, below its releases/.
-    :param later_prompt: two console texts; after the first, the second is a prompt, too.
     :param shell_prompt: which of the prompts is that of the kinst-emu shell; empty: the kernel runs
         no programs.
     :param unmounted: pattern of the message that the root file system cannot be mounted, with
@@ -425,6 +450,7 @@ class GuestBoot:
         kernels that have it.
     :param no_file_system: error numbers of a mount that mean that the disk has no file system that
         the kernel knows.
+    :param session: how to log in to a complete system; None: the kernel runs no such system.
     """
 
     load: Loader
@@ -435,11 +461,11 @@ class GuestBoot:
     panic: str
     panic_ends: tuple[bytes, ...]
     releases: str = ""
-    later_prompt: tuple[str, str] = ("", "")
     shell_prompt: str = ""
     unmounted: bytes = b""
     needs: Mapping[str, str] = field(default_factory=dict)
     no_file_system: frozenset[int] = frozenset()
+    session: ConsoleSession | None = None
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class StopReason(enum.Enum):
     PATIENCE = "not finished in the time allowed"
     INTERRUPT = "interrupt about to be taken"
     OUTPUT = "too much console output"
+    IDLE = "idle for too long"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class Until:
     :param time: stop at this virtual time in nanoseconds.
     :param interrupts: stop before a CPU that executes code (rather than waits) takes an interrupt;
         the next run begins with that interrupt.
+    :param idle: stop when all CPUs have waited for interrupts for this many nanoseconds of virtual
+        time in total since the last console output of the run.  Ignored by machines that do not
+        control time.
     """
 
     addresses: Sequence[int] = ()
@@ -68,6 +72,7 @@ class Until:
     instructions: int | None = None
     time: int | None = None
     interrupts: bool = False
+    idle: int | None = None
 
 
 def nothing_displaced(address: int) -> bytes:
@@ -199,6 +204,11 @@ class Machine(PagedMemory):
     @abstractmethod
     def type(self, data: bytes) -> None:
         """Type bytes at the console."""
+
+    @property
+    @abstractmethod
+    def keys_left(self) -> bool:
+        """Whether the guest has not yet read all typed bytes."""
 
     @property
     @abstractmethod

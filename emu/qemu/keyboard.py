@@ -31,10 +31,15 @@ class Keyboard:
         self._typed += data
         return b""
 
+    @property
+    def left(self) -> bool:
+        """Whether there are input bytes that the guest has not read yet."""
+        return bool(self._typed or self._sent)
+
     def places(self) -> set[int]:
         """Return the addresses at which the guest must stop so that ``at`` can be called."""
         places = set[int]()
-        if self._reader is not None and (self._typed or self._sent):
+        if self._reader is not None and self.left:
             places.add(self._reader)
         if self._back is not None:
             places.add(self._back[0])
@@ -43,7 +48,7 @@ class Keyboard:
     def at(self, pc: int) -> bytes:
         """Return the input to send when the guest stops at one of the addresses of ``places``."""
         machine, arch = self._machine, self._machine.arch
-        if pc == self._reader and (self._typed or self._sent):
+        if pc == self._reader and self.left:
             self._back = arch.return_address(machine), arch.stack_after_return(machine)
             if not self._sent:
                 self._sent = True

@@ -264,6 +264,11 @@ class QemuMachine(Machine):
         """Type bytes at the console; the guest receives each byte when it reads the console."""
         self._send_keys(self._keyboard.type(data))
 
+    @property
+    def keys_left(self) -> bool:
+        """Whether the guest has not yet read all typed bytes."""
+        return self._keyboard.left
+
     def _send_keys(self, data: bytes) -> None:
         try:
             self._qemu.serial.sendall(data)

@@ -102,6 +102,7 @@ class RunLoop:
         self._stops: set[int] = set()
         self._limit = NEVER  # instruction count at which the run ends
         self._time_limit = NEVER
+        self._idle_limit, self._idled = NEVER, 0  # ns; _idled counts from the last console output
         self._console_wanted: tuple[bytes, ...] = ()
         self._console_start = 0
 
@@ -166,6 +167,7 @@ class RunLoop:
         """Check the console for text that ends the run, after the guest has written a byte."""
         console = self.machine.console
         text = console.text
+        self._idled = 0
         if console.full(self._console_start):
             self.request_stop(Stop(StopReason.OUTPUT, 0, CONSOLE_FULL))
         if self.panicking is not None and data == 0x0A:
@@ -208,12 +210,17 @@ class RunLoop:
 
     # -- a run --------------------------------------------------------------------------------
 
+    def begins(self) -> None:
+        """Prepare for a run, which may consist of several calls of ``run``."""
+        self._idled = 0
+
     def run(self, until: Until, console_start: int) -> Stop:
         """Run until a condition of ``until`` holds or the guest ends the run, and call due alarms.
 
         :param console_start: offset in the console's text from which to search for ``until``'s.
         """
         machine = self.machine
+        self._idle_limit = NEVER if until.idle is None else until.idle
         while machine.alarm is not None and (until.time is None or machine.alarm.time < until.time):
             alarm = machine.alarm
             stop = self._run(replace(until, time=alarm.time), console_start)
@@ -589,6 +596,9 @@ class RunLoop:
             if when == NEVER:
                 return Stop(StopReason.HALT, pc)
             if when > engine.now:
+                if self._idled >= self._idle_limit:
+                    return Stop(StopReason.IDLE, pc)
+                self._idled += when - engine.now
                 engine.skew += when - engine.now
             self.events.run(engine.now)
             self.deadline_changed()

@@ -206,6 +206,7 @@ class RunningMachine(WiredMachine):
         :raises MachineError: if the machine is already running, or for too many stop addresses.
         """
         start = len(self.console.text)
+        self._loop.begins()
         if self.runner is None:
             return self._loop.run(until, start)
         return self.runner.run(until, lambda part: self._loop.run(part, start))

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from emu.host.errors import KinstError
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from images.shell import with_folder, with_userland
 from kinst_emu.api.kernel_file import KernelFile
 from kinst_emu.api.machine import Machine
-from kinst_emu.cli.boot_words import with_cpus
+from kinst_emu.cli.boot_words import with_cpus, with_disks
 from kinst_emu.terminal.terminal import parse_size
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ class Kernel(KernelFile):
 
 
 def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userland: bool = False,
-                files: str | Path | None = None, cpus: int = 1) -> Kernel:
+                files: str | Path | None = None, cpus: int = 1, base: bool = False,
+                single: bool = False, disks: Sequence[str | Path] = (),
+                date: int | None = None) -> Kernel:
     """Open a kernel by its file or name.
 
     :param name: a file, or a name that ``kinst images`` lists.
@@ -90,10 +93,19 @@ def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userlan
     :param userland: boot with kinst's userland to a shell, for ``machine.command``.
     :param files: directory whose files the guest has in /files; implies ``userland``.
     :param cpus: number of the guest's CPUs, at most 8.
-    :raises ImageError: when the kernel is not found, or is not for amd64, arm64 or riscv64.
+    :param base: boot the base system that was fetched with the kernel, and log in as root.
+    :param single: boot the system on the disk to single-user mode.
+    :param date: time of day at the start of the boot, in seconds since 1970; None: with a disk,
+        when the kernel was built, otherwise no clock.
+    :param disks: disk images; the first one (after the base system) has the root file system.
+    :raises ImageError: when the kernel is not found, or is not for amd64, arm64 or riscv64; when a
+        disk image or the base system is not found.
     :raises KinstError: when the kernel cannot use this number of CPUs.
     """
-    image = with_cpus(catalog.find(str(name), [str(module) for module in modules]), cpus)
+    found = catalog.find(str(name), [str(module) for module in modules])
+    image = with_cpus(with_disks(found, [Path(disk) for disk in disks], base, single, date), cpus)
+    if image.options.disks and (userland or files is not None):
+        raise KinstError("base and disks: cannot be combined with userland and files")
     if userland or files is not None:
         image = with_folder(with_userland(image), None if files is None else Path(files))
     return Kernel(image)

@@ -174,7 +174,7 @@ class Machine(Inspected):
     def command(self, line: str, limit: int = LIMIT) -> Ran:
         """Run a command in the guest's shell, and wait until it ends.
 
-        The machine must be at the shell prompt of kinst's userland::
+        The machine must be at the shell prompt of kinst's userland or of a base system::
 
             kernel = kinst_emu.open("kernel", userland=True)
             print(kernel.boot().command("ls / | wc").output)

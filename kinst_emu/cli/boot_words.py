@@ -1,13 +1,14 @@
 """Command-line options for a kernel's boot loader: disks, environment, boot flags, CPUs."""
 
 import argparse
+import datetime
 import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from emu.arch.architectures import arch_of
-from emu.elf.boot_options import BootOptions, boot_options
+from emu.elf.boot_options import MAX_DATE, BootOptions, boot_options
 from emu.elf.image import Image
 from emu.guests.registry import guest_of
 from emu.host.atomic_file import replacing
@@ -15,11 +16,32 @@ from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.schedule import MOST_CPUS
 from images import catalog
-from kinst_emu.terminal.terminal import check_writable
+from images.build_date import build_date
+from images.login import IDLE
+from kinst_emu.terminal.terminal import check_writable, parse_count
+
+NO_CLOCK = -1  # value of --date none
+
+
+def system_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a system on a disk: --base, --single, --multi and --date."""
+    parser.add_argument("--base", action="store_true",
+                        help="as the first disk, attach the base system that 'kinst images fetch "
+                        "--base' downloaded with this kernel (default: off)")
+    parser.add_argument("--date", metavar="DATE", type=parse_date,
+                        help="time of day at the start of the boot, in UTC, e.g. 2026-01-31 or "
+                        "2026-01-31T12:00, or 'none' for a machine without a clock (default: "
+                        "with a disk, when the kernel was built; otherwise none)")
+    users = parser.add_mutually_exclusive_group()
+    users.add_argument("--single", action="store_true",
+                       help="boot the system on the disk to single-user mode, like --append -s "
+                       "(default: multi-user mode)")
+    users.add_argument("--multi", action="store_true",
+                       help="boot the system on the disk to multi-user mode (the default)")
 
 
 def loader_options(parser: argparse.ArgumentParser) -> None:
-    """Add --disk, --write, --memory-disk, --base, --env, --append and --cpus."""
+    """Add the options of the boot loader, of the disks and of the system on them."""
     parser.add_argument("--disk", type=Path, action="append", default=[], metavar="FILE",
                         help="attach a disk image; without --memory-disk, the first disk is the "
                         "root file system; changes are discarded on exit unless --write is given; "
@@ -30,9 +52,7 @@ def loader_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-disk", type=Path, metavar="FILE",
                         help="load a disk image into memory, as the boot loader does, and use it "
                         "as the root file system (default: no memory disk)")
-    parser.add_argument("--base", action="store_true",
-                        help="as the first disk, attach the base system that 'kinst images fetch "
-                        "--base' downloaded with this kernel (default: off)")
+    system_options(parser)
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE",
                         help="set a variable in the kernel environment; may be repeated (default: "
                         "no variables)")
@@ -69,6 +89,21 @@ def with_cpus(image: Image, cpus: int | None) -> Image:
     return replace(image, options=replace(image.options, cpus=cpus))
 
 
+def idle_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--idle``."""
+    parser.add_argument("--idle", default=f"{IDLE // 10**9}", metavar="SECONDS",
+                        help="end the run when the guest has been idle for this many virtual "
+                        "seconds without console output (default: %(default)s)")
+
+
+def parse_idle(text: str) -> int:
+    """Return the value of ``--idle`` in nanoseconds.
+
+    :raises KinstError: when it is not a positive number of seconds.
+    """
+    return parse_count(text, "--idle") * 10**9
+
+
 def files_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--files``."""
     parser.add_argument("--files", type=Path, metavar="DIR",
@@ -103,18 +138,80 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
         if len({path.resolve() for path in arguments.disk}) < len(arguments.disk):
             raise KinstError("--write: two disks use the same file; give one of them a copy of "
                              "the file")
+    flags = arguments.append
+    if arguments.multi and "s" in flags:
+        raise KinstError(f"--multi: contradicts --append {flags}")
+    if arguments.single:
+        flags += _single(bool(arguments.base or arguments.disk or arguments.memory_disk))
     base = [catalog.base(image)] if arguments.base else []
     configured = _told(image, boot_options(
-        arguments.env, arguments.append, arguments.memory_disk, [*base, *arguments.disk]))
-    return with_cpus(configured, arguments.cpus)
+        arguments.env, flags, arguments.memory_disk, [*base, *arguments.disk]))
+    return with_cpus(_dated(configured, arguments.date), arguments.cpus)
 
 
-def with_disks(image: Image, disks: Sequence[Path]) -> Image:
+def parse_date(text: str) -> int:
+    """Return an ISO 8601 date, or date and time, as seconds since 1970; UTC without an offset.
+
+    For "none", return ``NO_CLOCK``.
+
+    :raises ArgumentTypeError: when it is not such a date, or the clocks cannot show it.
+    """
+    if text == "none":
+        return NO_CLOCK
+    try:
+        date = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date such as 2026-01-31 or "
+                                         "2026-01-31T12:00, or 'none'") from None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=datetime.UTC)
+    seconds = int(date.timestamp())
+    if not 0 <= seconds <= MAX_DATE:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 1970 and 2106")
+    return seconds
+
+
+def _dated(image: Image, date: int | None) -> Image:
+    """Return the image with a real-time clock if a date was given or there is a disk.
+
+    :raises KinstError: when the clocks cannot show the date.
+    """
+    if date is None and image.options.disks:
+        date = build_date(image)
+    if date in (None, NO_CLOCK):
+        return image
+    if type(date) is not int or not 0 <= date <= MAX_DATE:
+        raise KinstError(f"date {date!r}: must be a number of seconds from 0 to {MAX_DATE}")
+    return replace(image, options=replace(image.options, date=date))
+
+
+def with_disks(image: Image, disks: Sequence[Path], base: bool = False, single: bool = False,
+               date: int | None = None) -> Image:
     """Return the image with the given disks attached.
 
-    :raises KinstError: when a disk cannot be used.
+    :param base: whether to attach the base system that was fetched with the kernel as first disk.
+    :param single: whether to boot the system on the first disk to single-user mode.
+    :param date: time of day at the start of the boot, in seconds since 1970; None: with a disk,
+        when the kernel was built, otherwise no clock.
+    :raises KinstError: when a disk cannot be used, or the base system was not fetched.
     """
-    return _told(image, boot_options([], "", None, disks)) if disks else image
+    flags = _single(bool(disks) or base) if single else ""
+    if base:
+        disks = [catalog.base(image), *disks]
+    if disks:
+        image = _told(image, boot_options([], flags, None, disks))
+    return _dated(image, date)
+
+
+def _single(disks: bool) -> str:
+    """Return the boot flag of --single.
+
+    :param disks: whether there is a disk.
+    :raises KinstError: when there is none.
+    """
+    if not disks:
+        raise KinstError("single-user mode needs a system on a disk, such as that of --base")
+    return "s"
 
 
 def _told(image: Image, options: BootOptions) -> Image:

@@ -13,7 +13,7 @@ from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT
 from kinst.probes.breakpoints import PATHS, PER_PROBE, THREAD
 from kinst.probes.breakpoints import Path as TrapPath
-from kinst_emu.cli.boot_words import cpus_option
+from kinst_emu.cli.boot_words import cpus_option, system_options
 from kinst_emu.cli.completion import complete, kernel_option
 from kinst_emu.cli.conflicts import SCHEDULED, refuse
 from kinst_emu.cli.examples import show_examples
@@ -146,8 +146,8 @@ def make_parser() -> argparse.ArgumentParser:
     kernel_option(parser, optional="default: no kernel")
     add("-c", dest="workload", metavar="WORKLOAD",
         help="run a workload on the kernel: calls, e.g. 'strlen(\"hello\")'; 'boot'; '$ COMMAND', "
-        "a line for the shell of the kinst-emu userland; or a C file with its arguments "
-        "(default: none)")
+        "a line for the shell of the kinst-emu userland, or with --base or --disk for that "
+        "system's root shell; or a C file with its arguments (default: none)")
     add("-p", dest="process", metavar="PID",
         help="process ID of the guest process for $target, e.g. in pid$target:::entry; the process "
         "must exist when the workload starts (default: the first process of -c '$ COMMAND')")
@@ -157,6 +157,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--disk", action="append", default=[], metavar="FILE",
         help="attach a disk image; the first disk is the root file system; changes are discarded "
         "on exit; may be repeated (default: no disks)")
+    system_options(parser)
     cpus_option(parser)
     add("--program", action="append", default=[], metavar="FILE",
         help="read the symbols of this statically linked user program; ustack() then shows "
@@ -298,6 +299,10 @@ class System:
     kernel: str | None
     module: list[str]
     disks: list[Path]
+    base: bool
+    single: bool
+    multi: bool
+    date: int | None
     cpus: int | None
     memory: str | None
     machine: str
@@ -373,7 +378,10 @@ class CommandLine:
         system, work, shown = self.system, self.work, self.shown
         return [option for option, wanted in (
             ("-c", work.workload is not None), ("--files", work.files is not None),
-            ("--disk", bool(system.disks)), ("--cpus", system.cpus is not None),
+            ("--disk", bool(system.disks)), ("--base", system.base),
+            ("--single", system.single), ("--multi", system.multi),
+            ("--date", system.date is not None),
+            ("--cpus", system.cpus is not None),
             ("--schedule", work.schedule is not None), ("--program", bool(work.user_programs)),
             ("-p", work.process is not None), ("--tracks", shown.tracks is not None),
             ("--digest", shown.digest), ("--machine", system.machine != UNICORN),
@@ -426,8 +434,9 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     line = CommandLine(
         ProgramTexts(given.programs, given.words, options, given.preprocess,
                      [Path(path) for path in given.libraries], frames),
-        System(given.kernel, given.module, [Path(file) for file in given.disk], given.cpus,
-               given.memory, given.machine, given.trap_path, given.trampolines, given.unsafe),
+        System(given.kernel, given.module, [Path(file) for file in given.disk], given.base,
+               given.single, given.multi, given.date, given.cpus, given.memory, given.machine,
+               given.trap_path, given.trampolines, given.unsafe),
         Work(given.workload, _path(given.files),
              None if given.process is None else parse_count(given.process, "-p"),
              _path(given.replay), given.schedule, tuple(given.runs), given.setup, given.unchecked,

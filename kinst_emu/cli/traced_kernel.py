@@ -81,7 +81,8 @@ class TracedKernel:
             system = line.system
             assert system.kernel is not None
             self.image = with_cpus(
-                with_disks(catalog.find(system.kernel, system.module), system.disks), system.cpus)
+                with_disks(catalog.find(system.kernel, system.module), system.disks, system.base,
+                           system.single, system.date), system.cpus)
         self.limit = line.work.limit or DEFAULT_LIMIT
         self.prototypes = Prototypes(self.image)
         self.types = self.prototypes.types()
@@ -95,9 +96,10 @@ class TracedKernel:
                 raise KinstError(f"-x {option}: cannot be used with '$ COMMAND', since the guest's "
                                  "shell sets the variables of all commands")
         files = line.work.files
-        if line.system.disks and (source is not None or files is not None):
-            raise KinstError("--disk: cannot be combined with --files or a C file; put the program "
-                             "into the disk image")
+        if self.image.options.disks and (source is not None or files is not None):
+            option = "--base" if line.system.base else "--disk"
+            raise KinstError(f"{option}: cannot be combined with --files or a C file; put the "
+                             "program into the disk image")
         if source is not None and self.player is None:
             files = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
             compile_program(self.image, source, files)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from dtrace.calls.strings import unescape
@@ -15,8 +16,15 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, MEMORY
+from images.login import asks, at_session_prompt, quoted_last_line, run_to
 from kinst_emu.api.record_run import recorded
-from kinst_emu.cli.boot_words import keep_disks, loader_options, with_options
+from kinst_emu.cli.boot_words import (
+    idle_option,
+    keep_disks,
+    loader_options,
+    parse_idle,
+    with_options,
+)
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.terminal.terminal import check_writable, parse_count, parse_size, show_byte
 
@@ -26,6 +34,33 @@ EXAMPLES = (
     "kinst boot -k teaching/riscv64 --instructions 5000 --digest",
     "kinst boot -k kernel -i",
 )
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys to type, and the console text at which to type them; None: at a prompt."""
+
+    text: str
+    at: str | None
+
+
+class _At(argparse.Action):
+    """Keep the text of --at for the next --type."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace,
+                 values: object, option_string: str | None = None) -> None:
+        if namespace.at is not None:
+            parser.error(f"--at {namespace.at}: must be followed by --type")
+        namespace.at = values
+
+
+class _Type(argparse.Action):
+    """Append keys to the list, with the text of --at before them."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace,
+                 values: object, option_string: str | None = None) -> None:
+        namespace.keys = [*namespace.keys, Keys(str(values), namespace.at)]
+        namespace.at = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +75,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--instructions", metavar="N",
                         help="stop N instructions after the start of the boot (default: no "
                         f"limit, but fail if no prompt appears within {LIMIT:,} instructions)")
-    parser.add_argument("--type", action="append", default=[], metavar="KEYS", dest="keys",
+    parser.add_argument("--type", action=_Type, default=[], metavar="KEYS", dest="keys",
                         help="type KEYS at the prompt, then run to the next prompt; \\r in KEYS "
                         "ends a line, e.g. '?\\r'; may be repeated (default: type nothing)")
+    parser.add_argument("--at", action=_At, metavar="TEXT",
+                        help="type the KEYS of the next --type when TEXT appears on the console "
+                        "(default: at the next prompt)")
+    idle_option(parser)
     parser.add_argument("-i", "--interactive", action="store_true",
                         help="at the prompt, connect standard input to the guest's keyboard "
                         "(default: exit)")
@@ -69,7 +108,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Boot the kernel, type the given keys, print the result, and return the exit status."""
     began = time.perf_counter()
     image = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
-    typed = [unescape(keys) for keys in arguments.keys]
+    typed = [unescape(keys.text) for keys in arguments.keys]
+    idle = parse_idle(arguments.idle)
+    if arguments.at is not None:
+        raise KinstError(f"--at '{printable(arguments.at)}': must be followed by --type")
     limit = None
     if arguments.instructions is not None:
         limit = parse_count(arguments.instructions, "--instructions")
@@ -90,12 +132,11 @@ def run(arguments: argparse.Namespace) -> int:
         machine.boot()
     if not arguments.quiet and not arguments.json:
         machine.console.stream = show_byte
-    prompt: str | tuple[str, ...] = arguments.until or machine.guest.boot.prompts
     if arguments.gdb is not None:
         return _debugged(machine, arguments)
     start = STATE if arguments.restore else BOOT
     with recorded(machine, arguments.record, start, "boot", arguments.json):
-        stop = _booted(machine, arguments, prompt, limit, typed)
+        stop = _booted(machine, arguments, limit, typed, idle)
     if stop is not None and stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
     succeeded = stop is None or stop.reason in (
@@ -124,8 +165,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.write:
         keep_disks(machine)
     if not succeeded:
-        more = ("; --instructions sets another limit"
-                if stop is not None and stop.reason is StopReason.INSTRUCTIONS else "")
+        more = "" if stop is None else {
+            StopReason.INSTRUCTIONS: "; --instructions sets another limit",
+            StopReason.IDLE: f" (--idle {arguments.idle}); {quoted_last_line(machine)}",
+        }.get(stop.reason, "")
         raise KinstError(f"{image.path}: the boot ended early: {stop}{more}")
     return 0
 
@@ -134,7 +177,7 @@ def _debugged(machine: UnicornMachine, arguments: argparse.Namespace) -> int:
     """Serve the machine to gdb; refuse the options that --gdb does not support."""
     from kinst_emu.cli.debugging import serve_machine
 
-    for option in ("until", "instructions", "keys", "interactive", "digest", "record", "save",
+    for option in ("until", "instructions", "keys", "at", "interactive", "digest", "record", "save",
                    "json"):
         if getattr(arguments, option):
             name = "type" if option == "keys" else option
@@ -144,58 +187,87 @@ def _debugged(machine: UnicornMachine, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
-            prompt: str | tuple[str, ...], limit: int | None, typed: list[bytes]) -> Stop | None:
+class _Typist:
+    """Runs a machine from prompt to prompt, and types the keys of the command line.
+
+    :param until: text of --until, or None.
+    :param limit: instruction count at which every run ends, or None.
+    :param idle: idle virtual time in ns after which a run ends.
+    """
+
+    def __init__(self, machine: UnicornMachine, until: str | None, limit: int | None,
+                 idle: int) -> None:
+        self.machine, self._until, self._limit, self._idle = machine, until, limit, idle
+        symbols = [machine.image.symbols.find(name) for name in machine.guest.boot.readers]
+        self._readers = [] if limit is not None else [
+            symbol.address for symbol in symbols if symbol is not None]
+        self._asking = tuple(text.encode() for text in machine.guest.boot.prompts)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the machine is at one of the kernel's prompts."""
+        return self.machine.console.text.endswith(self._asking)
+
+    def run(self, at: str | None = None, keys: str = "") -> Stop:
+        """Run to the next prompt.
+
+        :param at: text to wait for instead of a prompt.
+        :param keys: keys that were typed before, for messages.
+        :return: the stop; the prompt of a login program or a shell counts as console text.
+        :raises KinstError: when the guest waits for input and has read all typed keys, but the
+            wanted text did not appear.
+        """
+        machine, text = self.machine, at or self._until
+        end = machine.instructions + LIMIT if self._limit is None else self._limit
+        until = Until(self._readers, text or machine.guest.boot.prompts, end)
+
+        def known() -> bool:
+            return text is None and (at_session_prompt(machine) or asks(machine))
+
+        with PROGRESS.working(f"running {machine.image.path}"):
+            while (stop := run_to(machine, until, self._idle, known)).reason is StopReason.ADDRESS:
+                if not machine.keys_left and (
+                        keys or at or machine.console.text.endswith(self._asking)):
+                    raise KinstError(self._no_prompt(at, keys))
+        if stop.reason is StopReason.IDLE and text is None:
+            if at_session_prompt(machine):
+                return Stop(StopReason.CONSOLE, stop.pc)
+            if asks(machine):
+                raise KinstError(self._no_prompt(at, keys))
+        return stop
+
+    def _no_prompt(self, at: str | None, keys: str) -> str:
+        """Return the message for a guest that has read all typed keys and waits for more."""
+        text = at or self._until
+        wanted = "prompt" if text is None else f"text '{printable(text)}'"
+        where = quoted_last_line(self.machine)
+        if not keys:
+            return (f"no {wanted} appeared: the guest waits for input; use --type to type keys; "
+                    f"{where}")
+        ends = unescape(keys).endswith((b"\r", b"\n"))
+        return (f"no {wanted} appeared after --type '{printable(keys)}': the guest waits for more "
+                "keys" + ("" if ends else r" (end a line with \r)")
+                + f"; {where}; --at types at any text")
+
+
+def _booted(machine: UnicornMachine, arguments: argparse.Namespace, limit: int | None,
+            typed: list[bytes], idle: int) -> Stop | None:
     """Run the machine to its prompt, type the keys, and connect the keyboard if -i is given.
 
     :return: why the last run stopped, or None when the machine did not have to run.
     """
-    symbols = [machine.image.symbols.find(name) for name in machine.guest.boot.readers]
-    readers = [reader.address for reader in symbols if reader is not None]
-
-    asking = tuple(text.encode() for text in machine.guest.boot.prompts)
-
-    def prompts() -> str | tuple[str, ...]:
-        """Return the console texts at which the next run stops."""
-        asked, answer = machine.guest.boot.later_prompt
-        if not arguments.until and asked and asked.encode() in machine.console.text:
-            return (*machine.guest.boot.prompts, answer)
-        return prompt
-
-    def go_on(keys: str = "") -> Stop:
-        """Run until an expected text appears on the console.
-
-        :raises KinstError: when the guest waits for input and has read all typed keys.
-        """
-        end = machine.instructions + LIMIT if limit is None else limit
-        until = Until(readers if limit is None else (), prompts(), end)
-        with PROGRESS.working(f"running {machine.image.path}"):
-            while (stop := machine.run(until)).reason is StopReason.ADDRESS:
-                if not machine.keys_left and (keys or machine.console.text.endswith(asking)):
-                    raise KinstError(_no_prompt(arguments.until, keys))
-        return stop
-
+    typist = _Typist(machine, arguments.until, limit, idle)
     stop: Stop | None = None
-    known = tuple(text.encode() for text in machine.guest.boot.prompts)
-    waits = machine.console.text.endswith(known)
-    if not waits or arguments.until or limit is not None:
-        stop = go_on()
-    for keys, data in zip(arguments.keys, typed, strict=True):
+    places = [keys.at for keys in arguments.keys]
+    first = places[0] if places else None
+    if not typist.waits or arguments.until or first is not None or limit is not None:
+        stop = typist.run(first)
+    for keys, data, at in zip(arguments.keys, typed, [*places[1:], None], strict=False):
         if stop is None or stop.reason is StopReason.CONSOLE:
             machine.type(data)
-            stop = go_on(keys)
+            stop = typist.run(at, keys.text)
     if arguments.interactive and (stop is None or stop.reason is StopReason.CONSOLE):
         from kinst_emu.cli.interactive import interact
 
         stop = interact(machine) or stop
     return stop
-
-
-def _no_prompt(until: str | None, keys: str) -> str:
-    """Return the error message for a guest that has read all typed keys and waits for more."""
-    wanted = "prompt" if until is None else f"text '{printable(until)}'"
-    if not keys:
-        return f"no {wanted} appeared: the guest waits for input; use --type to type keys"
-    ends = unescape(keys).endswith((b"\r", b"\n"))
-    return (f"no {wanted} appeared after --type '{printable(keys)}': the guest waits for more keys"
-            + ("" if ends else r" (end a line with \r)"))

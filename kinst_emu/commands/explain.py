@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from emu.arch.architectures import ARCHITECTURES
+from emu.elf.image import Image
 from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT
 from images import catalog
-from kinst_emu.cli.boot_words import cpus_option, with_cpus
+from kinst_emu.cli.boot_words import cpus_option, system_options, with_cpus, with_disks
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.explain.record.what_if import WHAT_IFS
 from kinst_emu.explain.steps.beside import beside
@@ -67,7 +68,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         f"PLACE is that word; {SYSTEM_CALL} for a command; otherwise {FIRING})")
     add("-c", dest="call", metavar="CALL",
         help="call that makes the probe fire, e.g. 'strlen(\"hello\")'; or '$ COMMAND', where "
-        "COMMAND is a line for the kinst-emu shell (required, except with --run)")
+        "COMMAND is a line for the kinst-emu shell, or with --base or --disk for that system's "
+        "root shell (required, except with --run)")
     add("--arch", metavar="A[,B...]",
         help="explain PLACE on several teaching kernels side by side; A is an architecture or "
         "amd64-illumos, or 'all' for all architectures; a PLACE of the form "
@@ -98,6 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "%(default)s)")
     add("--memory", default="512M", metavar="SIZE",
         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
+    system_options(parser)
     cpus_option(parser)
     add("--limit", default=str(DEFAULT_LIMIT), metavar="N",
         help="abandon the call after N instructions (default: %(default)s)")
@@ -142,8 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _way(arguments, arguments.place if kind == SYSTEM_CALL else kind, hit, limit)
     if arguments.kernel is None:
         raise KinstError("give a kernel (-k IMAGE), or --arch for teaching kernels side by side")
-    explained = explain(
-        with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus), asked)
+    explained = explain(_image(arguments), asked)
     pictures = pictures_of(explained)
     _draw(arguments, pictures)
     if arguments.html:
@@ -245,6 +247,13 @@ def _runs(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _image(arguments: argparse.Namespace) -> Image:
+    """Return the kernel of the command line, with the disk and the CPUs that were asked for."""
+    image = catalog.find(arguments.kernel, arguments.module)
+    image = with_disks(image, [], arguments.base, arguments.single, arguments.date)
+    return with_cpus(image, arguments.cpus)
+
+
 def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
     """Explain how the kernel handles a system call, page fault or context switch.
 
@@ -258,8 +267,7 @@ def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
     if arguments.kernel is None:
         raise KinstError("give a kernel: -k IMAGE")
     explained = explain_way(
-        with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus),
-        name,
+        _image(arguments), name,
         arguments.call.removeprefix(COMMAND).strip(), hit, limit, parse_size(arguments.memory))
     pictures = way_pictures(explained)
     _draw(arguments, pictures)

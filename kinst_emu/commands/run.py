@@ -1,4 +1,4 @@
-"""``kinst run``: run a command in the user space of a booted kernel."""
+"""``kinst run``: run a command in the user space of a booted kernel or of a base system."""
 
 import argparse
 import json
@@ -12,6 +12,7 @@ from images.boots import BootError, booted
 from images.shell import (
     CommandError,
     Ran,
+    has_our_shell,
     run_command,
     shown_output,
     with_folder,
@@ -21,8 +22,10 @@ from images.shell import (
 from kinst_emu.cli.boot_words import (
     check_userland,
     files_option,
+    idle_option,
     keep_disks,
     loader_options,
+    parse_idle,
     with_options,
 )
 from kinst_emu.cli.completion import kernel_option
@@ -34,11 +37,13 @@ EXAMPLES = (
     "kinst run -k kernel -- 'cat /etc/motd | wc; echo $?'",
     "kinst run -k kernel --files ./programs -- /files/prog",
     "kinst run -k kernel prog.c 1 2",
+    "kinst run -k 15.0-RELEASE/amd64 --base -- 'ls -l / | wc -l'",
 )
 
 # Remounting read-only completes all writes and marks the file system clean; sync(2) only starts
 # the writes.
 UNMOUNTED = "mount -u -o ro /"
+FORCED = "mount -u -f -o ro /"  # for a complete system, whose services have files open
 NOT_WRITTEN = "--write: the disk images are unchanged"
 
 
@@ -51,6 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     parser.add_argument("--limit", default=str(LIMIT), metavar="N",
                         help="abandon the command after N instructions (default: %(default)s)")
+    idle_option(parser)
     parser.add_argument("--digest", action="store_true",
                         help="print the SHA-256 of memory, registers, devices, clock and console "
                         "after the command (default: off)")
@@ -58,15 +64,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="print the result as JSON (default: text)")
     parser.add_argument("words", nargs="+", metavar="COMMAND",
                         help="command line for the kinst-emu shell, which supports quotes and the "
-                        "operators '; && || & | < >'; or a C file, which "
-                        "is first compiled with kinst-emu's system.h, followed by its arguments "
-                        "(required)")
+                        "operators '; && || & | < >', or, with --base or --disk, for the root "
+                        "shell of that system; or a C file, which is first compiled with "
+                        "kinst-emu's system.h, followed by its arguments (required)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command in the guest, and return its exit status."""
     began = time.perf_counter()
     limit, memory = parse_count(arguments.limit, "--limit"), parse_size(arguments.memory)
+    idle = parse_idle(arguments.idle)
     kernel = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
     source, words = Path(arguments.words[0]), list(arguments.words)
     compiled = source.suffix == ".c" and arguments.files is None
@@ -86,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         machine.console.stream = shown_output(show_byte)
     before = machine.instructions
     try:
-        ran = run_command(machine, " ".join(words), limit)
+        ran = run_command(machine, " ".join(words), limit, idle)
         digest = machine.digest() if arguments.digest else ""
         spent = machine.instructions - before
         if arguments.write:
@@ -111,8 +118,9 @@ def _write(machine: UnicornMachine, ran: Ran, limit: int) -> None:
     """Have the guest complete its writes, then write the guest's disks back to the image files."""
     if ran.status is not None:
         machine.console.stream = None
-        done = run_command(machine, UNMOUNTED, limit)
+        command = UNMOUNTED if has_our_shell(machine.image) else FORCED
+        done = run_command(machine, command, limit)
         if done.status:
             output = done.output.decode("utf-8", "replace").strip()
-            raise CommandError(f"'{UNMOUNTED}' failed ({output})")
+            raise CommandError(f"'{command}' failed ({output})")
     keep_disks(machine)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from emu.guest.guest import (
     Allocator,
     CallMembers,
+    ConsoleSession,
     Exclusions,
     Guest,
     GuestBoot,
@@ -34,9 +35,20 @@ from emu.guests.freebsd.system_calls import system_calls as call_probes
 
 # The kinst-emu shell ends its prompt with a terminal's OSC 133 sequence (userland/shell.c).
 SHELL_PROMPT = "\033]133;B\007"
-# FreeBSD's own init prints this in single-user mode; sh's prompt then follows (``later_prompt``).
+# FreeBSD's own init prints this in single-user mode.
 SINGLE_USER = "RETURN for /bin/sh: "
 PROMPTS = ("mountroot> ", SHELL_PROMPT, SINGLE_USER)
+# The root shell of a FreeBSD base system (init(8), getty(8), login(1), sh(1)).  Root's shell may be
+# csh(1), so sh is started first; the next line turns off its line editor and the terminal's echo,
+# and makes its prompts OSC 133 sequences (B: a command is expected, C: its output follows).
+ROOT = "# "
+SESSION = ConsoleSession(
+    reads="tty_wait", input="ttyin", prompts=("login: ", ROOT, "$ ", "% "),
+    answers=(("login: ", "root\r"), (SINGLE_USER, "\r"), (ROOT, "exec /bin/sh\r"),
+             (ROOT, r"set +o emacs +o vi; PS2='\e]133;P;k=s\a'; stty -echo; "
+                    r"PS1='\e]133;B\a\e]133;C\a'" "\r")),
+    locked="assword:", prompt=SHELL_PROMPT, more="\033]133;P;k=s\007",
+    status=r"printf '\033]133;D;%d\007' $?")
 M_WAITOK_ZERO = 0x102  # M_WAITOK | M_ZERO of malloc(9)
 # Functions that DTrace itself may execute, on every architecture.
 EXCLUDED = frozenset(
@@ -134,13 +146,14 @@ def freebsd(
         boot=GuestBoot(
             load, place,
             # At the mountroot prompt, the kernel waits in the function that reads the console.
-            prompts=PROMPTS, later_prompt=(SINGLE_USER, "\r\n# "), shell_prompt=SHELL_PROMPT,
+            prompts=PROMPTS, shell_prompt=SHELL_PROMPT,
             starts=("mi_startup",), readers=("cngets", "cncheckc", "cngetc"),
             panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "), releases=releases,
             unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})"
             rb"(?:: [ -~]{1,200})?\.",
             needs={"options FFS": "ffs_mount", "device md": "g_md_class"},
-            no_file_system=frozenset({22, 97})),  # errors EINVAL and EINTEGRITY (sys/errno.h)
+            no_file_system=frozenset({22, 97}),  # errors EINVAL and EINTEGRITY (sys/errno.h)
+            session=SESSION),
         traps=GuestTraps(
             hole, trap_frame, trap_entries, seam="dtrace_invop_jump_addr", seam_word=seam_word,
             exclusions=Exclusions(EXCLUDED | entry_path, EXCLUDED_PREFIXES + entry_prefixes,

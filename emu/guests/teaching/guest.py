@@ -16,5 +16,5 @@ def teaching(freebsd: Guest) -> Guest:
     return replace(
         freebsd, name="teaching kernel", recognized_by=LESSON,
         boot=replace(freebsd.boot, prompts=PROMPTS, shell_prompt="", starts=("machine_thread",),
-                     readers=("cngetc",)),
+                     readers=("cngetc",), session=None),
         threads=replace(freebsd.threads, start=start, clock=None))

@@ -27,6 +27,8 @@ def test_every_rule_names_options_of_its_command(commands):
     ("--replay", "a.rec", "-c", ""), ("--replay", "a.rec", "--memory", ""),
     ("--run", "f()", "-n", "kinst::f:"), ("--tracks", "a.json", "-n", "kinst::f:"),
     ("--machine", "qemu", "--disk", "a.img", "-n", "kinst::f:"),
+    ("--replay", "a.rec", "--base"), ("--replay", "a.rec", "--date", "2026-01-31"),
+    ("--schedule", "A B", "--single"), ("--machine", "qemu", "--base", "-n", "kinst::f:"),
     ("--sources", "src", "-n", "kinst::f:"), ("--report", "a.html", "-l"),
     ("--schedule", "A B", "--cpus", "2", "-n", "kinst::f:"),
 ])
