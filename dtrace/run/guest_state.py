@@ -41,6 +41,7 @@ class GuestState(ABC):
     """Interface between D programs and a guest: probes, current thread, stacks and registers.
 
     There is a subclass for each kind of machine.
+    Large because each of D's variables and functions that looks at the guest needs a method here.
     """
 
     def __init__(self, probes: KernelProbes, types: Types | None, machine: Machine) -> None:

@@ -14,13 +14,14 @@ FIFO = 16
 
 
 class Ns16550(SerialPort):
-    """The serial console of amd64 and riscv64."""
+    """The serial ports of amd64 and riscv64."""
 
     STATE = ("ier", "fcr", "lcr", "mcr", "scratch", "divisor", "overrun", "thre", "fifo", "waiting")
     size = 8
 
-    def __init__(self, bus: Bus, line: Line, needs_out2: bool = False) -> None:
-        super().__init__(bus)
+    def __init__(self, bus: Bus, line: Line, needs_out2: bool = False,
+                 name: str = "uart") -> None:
+        super().__init__(bus, name)
         self._line = line
         self._needs_out2 = needs_out2
         self.ier = self.fcr = self.lcr = self.mcr = self.scratch = 0
@@ -94,7 +95,7 @@ class Ns16550(SerialPort):
                 else:
                     self.overrun = True
             else:
-                self._bus.output(value)
+                self.output(value)
             self.thre = True
         elif offset == 1:
             if self.lcr & LCR_DLAB:

@@ -12,13 +12,13 @@ FIFO = 16
 
 
 class Pl011(SerialPort):
-    """The serial console of arm64."""
+    """The serial ports of arm64."""
 
     STATE = ("registers", "imsc", "raw", "fifo", "waiting")
     size = 0x1000
 
-    def __init__(self, bus: Bus, line: Line) -> None:
-        super().__init__(bus)
+    def __init__(self, bus: Bus, line: Line, name: str = "uart") -> None:
+        super().__init__(bus, name)
         self._line = line
         self.registers = {str(r): 0 for r in (IBRD, FBRD, LCR_H, CR, IFLS)}
         self.registers[str(CR)], self.registers[str(IFLS)] = 0x300, 0x12
@@ -62,7 +62,7 @@ class Pl011(SerialPort):
 
     def write(self, offset: int, size: int, value: int) -> None:
         if offset == DR:
-            self._bus.output(value & 0xFF)
+            self.output(value & 0xFF)
             self.raw |= INT_TX
         elif offset == IMSC:
             self.imsc = value & 0x7FF

@@ -5,6 +5,7 @@ by then the guest waits for input.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 from emu.devices.device import Bus, Device
 
@@ -13,17 +14,19 @@ BYTE_TIME = 1_000_000  # time in ns between two bytes
 
 
 class SerialPort(Device):
-    """Serial port between the guest and its console.
+    """Serial port between the guest and a terminal.
 
-    The guest's output goes to the console; typed bytes arrive through ``receive``.  The STATE of a
+    The guest's output goes to the console, or to ``output``; typed bytes arrive through
+    ``receive``.  The STATE of a
     subclass has to include ``waiting`` (typed, not arrived) and ``fifo`` (arrived, not read).
     """
 
     fifo: bytearray
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, name: str = "uart") -> None:
         self._bus = bus
-        self._arrival = bus.timer("uart", self._arrive)
+        self._arrival = bus.timer(name, self._arrive)
+        self.output: Callable[[int], None] = bus.output
         self.waiting = bytearray()
 
     @abstractmethod

@@ -20,6 +20,11 @@ MAX_DISKS = 4
 TURN = 100_000
 MAX_TURN = 1 << 40
 SECTOR = 512
+WIRE, PEER = "wire", "peer"  # kinds of networks
+NETWORKS = WIRE, PEER
+MAX_SHARED = 10_000  # maximum number of files that the network's peer offers
+MAX_NAME = 512  # maximum length in characters of such a file's path
+MAX_SEED = 64  # maximum length in characters of the entropy device's seed
 MAX_DATE = (1 << 32) - 1  # last second that every board's clock can show: a PL031 has 32 bits
 
 
@@ -40,6 +45,40 @@ class DiskImage:
 
 
 @dataclass(frozen=True)
+class SharedFile:
+    """A file that the network's peer offers.
+
+    :param name: path below the folder, with ``/`` between its parts.
+    """
+
+    name: str
+    content: Content
+
+
+@dataclass(frozen=True)
+class Network:
+    """What the computer's network device is connected to.
+
+    :param kind: ``wire``: nothing sends frames, except those given from outside; ``peer``: the
+        built-in peer (``emu.network.peer``).
+    :param files: files that the peer offers.
+    """
+
+    kind: str
+    files: tuple[SharedFile, ...] = ()
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 digest of the kind and the files, in hexadecimal."""
+        result = hashlib.sha256(self.kind.encode())
+        for file in self.files:
+            result.update(f"{len(file.name)} {file.name} {len(file.content)}".encode())
+            for piece in pieces(file.content):
+                result.update(piece)
+        return result.hexdigest()
+
+
+@dataclass(frozen=True)
 class BootOptions:
     """Options for a kernel's boot loader and for the computer on which the kernel runs.
 
@@ -52,6 +91,10 @@ class BootOptions:
     :param turn: with several CPUs, instructions that a CPU executes before the next CPU's turn.
     :param date: time of day at the start of the boot, in seconds since 1970 (UTC); None: the guest
         finds no real-time clock.
+    :param network: what the network device is connected to; None: there is no such device.
+    :param entropy: seed of the entropy device (``emu.devices.virtio_entropy``); None: there is no
+        such device.
+    :param serial: whether there is a second serial port.
     """
 
     environment: tuple[str, ...] = ()
@@ -61,6 +104,9 @@ class BootOptions:
     cpus: int = 1
     turn: int = TURN
     date: int | None = None
+    network: Network | None = None
+    entropy: str | None = None
+    serial: bool = False
 
     @property
     def programs(self) -> bool:
@@ -81,7 +127,10 @@ class BootOptions:
         text = "\n".join((*self.environment, f"-{self.flags}", disk,
                           *(image.digest for image in self.disks),
                           *([f"{self.cpus} CPUs, {self.turn}"] if self.cpus > 1 else []),
-                          *([f"date {self.date}"] if self.date is not None else [])))
+                          *([f"date {self.date}"] if self.date is not None else []),
+                          *([f"network {self.network.digest}"] if self.network else []),
+                          *([f"entropy {self.entropy}"] if self.entropy is not None else []),
+                          *(["serial"] if self.serial else [])))
         return hashlib.sha256(text.encode()).hexdigest()
 
 

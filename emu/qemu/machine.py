@@ -40,6 +40,7 @@ class QemuMachine(Machine):
     """A kernel on QEMU, created by ``boot`` or ``carry``.
 
     Close it after use, or use it in a ``with`` statement.
+    Large because it implements the whole interface ``Machine``.
 
     :param hidden: size in bytes of the RAM after the guest's own RAM, unknown to the guest.
     :param ram: the descriptor of a memory file for all RAM.

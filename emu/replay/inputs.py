@@ -15,12 +15,13 @@ from emu.machine.machine import MAX_CONSOLE, Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.schedule import MOST_CPUS
 
-# Kinds of inputs: typed keys; a write to a register, a vector register or physical memory; a switch
-# to another CPU; a power-off of the CPU; an expiry of its timer; and STUCK: an attempt to run that
-# could not execute the next instruction.
-TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK = (
-    "type", "register", "vector", "memory", "turn", "off", "timer", "stuck")
-KINDS = (TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK)
+# Kinds of inputs: typed keys; a frame for the network device; a write to a register, a vector
+# register or physical memory; a switch to another CPU; a power-off of the CPU; an expiry of its
+# timer; and STUCK: an attempt to run that could not execute the next instruction.
+TYPE, FRAME, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK = (
+    "type", "frame", "register", "vector", "memory", "turn", "off", "timer", "stuck")
+KINDS = (TYPE, FRAME, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK)
+SECOND = "1"  # name of the second serial port
 MAX_INPUT = 64 << 20  # maximum size of an input in bytes
 SLACK = 1 << 16  # maximum number of bytes by which console output may exceed its limit
 ADDRESS = re.compile(r"[0-9a-f]{1,16}")
@@ -53,8 +54,10 @@ class Input:
     """An input that a machine receives at a position.
 
     :param kind: one of KINDS.
-    :param name: name of the register, physical address in hexadecimal, or number of the CPU.
-    :param value: typed or written bytes, little-endian; 8 bytes for a register.
+    :param name: name of the register, physical address in hexadecimal, or number of the CPU; for
+        keys, SECOND if they were typed at the second serial port.
+    :param value: typed or written bytes, little-endian; 8 bytes for a register; for a frame, the
+        virtual time of its arrival (8 bytes) and the frame.
     """
 
     position: Position
@@ -84,8 +87,12 @@ def give(machine: UnicornMachine, one: Input) -> None:
     :raises KinstError: if the register or memory does not exist.
     :raises ReplayError: for STUCK, if the machine does execute the next instruction.
     """
-    if one.kind == TYPE:
+    if one.kind == TYPE and one.name == SECOND:
+        machine.type_second(one.value)
+    elif one.kind == TYPE:
         machine.type(one.value)
+    elif one.kind == FRAME:
+        machine.send_frame(int.from_bytes(one.value[:8], "little"), one.value[8:])
     elif one.kind == REGISTER:
         machine.write_register(one.name, int.from_bytes(one.value, "little"))
     elif one.kind == VECTOR:
@@ -178,6 +185,8 @@ def from_json(row: Sequence[Any]) -> Input:
         raise ValueError("an input in a recording has an invalid address or name")
     if kind in (TURN, OFF, TIMER) and not (name.isdecimal() and int(name) < MOST_CPUS):
         raise ValueError("an input in a recording has an invalid CPU number")
+    if kind == TYPE and name not in ("", SECOND):
+        raise ValueError("an input in a recording was typed at an unknown serial port")
     if kind == TURN and len(value) != 10:
         raise ValueError("a change of the running CPU in a recording has an invalid value")
     return Input(position_from_json(position_row), kind, name, bytes.fromhex(value))

@@ -1,8 +1,9 @@
 """Recordings, which contain the start of a run, its inputs, and states saved during the run.
 
 The parts of the file (``emu/replay/parts.py``): START, once; DISK, one for each disk, the memory
-disk first; INPUTS, given before the machine runs on; MARK, a position that the run has reached;
-CHECKPOINT, the state there and the pages that differ from the start; END, the final state.
+disk first, and one for each shared file; INPUTS, given before the machine runs on; MARK, a position
+that the run has reached; CHECKPOINT, the state there and the pages that differ from the start; END,
+the final state.
 """
 
 import functools
@@ -22,11 +23,17 @@ from emu.elf.boot_options import (
     MAX_DATE,
     MAX_DISKS,
     MAX_ENVIRONMENT,
+    MAX_NAME,
+    MAX_SEED,
+    MAX_SHARED,
     MAX_TURN,
+    NETWORKS,
     NOTHING,
     TURN,
     BootOptions,
     DiskImage,
+    Network,
+    SharedFile,
     is_disk,
 )
 from emu.host.bounded_json import fits, read_json
@@ -89,6 +96,8 @@ MAX_POSITION = 128  # number of bytes to read for a match of POSITION
 class Start:
     """Start of a recorded run: the machine, the kernel and the initial position.
 
+    Large because each value in the header of a file is a field.
+
     :param kind: one of STARTS.
     :param build_id: build ID of the kernel image.
     :param memory: bytes of RAM.
@@ -104,6 +113,10 @@ class Start:
     :param cpus: number of CPUs.
     :param turn: instructions in a CPU's turn.
     :param date: time of day at the start of the boot in seconds since 1970, or None.
+    :param network: kind of the network that the machine is connected to, or None.
+    :param shared: names of the files that the network's peer offers; the file contains them.
+    :param entropy: seed of the entropy device, or None.
+    :param serial: whether there is a second serial port.
     :param kernel: path of the kernel file; empty: unknown.  An untrusted hint: a file there is used
         only if it has this build ID.
     """
@@ -125,6 +138,10 @@ class Start:
     cpus: int = 1
     turn: int = TURN
     date: int | None = None
+    network: str | None = None
+    shared: tuple[str, ...] = ()
+    entropy: str | None = None
+    serial: bool = False
 
 
 @dataclass(frozen=True)
@@ -207,6 +224,7 @@ class Recorder:
                 raise ReplayError(f"{path}: a recording cannot store the module name "
                                   f"{module.name!r}; rename the module's file")
         self.machine, options = machine, machine.image.options
+        shared = () if options.network is None else options.network.files
         self.start = Start(
             kind, machine.arch.name, machine.image.identity, machine.memory, workload,
             position_of(machine), machine.digest() if kind == BOOTED else None,
@@ -214,9 +232,14 @@ class Recorder:
             kernel=os.path.abspath(machine.image.path),
             environment=options.environment, flags=options.flags,
             memory_disk=options.memory_disk is not None, disks=len(options.disks),
-            cpus=options.cpus, turn=options.turn, date=options.date)
+            cpus=options.cpus, turn=options.turn, date=options.date,
+            network=None if options.network is None else options.network.kind,
+            shared=tuple(file.name for file in shared), entropy=options.entropy,
+            serial=options.serial)
         self._first: dict[int, bytes] = {}
-        if sum(len(disk.content) for disk in options.every_disk) > MAX_DISKS_SIZE:
+        contents = [*(disk.content for disk in options.every_disk),
+                    *(file.content for file in shared)]
+        if sum(map(len, contents)) > MAX_DISKS_SIZE:
             raise ReplayError(f"{path}: the disks are too large for a recording: the limit is "
                               f"{MAX_DISKS_SIZE >> 20} MiB in total")
         start = _start_to_json(self.start)
@@ -226,7 +249,7 @@ class Recorder:
         state = [(CHECKPOINT, self._present(path, said=True))] if kind == STATE else []
         self._writer = PartWriter(path, itertools.chain(
             [(START, start)],
-            ((DISK, bytes(disk.content[:])) for disk in options.every_disk), state))
+            ((DISK, bytes(content[:])) for content in contents), state))
         self._first = pages_of(machine)
         self._inputs: list[Input] = []
         self._input_count = self._input_bytes = 0
@@ -366,6 +389,9 @@ def _start_to_json(start: Start) -> bytes:
            if start.environment or start.flags or start.memory_disk or start.disks else {}),
         **({"cpus": start.cpus, "turn": start.turn} if start.cpus > 1 else {}),
         **({"date": start.date} if start.date is not None else {}),
+        **({"network": start.network, "shared": start.shared} if start.network else {}),
+        **({"entropy": start.entropy} if start.entropy is not None else {}),
+        **({"serial": start.serial} if start.serial else {}),
         **({"kernel": start.kernel} if 0 < len(start.kernel) <= MAX_KERNEL else {})}).encode()
 
 
@@ -377,7 +403,9 @@ def _start_from_json(row: Any) -> Start:
                   tuple((at, cpu) for at, cpu in row.get("schedule", ONE_CPU)),
                   tuple(row.get("environment", ())), row.get("flags", ""),
                   row.get("memory_disk", False), row.get("disks", 0),
-                  row.get("cpus", 1), row.get("turn", TURN), row.get("date"))
+                  row.get("cpus", 1), row.get("turn", TURN), row.get("date"),
+                  row.get("network"), tuple(row.get("shared", ())), row.get("entropy"),
+                  row.get("serial", False))
     if start.kind not in STARTS or start.architecture not in ARCHITECTURES or not (
             isinstance(start.memory, int) and BUILD_ID.fullmatch(start.build_id)
             and isinstance(row["workload"], str) and isinstance(start.digest, str | None)
@@ -390,6 +418,11 @@ def _start_from_json(row: Any) -> Start:
             and type(start.turn) is int and 0 < start.turn < MAX_TURN
             and (start.date is None
                  or (type(start.date) is int and 0 <= start.date <= MAX_DATE))
+            and start.network in (None, *NETWORKS) and len(start.shared) <= MAX_SHARED
+            and all(isinstance(name, str) and len(name) <= MAX_NAME for name in start.shared)
+            and (start.entropy is None or (isinstance(start.entropy, str)
+                                           and len(start.entropy) <= MAX_SEED))
+            and type(start.serial) is bool
             and isinstance(start.kernel, str) and len(start.kernel) <= MAX_KERNEL
             and all(MODULE.fullmatch(name) and BUILD_ID.fullmatch(build_id)
                     for name, build_id in start.modules)):
@@ -484,7 +517,7 @@ class Recording:
 
     @property
     def _disks_wanted(self) -> int:
-        return self.start.memory_disk + self.start.disks
+        return self.start.memory_disk + self.start.disks + len(self.start.shared)
 
     @functools.cached_property
     def options(self) -> BootOptions:
@@ -495,16 +528,20 @@ class Recording:
         start = self.start
         if len(self._disks) < self._disks_wanted:
             raise ReplayError(f"{self.path}: truncated before its disks; {AGAIN}")
-        disks, remaining = [], MAX_DISKS_SIZE
+        contents, remaining = [], MAX_DISKS_SIZE
         for part in self._disks:
-            content = self._reader.content(part, remaining)
-            remaining -= len(content)
-            if not is_disk(len(content)):
-                raise ReplayError(f"{self.path}: contains a disk of invalid size; {AGAIN}")
-            disks.append(DiskImage(self.path, memoryview(content)))
+            contents.append(memoryview(self._reader.content(part, remaining)))
+            remaining -= len(contents[-1])
+        count = start.memory_disk + start.disks
+        if not all(is_disk(len(content)) for content in contents[:count]):
+            raise ReplayError(f"{self.path}: contains a disk of invalid size; {AGAIN}")
+        disks = [DiskImage(self.path, content) for content in contents[:count]]
         first = disks.pop(0) if start.memory_disk else None
+        network = None if start.network is None else Network(start.network, tuple(
+            SharedFile(name, content)
+            for name, content in zip(start.shared, contents[count:], strict=True)))
         options = BootOptions(start.environment, start.flags, first, tuple(disks), start.cpus,
-                              start.turn, start.date)
+                              start.turn, start.date, network, start.entropy, start.serial)
         return NOTHING if options == NOTHING else options
 
     def _on(self, there: Position) -> None:

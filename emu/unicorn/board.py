@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 
 from emu.arch.parts import Parts
 from emu.devices.device import Device
+from emu.devices.serial_port import SerialPort
 from emu.devices.virtio_block import VirtioBlock
+from emu.devices.virtio_net import VirtioNet
 from emu.unicorn.cpu import Cpu
 
 
@@ -17,6 +19,9 @@ class Board(ABC):
     hidden_base: ClassVar[int]  # physical address at which the guest expects no RAM or device
     devices: dict[str, Device]
     disks: tuple[VirtioBlock, ...] = ()
+    network: VirtioNet | None = None
+    uart: SerialPort  # the console
+    second: SerialPort | None = None  # the second serial port
     cpus: tuple[Cpu, ...]
 
     @abstractmethod
@@ -26,14 +31,14 @@ class Board(ABC):
         :return: the flattened device tree, or no bytes if the firmware puts tables into memory.
         """
 
-    @abstractmethod
     def type(self, data: bytes) -> None:
         """Type bytes at the console."""
+        self.uart.type(data)
 
     @property
-    @abstractmethod
     def keys_left(self) -> bool:
-        """Whether the guest has not yet read all typed bytes."""
+        """Whether the guest has not yet read all bytes typed at the console."""
+        return self.uart.keys_left
 
     def state(self) -> dict[str, Any]:
         """Return the states of all devices, keyed by device name."""

@@ -4,7 +4,9 @@ from collections.abc import Callable, Collection
 
 from emu.elf.image import Image
 from emu.host.errors import MachineError, MemoryAccessError
+from emu.machine.events import NEVER
 from emu.machine.machine import Stop, Until
+from emu.network.link import MAX_FRAME, MIN_FRAME
 from emu.unicorn.cpu import CpuModel
 from emu.unicorn.run_loop import Alarm, RunLoop
 from emu.unicorn.schedule import Schedule
@@ -73,10 +75,45 @@ class RunningMachine(WiredMachine):
 
         :raises MachineError: while a recorded machine is running.
         """
-        if self.runner is not None and self.running:
-            raise MachineError("the machine is being recorded: type keys only while it is stopped")
+        self._stopped_if_recorded("type keys")
         self._entered("type", "", data)
         self.board.type(data)
+
+    def _stopped_if_recorded(self, what: str) -> None:
+        """Check that a recorded machine is stopped.
+
+        :raises MachineError: if it is running.
+        """
+        if self.runner is not None and self.running:
+            raise MachineError(f"the machine is being recorded: {what} only while it is stopped")
+
+    def type_second(self, data: bytes) -> None:
+        """Type bytes at the second serial port.
+
+        :raises MachineError: if there is no such port, or while a recorded machine is running.
+        """
+        if self.board.second is None:
+            raise MachineError("the machine has no second serial port")
+        self._stopped_if_recorded("type keys")
+        self._entered("type", "1", data)
+        self.board.second.type(data)
+
+    def send_frame(self, when: int, frame: bytes) -> None:
+        """Let an Ethernet frame arrive at the network device.
+
+        :param when: virtual time of the arrival in nanoseconds; a time in the past means now.
+        :raises MachineError: if there is no such device, or the frame does not have the size of an
+            Ethernet frame; while a recorded machine is running.
+        """
+        if self.board.network is None:
+            raise MachineError("the machine has no network device")
+        if not MIN_FRAME <= len(frame) <= MAX_FRAME or not 0 <= when < NEVER:
+            raise MachineError(f"a frame of {len(frame)} bytes cannot arrive at {when}: an "
+                               f"Ethernet frame has {MIN_FRAME} to {MAX_FRAME} bytes, and a time "
+                               "is a number of nanoseconds")
+        self._stopped_if_recorded("send frames")
+        self._entered("frame", "", when.to_bytes(8, "little") + frame)
+        self.board.network.schedule(when, frame)
 
     @property
     def keys_left(self) -> bool:

@@ -46,8 +46,8 @@ class Runner(Protocol):
     def entered(self, kind: str, name: str, value: bytes) -> None:
         """Record an input that enters the machine from outside.
 
-        :param kind: ``type`` for typed keys; ``register``, ``vector`` or ``memory`` for a write;
-            ``turn``, ``timer`` or ``off`` for a CPU.
+        :param kind: ``type`` for typed keys; ``frame`` for a network frame; ``register``,
+            ``vector`` or ``memory`` for a write; ``turn``, ``timer`` or ``off`` for a CPU.
         :param name: name of the register, hexadecimal physical address, or number of the CPU.
         """
 

@@ -12,6 +12,7 @@ from images.shell import with_folder, with_userland
 from kinst_emu.api.kernel_file import KernelFile
 from kinst_emu.api.machine import Machine
 from kinst_emu.cli.boot_words import with_cpus, with_disks
+from kinst_emu.cli.device_words import attached
 from kinst_emu.terminal.terminal import parse_size
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class Kernel(KernelFile):
 def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userland: bool = False,
                 files: str | Path | None = None, cpus: int = 1, base: bool = False,
                 single: bool = False, disks: Sequence[str | Path] = (),
-                date: int | None = None) -> Kernel:
+                date: int | None = None, network: str | None = None,
+                entropy: str | None = None, serial: bool = False) -> Kernel:
     """Open a kernel by its file or name.
 
     :param name: a file, or a name that ``kinst images`` lists.
@@ -98,12 +100,17 @@ def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userlan
     :param date: time of day at the start of the boot, in seconds since 1970; None: with a disk,
         when the kernel was built, otherwise no clock.
     :param disks: disk images; the first one (after the base system) has the root file system.
+    :param network: attach a network device: ``"peer"`` to the built-in peer, ``"peer:FOLDER"`` to
+        a peer that serves the files of a folder, ``"wire"`` for ``machine.send_frame``.
+    :param entropy: attach an entropy device whose bytes follow from this text.
+    :param serial: attach a second serial port, for ``machine.second_output``.
     :raises ImageError: when the kernel is not found, or is not for amd64, arm64 or riscv64; when a
         disk image or the base system is not found.
     :raises KinstError: when the kernel cannot use this number of CPUs.
     """
     found = catalog.find(str(name), [str(module) for module in modules])
-    image = with_cpus(with_disks(found, [Path(disk) for disk in disks], base, single, date), cpus)
+    image = with_disks(found, [Path(disk) for disk in disks], base, single, date)
+    image = with_cpus(attached(image, network, entropy, serial), cpus)
     if image.options.disks and (userland or files is not None):
         raise KinstError("base and disks: cannot be combined with userland and files")
     if userland or files is not None:

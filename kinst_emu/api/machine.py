@@ -66,6 +66,9 @@ class Machine(Inspected):
         self._breakpoints: Breakpoints | SeamBreakpoints | None = None
         self._path: TrapPath = GUEST
         self._program: Program | None = None
+        self._second = bytearray()
+        if isinstance(emulated, UnicornMachine) and emulated.board.second is not None:
+            emulated.board.second.output = self._second.append
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -185,9 +188,7 @@ class Machine(Inspected):
         :raises CommandError: when the command is not a valid line or does not end, or the machine
             is not at a shell prompt.
         """
-        if not isinstance(self.emulated, UnicornMachine):
-            raise KinstError("command() needs a machine on Unicorn: it does not work on QEMU")
-        return run_command(self.emulated, line, limit)
+        return run_command(self._unicorn("command()"), line, limit)
 
     def _place(self, place: str | int) -> int:
         if isinstance(place, int):
@@ -228,6 +229,54 @@ class Machine(Inspected):
         """
         self._still()
         self.emulated.type(keys.encode())
+
+    @in_turn
+    def type_second(self, keys: str) -> None:
+        """Type text at the second serial port (``open(..., serial=True)``)."""
+        self._still()
+        self._unicorn("type_second()").type_second(keys.encode())
+
+    @property
+    def second_output(self) -> bytes:
+        """What the guest has written to the second serial port while this object existed."""
+        return bytes(self._second)
+
+    @in_turn
+    def send_frame(self, frame: bytes, nanoseconds: int = 0) -> None:
+        """Let an Ethernet frame arrive at the network device (``open(..., network="wire")``).
+
+        :param nanoseconds: virtual time until the arrival.
+        :raises KinstError: when the machine has no network device, or the frame has an invalid
+            size; in a probe's callback, while the guest is running.
+        """
+        self._still()
+        machine = self._unicorn("send_frame()")
+        machine.send_frame(machine.now + nanoseconds, frame)
+
+    @contextlib.contextmanager
+    def captured(self) -> Iterator[list[tuple[int, bytes]]]:
+        """Capture the frames that the guest sends and receives during a ``with`` block.
+
+        The block's variable is the list of (virtual time in nanoseconds, frame).
+
+        :raises KinstError: when the machine has no network device.
+        """
+        network = self._unicorn("captured()").board.network
+        if network is None:
+            raise KinstError("captured(): the machine has no network device; open the kernel with "
+                             "network=\"peer\" or network=\"wire\"")
+        frames: list[tuple[int, bytes]] = []
+        before, network.listener = network.listener, lambda when, frame: frames.append(
+            (when, frame))
+        try:
+            yield frames
+        finally:
+            network.listener = before
+
+    def _unicorn(self, what: str) -> UnicornMachine:
+        if not isinstance(self.emulated, UnicornMachine):
+            raise KinstError(f"{what} needs a machine on Unicorn: it does not work on QEMU")
+        return self.emulated
 
     # -- probes -----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from emu.unicorn.schedule import MOST_CPUS
 from images import catalog
 from images.build_date import build_date
 from images.login import IDLE
+from kinst_emu.cli.device_words import device_options, device_words, with_devices
 from kinst_emu.terminal.terminal import check_writable, parse_count
 
 NO_CLOCK = -1  # value of --date none
@@ -59,6 +60,7 @@ def loader_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--append", default="", metavar="FLAGS",
                         help="boot flags such as -s or -v, as typed after 'boot' at the loader "
                         "prompt (default: no flags)")
+    device_options(parser)
     cpus_option(parser)
 
 
@@ -146,7 +148,8 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
     base = [catalog.base(image)] if arguments.base else []
     configured = _told(image, boot_options(
         arguments.env, flags, arguments.memory_disk, [*base, *arguments.disk]))
-    return with_cpus(_dated(configured, arguments.date), arguments.cpus)
+    configured = with_devices(_dated(configured, arguments.date), device_words(arguments))
+    return with_cpus(configured, arguments.cpus)
 
 
 def parse_date(text: str) -> int:

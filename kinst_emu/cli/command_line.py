@@ -16,6 +16,7 @@ from kinst.probes.breakpoints import Path as TrapPath
 from kinst_emu.cli.boot_words import cpus_option, system_options
 from kinst_emu.cli.completion import complete, kernel_option
 from kinst_emu.cli.conflicts import SCHEDULED, refuse
+from kinst_emu.cli.device_words import DeviceWords, device_options, device_words
 from kinst_emu.cli.examples import show_examples
 from kinst_emu.terminal.terminal import RAW, let_through, parse_count
 
@@ -158,6 +159,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="attach a disk image; the first disk is the root file system; changes are discarded "
         "on exit; may be repeated (default: no disks)")
     system_options(parser)
+    device_options(parser)
     cpus_option(parser)
     add("--program", action="append", default=[], metavar="FILE",
         help="read the symbols of this statically linked user program; ustack() then shows "
@@ -303,6 +305,7 @@ class System:
     single: bool
     multi: bool
     date: int | None
+    devices: DeviceWords
     cpus: int | None
     memory: str | None
     machine: str
@@ -381,6 +384,7 @@ class CommandLine:
             ("--disk", bool(system.disks)), ("--base", system.base),
             ("--single", system.single), ("--multi", system.multi),
             ("--date", system.date is not None),
+            ("--net, --entropy, --serial", system.devices != DeviceWords()),
             ("--cpus", system.cpus is not None),
             ("--schedule", work.schedule is not None), ("--program", bool(work.user_programs)),
             ("-p", work.process is not None), ("--tracks", shown.tracks is not None),
@@ -435,8 +439,8 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         ProgramTexts(given.programs, given.words, options, given.preprocess,
                      [Path(path) for path in given.libraries], frames),
         System(given.kernel, given.module, [Path(file) for file in given.disk], given.base,
-               given.single, given.multi, given.date, given.cpus, given.memory, given.machine,
-               given.trap_path, given.trampolines, given.unsafe),
+               given.single, given.multi, given.date, device_words(given), given.cpus, given.memory,
+               given.machine, given.trap_path, given.trampolines, given.unsafe),
         Work(given.workload, _path(given.files),
              None if given.process is None else parse_count(given.process, "-p"),
              _path(given.replay), given.schedule, tuple(given.runs), given.setup, given.unchecked,

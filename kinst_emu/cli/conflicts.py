@@ -37,7 +37,8 @@ def _each(options: str, says: str, beside: str = "", without: str = "") -> tuple
 SPELLED = {"runs": "--run", "probes": "--probe", "call": "-c", "clause": "-n", "workload": "-c",
            "listing": "-l", "compile_only": "-e"}
 SCHEDULED = ("--schedule: defines its own workload and CPUs; leave out -c, --replay, --disk, "
-             "--base, --single, --multi, --date and --cpus (except --cpus 1)")
+             "--base, --single, --multi, --date, --net, --entropy, --serial and --cpus (except "
+             "--cpus 1)")
 RULES: dict[str, tuple[Rule, ...]] = {
     "explain": (
         *_each("at", "{}: works only with --svg", without="svg"),
@@ -68,17 +69,21 @@ RULES: dict[str, tuple[Rule, ...]] = {
              "schedule",
              without=("schedule",)),
         Rule(("schedule",), SCHEDULED,
-             ("replay", "workload", "disk", "base", "single", "multi", "date")),
+             ("replay", "workload", "disk", "base", "single", "multi", "date", "net", "entropy",
+              "serial")),
         *_each("listing compile_only", "--report: needs a trace, and {} does not run one",
                "report"),
         *_each("sources", "{}: works only with --report", without="report"),
-        *_each("memory workload disk base single multi date cpus", "{}: cannot be used with "
-               "--replay, which runs the recording on the machine it was made on", "replay"),
+        *_each("memory workload disk base single multi date net entropy serial cpus",
+               "{}: cannot be used with --replay, which runs the recording on the machine it was "
+               "made on", "replay"),
         # --machine counts as given only with qemu, since unicorn is its default.
         Rule(("disk", "base", "single", "multi", "process"), "--machine qemu: cannot be used with "
              "--disk, --base, --single, --multi or -p (it runs no programs)", ("machine",)),
         Rule(("date",), "--machine qemu: cannot be used with --date (QEMU has its own clock)",
              ("machine",)),
+        *_each("net entropy serial", "--machine qemu: cannot be used with {} (QEMU has its own "
+               "devices)", "machine"),
         Rule(("digest", "replay", "schedule", "report"), "--machine qemu: cannot be used with "
              "--digest, --replay, --schedule or --report (QEMU has its own devices and clock)",
              ("machine",)),

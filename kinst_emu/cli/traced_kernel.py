@@ -45,6 +45,7 @@ from kinst.probes.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst_emu.cli.boot_words import with_cpus, with_disks
 from kinst_emu.cli.command_line import BOOT, COMMAND, QEMU, CommandLine
+from kinst_emu.cli.device_words import connected, with_devices
 from kinst_emu.cli.shell_commands import ShellCommands
 from kinst_emu.explore.exploration import Runs, record_schedule
 from kinst_emu.explore.schedule import read_schedule, schedule_title
@@ -80,9 +81,9 @@ class TracedKernel:
         else:
             system = line.system
             assert system.kernel is not None
-            self.image = with_cpus(
-                with_disks(catalog.find(system.kernel, system.module), system.disks, system.base,
-                           system.single, system.date), system.cpus)
+            disks = with_disks(catalog.find(system.kernel, system.module), system.disks,
+                               system.base, system.single, system.date)
+            self.image = with_cpus(with_devices(disks, system.devices), system.cpus)
         self.limit = line.work.limit or DEFAULT_LIMIT
         self.prototypes = Prototypes(self.image)
         self.types = self.prototypes.types()
@@ -216,7 +217,8 @@ class TracedKernel:
                 show(byte)  # the guest printed this before the probes were enabled
             machine.console.stream = console.byte
         try:
-            with PROGRESS.working("running the traced workload"), console.streaming():
+            with PROGRESS.working("running the traced workload"), console.streaming(), \
+                    self._devices():
                 shown = self._work()
         except (ActionEnded, CallError, BootError, CommandError) as error:
             session.look()
@@ -243,6 +245,12 @@ class TracedKernel:
                 rows.row({"call": self.workload, "value": plain(machine, kind, value)}
                          | ({} if kind is None else {"type": declare(kind)})
                          | ({"changed": self._changed} if self._changed else {}))
+
+    def _devices(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which the guest's devices are connected to files."""
+        if self.player is None and isinstance(self.machine, UnicornMachine):
+            return connected(self.machine, self.line.system.devices)
+        return contextlib.nullcontext()
 
     def _work(self) -> tuple[Type | None, int] | None:
         """Run the workload; if it is a call, return the type and value of the result, else None."""

@@ -26,6 +26,7 @@ from kinst_emu.cli.boot_words import (
     with_options,
 )
 from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.device_words import connected, device_words
 from kinst_emu.terminal.terminal import check_writable, parse_count, parse_size, show_byte
 
 EXAMPLES = (
@@ -135,7 +136,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.gdb is not None:
         return _debugged(machine, arguments)
     start = STATE if arguments.restore else BOOT
-    with recorded(machine, arguments.record, start, "boot", arguments.json):
+    with recorded(machine, arguments.record, start, "boot", arguments.json), \
+            connected(machine, device_words(arguments)):
         stop = _booted(machine, arguments, limit, typed, idle)
     if stop is not None and stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt

@@ -15,6 +15,7 @@ from emu.machine.call import DEFAULT_LIMIT
 from images import catalog
 from kinst_emu.cli.boot_words import cpus_option, system_options, with_cpus, with_disks
 from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.device_words import attached
 from kinst_emu.explain.record.what_if import WHAT_IFS
 from kinst_emu.explain.steps.beside import beside
 from kinst_emu.explain.steps.explained import (
@@ -101,6 +102,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--memory", default="512M", metavar="SIZE",
         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     system_options(parser)
+    parser.add_argument("--net", metavar="WHAT",
+                        help="attach a network device: 'peer' or 'peer:FOLDER', as for kinst run "
+                        "(default: no network device)")
     cpus_option(parser)
     add("--limit", default=str(DEFAULT_LIMIT), metavar="N",
         help="abandon the call after N instructions (default: %(default)s)")
@@ -251,6 +255,7 @@ def _image(arguments: argparse.Namespace) -> Image:
     """Return the kernel of the command line, with the disk and the CPUs that were asked for."""
     image = catalog.find(arguments.kernel, arguments.module)
     image = with_disks(image, [], arguments.base, arguments.single, arguments.date)
+    image = attached(image, arguments.net, None, False)
     return with_cpus(image, arguments.cpus)
 
 

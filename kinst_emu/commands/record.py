@@ -29,6 +29,7 @@ from kinst_emu.api.record_run import recorded
 from kinst_emu.api.workload import load_program, program_of, run_program
 from kinst_emu.cli.boot_words import check_userland, files_option, loader_options, with_options
 from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.device_words import connected, device_words
 from kinst_emu.terminal.terminal import parse_count, parse_size, show_byte
 
 EXAMPLES = (
@@ -109,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     ran = None
     try:
         with recorded(machine, path, BOOT if boots else BOOTED, workload), \
+                connected(machine, device_words(arguments)), \
                 PROGRESS.working(f"recording {workload}"):
             if program is not None and function is not None:
                 run_program(program, function, Kernel(image), machine)

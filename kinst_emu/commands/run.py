@@ -29,6 +29,7 @@ from kinst_emu.cli.boot_words import (
     with_options,
 )
 from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.device_words import connected, device_words
 from kinst_emu.terminal.terminal import parse_count, parse_size, show_byte, show_console
 
 LIMIT = 20_000_000_000  # default of --limit, in instructions
@@ -93,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         machine.console.stream = shown_output(show_byte)
     before = machine.instructions
     try:
-        ran = run_command(machine, " ".join(words), limit, idle)
+        with connected(machine, device_words(arguments)):
+            ran = run_command(machine, " ".join(words), limit, idle)
         digest = machine.digest() if arguments.digest else ""
         spent = machine.instructions - before
         if arguments.write:

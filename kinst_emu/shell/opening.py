@@ -22,6 +22,12 @@ def opening(parser: argparse.ArgumentParser) -> None:
                         help=f"guest RAM, in MiB or with a suffix K, M or G (default: {MEMORY})")
     parser.add_argument("--cpus", type=int, metavar="N", help="number of guest CPUs (default: 1)")
     system_options(parser)
+    parser.add_argument("--net", metavar="WHAT",
+                        help="attach a network device: 'peer', 'peer:FOLDER' or 'wire' "
+                        "(machine.send_frame sends frames) (default: no network device)")
+    parser.add_argument("--entropy", metavar="SEED",
+                        help="attach an entropy device whose bytes follow from this text "
+                        "(default: no such device)")
     parser.add_argument("--userland", action="store_true",
                         help="boot the kinst-emu userland, where command(\"ls /\") runs a shell "
                         "command (default: off)")
@@ -37,7 +43,7 @@ def open_with(session: Session, given: argparse.Namespace) -> None:
     """
     if given.recording is not None:
         for name in ("module", "userland", "files", "memory", "cpus", "base", "single", "multi",
-                     "date"):
+                     "date", "net", "entropy"):
             if getattr(given, name) not in (None, False, []):
                 raise KinstError(f"--{name}: cannot be used with a recording, which has its own "
                                  "machine")
@@ -50,4 +56,5 @@ def open_with(session: Session, given: argparse.Namespace) -> None:
     cpus = 1 if given.cpus is None else given.cpus
     session.open_kernel(open_kernel(given.kernel, given.module, userland=given.userland,
                                     files=given.files, cpus=cpus, base=given.base,
-                                    single=given.single, date=given.date), memory)
+                                    single=given.single, date=given.date, network=given.net,
+                                    entropy=given.entropy), memory)

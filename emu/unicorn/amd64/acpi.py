@@ -21,6 +21,7 @@ from emu.unicorn.amd64.aml import (
 RSDP_BASE, TABLES_BASE = 0xF0000, 0xF0100
 LAPIC_BASE, IOAPIC_BASE = 0xFEE00000, 0xFEC00000
 UART_PORT, UART_IRQ = 0x3F8, 4
+SECOND_PORT, SECOND_IRQ = 0x2F8, 3
 CLOCK_PORT, CLOCK_IRQ = 0x70, 8
 PCI_PORTS, PCI_IRQ = 0xC000, 16  # I/O port base and interrupt of the first PCI device
 PM1_EVENT, PM1_CONTROL, PM_TIMER, SCI_IRQ = 0x600, 0x604, 0x608, 9
@@ -78,24 +79,32 @@ def _pci(devices: int) -> bytes:
         name("_BBN", integer(0)), name("_CRS", buffer(passed)), name("_PRT", routes))
 
 
-def _definitions(devices: int, clock: bool) -> bytes:
+def _port(number: int, base: int, irq: int) -> bytes:
+    """Encode a serial port."""
+    return device(
+        f"COM{number}", name("_HID", eisa_id("PNP0501")), name("_UID", integer(number)),
+        name("_CRS", buffer(ports(base, 8) + interrupt(irq) + END_TAG)))
+
+
+def _definitions(devices: int, clock: bool, serial: bool) -> bytes:
     """Encode the S5 power-off state (SLP_TYP 0, 7.4.2.6) and the devices.
 
     :param clock: whether to include the real-time clock.
+    :param serial: whether to include the second serial port.
     """
-    port = device(
-        "COM1", name("_HID", eisa_id("PNP0501")), name("_UID", integer(1)),
-        name("_CRS", buffer(ports(UART_PORT, 8) + interrupt(UART_IRQ) + END_TAG)))
     more = [_pci(devices)] if devices else []
     if clock:
         more.append(device(
             "RTC0", name("_HID", eisa_id("PNP0B00")),
             name("_CRS", buffer(ports(CLOCK_PORT, 2) + interrupt(CLOCK_IRQ) + END_TAG))))
-    return name("_S5_", package([integer(0)] * 4)) + scope("_SB_", port, *more)
+    if serial:
+        more.append(_port(2, SECOND_PORT, SECOND_IRQ))
+    return name("_S5_", package([integer(0)] * 4)) + scope(
+        "_SB_", _port(1, UART_PORT, UART_IRQ), *more)
 
 
 def tables(programs: bool = False, devices: int = 0, cpus: int = 1,
-           clock: bool = False) -> bytes:
+           clock: bool = False, serial: bool = False) -> bytes:
     """Return the contents of the memory area at RSDP_BASE, which contains all ACPI tables.
 
     :param programs: whether the guest has a disk and so runs programs, which need the devices in
@@ -103,6 +112,7 @@ def tables(programs: bool = False, devices: int = 0, cpus: int = 1,
     :param devices: number of devices on the PCI bus, without the host bridge.
     :param cpus: number of processors.
     :param clock: whether the guest is to find the real-time clock.
+    :param serial: whether there is a second serial port.
     """
     area = bytearray(0x1000)
     next_free = TABLES_BASE
@@ -115,8 +125,8 @@ def tables(programs: bool = False, devices: int = 0, cpus: int = 1,
         return address
 
     facs = place(struct.pack("<4sI", b"FACS", 64) + bytes(56), 64)
-    dsdt = place(_table(b"DSDT", 1, _definitions(devices, clock)
-                        if programs or clock else b""))
+    dsdt = place(_table(b"DSDT", 1, _definitions(devices, clock, serial)
+                        if programs or devices or clock or serial else b""))
     fadt = place(_fadt(facs, dsdt))
     madt = place(_madt(cpus))
     rsdt = place(_table(b"RSDT", 1, struct.pack("<II", fadt, madt)))

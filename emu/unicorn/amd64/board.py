@@ -19,7 +19,6 @@ from emu.devices.ioapic import IoApic
 from emu.devices.lapic import LocalApic
 from emu.devices.ns16550 import Ns16550
 from emu.devices.pci_configuration import PciConfiguration
-from emu.devices.virtio_block import VirtioBlock
 from emu.devices.virtio_pci import VirtioPci
 from emu.host.errors import MachineError
 from emu.machine.machine import Stop, StopReason
@@ -27,6 +26,7 @@ from emu.unicorn.amd64 import acpi
 from emu.unicorn.amd64.cpu import CPL, Amd64Cpu
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.virtio_slots import disks_in, network_in, virtio_slots
 
 PORT_COST = 500  # duration of a port access in ns (one ISA bus cycle)
 TSC_COST = 20  # duration of a TSC read in ns
@@ -59,12 +59,13 @@ class Amd64Board(Board):
         self.power = AcpiPower(
             machine, lambda: machine.request_stop(Stop(StopReason.POWER_OFF, 0))
         )
-        self.disks = tuple(
-            VirtioBlock(machine, f"disk{i}", image.content, Line(pin, acpi.PCI_IRQ + i))
-            for i, image in enumerate(machine.image.options.disks))
+        options = machine.image.options
+        self._slots = virtio_slots(options, machine, lambda i: Line(pin, acpi.PCI_IRQ + i))
+        self.disks, self.network = disks_in(self._slots), network_in(self._slots)
         self.pci = PciConfiguration(machine, [
-            VirtioPci(machine, disk, acpi.PCI_PORTS + VirtioPci.ports * i, acpi.PCI_IRQ + i)
-            for i, disk in enumerate(self.disks)])
+            VirtioPci(machine, slot.device, acpi.PCI_PORTS + VirtioPci.ports * i,
+                      acpi.PCI_IRQ + i, slot.kind)
+            for i, slot in enumerate(self._slots)])
         self.pics = I8259(), I8259()
         self.devices = {
             "lapic": self.lapics[0], "ioapic": self.ioapic, "uart": self.uart, "pit": self.pit,
@@ -77,6 +78,10 @@ class Amd64Board(Board):
             (0xCF8, self.pci), (acpi.PM1_EVENT, self.power), (0x20, self.pics[0]),
             (0xA0, self.pics[1]),
         ]
+        if options.serial:
+            self.second = self.devices["uart1"] = Ns16550(
+                machine, Line(pin, acpi.SECOND_IRQ), needs_out2=True, name="uart1")
+            ports.append((acpi.SECOND_PORT, self.second))
         self._ports = {
             base + i: (device, i) for base, device in ports for i in range(device.size)
         }
@@ -178,16 +183,9 @@ class Amd64Board(Board):
         """Put the ACPI tables into memory; the boot loader sets up the CPU."""
         options = self.machine.image.options
         self.machine.write_physical(acpi.RSDP_BASE, acpi.tables(
-            options.programs, len(self.disks), len(self.cpus), options.date is not None))
+            options.programs, len(self._slots), len(self.cpus), options.date is not None,
+            options.serial))
         return b""
 
-    def type(self, data: bytes) -> None:
-        """Type bytes at the serial console."""
-        self.uart.type(data)
-
-    @property
-    def keys_left(self) -> bool:
-        """Whether the guest has not yet read all typed bytes."""
-        return self.uart.keys_left
 
 BOARD = Amd64Board

@@ -8,19 +8,20 @@ from emu.devices.devicetree import DeviceNode, cells64, cpu_node, flatten
 from emu.devices.gicv2 import CpuInterface, Distributor
 from emu.devices.pl011 import Pl011
 from emu.devices.pl031 import Pl031
-from emu.devices.virtio_block import VirtioBlock
 from emu.devices.virtio_mmio import VirtioMmio
 from emu.unicorn.arm64 import psci
 from emu.unicorn.arm64.cpu import ArmCpu
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.virtio_slots import disks_in, network_in, virtio_slots
 
 RAM_BASE = 0x40000000
 GICD_BASE, GICC_BASE, UART_BASE = 0x08000000, 0x08010000, 0x09000000
 UART_SPI = 1
 CLOCK_BASE, CLOCK_SPI = 0x09010000, 2
+SECOND_BASE, SECOND_SPI = 0x09040000, 8
 UART_CLOCK = 24_000_000
-DISK_BASE, DISK_STEP, DISK_SPI = 0x0A000000, 0x1000, 16
+VIRTIO_BASE, VIRTIO_STEP, VIRTIO_SPI = 0x0A000000, 0x1000, 16
 
 
 class ArmBoard(Board):
@@ -46,14 +47,18 @@ class ArmBoard(Board):
         machine.engine.map_device(GICC_BASE, CpuInterface.size, self._interface_read,
                                   self._interface_write)
         line = self.distributor.set_line
-        self.disks = tuple(
-            VirtioBlock(machine, f"disk{i}", image.content, Line(line, 32 + DISK_SPI + i))
-            for i, image in enumerate(machine.image.options.disks))
-        for i, disk in enumerate(self.disks):
-            device = self.devices[f"disk{i}"] = VirtioMmio(disk)
+        options = machine.image.options
+        self._slots = virtio_slots(options, machine, lambda i: Line(line, 32 + VIRTIO_SPI + i))
+        self.disks, self.network = disks_in(self._slots), network_in(self._slots)
+        for i, slot in enumerate(self._slots):
+            device = self.devices[slot.name] = VirtioMmio(slot.device, slot.kind)
             machine.engine.map_device(
-                DISK_BASE + DISK_STEP * i, DISK_STEP, device.read, device.write)
-        date = machine.image.options.date
+                VIRTIO_BASE + VIRTIO_STEP * i, VIRTIO_STEP, device.read, device.write)
+        if options.serial:
+            port = self.second = self.devices["uart1"] = Pl011(
+                machine, Line(line, 32 + SECOND_SPI), "uart1")
+            machine.engine.map_device(SECOND_BASE, port.size, port.read, port.write)
+        date = options.date
         if date is not None:
             clock = self.devices["clock"] = Pl031(machine, date)
             machine.engine.map_device(CLOCK_BASE, clock.size, clock.read, clock.write)
@@ -77,6 +82,12 @@ class ArmBoard(Board):
         """Return the device tree of the board."""
         gic, clock = 1, 2  # phandles
         level, high = 4, 0xF04
+
+        def serial_port(base: int, spi: int) -> DeviceNode:
+            return DeviceNode(f"pl011@{base:x}", compatible=["arm,pl011", "arm,primecell"],
+                              reg=cells64(base, 0x1000), interrupts=[0, spi, level],
+                              clocks=[clock, clock], clock_names=["uartclk", "apb_pclk"])
+
         root = DeviceNode("", N_address_cells=2, N_size_cells=2, compatible="linux,dummy-virt",
                     model="kinst,arm64", interrupt_parent=gic)
         root.add(
@@ -98,13 +109,14 @@ class ArmBoard(Board):
                  reg=cells64(GICD_BASE, 0x1000, GICC_BASE, 0x2000)),
             DeviceNode("apb-pclk", compatible="fixed-clock", N_clock_cells=0,
                  clock_frequency=UART_CLOCK, phandle=clock),
-            DeviceNode(f"pl011@{UART_BASE:x}", compatible=["arm,pl011", "arm,primecell"],
-                 reg=cells64(UART_BASE, 0x1000), interrupts=[0, UART_SPI, level],
-                 clocks=[clock, clock], clock_names=["uartclk", "apb_pclk"]),
-            *(DeviceNode(f"virtio_mmio@{DISK_BASE + DISK_STEP * i:x}", compatible="virtio,mmio",
-                         reg=cells64(DISK_BASE + DISK_STEP * i, DISK_STEP),
-                         interrupts=[0, DISK_SPI + i, level]) for i in range(len(self.disks))),
+            serial_port(UART_BASE, UART_SPI),
+            *(DeviceNode(f"virtio_mmio@{VIRTIO_BASE + VIRTIO_STEP * i:x}",
+                         compatible="virtio,mmio",
+                         reg=cells64(VIRTIO_BASE + VIRTIO_STEP * i, VIRTIO_STEP),
+                         interrupts=[0, VIRTIO_SPI + i, level]) for i in range(len(self._slots))),
         )
+        if self.second is not None:
+            root.add(serial_port(SECOND_BASE, SECOND_SPI))
         if "clock" in self.devices:
             root.add(DeviceNode(
                 f"pl031@{CLOCK_BASE:x}", compatible=["arm,pl031", "arm,primecell"],
@@ -112,13 +124,5 @@ class ArmBoard(Board):
                 clock_names="apb_pclk"))
         return root
 
-    def type(self, data: bytes) -> None:
-        """Type bytes at the serial console."""
-        self.uart.type(data)
-
-    @property
-    def keys_left(self) -> bool:
-        """Whether the guest has not yet read all typed bytes."""
-        return self.uart.keys_left
 
 BOARD = ArmBoard

@@ -5,18 +5,19 @@ from emu.devices.devicetree import DeviceNode, cells64, cpu_node, flatten
 from emu.devices.goldfish_rtc import GoldfishRtc
 from emu.devices.ns16550 import Ns16550
 from emu.devices.plic import Plic
-from emu.devices.virtio_block import VirtioBlock
 from emu.devices.virtio_mmio import VirtioMmio
 from emu.riscv64.registers import TIMEBASE
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.riscv64.cpu import RiscvCpu
+from emu.unicorn.virtio_slots import disks_in, network_in, virtio_slots
 
 RAM_BASE = 0x80000000
 UART_BASE, PLIC_BASE = 0x10000000, 0x0C000000
 UART_IRQ = 10
 CLOCK_BASE, CLOCK_IRQ = 0x101000, 11
-DISK_BASE, DISK_STEP, DISK_IRQ = 0x10001000, 0x1000, 1
+SECOND_BASE, SECOND_IRQ = 0x10010000, 12
+VIRTIO_BASE, VIRTIO_STEP, VIRTIO_IRQ = 0x10001000, 0x1000, 1
 
 
 class RiscvBoard(Board):
@@ -34,15 +35,18 @@ class RiscvBoard(Board):
         self.devices = {"plic": self.plic, "uart": self.uart}
         machine.engine.map_device(PLIC_BASE, self.plic.size, self.plic.read, self.plic.write)
         machine.engine.map_device(UART_BASE, 0x1000, self.uart.read, self.uart.write)
-        self.disks = tuple(
-            VirtioBlock(machine, f"disk{i}", image.content,
-                        Line(self.plic.set_line, DISK_IRQ + i))
-            for i, image in enumerate(machine.image.options.disks))
-        for i, disk in enumerate(self.disks):
-            device = self.devices[f"disk{i}"] = VirtioMmio(disk)
+        options, line = machine.image.options, self.plic.set_line
+        self._slots = virtio_slots(options, machine, lambda i: Line(line, VIRTIO_IRQ + i))
+        self.disks, self.network = disks_in(self._slots), network_in(self._slots)
+        for i, slot in enumerate(self._slots):
+            device = self.devices[slot.name] = VirtioMmio(slot.device, slot.kind)
             machine.engine.map_device(
-                DISK_BASE + DISK_STEP * i, DISK_STEP, device.read, device.write)
-        date = machine.image.options.date
+                VIRTIO_BASE + VIRTIO_STEP * i, VIRTIO_STEP, device.read, device.write)
+        if options.serial:
+            port = self.second = self.devices["uart1"] = Ns16550(
+                machine, Line(line, SECOND_IRQ), name="uart1")
+            machine.engine.map_device(SECOND_BASE, 0x1000, port.read, port.write)
+        date = options.date
         if date is not None:
             clock = self.devices["clock"] = GoldfishRtc(machine, date)
             machine.engine.map_device(CLOCK_BASE, clock.size, clock.read, clock.write)
@@ -58,6 +62,12 @@ class RiscvBoard(Board):
         count = len(self.cpus)
         # Phandles of the interrupt controllers: one for each hart, and one for the PLIC.
         harts, plic = [1, *range(3, 2 + count)], 2
+
+        def serial_port(base: int, irq: int) -> DeviceNode:
+            return DeviceNode(f"serial@{base:x}", compatible="ns16550a",
+                              reg=cells64(base, 0x100), clock_frequency=3686400,
+                              interrupt_parent=plic, interrupts=irq)
+
         root = DeviceNode("", N_address_cells=2, N_size_cells=2, compatible="riscv-virtio",
                     model="kinst,riscv64")
         root.add(
@@ -78,13 +88,12 @@ class RiscvBoard(Board):
                      N_address_cells=0, interrupt_controller=None, riscv__ndev=63, phandle=plic,
                      interrupts_extended=[
                          cell for hart in harts for cell in (hart, 11, hart, 9)]),
-                DeviceNode(f"serial@{UART_BASE:x}", compatible="ns16550a",
-                     reg=cells64(UART_BASE, 0x100), clock_frequency=3686400,
-                     interrupt_parent=plic, interrupts=UART_IRQ),
-                *(DeviceNode(f"virtio_mmio@{DISK_BASE + DISK_STEP * i:x}",
+                serial_port(UART_BASE, UART_IRQ),
+                *(DeviceNode(f"virtio_mmio@{VIRTIO_BASE + VIRTIO_STEP * i:x}",
                              compatible="virtio,mmio", interrupt_parent=plic,
-                             reg=cells64(DISK_BASE + DISK_STEP * i, DISK_STEP),
-                             interrupts=DISK_IRQ + i) for i in range(len(self.disks))),
+                             reg=cells64(VIRTIO_BASE + VIRTIO_STEP * i, VIRTIO_STEP),
+                             interrupts=VIRTIO_IRQ + i) for i in range(len(self._slots))),
+                *([serial_port(SECOND_BASE, SECOND_IRQ)] if self.second is not None else []),
                 *([DeviceNode(f"rtc@{CLOCK_BASE:x}", compatible="google,goldfish-rtc",
                               interrupt_parent=plic, reg=cells64(CLOCK_BASE, 0x1000),
                               interrupts=CLOCK_IRQ)] if "clock" in self.devices else []),
@@ -92,13 +101,5 @@ class RiscvBoard(Board):
         )
         return root
 
-    def type(self, data: bytes) -> None:
-        """Type bytes at the serial console."""
-        self.uart.type(data)
-
-    @property
-    def keys_left(self) -> bool:
-        """Whether the guest has not yet read all typed bytes."""
-        return self.uart.keys_left
 
 BOARD = RiscvBoard

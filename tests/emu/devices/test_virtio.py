@@ -8,15 +8,9 @@ import pytest
 
 from emu.devices.device import Line
 from emu.devices.pci_configuration import PciConfiguration
-from emu.devices.virtio_block import (
-    DRIVER_OK,
-    LATENCY,
-    MAX_SEGMENTS,
-    NEEDS_RESET,
-    SECTOR,
-    VirtioBlock,
-)
-from emu.devices.virtio_mmio import CONFIGURATION, VERSION_1, VirtioMmio
+from emu.devices.virtio_block import LATENCY, MAX_SEGMENTS, SECTOR, VirtioBlock
+from emu.devices.virtio_device import DRIVER_OK, NEEDS_RESET, VERSION_1
+from emu.devices.virtio_mmio import CONFIGURATION, VirtioMmio
 from emu.devices.virtio_pci import VirtioPci
 from emu.devices.virtio_queue import DESCRIPTOR, MAX_BYTES, MAX_SIZE, NEXT, WRITE
 from emu.host.errors import MemoryAccessError
@@ -202,7 +196,7 @@ def hostile(r, driver):
 
     def request():
         """Queue a valid request, which later steps may corrupt."""
-        driver.sent = driver.block.queue.taken
+        driver.sent = driver.block.queues[0].taken
         kind = r.choice((IN, OUT, FLUSH, GET_ID))
         struct.pack_into("<IIQ", memory, DATA, kind, 0, r.randrange(30))
         driver.put([(DATA, 16, 0), *[(DATA + 512, 512, r.choice((0, WRITE)))] * r.randrange(2),
@@ -219,7 +213,7 @@ def hostile(r, driver):
             r.choice((0, 1, 31, value(64)))),
         "available": lambda: struct.pack_into(
             "<HH8H", memory, RINGS + 0x400, value(16) & 1,
-            driver.block.queue.taken + r.choice((1, 1, 1, 2, 8, value(16))) & 0xFFFF,
+            driver.block.queues[0].taken + r.choice((1, 1, 1, 2, 8, value(16))) & 0xFFFF,
             *(r.choice((r.randrange(8), value(16))) for _ in range(8))),
         "queue over itself": lambda: device.write(
             r.choice((0x80, 0x90, 0xA0)), 4, r.choice((RINGS, value(32)))),
