@@ -9,6 +9,7 @@ from emu.arch.architectures import arch_of
 from emu.elf.image import Image
 from emu.host.errors import KinstError, SnapshotError
 from emu.host.fingerprint import fingerprint, machine_modules
+from emu.host.printable import plain
 from emu.host.progress import PROGRESS
 from emu.machine.machine import Stop, StopReason, Until
 from emu.unicorn import snapshot
@@ -22,6 +23,7 @@ from images.login import (
     quoted_last_line,
     run_to,
 )
+from images.shell import CommandError, run_command
 
 MEMORY = 512 << 20
 LIMIT = 20_000_000_000  # maximum number of instructions of a boot; GENERIC needs less than 2 %
@@ -113,7 +115,7 @@ def snapshot_path(image: Image, memory: int) -> Path:
     """
     arch = arch_of(image).name
     made_by = fingerprint(
-        (*machine_modules(arch), "images.boots", "images.login"), ("unicorn",))
+        (*machine_modules(arch), "images.boots", "images.login", "images.shell"), ("unicorn",))
     name = f"{arch}-{image.identity[-32:]}-{memory >> 20}M-{made_by}.kinst"
     return cached_file("snapshots", name)
 
@@ -136,7 +138,7 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
     if path.exists():
         try:
             with PROGRESS.working(f"restoring the boot of {image.path}"):
-                return snapshot.restore(path, image)
+                return _with_files(snapshot.restore(path, image))
         except SnapshotError:
             pass  # the cached boot is unusable: boot again below
     with PROGRESS.working(f"booting {image.path} (later runs restore this boot)"):
@@ -150,6 +152,25 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
         _drop_older(path)
     except (SnapshotError, OSError) as error:
         print(f"kinst: the boot was not saved in the cache: {error}", file=sys.stderr)
+    return _with_files(machine)
+
+
+def _with_files(machine: UnicornMachine) -> UnicornMachine:
+    """Insert and mount the disk with files, if the machine has one and is at a root shell.
+
+    :raises CommandError: the guest cannot mount it.
+    """
+    session = machine.guest.boot.session
+    if machine.board.files is None or session is None:
+        return machine
+    machine.insert_files()
+    console = bytes(machine.console.text)
+    ran = run_command(machine, session.attach.format(len(machine.board.disks)), LIMIT)
+    if ran.status:
+        said = plain(ran.output.decode("utf-8", "replace")).strip()
+        raise CommandError(f"{machine.image.path}: the system cannot mount the disk with the "
+                           f"files: {said}")
+    machine.console.text[:] = console
     return machine
 
 
@@ -177,7 +198,7 @@ class BootAhead:
             with contextlib.suppress(KinstError, OSError):
                 path = snapshot_path(self.image, self.memory)
                 if path.exists():
-                    self._machine = snapshot.restore(path, self.image)
+                    self._machine = _with_files(snapshot.restore(path, self.image))
         finally:
             sys.setswitchinterval(self._interval)
 

@@ -48,12 +48,13 @@ def program(arch: str, source: Path, output: Path, options: Sequence[str] = (),
     linked(output, [source], flags, options)
 
 
-def program_against(arch: str, source: Path, output: Path, system: Path) -> None:
+def program_against(arch: str, source: Path, output: Path, system: Path, static: bool) -> None:
     """Compile and link one program against a system's own headers and libraries.
 
+    :param static: whether to link statically.
     :raises KinstError: a tool is missing or fails.
     """
-    linked_against(output, source, system, target(SOURCE, arch))
+    linked_against(output, source, system, target(SOURCE, arch), static)
 
 
 def root(programs: Mapping[str, bytes]) -> Folder:

@@ -58,16 +58,17 @@ def linked(output: Path, sources: Sequence[Path], flags: Sequence[str],
         os.replace(made, output)
 
 
-def linked_against(output: Path, source: Path, system: Path, port: Port) -> None:
-    """Compile a program against a system's headers and static libraries.
+def linked_against(output: Path, source: Path, system: Path, port: Port, static: bool) -> None:
+    """Compile a program against a system's headers and libraries.
 
-    :param system: the folder that contains the system's ``usr``.
+    :param system: the folder that contains the system's ``usr`` and ``lib``.
+    :param static: whether to link statically.
     :raises KinstError: a tool is missing or fails; the message includes its output.
     """
     linker = shutil.which(tool("ld.lld"))
-    _run(tool("clang"), f"--target={port.triple}", *port.flags, f"--sysroot={system}", "-static",
-         "-O2", "-g", "-fno-omit-frame-pointer", f"--ld-path={linker}", "-pthread",
-         str(source), "-o", str(output), "-lm")
+    _run(tool("clang"), f"--target={port.triple}", *port.flags, f"--sysroot={system}",
+         *(["-static"] if static else []), "-O2", "-g", "-fno-omit-frame-pointer",
+         f"--ld-path={linker}", "-pthread", str(source), "-o", str(output), "-lm")
 
 
 def _run(*command: str) -> None:

@@ -6,6 +6,7 @@ The archives are not trusted: names, sizes and the number of members are checked
 import contextlib
 import lzma
 import mmap
+import os
 import re
 import shutil
 import stat
@@ -26,7 +27,9 @@ MAX_MEMBER, MAX_ALL, MAX_MEMBERS = 2 << 30, 6 << 30, 1 << 19
 MAX_HEADER = 1 << 16  # maximum size in bytes of an extension header, which precedes its member
 FREE = 256 << 20  # free space in a root file system in bytes
 # Pattern of the headers and libraries that programs are compiled against
-HEADERS = re.compile(r"usr/(?:include/[\w.+/-]{1,200}|lib/[\w.+-]{1,100}\.[ao])")
+HEADERS = re.compile(r"usr/(?:include/[\w.+/-]{1,200}|lib/[\w.+-]{1,100}\.(?:[ao]|so[\d.]*))"
+                     r"|lib/[\w.+-]{1,100}\.so[\d.]*")
+KEPT = "usr", "lib"  # top-level folders of these files
 
 Progress = Callable[[str, int, int], None]  # arguments: step, bytes done, total bytes (0: unknown)
 
@@ -147,14 +150,16 @@ def make_root(archive: Path, image: Path, headers: Path, progress: Progress,
         root = ufs.tree(tree)  # raises an error if a name is both a file and a directory
         for name, item in tree.items():
             if HEADERS.fullmatch(name) and isinstance(item, File):
-                _keep(staging / name, item)
+                _keep(staging, name, item)
         progress(f"writing {image.name}", 0, 0)
         with replacing(image) as file:
             ufs.write(root, file, FREE)
         shutil.rmtree(headers, ignore_errors=True)
         if (staging / "usr").exists():
             headers.mkdir()
-            (staging / "usr").rename(headers / "usr")
+            for folder in KEPT:
+                if (staging / folder).exists():
+                    (staging / folder).rename(headers / folder)
     return added
 
 
@@ -193,12 +198,17 @@ def _tree(archive: Path, found: dict[str, Entry], held: memoryview) -> dict[str,
     return tree
 
 
-def _keep(path: Path, file: File) -> None:
-    """Write a header or library, but skip symbolic links that lead to other directories."""
+def _keep(staging: Path, name: str, file: File) -> None:
+    """Write a header or library.
+
+    A symbolic link is kept if it leads to a file that may be kept, too.
+    """
+    path = staging / name
     path.parent.mkdir(parents=True, exist_ok=True)
     if stat.S_ISLNK(file.mode):
         target = bytes(file.content).decode("utf-8", "surrogateescape")
-        if re.fullmatch(r"[\w.+-]{1,100}", target) and target not in (".", ".."):
-            path.symlink_to(target)
+        there = os.path.normpath(os.path.join("/", os.path.dirname(name), target)).lstrip("/")
+        if HEADERS.fullmatch(there):
+            path.symlink_to(os.path.relpath(staging / there, path.parent))
     else:
         path.write_bytes(file.content)

@@ -20,6 +20,7 @@ from emu.replay.starts import BOOT, BOOTED, PLACED
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, booted, unbooted
+from images.kept_contents import KeptContents
 
 Modules = Sequence[tuple[str, str]]
 
@@ -158,7 +159,7 @@ def played(path: Path, name: str | None = None, limit: int = LIMIT,
     :param modules: module files that are not next to the kernel.
     :raises ReplayError: the recording or its kernel cannot be used.
     """
-    recording = Recording(path)
+    recording = Recording(path, KeptContents(path))
     length = recording.last.instructions - recording.start.position.instructions
     if length > limit:
         raise ReplayError(f"{path}: has {length} instructions, which exceeds the limit of {limit}; "

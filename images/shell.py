@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emu.arch.architectures import arch_of
+from emu.devices.late_disk import CAPACITY
 from emu.elf.boot_options import DiskImage, disk_image
 from emu.elf.image import Image
 from emu.guests.registry import guest_of
@@ -275,15 +276,33 @@ def at_system_call(machine: Machine) -> None:
 
 
 def with_folder(image: Image, folder: Path | None) -> Image:
-    """Return an image with the kinst-emu userland, and the files of a host directory in ``/files``.
+    """Return an image with the files of a host directory in the guest's ``/files``.
+
+    They become part of the kinst-emu userland; a system on a disk gets them on another disk, which
+    is mounted after the boot.
 
     :param folder: the host directory; None returns the image unchanged.
     :raises KinstError: the files cannot be read, or do not fit.
     """
     if folder is None:
         return image
+    if image.options.disks or not has_our_shell(image):
+        return replace(image, options=replace(image.options, files=_disk_of(folder)))
     disk = with_files(folder, arch_of(image).name)
-    return replace(image, options=replace(image.options, memory_disk=disk, disks=()))
+    return replace(image, options=replace(image.options, memory_disk=disk))
+
+
+def _disk_of(folder: Path) -> DiskImage:
+    """Return a disk image with the files of a host directory.
+
+    :raises KinstError: the files cannot be read, or do not fit.
+    """
+    from images.ufs import image, read_folder
+
+    content = image(read_folder(folder), 0)
+    if len(content) > CAPACITY:
+        raise CommandError(f"{folder}: its files do not fit on a disk of {CAPACITY >> 20} MiB")
+    return DiskImage(folder, memoryview(content))
 
 
 def has_our_shell(image: Image) -> bool:
@@ -302,41 +321,40 @@ def has_our_shell(image: Image) -> bool:
 def program_files(image: Image, folder: Path | None = None) -> dict[str, Path]:
     """Return the files that contain the symbols of userland programs, keyed by process name.
 
-    Programs in ``folder``, which the guest sees as ``/files``, are included. The result is empty if
-    the root file system is not the kinst-emu userland.
+    Programs in ``folder``, which the guest sees as ``/files``, are included; programs of other
+    userlands than that of kinst-emu are not.
     """
     from images.build_userland import PROGRAMS, SHELL, TOOLS
 
-    try:
+    files: dict[str, Path] = {}
+    if has_our_shell(image):
         built = catalog.userland(arch_of(image).name)
-    except ImageError:
-        return {}
-    if folder is None and not has_our_shell(image):
-        return {}
-    files = {name: built.with_name(f"{name if name in PROGRAMS else SHELL}.debug")
-             for name in ("init", *TOOLS, *PROGRAMS)}
+        files = {name: built.with_name(f"{name if name in PROGRAMS else SHELL}.debug")
+                 for name in ("init", *TOOLS, *PROGRAMS)}
     if folder is not None:
         files |= {path.name: path for path in folder.rglob("*") if path.is_file()}
     return files
 
 
-def with_program(image: Image, source: Path) -> Image:
-    """Return an image with the kinst-emu userland and one compiled C program in ``/files``.
+def with_program(image: Image, source: Path, static: bool = False) -> Image:
+    """Return an image with one compiled C program in ``/files``.
 
+    :param static: as for ``compile_program``.
     :raises KinstError: the program cannot be read or compiled.
     """
     with tempfile.TemporaryDirectory() as folder:
-        compile_program(image, source, Path(folder))
+        compile_program(image, source, Path(folder), static)
         return with_folder(image, Path(folder))
 
 
-def compile_program(image: Image, source: Path, folder: Path) -> None:
+def compile_program(image: Image, source: Path, folder: Path, static: bool = False) -> None:
     """Compile one C file; write the program to a directory.
 
     A file that includes ``system.h`` or contains ``_start`` is compiled against the kinst-emu
     headers. Any other file is compiled against the base system that was fetched with the kernel,
     or, if there is none, against the kinst-emu headers and common C library functions.
 
+    :param static: whether to link a program for a system on a disk statically, too.
     :raises KinstError: the file cannot be read or compiled.
     """
     from images.build_userland import WITH_LIBRARY, program, program_against
@@ -347,8 +365,11 @@ def compile_program(image: Image, source: Path, folder: Path) -> None:
     text = source.read_bytes()
     ours = OUR_HEADER in text or OUR_START in text
     if system is not None and not ours:
-        program_against(arch, source, output, system)
+        program_against(arch, source, output, system, static or not image.options.disks)
         return
+    if image.options.disks and not ours:
+        raise CommandError(f"{source}: cannot be compiled without the headers and libraries of a "
+                           "base system; run: kinst images fetch RELEASE/ARCH --base")
     try:
         program(arch, source, output, more=() if ours else WITH_LIBRARY)
     except KinstError as error:

@@ -33,14 +33,18 @@ class VirtioBlock(VirtioDevice):
 
     :param name: unique name of the device's timer.
     :param content: the disk image, a whole number of sectors.
+    :param capacity: size of the disk in bytes, which reads as zeros behind the content; None: the
+        size of the content.
     """
 
     TYPE, QUEUES = 2, 1
     FEATURES = SEG_MAX | BLK_SIZE | FLUSH
 
-    def __init__(self, bus: Bus, name: str, content: Content, line: Line) -> None:
+    def __init__(self, bus: Bus, name: str, content: Content, line: Line,
+                 capacity: int | None = None) -> None:
+        self._capacity = len(content) if capacity is None else capacity
         super().__init__(bus, line, CONFIGURATION.pack(
-            len(content) // SECTOR, 0, MAX_SEGMENTS, 0, 0, 0, SECTOR))
+            self._capacity // SECTOR, 0, MAX_SEGMENTS, 0, 0, 0, SECTOR))
         self._content = content
         self._written: dict[int, bytes] = {}  # changed blocks, keyed by block number
         self._shown: dict[str, str] = {}  # the changed blocks, as saved in snapshots
@@ -87,7 +91,7 @@ class VirtioBlock(VirtioDevice):
 
     def _inside(self, sector: int, size: int,
                 act: Callable[[int, int], bytes]) -> tuple[bytes, int]:
-        if size % SECTOR or sector * SECTOR + size > len(self._content):
+        if size % SECTOR or sector * SECTOR + size > self._capacity:
             return b"", IO_ERROR
         return act(sector * SECTOR, size), OK
 
@@ -105,7 +109,7 @@ class VirtioBlock(VirtioDevice):
 
     def content(self, at: int, size: int) -> bytes:
         """Return bytes of the disk, including changes by the guest."""
-        content = bytearray(self._content[at : at + size])
+        content = bytearray(bytes(self._content[at : at + size]).ljust(size, b"\0"))
         for block_number in range(at // BLOCK, (at + size + BLOCK - 1) // BLOCK):
             block, base = self._written.get(block_number), block_number * BLOCK
             if block is not None:
@@ -117,7 +121,7 @@ class VirtioBlock(VirtioDevice):
         end = at + len(data)
         for block_number in range(at // BLOCK, (end + BLOCK - 1) // BLOCK):
             base = block_number * BLOCK
-            size = min(BLOCK, len(self._content) - base)
+            size = min(BLOCK, self._capacity - base)
             block = bytearray(self.content(base, size))
             begin, last = max(base, at), min(base + size, end)
             block[begin - base : last - base] = data[begin - at : last - at]
@@ -146,7 +150,7 @@ class VirtioBlock(VirtioDevice):
         blocks = {}
         for key, text in written.items():
             block_number, block = int(key), bytes.fromhex(text)
-            left = len(self._content) - block_number * BLOCK
+            left = self._capacity - block_number * BLOCK
             if (block_number < 0 or left <= 0 or len(block) != min(BLOCK, left)
                     or str(block_number) != key):
                 raise ValueError("the saved state of a disk contains an invalid block")

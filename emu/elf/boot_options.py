@@ -30,14 +30,20 @@ MAX_DATE = (1 << 32) - 1  # last second that every board's clock can show: a PL0
 
 @dataclass(frozen=True)
 class DiskImage:
-    """A disk image: its file and its content."""
+    """A disk image: its file and its content.
+
+    :param known: SHA-256 digest of the content, or an empty string if it must be computed.
+    """
 
     path: Path
     content: Content
+    known: str = ""
 
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 digest of the content, in hexadecimal."""
+        if self.known:
+            return self.known
         result = hashlib.sha256()
         for piece in pieces(self.content):
             result.update(piece)
@@ -91,6 +97,8 @@ class BootOptions:
     :param turn: with several CPUs, instructions that a CPU executes before the next CPU's turn.
     :param date: time of day at the start of the boot, in seconds since 1970 (UTC); None: the guest
         finds no real-time clock.
+    :param files: a disk that is empty until its content is inserted after the boot
+        (``emu.devices.late_disk``); None: there is no such disk.
     :param network: what the network device is connected to; None: there is no such device.
     :param entropy: seed of the entropy device (``emu.devices.virtio_entropy``); None: there is no
         such device.
@@ -104,6 +112,7 @@ class BootOptions:
     cpus: int = 1
     turn: int = TURN
     date: int | None = None
+    files: DiskImage | None = None
     network: Network | None = None
     entropy: str | None = None
     serial: bool = False
@@ -120,7 +129,10 @@ class BootOptions:
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 digest of the options in hexadecimal; an empty string for default options."""
+        """SHA-256 digest of the options in hexadecimal; an empty string for default options.
+
+        The content of ``files`` is left out, because a boot does not depend on it.
+        """
         if self == NOTHING:
             return ""
         disk = "" if self.memory_disk is None else self.memory_disk.digest
@@ -128,6 +140,7 @@ class BootOptions:
                           *(image.digest for image in self.disks),
                           *([f"{self.cpus} CPUs, {self.turn}"] if self.cpus > 1 else []),
                           *([f"date {self.date}"] if self.date is not None else []),
+                          *(["files"] if self.files is not None else []),
                           *([f"network {self.network.digest}"] if self.network else []),
                           *([f"entropy {self.entropy}"] if self.entropy is not None else []),
                           *(["serial"] if self.serial else [])))

@@ -414,6 +414,7 @@ class ConsoleSession:
     :param locked: end of a console line that asks for a password.
     :param prompt: prompt of the shell after the last answer.
     :param more: prompt of the shell when a command is incomplete.
+    :param attach: command that mounts the files of the disk whose number replaces ``{}``.
     :param status: command that prints the exit status of the previous command as an OSC 133 mark.
     """
 
@@ -424,6 +425,7 @@ class ConsoleSession:
     locked: str
     prompt: str
     more: str
+    attach: str
     status: str
 
 

@@ -117,6 +117,11 @@ class HeldFile:
         self._state = state_of(self._descriptor)
         self.close = weakref.finalize(self, os.close, self._descriptor)
 
+    @property
+    def state(self) -> State:
+        """Identity of the file and of its version (``state_of``)."""
+        return self._state
+
     def __len__(self) -> int:
         """Size of the file in bytes."""
         return self._state[2]

@@ -1,7 +1,8 @@
 """Recordings, which contain the start of a run, its inputs, and states saved during the run.
 
 The parts of the file (``emu/replay/parts.py``): START, once; DISK, one for each disk, the memory
-disk first, and one for each shared file; INPUTS, given before the machine runs on; MARK, a position
+disk first, and one for each shared file; KEPT, a reference in place of a DISK or of the first
+CHECKPOINT; INPUTS, given before the machine runs on; MARK, a position
 that the run has reached; CHECKPOINT, the state there and the pages that differ from the start; END,
 the final state.
 """
@@ -20,6 +21,7 @@ from typing import Any
 from emu.arch.architectures import ARCHITECTURES
 from emu.elf.boot_options import (
     ASSIGNMENT,
+    COPIED,
     MAX_DATE,
     MAX_DISKS,
     MAX_ENVIRONMENT,
@@ -37,6 +39,7 @@ from emu.elf.boot_options import (
     is_disk,
 )
 from emu.host.bounded_json import fits, read_json
+from emu.host.input_file import Content
 from emu.host.printable import plain, printable
 from emu.machine.machine import MAX_CONSOLE, Stop, StopReason, Until
 from emu.replay.inputs import (
@@ -51,6 +54,7 @@ from emu.replay.inputs import (
     position_to_json,
     to_json,
 )
+from emu.replay.kept import Kept, KeptStore, NoStore, kept_from_json, kept_to_json
 from emu.replay.parts import (
     AGAIN,
     FEW_VALUES,
@@ -70,6 +74,7 @@ from emu.unicorn.state import MachineState
 from emu.unicorn.wired_machine import Go
 
 START, DISK, INPUTS, MARK, CHECKPOINT, END = b"STRT", b"DISK", b"INPT", b"MARK", b"CHCK", b"DONE"
+KEPT = b"KEPT"
 MARK_EVERY = 25_000_000  # number of instructions between two position marks
 # Write a checkpoint when the run has grown by 1/GROWTH since the previous checkpoint, and by at
 # least FIRST instructions.  Seeking then replays only a fraction of the run, and the file grows
@@ -113,6 +118,7 @@ class Start:
     :param cpus: number of CPUs.
     :param turn: instructions in a CPU's turn.
     :param date: time of day at the start of the boot in seconds since 1970, or None.
+    :param files: whether there is a disk with files; the file contains its content.
     :param network: kind of the network that the machine is connected to, or None.
     :param shared: names of the files that the network's peer offers; the file contains them.
     :param entropy: seed of the entropy device, or None.
@@ -138,6 +144,7 @@ class Start:
     cpus: int = 1
     turn: int = TURN
     date: int | None = None
+    files: bool = False
     network: str | None = None
     shared: tuple[str, ...] = ()
     entropy: str | None = None
@@ -211,11 +218,14 @@ class Recorder:
 
     :param kind: what the machine's state was made from, one of STARTS.
     :param workload: description of what is recorded.
+    :param store: where contents are kept that the recording refers to: disks of more than 64 MiB,
+        and the first state of a STATE; None: the recording contains them.
     :raises ReplayError: here and in later calls, if the file cannot be written, or the machine or
         an input cannot be recorded.
     """
 
-    def __init__(self, machine: UnicornMachine, path: Path, kind: str, workload: str) -> None:
+    def __init__(self, machine: UnicornMachine, path: Path, kind: str, workload: str,
+                 store: KeptStore | None = None) -> None:
         if machine.patches or machine.runner is not None:
             raise ReplayError(f"{path}: cannot start a recording: the machine has probes or is "
                               "already being recorded")
@@ -233,23 +243,28 @@ class Recorder:
             environment=options.environment, flags=options.flags,
             memory_disk=options.memory_disk is not None, disks=len(options.disks),
             cpus=options.cpus, turn=options.turn, date=options.date,
+            files=options.files is not None,
             network=None if options.network is None else options.network.kind,
             shared=tuple(file.name for file in shared), entropy=options.entropy,
             serial=options.serial)
         self._first: dict[int, bytes] = {}
-        contents = [*(disk.content for disk in options.every_disk),
-                    *(file.content for file in shared)]
-        if sum(map(len, contents)) > MAX_DISKS_SIZE:
+        every = [*options.every_disk, *([] if options.files is None else [options.files])]
+        referred = [disk for disk in options.disks
+                    if store is not None and len(disk.content) > COPIED]
+        packed = [*(disk.content for disk in every if disk not in referred),
+                  *(file.content for file in shared)]
+        if sum(map(len, packed)) > MAX_DISKS_SIZE:
             raise ReplayError(f"{path}: the disks are too large for a recording: the limit is "
                               f"{MAX_DISKS_SIZE >> 20} MiB in total")
         start = _start_to_json(self.start)
         if not fits(start, FEW_VALUES, MAX_ROW):
             raise ReplayError(f"{path}: the description of the run is too large: the limit is "
                               f"{MAX_ROW >> 20} MiB and {FEW_VALUES} JSON values")
-        state = [(CHECKPOINT, self._present(path, said=True))] if kind == STATE else []
-        self._writer = PartWriter(path, itertools.chain(
-            [(START, start)],
-            ((DISK, bytes(content[:])) for content in contents), state))
+        state = [self._first_state(path, store)] if kind == STATE else []
+        disks = (_referred(disk) if disk in referred else (DISK, bytes(disk.content[:]))
+                 for disk in every)
+        files = ((DISK, bytes(file.content[:])) for file in shared)
+        self._writer = PartWriter(path, itertools.chain([(START, start)], disks, files, state))
         self._first = pages_of(machine)
         self._inputs: list[Input] = []
         self._input_count = self._input_bytes = 0
@@ -347,6 +362,15 @@ class Recorder:
         return b"".join(
             [len(head).to_bytes(4, "little"), head, *map(machine.memory_part.page, changed)])
 
+    def _first_state(self, path: Path, store: KeptStore | None) -> tuple[bytes, bytes]:
+        """Return the part for the first state, or for a reference to it."""
+        content = self._present(path, said=True)
+        if store is None:
+            return CHECKPOINT, content
+        kept = Kept(CHECKPOINT.decode(), store.keep(content), len(content),
+                    position=position_of(self.machine))
+        return KEPT, json.dumps(kept_to_json(kept)).encode()
+
     def end(self) -> End | None:
         """End the recording at the machine's current position.
 
@@ -377,6 +401,12 @@ class Recorder:
         self.end()
 
 
+def _referred(disk: DiskImage) -> tuple[bytes, bytes]:
+    """Return the part for a reference to a disk."""
+    kept = Kept(DISK.decode(), disk.digest, len(disk.content), os.path.abspath(disk.path))
+    return KEPT, json.dumps(kept_to_json(kept)).encode()
+
+
 def _start_to_json(start: Start) -> bytes:
     return json.dumps({
         "kind": start.kind, "architecture": start.architecture, "build_id": start.build_id,
@@ -389,6 +419,7 @@ def _start_to_json(start: Start) -> bytes:
            if start.environment or start.flags or start.memory_disk or start.disks else {}),
         **({"cpus": start.cpus, "turn": start.turn} if start.cpus > 1 else {}),
         **({"date": start.date} if start.date is not None else {}),
+        **({"files": start.files} if start.files else {}),
         **({"network": start.network, "shared": start.shared} if start.network else {}),
         **({"entropy": start.entropy} if start.entropy is not None else {}),
         **({"serial": start.serial} if start.serial else {}),
@@ -404,6 +435,7 @@ def _start_from_json(row: Any) -> Start:
                   tuple(row.get("environment", ())), row.get("flags", ""),
                   row.get("memory_disk", False), row.get("disks", 0),
                   row.get("cpus", 1), row.get("turn", TURN), row.get("date"),
+                  row.get("files", False),
                   row.get("network"), tuple(row.get("shared", ())), row.get("entropy"),
                   row.get("serial", False))
     if start.kind not in STARTS or start.architecture not in ARCHITECTURES or not (
@@ -418,7 +450,8 @@ def _start_from_json(row: Any) -> Start:
             and type(start.turn) is int and 0 < start.turn < MAX_TURN
             and (start.date is None
                  or (type(start.date) is int and 0 <= start.date <= MAX_DATE))
-            and start.network in (None, *NETWORKS) and len(start.shared) <= MAX_SHARED
+            and type(start.files) is bool and start.network in (None, *NETWORKS)
+            and len(start.shared) <= MAX_SHARED
             and all(isinstance(name, str) and len(name) <= MAX_NAME for name in start.shared)
             and (start.entropy is None or (isinstance(start.entropy, str)
                                            and len(start.entropy) <= MAX_SEED))
@@ -438,6 +471,7 @@ SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionE
 class Recording:
     """Contents of a recording file.
 
+    :param store: where contents are found that the recording refers to.
     :ivar start: the start of the run.
     :ivar inputs: the inputs, in the order they were recorded.
     :ivar ends: indexes at which groups of inputs end; the machine runs on only after a whole group.
@@ -449,16 +483,17 @@ class Recording:
     """
 
     path: Path
+    store: KeptStore = field(default_factory=NoStore)
     start: Start = field(init=False)
     inputs: list[Input] = field(init=False, default_factory=list)
     end: End | None = field(init=False, default=None)
     last: Position = field(init=False)
-    checkpoints: list[tuple[Position, Part, int]] = field(init=False, default_factory=list)
+    checkpoints: list[tuple[Position, Part | Kept, int]] = field(init=False, default_factory=list)
     ends: list[int] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self._reader = reader = PartReader(self.path)
-        self._disks: list[Part] = []
+        self._disks: list[Part | Kept] = []
         self._input_bytes = MAX_INPUT_BYTES  # maximum size in bytes of the remaining INPUTS parts
         self.problem = reader.problem
         if not reader.parts or reader.parts[0][0] != START:
@@ -482,10 +517,17 @@ class Recording:
         kind = part[0]
         if self.end is not None:
             raise ValueError("a recording has a part after its end")
-        if kind == DISK:
+        kept = kept_from_json(self._reader.json(part)) if kind == KEPT else None
+        if kind == DISK or (kept is not None and kept.what == DISK.decode()):
             if self.ends or self.checkpoints or len(self._disks) == self._disks_wanted:
                 raise ValueError("a recording has an unexpected disk")
-            self._disks.append(part)
+            self._disks.append(kept or part)
+            return
+        if kept is not None:
+            if kept.what != CHECKPOINT.decode() or kept.position is None or self.checkpoints:
+                raise ValueError("a recording has an unexpected reference")
+            self.checkpoints.append((kept.position, kept, len(self.inputs)))
+            self._on(kept.position)
             return
         if kind == CHECKPOINT:
             match = POSITION.fullmatch(self._reader.beginning(part, MAX_POSITION))
@@ -517,7 +559,8 @@ class Recording:
 
     @property
     def _disks_wanted(self) -> int:
-        return self.start.memory_disk + self.start.disks + len(self.start.shared)
+        start = self.start
+        return start.memory_disk + start.disks + start.files + len(start.shared)
 
     @functools.cached_property
     def options(self) -> BootOptions:
@@ -528,20 +571,28 @@ class Recording:
         start = self.start
         if len(self._disks) < self._disks_wanted:
             raise ReplayError(f"{self.path}: truncated before its disks; {AGAIN}")
-        contents, remaining = [], MAX_DISKS_SIZE
+        contents: list[Content] = []
+        remaining = MAX_DISKS_SIZE
         for part in self._disks:
-            contents.append(memoryview(self._reader.content(part, remaining)))
-            remaining -= len(contents[-1])
-        count = start.memory_disk + start.disks
+            if isinstance(part, Kept):
+                contents.append(self.store.find(part))
+                continue
+            packed = self._reader.content(part, remaining)
+            contents.append(memoryview(packed))
+            remaining -= len(packed)
+        count = start.memory_disk + start.disks + start.files
         if not all(is_disk(len(content)) for content in contents[:count]):
             raise ReplayError(f"{self.path}: contains a disk of invalid size; {AGAIN}")
-        disks = [DiskImage(self.path, content) for content in contents[:count]]
+        disks = [DiskImage(Path(part.path), content, part.digest) if isinstance(part, Kept)
+                 else DiskImage(self.path, content)
+                 for content, part in zip(contents, self._disks[:count], strict=False)]
         first = disks.pop(0) if start.memory_disk else None
+        late = disks.pop() if start.files else None
         network = None if start.network is None else Network(start.network, tuple(
             SharedFile(name, content)
             for name, content in zip(start.shared, contents[count:], strict=True)))
         options = BootOptions(start.environment, start.flags, first, tuple(disks), start.cpus,
-                              start.turn, start.date, network, start.entropy, start.serial)
+                              start.turn, start.date, late, network, start.entropy, start.serial)
         return NOTHING if options == NOTHING else options
 
     def _on(self, there: Position) -> None:
@@ -555,7 +606,8 @@ class Recording:
         :raises ReplayError: if the checkpoint is damaged.
         """
         position, part, _given = self.checkpoints[number]
-        content = self._reader.content(part)
+        content = (bytes(self.store.find(part)[:]) if isinstance(part, Kept)
+                   else self._reader.content(part))
         size = int.from_bytes(content[:4], "little")
         body = memoryview(content)[4 + size :]
         try:

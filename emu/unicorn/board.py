@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from emu.arch.parts import Parts
 from emu.devices.device import Device
+from emu.devices.late_disk import LateDisk
 from emu.devices.serial_port import SerialPort
 from emu.devices.virtio_block import VirtioBlock
 from emu.devices.virtio_net import VirtioNet
@@ -20,6 +21,7 @@ class Board(ABC):
     devices: dict[str, Device]
     disks: tuple[VirtioBlock, ...] = ()
     network: VirtioNet | None = None
+    files: LateDisk | None = None
     uart: SerialPort  # the console
     second: SerialPort | None = None  # the second serial port
     cpus: tuple[Cpu, ...]

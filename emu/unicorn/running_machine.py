@@ -98,6 +98,17 @@ class RunningMachine(WiredMachine):
         self._entered("type", "1", data)
         self.board.second.type(data)
 
+    def insert_files(self) -> None:
+        """Insert the content of the disk with files (``BootOptions.files``).
+
+        :raises MachineError: if there is no such disk; while the machine is recorded.
+        """
+        if self.board.files is None:
+            raise MachineError("the machine has no disk whose content can be inserted")
+        if self.runner is not None:
+            raise MachineError("the machine is being recorded: insert files before the recording")
+        self.board.files.insert()
+
     def send_frame(self, when: int, frame: bytes) -> None:
         """Let an Ethernet frame arrive at the network device.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from emu.devices.device import Bus, Line
+from emu.devices.late_disk import LateDisk
 from emu.devices.virtio_block import VirtioBlock
 from emu.devices.virtio_device import VirtioDevice
 from emu.devices.virtio_entropy import VirtioEntropy
@@ -16,7 +17,6 @@ from emu.network.link import Link
 from emu.network.peer import Peer
 
 Interrupt = Callable[[int], Line]  # slot -> its interrupt line
-MOST_SLOTS = 6  # four disks, a network device and an entropy device
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,10 @@ def virtio_slots(options: BootOptions, bus: Bus, interrupt: Interrupt) -> tuple[
     """Return the virtio devices that the boot options ask for; slot n has interrupt n."""
     slots = [Slot(f"disk{i}", "block", VirtioBlock(bus, f"disk{i}", image.content, interrupt(i)))
              for i, image in enumerate(options.disks)]
+    if options.files is not None:
+        late = LateDisk(bus, "files", options.files.content, options.files.digest,
+                        interrupt(len(slots)))
+        slots.append(Slot("files", "files", late))
     if options.network is not None:
         link = _link(options.network)
         slots.append(Slot("net0", "net", VirtioNet(bus, "net0", link, interrupt(len(slots)))))
@@ -48,7 +52,13 @@ def virtio_slots(options: BootOptions, bus: Bus, interrupt: Interrupt) -> tuple[
 
 def disks_in(slots: tuple[Slot, ...]) -> tuple[VirtioBlock, ...]:
     """Return the disks in their order."""
-    return tuple(slot.device for slot in slots if isinstance(slot.device, VirtioBlock))
+    return tuple(slot.device for slot in slots if isinstance(slot.device, VirtioBlock)
+                 and not isinstance(slot.device, LateDisk))
+
+
+def files_in(slots: tuple[Slot, ...]) -> LateDisk | None:
+    """Return the disk whose content is inserted later, or None."""
+    return next((slot.device for slot in slots if isinstance(slot.device, LateDisk)), None)
 
 
 def network_in(slots: tuple[Slot, ...]) -> VirtioNet | None:

@@ -93,7 +93,8 @@ def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userlan
     :param modules: kernel modules to load along with their dependencies: files, or names of files
         next to the kernel (``kinst.ko``).
     :param userland: boot with kinst's userland to a shell, for ``machine.command``.
-    :param files: directory whose files the guest has in /files; implies ``userland``.
+    :param files: directory whose files the guest has in /files; without a disk, implies
+        ``userland``.
     :param cpus: number of the guest's CPUs, at most 8.
     :param base: boot the base system that was fetched with the kernel, and log in as root.
     :param single: boot the system on the disk to single-user mode.
@@ -111,8 +112,8 @@ def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userlan
     found = catalog.find(str(name), [str(module) for module in modules])
     image = with_disks(found, [Path(disk) for disk in disks], base, single, date)
     image = with_cpus(attached(image, network, entropy, serial), cpus)
-    if image.options.disks and (userland or files is not None):
-        raise KinstError("base and disks: cannot be combined with userland and files")
+    if image.options.disks and userland:
+        raise KinstError("base and disks: cannot be combined with userland")
     if userland or files is not None:
         image = with_folder(with_userland(image), None if files is None else Path(files))
     return Kernel(image)

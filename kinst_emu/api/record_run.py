@@ -12,7 +12,7 @@ from kinst_emu.terminal.terminal import check_writable
 
 @contextlib.contextmanager
 def recorded(machine: UnicornMachine, path: Path | None, kind: str, workload: str,
-             quiet: bool = False) -> Iterator[None]:
+             quiet: bool = False, self_contained: bool = False) -> Iterator[None]:
     """Record a machine in a ``with`` block, and print how to replay the recording.
 
     The recording is completed even if the block raises an exception.  Without a path, nothing is
@@ -21,6 +21,8 @@ def recorded(machine: UnicornMachine, path: Path | None, kind: str, workload: st
     :param kind: what the machine's state was made from (``emu.replay.recording``).
     :param workload: description of what is recorded.
     :param quiet: print nothing.
+    :param self_contained: whether the recording contains large disks and the first state; else it
+        refers to them.
     """
     if path is None:
         yield
@@ -29,9 +31,12 @@ def recorded(machine: UnicornMachine, path: Path | None, kind: str, workload: st
     if path.exists() and (not path.is_file() or path.samefile(machine.image.path)):
         raise KinstError(f"{path}: is the kernel or is not a regular file: choose another file "
                          "for the recording")
-    from emu.replay.recording import Recorder  # deferred: slow to import (compression, JSON)
+    # Deferred: slow to import (compression, JSON)
+    from emu.replay.recording import Recorder
+    from images.kept_contents import KeptContents
 
-    recorder = Recorder(machine, path, kind, workload)
+    store = None if self_contained else KeptContents(path)
+    recorder = Recorder(machine, path, kind, workload, store)
     try:
         yield
     finally:

@@ -17,6 +17,7 @@ from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.schedule import MOST_CPUS
 from images import catalog
 from images.build_date import build_date
+from images.disk_digests import with_known_digests
 from images.login import IDLE
 from kinst_emu.cli.device_words import device_options, device_words, with_devices
 from kinst_emu.terminal.terminal import check_writable, parse_count
@@ -91,6 +92,14 @@ def with_cpus(image: Image, cpus: int | None) -> Image:
     return replace(image, options=replace(image.options, cpus=cpus))
 
 
+def self_contained_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--self-contained``."""
+    parser.add_argument("--self-contained", action="store_true",
+                        help="put disks of more than 64 MiB and the state of --restore into the "
+                        "recording (default: the recording refers to the disks' files, and to the "
+                        "state in the cache)")
+
+
 def idle_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--idle``."""
     parser.add_argument("--idle", default=f"{IDLE // 10**9}", metavar="SECONDS",
@@ -109,19 +118,15 @@ def parse_idle(text: str) -> int:
 def files_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--files``."""
     parser.add_argument("--files", type=Path, metavar="DIR",
-                        help="copy the files of this host directory into /files of the kinst-emu "
-                        "userland (default: no files)")
+                        help="let the guest have the files of this host directory in /files "
+                        "(default: no files)")
 
 
-def check_userland(arguments: argparse.Namespace, what: str) -> None:
-    """Refuse disk options given with a command or option that needs the kinst-emu userland.
-
-    :param what: name of the option or command for the message.
-    :raises KinstError: when --disk, --memory-disk or --base is given.
-    """
-    if arguments.disk or arguments.memory_disk or arguments.base:
-        raise KinstError(f"{what}: needs the kinst-emu userland; leave out --disk, --memory-disk "
-                         "and --base")
+def static_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--static``."""
+    parser.add_argument("--static", action="store_true",
+                        help="link a C file for the base system statically (default: dynamically, "
+                        "as the system's own programs)")
 
 
 def with_options(image: Image, arguments: argparse.Namespace) -> Image:
@@ -222,7 +227,7 @@ def _told(image: Image, options: BootOptions) -> Image:
         what = "--disk" if options.disks else "--memory-disk"
         raise KinstError(f"{what}: the teaching kernel has no file systems; give a FreeBSD "
                          "kernel")
-    return replace(image, options=options)
+    return replace(image, options=with_known_digests(options))
 
 
 def keep_disks(machine: UnicornMachine) -> None:

@@ -97,10 +97,6 @@ class TracedKernel:
                 raise KinstError(f"-x {option}: cannot be used with '$ COMMAND', since the guest's "
                                  "shell sets the variables of all commands")
         files = line.work.files
-        if self.image.options.disks and (source is not None or files is not None):
-            option = "--base" if line.system.base else "--disk"
-            raise KinstError(f"{option}: cannot be combined with --files or a C file; put the "
-                             "program into the disk image")
         if source is not None and self.player is None:
             files = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
             compile_program(self.image, source, files)

@@ -23,6 +23,7 @@ from kinst_emu.cli.boot_words import (
     keep_disks,
     loader_options,
     parse_idle,
+    self_contained_option,
     with_options,
 )
 from kinst_emu.cli.completion import kernel_option
@@ -92,6 +93,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", type=Path, metavar="FILE",
                         help="record the boot in this file for kinst replay (default: no "
                         "recording)")
+    self_contained_option(parser)
     parser.add_argument("--gdb", metavar="PORT",
                         help="serve gdb on this loopback port; 0 selects a free port, - uses "
                         "standard input and output (default: no gdb)")
@@ -136,7 +138,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.gdb is not None:
         return _debugged(machine, arguments)
     start = STATE if arguments.restore else BOOT
-    with recorded(machine, arguments.record, start, "boot", arguments.json), \
+    with recorded(machine, arguments.record, start, "boot", arguments.json,
+                  arguments.self_contained), \
             connected(machine, device_words(arguments)):
         stop = _booted(machine, arguments, limit, typed, idle)
     if stop is not None and stop.reason is StopReason.INTERRUPTED:

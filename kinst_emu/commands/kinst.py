@@ -40,7 +40,7 @@ COMMANDS = {
     "report": "show the results of sweeps (--store), or compare two of them",
     "trial": "test a kinst module: its verdicts and its execution",
     "images": "list, add, fetch and build kernel images",
-    "cache": "show or clear the cache of booted kernels and debug data indexes",
+    "cache": "show or clear the cache of booted kernels, debug data indexes and recorded states",
 }
 # These commands print guest output, which is filtered unless --raw is given.  The other commands
 # print names that are already free of control sequences, or run the user's own Python session.

@@ -27,7 +27,13 @@ from images.shell import (
 from kinst_emu.api.kernel import Kernel
 from kinst_emu.api.record_run import recorded
 from kinst_emu.api.workload import load_program, program_of, run_program
-from kinst_emu.cli.boot_words import check_userland, files_option, loader_options, with_options
+from kinst_emu.cli.boot_words import (
+    files_option,
+    loader_options,
+    self_contained_option,
+    static_option,
+    with_options,
+)
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.cli.device_words import connected, device_words
 from kinst_emu.terminal.terminal import parse_count, parse_size, show_byte
@@ -46,6 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     loader_options(parser)
     files_option(parser)
+    static_option(parser)
     parser.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE",
                         help="write the recording to this file (required)")
     parser.add_argument("workload", metavar="WORKLOAD",
@@ -54,6 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "function workload(machine) is called with the booted machine (required)")
     parser.add_argument("--memory", default="512M", metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
+    self_contained_option(parser)
     parser.add_argument("--limit", metavar="N",
                         help="abandon a boot, command or call after N instructions (default: "
                         f"{LIMIT:,}; {DEFAULT_LIMIT:,} for a call)")
@@ -82,13 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
     if command is not None:
         check_command(command)
     if source is not None:
-        check_userland(arguments, "a C file")
         if arguments.files is not None:
             raise KinstError("--files: works only with a workload '$ COMMAND'")
-        image = with_program(with_userland(image), source)
+        image = with_program(with_userland(image), source, arguments.static)
     elif command is not None:
-        if arguments.files is not None:
-            check_userland(arguments, "--files")
         image = with_folder(with_userland(image), arguments.files)
     elif arguments.files is not None:
         raise KinstError("--files: works only with a workload '$ COMMAND'")
@@ -109,7 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
         machine.console.stream = show_byte if command is None else shown_output(show_byte)
     ran = None
     try:
-        with recorded(machine, path, BOOT if boots else BOOTED, workload), \
+        with recorded(machine, path, BOOT if boots else BOOTED, workload,
+                      self_contained=arguments.self_contained), \
                 connected(machine, device_words(arguments)), \
                 PROGRESS.working(f"recording {workload}"):
             if program is not None and function is not None:

@@ -20,12 +20,12 @@ from images.shell import (
     with_userland,
 )
 from kinst_emu.cli.boot_words import (
-    check_userland,
     files_option,
     idle_option,
     keep_disks,
     loader_options,
     parse_idle,
+    static_option,
     with_options,
 )
 from kinst_emu.cli.completion import kernel_option
@@ -53,6 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     loader_options(parser)
     files_option(parser)
+    static_option(parser)
     parser.add_argument("--memory", default="512M", metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     parser.add_argument("--limit", default=str(LIMIT), metavar="N",
@@ -67,7 +68,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="command line for the kinst-emu shell, which supports quotes and the "
                         "operators '; && || & | < >', or, with --base or --disk, for the root "
                         "shell of that system; or a C file, which is first compiled with "
-                        "kinst-emu's system.h, followed by its arguments (required)")
+                        "kinst-emu's system.h or against the base system's headers and libraries, "
+                        "followed by its arguments (required)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,10 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
     kernel = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
     source, words = Path(arguments.words[0]), list(arguments.words)
     compiled = source.suffix == ".c" and arguments.files is None
-    if compiled or arguments.files is not None:
-        check_userland(arguments, "a C file" if compiled else "--files")
+    if arguments.static and not compiled:
+        raise CommandError("--static: works only with a C file")
     if compiled:  # quote each word, so that it stays one argument of the program
-        image = with_program(with_userland(kernel), source)
+        image = with_program(with_userland(kernel), source, arguments.static)
         words = [shlex.quote(word) for word in (f"/files/{source.stem}", *words[1:])]
     else:
         image = with_folder(with_userland(kernel), arguments.files)

@@ -48,6 +48,7 @@ SESSION = ConsoleSession(
              (ROOT, r"set +o emacs +o vi; PS2='\e]133;P;k=s\a'; stty -echo; "
                     r"PS1='\e]133;B\a\e]133;C\a'" "\r")),
     locked="assword:", prompt=SHELL_PROMPT, more="\033]133;P;k=s\007",
+    attach="mkdir -p /files && mount -o ro /dev/vtbd{} /files",
     status=r"printf '\033]133;D;%d\007' $?")
 M_WAITOK_ZERO = 0x102  # M_WAITOK | M_ZERO of malloc(9)
 # Functions that DTrace itself may execute, on every architecture.

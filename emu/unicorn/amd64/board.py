@@ -26,7 +26,7 @@ from emu.unicorn.amd64 import acpi
 from emu.unicorn.amd64.cpu import CPL, Amd64Cpu
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.virtio_slots import disks_in, network_in, virtio_slots
+from emu.unicorn.virtio_slots import disks_in, files_in, network_in, virtio_slots
 
 PORT_COST = 500  # duration of a port access in ns (one ISA bus cycle)
 TSC_COST = 20  # duration of a TSC read in ns
@@ -62,6 +62,7 @@ class Amd64Board(Board):
         options = machine.image.options
         self._slots = virtio_slots(options, machine, lambda i: Line(pin, acpi.PCI_IRQ + i))
         self.disks, self.network = disks_in(self._slots), network_in(self._slots)
+        self.files = files_in(self._slots)
         self.pci = PciConfiguration(machine, [
             VirtioPci(machine, slot.device, acpi.PCI_PORTS + VirtioPci.ports * i,
                       acpi.PCI_IRQ + i, slot.kind)

@@ -13,7 +13,7 @@ from emu.unicorn.arm64 import psci
 from emu.unicorn.arm64.cpu import ArmCpu
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
-from emu.unicorn.virtio_slots import disks_in, network_in, virtio_slots
+from emu.unicorn.virtio_slots import disks_in, files_in, network_in, virtio_slots
 
 RAM_BASE = 0x40000000
 GICD_BASE, GICC_BASE, UART_BASE = 0x08000000, 0x08010000, 0x09000000
@@ -50,6 +50,7 @@ class ArmBoard(Board):
         options = machine.image.options
         self._slots = virtio_slots(options, machine, lambda i: Line(line, 32 + VIRTIO_SPI + i))
         self.disks, self.network = disks_in(self._slots), network_in(self._slots)
+        self.files = files_in(self._slots)
         for i, slot in enumerate(self._slots):
             device = self.devices[slot.name] = VirtioMmio(slot.device, slot.kind)
             machine.engine.map_device(

@@ -10,7 +10,7 @@ from emu.riscv64.registers import TIMEBASE
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.riscv64.cpu import RiscvCpu
-from emu.unicorn.virtio_slots import disks_in, network_in, virtio_slots
+from emu.unicorn.virtio_slots import disks_in, files_in, network_in, virtio_slots
 
 RAM_BASE = 0x80000000
 UART_BASE, PLIC_BASE = 0x10000000, 0x0C000000
@@ -38,6 +38,7 @@ class RiscvBoard(Board):
         options, line = machine.image.options, self.plic.set_line
         self._slots = virtio_slots(options, machine, lambda i: Line(line, VIRTIO_IRQ + i))
         self.disks, self.network = disks_in(self._slots), network_in(self._slots)
+        self.files = files_in(self._slots)
         for i, slot in enumerate(self._slots):
             device = self.devices[slot.name] = VirtioMmio(slot.device, slot.kind)
             machine.engine.map_device(
