@@ -8,7 +8,8 @@ FSTAB = """\
 /dev/vtbd0\t/\tufs\trw\t1\t1
 """
 
-# rc.conf(5): leave out what needs hardware, a network or a mail system.
+# rc.conf(5): leave out what needs hardware or a mail system, and configure the network device of
+# --net, if there is one.
 RC_CONF = """\
 hostname="kinst"
 sendmail_enable="NONE"
@@ -19,6 +20,7 @@ update_motd="NO"
 virecover_enable="NO"
 newsyslog_enable="NO"
 devmatch_enable="NO"
+ifconfig_vtnet0="SYNCDHCP"
 """
 
 SETTINGS = {"etc/fstab": FSTAB, "etc/rc.conf": RC_CONF}

@@ -13,7 +13,7 @@ from emu.elf.image import Image
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import boot_to_prompt, booted, settle_at_reader
-from kinst_emu.cli.boot_words import with_disks
+from images.systems import with_disks
 
 # contents of the kernel, module and disk files; empty for an absent file
 Contents = tuple[bytes, bytes, bytes]

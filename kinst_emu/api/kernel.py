@@ -9,9 +9,10 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from images.shell import with_folder, with_userland
+from images.systems import with_disks
 from kinst_emu.api.kernel_file import KernelFile
 from kinst_emu.api.machine import Machine
-from kinst_emu.cli.boot_words import with_cpus, with_disks
+from kinst_emu.cli.boot_words import with_cpus
 from kinst_emu.cli.device_words import attached
 from kinst_emu.terminal.terminal import parse_size
 

@@ -3,33 +3,39 @@
 import argparse
 import datetime
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from emu.arch.architectures import arch_of
-from emu.elf.boot_options import MAX_DATE, BootOptions, boot_options
+from emu.elf.boot_options import MAX_DATE, boot_options
 from emu.elf.image import Image
-from emu.guests.registry import guest_of
 from emu.host.atomic_file import replacing
 from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.schedule import MOST_CPUS
 from images import catalog
-from images.build_date import build_date
-from images.disk_digests import with_known_digests
 from images.login import IDLE
+from images.systems import NO_CLOCK, dated, single_user, with_system
 from kinst_emu.cli.device_words import device_options, device_words, with_devices
 from kinst_emu.terminal.terminal import check_writable, parse_count
 
-NO_CLOCK = -1  # value of --date none
+
+def base_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--base``."""
+    parser.add_argument("--base", action="store_true",
+                        help="as the first disk, attach the base system that 'kinst images fetch "
+                        "--base' downloaded with this kernel (default: off)")
+
+
+def disk_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--disk`` for a command that cannot change the disk images."""
+    parser.add_argument("--disk", type=Path, action="append", default=[], metavar="FILE",
+                        help="attach a disk image; the first disk is the root file system; changes "
+                        "are discarded on exit; may be repeated (default: no disks)")
 
 
 def system_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a system on a disk: --base, --single, --multi and --date."""
-    parser.add_argument("--base", action="store_true",
-                        help="as the first disk, attach the base system that 'kinst images fetch "
-                        "--base' downloaded with this kernel (default: off)")
+    base_option(parser)
     parser.add_argument("--date", metavar="DATE", type=parse_date,
                         help="time of day at the start of the boot, in UTC, e.g. 2026-01-31 or "
                         "2026-01-31T12:00, or 'none' for a machine without a clock (default: "
@@ -149,11 +155,11 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
     if arguments.multi and "s" in flags:
         raise KinstError(f"--multi: contradicts --append {flags}")
     if arguments.single:
-        flags += _single(bool(arguments.base or arguments.disk or arguments.memory_disk))
+        flags += single_user(bool(arguments.base or arguments.disk or arguments.memory_disk))
     base = [catalog.base(image)] if arguments.base else []
-    configured = _told(image, boot_options(
+    configured = with_system(image, boot_options(
         arguments.env, flags, arguments.memory_disk, [*base, *arguments.disk]))
-    configured = with_devices(_dated(configured, arguments.date), device_words(arguments))
+    configured = with_devices(dated(configured, arguments.date), device_words(arguments))
     return with_cpus(configured, arguments.cpus)
 
 
@@ -177,57 +183,6 @@ def parse_date(text: str) -> int:
     if not 0 <= seconds <= MAX_DATE:
         raise argparse.ArgumentTypeError(f"{text!r} is not between 1970 and 2106")
     return seconds
-
-
-def _dated(image: Image, date: int | None) -> Image:
-    """Return the image with a real-time clock if a date was given or there is a disk.
-
-    :raises KinstError: when the clocks cannot show the date.
-    """
-    if date is None and image.options.disks:
-        date = build_date(image)
-    if date in (None, NO_CLOCK):
-        return image
-    if type(date) is not int or not 0 <= date <= MAX_DATE:
-        raise KinstError(f"date {date!r}: must be a number of seconds from 0 to {MAX_DATE}")
-    return replace(image, options=replace(image.options, date=date))
-
-
-def with_disks(image: Image, disks: Sequence[Path], base: bool = False, single: bool = False,
-               date: int | None = None) -> Image:
-    """Return the image with the given disks attached.
-
-    :param base: whether to attach the base system that was fetched with the kernel as first disk.
-    :param single: whether to boot the system on the first disk to single-user mode.
-    :param date: time of day at the start of the boot, in seconds since 1970; None: with a disk,
-        when the kernel was built, otherwise no clock.
-    :raises KinstError: when a disk cannot be used, or the base system was not fetched.
-    """
-    flags = _single(bool(disks) or base) if single else ""
-    if base:
-        disks = [catalog.base(image), *disks]
-    if disks:
-        image = _told(image, boot_options([], flags, None, disks))
-    return _dated(image, date)
-
-
-def _single(disks: bool) -> str:
-    """Return the boot flag of --single.
-
-    :param disks: whether there is a disk.
-    :raises KinstError: when there is none.
-    """
-    if not disks:
-        raise KinstError("single-user mode needs a system on a disk, such as that of --base")
-    return "s"
-
-
-def _told(image: Image, options: BootOptions) -> Image:
-    if options.programs and not guest_of(image, arch_of(image).name).boot.shell_prompt:
-        what = "--disk" if options.disks else "--memory-disk"
-        raise KinstError(f"{what}: the teaching kernel has no file systems; give a FreeBSD "
-                         "kernel")
-    return replace(image, options=with_known_digests(options))
 
 
 def keep_disks(machine: UnicornMachine) -> None:

@@ -41,9 +41,10 @@ from images.shell import (
     with_userland,
     without_marks,
 )
+from images.systems import with_disks
 from kinst.probes.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.probes.seam_breakpoints import SeamBreakpoints
-from kinst_emu.cli.boot_words import with_cpus, with_disks
+from kinst_emu.cli.boot_words import with_cpus
 from kinst_emu.cli.command_line import BOOT, COMMAND, QEMU, CommandLine
 from kinst_emu.cli.device_words import connected, with_devices
 from kinst_emu.cli.shell_commands import ShellCommands

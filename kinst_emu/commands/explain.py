@@ -13,7 +13,8 @@ from emu.elf.image import Image
 from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT
 from images import catalog
-from kinst_emu.cli.boot_words import cpus_option, system_options, with_cpus, with_disks
+from images.systems import with_disks
+from kinst_emu.cli.boot_words import cpus_option, disk_option, system_options, with_cpus
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.cli.device_words import attached
 from kinst_emu.explain.record.what_if import WHAT_IFS
@@ -101,6 +102,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "%(default)s)")
     add("--memory", default="512M", metavar="SIZE",
         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
+    disk_option(parser)
     system_options(parser)
     parser.add_argument("--net", metavar="WHAT",
                         help="attach a network device: 'peer' or 'peer:FOLDER', as for kinst run "
@@ -254,7 +256,7 @@ def _runs(arguments: argparse.Namespace) -> int:
 def _image(arguments: argparse.Namespace) -> Image:
     """Return the kernel of the command line, with the disk and the CPUs that were asked for."""
     image = catalog.find(arguments.kernel, arguments.module)
-    image = with_disks(image, [], arguments.base, arguments.single, arguments.date)
+    image = with_disks(image, arguments.disk, arguments.base, arguments.single, arguments.date)
     image = attached(image, arguments.net, None, False)
     return with_cpus(image, arguments.cpus)
 

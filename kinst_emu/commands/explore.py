@@ -17,8 +17,10 @@ from emu.host.errors import KinstError
 from emu.host.printable import counted, plain
 from emu.host.progress import PROGRESS
 from images import catalog
+from images.systems import with_disks
 from kinst.verify.sweep.task import hold
 from kinst.verify.sweep.workers import Cluster, workers
+from kinst_emu.cli.boot_words import base_option
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.cli.sweeps import progress_bar
 from kinst_emu.explain.steps.explained import source_trees
@@ -52,6 +54,7 @@ FOUND = 1  # exit status if there are findings
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst explore``."""
     kernel_option(parser)
+    base_option(parser)
     add = parser.add_argument
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
         help="run to execute: a call, e.g. 'f(1)'; a program, e.g. '$ mkdir /tmp/a'; or a C file "
@@ -144,7 +147,7 @@ def run(arguments: argparse.Namespace) -> int:
                          (arguments.html, "--html")):
         if path is not None:
             check_writable(path, option)
-    image = for_runs(catalog.find(arguments.kernel, arguments.module), len(arguments.runs), cpus)
+    image = for_runs(_system(arguments), len(arguments.runs), cpus)
     trees = source_trees(image, arguments.sources)
     with PROGRESS.working("starting the runs"):
         stage, judge = stage_of(image, runs, parse_size(arguments.memory),
@@ -155,7 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
             from kinst_emu.explore.cluster_task import ClusterTask
 
             others = (ending.enter_context(Cluster(arguments.cluster)), ClusterTask(
-                0, *_files(image, arguments), runs, parse_size(arguments.memory),
+                0, *_files(image, arguments), runs, arguments.base, parse_size(arguments.memory),
                 arguments.unchecked, cpus, asked))
         explorer = Explorer(stage, asked, judge, lambda tried, of: advance(1, of), others)
         explored = explorer.only(schedule) if schedule is not None else explorer.run()
@@ -180,6 +183,11 @@ def run(arguments: argparse.Namespace) -> int:
     if explored.interrupted:
         raise KeyboardInterrupt
     return FOUND if explored.findings else 0
+
+
+def _system(arguments: argparse.Namespace) -> Image:
+    """Return the kernel of the command line, with the base system if it was asked for."""
+    return with_disks(catalog.find(arguments.kernel, arguments.module), [], arguments.base)
 
 
 def _files(image: Image, arguments: argparse.Namespace) -> tuple[str, tuple[str, ...], str]:
@@ -211,7 +219,7 @@ def _pairs(arguments: argparse.Namespace) -> int:
     if arguments.store is not None and not arguments.store.parent.is_dir():
         raise KinstError(f"--store {arguments.store}: the directory does not exist")
     cpus = None if arguments.cpus is None else parse_count(arguments.cpus, "--cpus")
-    image = for_runs(catalog.find(arguments.kernel, arguments.module), 2, cpus)
+    image = for_runs(_system(arguments), 2, cpus)
     prototypes = None if arguments.unchecked else Prototypes(image)
     image, corpus = with_programs(image, read_corpus(arguments.pairs, image, prototypes))
     store = PairStore(arguments.store, image.identity, asked_of(
@@ -234,8 +242,9 @@ def _pairs(arguments: argparse.Namespace) -> int:
         hold(task, (stage, corpus))
     else:
         task = ClusterPairTask(
-            0, schedules, seed, *_files(image, arguments), tuple(call.text for call in corpus),
-            parse_size(arguments.memory), arguments.unchecked, cpus)
+            0, schedules, seed, *_files(image, arguments), arguments.base,
+            tuple(call.text for call in corpus), parse_size(arguments.memory),
+            arguments.unchecked, cpus)
     some = workers(jobs, arguments.cluster, losses=0)
     with progress_bar(len(wanted), "pairs") as advance, some:
         for done in some.done(task, [[pair] for pair in wanted], arguments.cluster is None):

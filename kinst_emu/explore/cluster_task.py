@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from images import catalog
+from images.systems import with_disks
 from kinst.verify.sweep.workers import check_identity
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.explorer import Explorer, JudgeTask, Search
@@ -15,12 +16,14 @@ class ClusterTask(JudgeTask):
     The kernel and the C files must have the same paths on the workers as on this host.
 
     :param identity: identity of the kernel image.
+    :param based: whether the base system that was fetched with the kernel is booted.
     """
 
     kernel: str
     modules: tuple[str, ...]
     identity: str
     runs: Runs
+    based: bool
     memory: int
     unchecked: bool
     cpus: int | None
@@ -31,8 +34,8 @@ class ClusterTask(JudgeTask):
 
         :raises KinstError: the worker does not have this kernel.
         """
-        image = for_runs(catalog.find(self.kernel, list(self.modules)), len(self.runs.texts),
-                         self.cpus)
+        image = with_disks(catalog.find(self.kernel, list(self.modules)), [], self.based)
+        image = for_runs(image, len(self.runs.texts), self.cpus)
         check_identity(image, self.identity)
         stage, judge = stage_of(image, self.runs, self.memory, unchecked=self.unchecked)
         explorer = Explorer(stage, self.search, judge)

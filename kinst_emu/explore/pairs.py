@@ -20,6 +20,7 @@ from emu.host.append_file import appending
 from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
+from images.systems import with_disks
 from kinst.verify.sweep.task import Task
 from kinst.verify.sweep.workers import check_identity
 from kinst_emu.explore.exploration import for_runs, made_stage
@@ -239,12 +240,14 @@ class ClusterPairTask(PairTask):
     The kernel and the C files must have the same paths on the workers as on this host.
 
     :param identity: identity of the kernel image.
+    :param based: whether the base system that was fetched with the kernel is booted.
     :param lines: lines of the corpus.
     """
 
     kernel: str
     modules: tuple[str, ...]
     identity: str
+    based: bool
     lines: tuple[str, ...]
     memory: int
     unchecked: bool
@@ -255,7 +258,8 @@ class ClusterPairTask(PairTask):
 
         :raises KinstError: the worker does not have this kernel.
         """
-        image = for_runs(catalog.find(self.kernel, list(self.modules)), 2, self.cpus)
+        image = with_disks(catalog.find(self.kernel, list(self.modules)), [], self.based)
+        image = for_runs(image, 2, self.cpus)
         check_identity(image, self.identity)
         prototypes = None if self.unchecked else Prototypes(image)
         image, corpus = with_programs(

@@ -15,7 +15,13 @@ from emu.machine.call import Caller
 from emu.machine.machine import Stop, StopReason, Until
 from emu.machine.running_thread import thread_of
 from emu.unicorn.machine import UnicornMachine
-from images.shell import at_shell, check_command, compile_program, with_folder
+from images.shell import (
+    at_shell,
+    check_command,
+    compile_program,
+    has_our_shell,
+    with_folder,
+)
 from kinst.relocation.trap import TRAPS
 from kinst_emu.explore.threads import PATIENCE, StartedRun, StartError, stand_in_thread
 
@@ -112,7 +118,7 @@ class _Starting:
         self.runs: dict[int, StartedRun] = {}
         self._first = 0  # process ID of the first program
         self.standing: set[int] = set()
-        # the shell's thread, and the number of typed characters that the shell has not read
+        # the shell's thread, and how often the shell has to read until it waits for a new line
         self._shell = self._unread = 0
 
     def _here(self) -> int | None:
@@ -122,7 +128,8 @@ class _Starting:
 
     def type(self, line: str) -> None:
         """Type a line; the shell must be waiting for a new line."""
-        self._unread = len(line)
+        # The kinst-emu shell reads characters; a shell that edits no lines reads the whole line.
+        self._unread = len(line) if has_our_shell(self.machine.image) else 1
         last = self.machine.symbol(self.machine.guest.programs.last_process).address
         self._first = int.from_bytes(self.machine.read(last, 4), "little") + 1
         self.machine.type(line.encode())

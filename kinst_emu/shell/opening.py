@@ -6,7 +6,7 @@ from pathlib import Path
 from emu.host.errors import KinstError
 from kinst_emu.api.kernel import MEMORY, open_kernel
 from kinst_emu.api.recording import Recording
-from kinst_emu.cli.boot_words import system_options
+from kinst_emu.cli.boot_words import disk_option, system_options
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.shell.session import Session
 from kinst_emu.terminal.terminal import parse_size
@@ -21,6 +21,7 @@ def opening(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", metavar="SIZE",
                         help=f"guest RAM, in MiB or with a suffix K, M or G (default: {MEMORY})")
     parser.add_argument("--cpus", type=int, metavar="N", help="number of guest CPUs (default: 1)")
+    disk_option(parser)
     system_options(parser)
     parser.add_argument("--net", metavar="WHAT",
                         help="attach a network device: 'peer', 'peer:FOLDER' or 'wire' "
@@ -43,7 +44,7 @@ def open_with(session: Session, given: argparse.Namespace) -> None:
     """
     if given.recording is not None:
         for name in ("module", "userland", "files", "memory", "cpus", "base", "single", "multi",
-                     "date", "net", "entropy"):
+                     "date", "net", "entropy", "disk"):
             if getattr(given, name) not in (None, False, []):
                 raise KinstError(f"--{name}: cannot be used with a recording, which has its own "
                                  "machine")
@@ -55,6 +56,6 @@ def open_with(session: Session, given: argparse.Namespace) -> None:
     parse_size(memory)
     cpus = 1 if given.cpus is None else given.cpus
     session.open_kernel(open_kernel(given.kernel, given.module, userland=given.userland,
-                                    files=given.files, cpus=cpus, base=given.base,
+                                    files=given.files, cpus=cpus, base=given.base, disks=given.disk,
                                     single=given.single, date=given.date, network=given.net,
                                     entropy=given.entropy), memory)

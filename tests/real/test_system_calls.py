@@ -15,11 +15,11 @@ from emu.devices.virtio_block import IN, OUT, VirtioBlock
 from emu.machine.machine import StopReason, Until
 from images import boots, catalog
 from images.shell import run_command, with_userland
+from images.systems import with_disks
 from kinst.probes import system_calls
 from kinst.probes.breakpoints import PATHS, Breakpoints
 from kinst_emu.api.kernel import Kernel
 from kinst_emu.api.machine import Machine
-from kinst_emu.cli.boot_words import with_disks
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.commands.test_commands import run
 

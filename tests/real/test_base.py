@@ -1,0 +1,205 @@
+"""Tests of a complete FreeBSD base system on a disk.
+
+They need the root file system that 'kinst images fetch RELEASE/ARCH --base' makes, as root.ufs next
+to the kernel.
+"""
+
+import json
+import os
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+import kinst_emu
+from emu.machine.machine import Until
+from emu.unicorn.machine import UnicornMachine
+from images import boots, catalog
+from images.shell import run_command
+from images.systems import with_disks
+from kinst_emu.cli.device_words import attached
+from tests.conftest import ARCHES, real_kernel
+from tests.cutting import Cutting
+from tests.kinst_emu.commands.test_commands import run
+
+SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
+LIMIT = 5_000_000_000
+CUTS = 500
+PROGRAM = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <dlfcn.h>
+
+static void *
+started(void *text)
+{
+	printf("%zu\n", strlen(text));
+	return NULL;
+}
+
+int
+main(int count, char **words)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, started, words[count - 1]) || pthread_join(thread, NULL))
+		return 1;
+	return dlsym(RTLD_DEFAULT, "printf") ? 3 : 4;
+}
+"""
+
+
+@pytest.fixture(params=ARCHES, scope="module")
+def kernel(request):
+    """Return the path of a kernel with a base system next to it."""
+    image = real_kernel(request.param)
+    if not image.path.with_name(catalog.ROOT_FILE).is_file():
+        pytest.skip(f"no base system for {request.param}: put the root.ufs of 'kinst images fetch "
+                    f"RELEASE/ARCH --base' next to {image.path}")
+    return str(image.path)
+
+
+@pytest.fixture(scope="module")
+def based(kernel):
+    """Return the kernel's image with the base system as its disk."""
+    return with_disks(catalog.find(kernel), [], base=True)
+
+
+def test_a_command_prints_its_output_and_returns_its_status(kernel):
+    result = run("kinst", "run", "-k", kernel, "--base", "--", "ls -l / | wc -l; (exit 7)")
+    assert result.stdout.strip().isdecimal() and result.returncode == 7 and not result.stderr
+
+
+def test_commands_follow_each_other_on_one_machine(kernel):
+    machine = kinst_emu.open(kernel, base=True).boot()
+    assert machine.command("cd /etc && pwd && echo one > /tmp/one").output == b"/etc\r\n"
+    assert machine.command("cat /tmp/one").output == b"one\r\n"
+    assert machine.command("false").status == 1
+    assert machine.command("nonsense").status == 127
+    assert machine.command("sh -c 'kill -9 $$'").status == 128 + 9
+
+
+def test_two_processes_boot_to_the_same_state_and_probes_do_not_change_it(kernel):
+    plain = [run("kinst", "boot", "-k", kernel, "--base", "-q", "--digest", "--json")
+             for _ in range(2)]
+    digests = {json.loads(result.stdout)["digest"] for result in plain}
+    assert len(digests) == 1 and "login: " in json.loads(plain[0].stdout)["console"]
+    traced = run("kdtrace", "-k", kernel, "--base", "-n", "fbt::: { @ = count(); }", "-c", "boot",
+                 "--digest")
+    assert traced.returncode == 0, traced.stderr
+    assert f"digest {digests.pop()}" in traced.stdout
+    assert int(traced.stdout.split("digest")[0].split()[-1]) > 10_000_000
+
+
+def test_a_boot_to_login_that_is_cut_at_random_is_the_same(based, tmp_path):
+    machine = UnicornMachine(based, boots.MEMORY)
+    machine.boot()
+    boots.at_start(machine)
+    start, begin = machine.snapshot(), machine.instructions
+    boots.boot_to_prompt(machine)
+    end, digest = machine.instructions, machine.digest()
+    machine.restore(start)
+    functions = [f for f in based.symbols.functions() if f.size > 8]
+    print(f"KINST_SEED={SEED}")
+    cut = Cutting(machine, SEED, (end - begin) // (CUTS + 100),
+                  random.Random(SEED).sample(functions, 300), tmp_path, files=3)
+    cut.run(Until(instructions=end))
+    boots.boot_to_prompt(machine)
+    assert machine.digest() == digest and sum(cut.cuts.values()) >= CUTS * 0.8
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_c_program_runs_dynamically_and_statically_linked(kernel, tmp_path, static):
+    source = tmp_path / "prog.c"
+    source.write_text(PROGRAM)
+    result = run("kinst", "run", "-k", kernel, "--base", *(["--static"] if static else []),
+                 str(source), "a b c")
+    assert result.stdout == "5\n" and result.returncode == (4 if static else 3), result
+
+
+def frames(path):
+    """Return the (EtherType, protocol) of the frames in a pcap file."""
+    content, at, found = path.read_bytes(), 24, []
+    while at < len(content):
+        size = struct.unpack_from("<I", content, at + 8)[0]
+        frame = content[at + 16 : at + 16 + size]
+        found.append((frame[12:14].hex(), frame[23] if frame[12:14] == b"\x08\x00" else None))
+        at += 16 + size
+    return found
+
+
+def test_the_guest_uses_the_network_of_the_peer(kernel, tmp_path):
+    folder, out, serial = tmp_path / "web", tmp_path / "out.pcap", tmp_path / "serial"
+    folder.mkdir()
+    (folder / "file").write_bytes(b"from the peer\n" * 10_000)
+    command = ("ifconfig vtnet0 | grep 'inet '; ping -c 1 peer | grep transmitted; "
+               "fetch -qo - http://peer/file | md5; echo tcp | nc -N peer 7; "
+               "echo udp | nc -u -w 1 10.0.2.2 7; echo second > /dev/ttyu1; nc -z peer 22")
+    result = run("kinst", "run", "-k", kernel, "--base", "--net", f"peer:{folder},{out}",
+                 "--serial", str(serial), "--", command)
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    assert lines == ["inet 10.0.2.15 netmask 0xffffff00 broadcast 10.0.2.255",
+                     "1 packets transmitted, 1 packets received, 0.0% packet loss",
+                     "320ff51bd04795fda997988d3122730d", "tcp", "udp"], result
+    assert result.returncode == 1 and serial.read_bytes() == b"second\r\n"
+    kinds = set(frames(out))
+    assert {("0800", 1), ("0800", 6), ("0800", 17)} <= kinds
+
+
+def test_frames_from_a_file_arrive_at_the_guest(kernel, tmp_path):
+    incoming = tmp_path / "in.pcap"
+    frame = bytes.fromhex("ffffffffffff020000000001") + b"\x08\x06" + bytes.fromhex(
+        "0001080006040001" "020000000001" "0a000203" "000000000000" "0a00020f") + bytes(18)
+    incoming.write_bytes(
+        struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1518, 1)
+        + b"".join(struct.pack("<IIII", 1_700_000_000 + i, 0, len(frame), len(frame)) + frame
+                   for i in range(3)))
+    result = run("kinst", "run", "-k", kernel, "--base", "--net", f"{incoming}", "--",
+                 "ifconfig vtnet0 inet 10.0.2.15/24 up; sleep 6; arp -an | grep -c 10.0.2.3")
+    assert result.stdout.splitlines()[-1].strip() == "1", result
+
+
+def test_a_recording_with_a_network_replays_to_the_same_state(kernel, tmp_path):
+    path = tmp_path / "net.rec"
+    result = run("kinst", "record", "-k", kernel, "--base", "--net", "peer", "-o", str(path),
+                 "$ ping -c 2 peer | grep -c ttl=")
+    assert result.stdout.splitlines()[0].strip() == "2", result
+    assert path.stat().st_size < 100_000
+    replayed = run("kinst", "replay", str(path))
+    assert "the state matches the recording" in replayed.stdout, replayed
+    traced = run("kdtrace", "--replay", str(path), "-qn",
+                 "fbt::icmp_input:entry { @ = count(); } END { printa(\"%@d\", @); }")
+    assert traced.stdout.split()[-1] == "2", traced
+
+
+def test_a_session_with_the_guests_own_dtrace_is_recorded_and_traced(kernel, tmp_path):
+    path = tmp_path / "session.rec"
+    result = run("kinst", "record", "-k", kernel, "--base", "-o", str(path),
+                 "$ kldload dtraceall; dtrace -qn 'kinst::vm_fault: { @ = count(); }' -c 'ls /tmp'")
+    assert result.returncode == 0, result
+    counted = int(result.stdout.split()[-1])
+    assert counted > 1000
+    traced = run("kdtrace", "--replay", str(path), "-qn",
+                 "fbt::vm_fault:entry { @ = count(); } END { printa(\"%@d\", @); }")
+    assert int(traced.stdout.split()[-1]) > 10, traced
+    replayed = run("kinst", "replay", str(path))
+    assert "the state matches the recording" in replayed.stdout, replayed
+
+
+def test_the_single_user_shell_and_a_user_disk_work_like_the_base(kernel, tmp_path):
+    root = Path(kernel).with_name(catalog.ROOT_FILE)
+    result = run("kinst", "run", "-k", kernel, "--disk", str(root), "--single", "--",
+                 "mount | wc -l")
+    assert result.stdout.split() == ["2"], result
+
+
+def test_an_image_with_all_devices_has_the_same_state_after_a_restore(based, tmp_path):
+    image = attached(based, "peer", "seed", serial=True)
+    digests = []
+    for _ in range(2):
+        machine = boots.booted(image)
+        assert run_command(machine, "ping -c 1 peer > /dev/null", LIMIT).status == 0
+        digests.append(machine.digest())
+    assert digests[0] == digests[1]
