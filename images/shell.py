@@ -28,7 +28,7 @@ BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
 MOST_TO_PROGRAM = 50_000_000  # maximum number of instructions until ``work room`` calls getppid
 NO_HEADER = "file not found"  # clang's message for a missing header
 NO_FUNCTION = ("undeclared function", "undefined symbol")  # messages for a missing function
-OUR_HEADER, OUR_START = b'"system.h"', b"_start"
+OUR_HEADER, OUR_START = b'"system.h"', re.compile(rb"\b_start\b")
 # A root file system of at most MOST_SEARCHED bytes has the kinst-emu shell if it contains the first
 # HEAD bytes of the shell's file.
 SHELL_FILE, HEAD, MOST_SEARCHED = "shell", 40_000, 64 << 20
@@ -363,7 +363,7 @@ def compile_program(image: Image, source: Path, folder: Path, static: bool = Fal
         raise CommandError(f"{source}: no such file (a command that ends in .c is compiled)")
     arch, output, system = arch_of(image).name, folder / source.stem, catalog.headers(image)
     text = source.read_bytes()
-    ours = OUR_HEADER in text or OUR_START in text
+    ours = OUR_HEADER in text or OUR_START.search(text) is not None
     if system is not None and not ours:
         program_against(arch, source, output, system, static or not image.options.disks)
         return

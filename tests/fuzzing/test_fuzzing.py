@@ -6,7 +6,16 @@ from collections import Counter
 
 import pytest
 
-from tests.fuzzing import d_programs, files, gdb_packets, gdb_stub, magics, states, verbs
+from tests.fuzzing import (
+    d_programs,
+    devices,
+    files,
+    gdb_packets,
+    gdb_stub,
+    magics,
+    states,
+    verbs,
+)
 
 SECONDS = 3
 
@@ -16,7 +25,8 @@ SECONDS = 3
     (gdb_stub, {"refused", "went on"}), (magics, {"refused", "returned", "completed"}),
     (states, {"refused", "goes on"}),
     (verbs, {"refused", "returned"}),
-], ids=["d", "gdb", "stub", "magics", "states", "verbs"])
+    (devices, {"packet answered", "pcap refused", "network queue stopped", "state refused"}),
+], ids=["d", "gdb", "stub", "magics", "states", "verbs", "devices"])
 def test_random_input_is_accepted_or_refused(fuzzer, wanted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ground, outcomes, number = fuzzer.ground(), Counter(), 0

@@ -8,6 +8,8 @@ import json
 import os
 import random
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ import kinst_emu
 from emu.machine.machine import Until
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
-from images.shell import run_command
+from images.shell import run_command, with_folder
 from images.systems import with_disks
 from kinst_emu.cli.device_words import attached
 from tests.conftest import ARCHES, real_kernel
@@ -26,6 +28,7 @@ from tests.kinst_emu.commands.test_commands import run
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
 LIMIT = 5_000_000_000
 CUTS = 500
+PATIENCE = 1800  # maximum number of seconds of a command that boots the system
 PROGRAM = r"""
 #include <pthread.h>
 #include <stdio.h>
@@ -58,7 +61,20 @@ def kernel(request):
     if not image.path.with_name(catalog.ROOT_FILE).is_file():
         pytest.skip(f"no base system for {request.param}: put the root.ufs of 'kinst images fetch "
                     f"RELEASE/ARCH --base' next to {image.path}")
+    warm(str(image.path))
     return str(image.path)
+
+
+def long(program, *words):
+    """Run a command that boots the system itself, which takes longer than other commands."""
+    return subprocess.run([sys.executable, "-m", f"kinst_emu.commands.{program}", *words],
+                          capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+
+def warm(kernel, network=None, serial=False, files=None):
+    """Boot the base system with the given devices, so that commands restore it from the cache."""
+    image = attached(with_disks(catalog.find(kernel), [], base=True), network, None, serial)
+    boots.booted(with_folder(image, files))
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +98,12 @@ def test_commands_follow_each_other_on_one_machine(kernel):
 
 
 def test_two_processes_boot_to_the_same_state_and_probes_do_not_change_it(kernel):
-    plain = [run("kinst", "boot", "-k", kernel, "--base", "-q", "--digest", "--json")
+    plain = [long("kinst", "boot", "-k", kernel, "--base", "-q", "--digest", "--json")
              for _ in range(2)]
     digests = {json.loads(result.stdout)["digest"] for result in plain}
     assert len(digests) == 1 and "login: " in json.loads(plain[0].stdout)["console"]
-    traced = run("kdtrace", "-k", kernel, "--base", "-n", "fbt::: { @ = count(); }", "-c", "boot",
-                 "--digest")
+    traced = long("kdtrace", "-k", kernel, "--base", "-n", "fbt::: { @ = count(); }", "-c", "boot",
+                  "--digest")
     assert traced.returncode == 0, traced.stderr
     assert f"digest {digests.pop()}" in traced.stdout
     assert int(traced.stdout.split("digest")[0].split()[-1]) > 10_000_000
@@ -114,6 +130,7 @@ def test_a_boot_to_login_that_is_cut_at_random_is_the_same(based, tmp_path):
 def test_a_c_program_runs_dynamically_and_statically_linked(kernel, tmp_path, static):
     source = tmp_path / "prog.c"
     source.write_text(PROGRAM)
+    warm(kernel, files=tmp_path)
     result = run("kinst", "run", "-k", kernel, "--base", *(["--static"] if static else []),
                  str(source), "a b c")
     assert result.stdout == "5\n" and result.returncode == (4 if static else 3), result
@@ -137,6 +154,7 @@ def test_the_guest_uses_the_network_of_the_peer(kernel, tmp_path):
     command = ("ifconfig vtnet0 | grep 'inet '; ping -c 1 peer | grep transmitted; "
                "fetch -qo - http://peer/file | md5; echo tcp | nc -N peer 7; "
                "echo udp | nc -u -w 1 10.0.2.2 7; echo second > /dev/ttyu1; nc -z peer 22")
+    warm(kernel, f"peer:{folder}", serial=True)
     result = run("kinst", "run", "-k", kernel, "--base", "--net", f"peer:{folder},{out}",
                  "--serial", str(serial), "--", command)
     lines = [line.strip() for line in result.stdout.splitlines()]
@@ -156,6 +174,7 @@ def test_frames_from_a_file_arrive_at_the_guest(kernel, tmp_path):
         struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1518, 1)
         + b"".join(struct.pack("<IIII", 1_700_000_000 + i, 0, len(frame), len(frame)) + frame
                    for i in range(3)))
+    warm(kernel, "wire")
     result = run("kinst", "run", "-k", kernel, "--base", "--net", f"{incoming}", "--",
                  "ifconfig vtnet0 inet 10.0.2.15/24 up; sleep 6; arp -an | grep -c 10.0.2.3")
     assert result.stdout.splitlines()[-1].strip() == "1", result
@@ -163,6 +182,7 @@ def test_frames_from_a_file_arrive_at_the_guest(kernel, tmp_path):
 
 def test_a_recording_with_a_network_replays_to_the_same_state(kernel, tmp_path):
     path = tmp_path / "net.rec"
+    warm(kernel, "peer")
     result = run("kinst", "record", "-k", kernel, "--base", "--net", "peer", "-o", str(path),
                  "$ ping -c 2 peer | grep -c ttl=")
     assert result.stdout.splitlines()[0].strip() == "2", result
@@ -190,8 +210,8 @@ def test_a_session_with_the_guests_own_dtrace_is_recorded_and_traced(kernel, tmp
 
 def test_the_single_user_shell_and_a_user_disk_work_like_the_base(kernel, tmp_path):
     root = Path(kernel).with_name(catalog.ROOT_FILE)
-    result = run("kinst", "run", "-k", kernel, "--disk", str(root), "--single", "--",
-                 "mount | wc -l")
+    result = long("kinst", "run", "-k", kernel, "--disk", str(root), "--single", "--",
+                  "mount | wc -l")
     assert result.stdout.split() == ["2"], result
 
 
