@@ -30,7 +30,8 @@ class Side:
             data = os.read(self.process.stdout.fileno(), 4096) if ready else b""
             if not data or time.perf_counter() - began > self._patience:
                 sys.exit(f"{Path(sys.argv[0]).name}: no {text!r} from: "
-                         f"{' '.join(self.process.args)}\n" + self.seen[-2000:].decode("utf-8", "replace"))
+                         f"{' '.join(self.process.args)}\n"
+                         + self.seen[-2000:].decode("utf-8", "replace"))
             self.seen += data
         self.said = bytes(self.seen[: self.seen.index(text)])
         del self.seen[: len(self.said) + len(text)]

@@ -452,6 +452,9 @@ class GuestBoot:
         kernels that have it.
     :param no_file_system: error numbers of a mount that mean that the disk has no file system that
         the kernel knows.
+    :param version: the kernel's version string; empty: it has none.
+    :param built: pattern of the time of the build in that string, with the groups ``month`` (three
+        letters), ``day``, ``hour``, ``minute``, ``second`` and ``year``.
     :param session: how to log in to a complete system; None: the kernel runs no such system.
     """
 
@@ -467,6 +470,8 @@ class GuestBoot:
     unmounted: bytes = b""
     needs: Mapping[str, str] = field(default_factory=dict)
     no_file_system: frozenset[int] = frozenset()
+    version: str = ""
+    built: bytes = b""
     session: ConsoleSession | None = None
 
 

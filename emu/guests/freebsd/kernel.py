@@ -50,6 +50,9 @@ SESSION = ConsoleSession(
     locked="assword:", prompt=SHELL_PROMPT, more="\033]133;P;k=s\007",
     attach="mkdir -p /files && mount -o ro /dev/vtbd{} /files",
     status=r"printf '\033]133;D;%d\007' $?")
+# The time in the version string, from date(1) (sys/conf/newvers.sh)
+BUILT = (rb"[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) "
+         rb"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) [A-Z]{1,5} (?P<year>\d{4})")
 M_WAITOK_ZERO = 0x102  # M_WAITOK | M_ZERO of malloc(9)
 # Functions that DTrace itself may execute, on every architecture.
 EXCLUDED = frozenset(
@@ -154,7 +157,7 @@ def freebsd(
             rb"(?:: [ -~]{1,200})?\.",
             needs={"options FFS": "ffs_mount", "device md": "g_md_class"},
             no_file_system=frozenset({22, 97}),  # errors EINVAL and EINTEGRITY (sys/errno.h)
-            session=SESSION),
+            version="version", built=BUILT, session=SESSION),
         traps=GuestTraps(
             hole, trap_frame, trap_entries, seam="dtrace_invop_jump_addr", seam_word=seam_word,
             exclusions=Exclusions(EXCLUDED | entry_path, EXCLUDED_PREFIXES + entry_prefixes,
