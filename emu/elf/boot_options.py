@@ -20,6 +20,15 @@ MAX_DISKS = 4
 TURN = 100_000
 MAX_TURN = 1 << 40
 SECTOR = 512
+# Beginnings of files that contain a disk image in another form -> the form, what to do
+PACKED = {
+    b"\xfd7zXZ\0": ("file compressed by xz", "decompress it with unxz"),
+    b"\x1f\x8b": ("file compressed by gzip", "decompress it with gunzip"),
+    b"\x28\xb5\x2f\xfd": ("file compressed by zstd", "decompress it with unzstd"),
+    b"QFI\xfb": ("qcow2 file", "convert it with qemu-img convert -O raw"),
+    b"KDMV": ("VMDK file", "convert it with qemu-img convert -O raw"),
+    b"conect": ("VHD file", "convert it with qemu-img convert -O raw"),
+}
 WIRE, PEER = "wire", "peer"  # kinds of networks
 NETWORKS = WIRE, PEER
 MAX_SHARED = 10_000  # maximum number of files that the network's peer offers
@@ -169,6 +178,10 @@ def disk_image(path: Path, in_memory: bool = False) -> DiskImage:
     if in_memory or len(held) <= COPIED:
         content = taken(path, MAX_DISK).content
         held.close()
+    start = bytes(content[:6])
+    for magic, (name, remedy) in PACKED.items():
+        if start.startswith(magic):
+            raise ImageError(f"{path}: is a {name}, not a disk image; {remedy}")
     if not is_disk(len(content)):
         raise ImageError(f"{path}: has {len(content)} bytes; the size of a disk image must be a "
                          f"multiple of {SECTOR} bytes and at most {MAX_DISK >> 20} MiB")

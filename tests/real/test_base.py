@@ -10,11 +10,14 @@ import random
 import struct
 import subprocess
 import sys
+import uuid
+import zlib
 from pathlib import Path
 
 import pytest
 
 import kinst_emu
+from emu.elf.partitions import FREEBSD_UFS
 from emu.machine.machine import Until
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
@@ -213,6 +216,42 @@ def test_the_single_user_shell_and_a_user_disk_work_like_the_base(kernel, tmp_pa
     result = long("kinst", "run", "-k", kernel, "--disk", str(root), "--single", "--",
                   "mount | wc -l")
     assert result.stdout.split() == ["2"], result
+
+
+def partitioned(root, path):
+    """Write a disk image with a GPT, an empty partition, and a root file system in the second one.
+    """
+    content = root.read_bytes()
+    sectors, first = len(content) // 512, 2048
+    total = first + sectors + 64
+    entries = b"".join(
+        kind + bytes(15) + bytes((number,)) + struct.pack("<QQQ", begin, end, 0) + bytes(72)
+        for number, (kind, begin, end) in enumerate((
+            (uuid.UUID("83bd6b9d-7f41-11dc-be0b-001560b84f0f").bytes_le, 64, 1087),
+            (FREEBSD_UFS, first, first + sectors - 1)), 1)).ljust(128 * 128, b"\0")
+
+    def header(own, other, table):
+        head = struct.pack("<8sIIIIQQQQ16sQIII", b"EFI PART", 0x10000, 92, 0, 0, own, other, 34,
+                           total - 34, bytes(range(16)), table, 128, 128, zlib.crc32(entries))
+        return head[:16] + struct.pack("<I", zlib.crc32(head)) + head[20:]
+
+    protective = bytearray(512)
+    struct.pack_into("<B3sB3sII", protective, 446, 0, b"", 0xEE, b"", 1, total - 1)
+    protective[510:] = b"\x55\xaa"
+    with path.open("wb") as file:
+        for sector, piece in ((0, protective), (1, header(1, total - 1, 2)), (2, entries),
+                              (first, content), (total - 33, entries),
+                              (total - 1, header(total - 1, 1, total - 33))):
+            file.seek(sector * 512)
+            file.write(piece)
+        file.truncate(total * 512)
+
+
+def test_the_root_file_system_is_found_in_a_partition(kernel, tmp_path):
+    disk = tmp_path / "disk.img"
+    partitioned(Path(kernel).with_name(catalog.ROOT_FILE), disk)
+    result = long("kinst", "run", "-k", kernel, "--disk", str(disk), "--single", "--", "mount")
+    assert result.stdout.startswith("/dev/vtbd0p2 on / (ufs"), result
 
 
 def test_an_image_with_all_devices_has_the_same_state_after_a_restore(based, tmp_path):

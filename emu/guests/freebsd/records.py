@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from emu.elf.boot_options import BootOptions
 from emu.elf.image import Image
 from emu.elf.kernel_module import PAGE, Module
+from emu.elf.partitions import root_partition
 from emu.guest.guest import BareMachine
 from emu.host.errors import ImageError
 
@@ -49,12 +50,13 @@ def howto(options: BootOptions) -> int:
 def environment(options: BootOptions, own: Sequence[str] = ()) -> bytes:
     """Return the kernel's environment: null-terminated strings, then an empty string.
 
-    Variables in the options override the loader's own.  The memory disk, or else the first disk, is
-    the root file system unless a variable names another one.
+    Variables in the options override the loader's own.  The memory disk, or else the first disk or
+    its first UFS partition, is the root file system unless a variable names another one.
     """
     variables = dict(text.split("=", 1) for text in own)
     if options.programs:
-        variables[ROOT] = "ufs:/dev/md0" if options.memory_disk is not None else "ufs:/dev/vtbd0"
+        variables[ROOT] = ("ufs:/dev/md0" if options.memory_disk is not None else
+                           f"ufs:/dev/vtbd0{root_partition(options.disks[0].content)}")
     variables |= dict(text.split("=", 1) for text in options.environment)
     return b"".join(f"{name}={value}\0".encode() for name, value in variables.items()) + b"\0"
 
